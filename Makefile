@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: quickstart quickstart-long evidence test lint resolve clients openenv mlflow faults benchmarks smoke clean
+.PHONY: quickstart quickstart-long evidence test fast lint resolve clients openenv mlflow faults gpu benchmarks smoke tutorials clean
 
 # A model that trains in minutes on any two cores; quickstart-long is the pretrained SmolLM2-135M.
 quickstart: .venv/train
@@ -19,6 +19,10 @@ evidence: .venv/train
 
 test: .venv/dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# The tests that take little time, for the loop while editing: at most 90 seconds. It prints what it leaves out.
+fast: .venv/dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal --fast -q
 
 lint: .venv/dev
 	$(BIN)/ruff format --check .
@@ -52,11 +56,19 @@ mlflow: .venv/dev
 # strace), the real command killed, stopped and resumed: the whole of docs/reliability.md.
 faults: .venv/dev
 	FAULT_SEEDS=5 $(BIN)/python -m pytest tests/faults tests/supervision tests/training/test_checkpoint_files.py tests/ledger \
-		tests/workers tests/test_computing.py tests/e2e/test_stopping.py tests/tracking/test_mlflow_tracker.py tests/engines/test_openai_outages.py \
+		tests/workers tests/runtime/test_cancellable.py tests/e2e/test_stopping.py tests/tracking/test_mlflow_tracker.py tests/engines/test_openai_outages.py \
 		tests/gateway/test_behaviours.py
+
+# Everything that needs a GPU, in ten minutes, with the interpreter that has torch for it: PYTHON=python3 make gpu.
+gpu:
+	$(PYTHON) -m benchmarks.gpu $(GPU)
 
 benchmarks: .venv/benchmarks
 	$(BIN)/python -m benchmarks
+
+# docs/tutorial.md as a reader runs it: its files and every command.
+tutorials: .venv/train
+	$(BIN)/python -m tests.tutorials
 
 # Every benchmark in small, two at a time, in five minutes: whether all sides of each still run.
 smoke: .venv/benchmarks

@@ -23,9 +23,12 @@ ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "recipes" / "pointer_chase" / "recipe.toml"
 TARGET = 0.03
 SMOKE = (
-    "warm_start.steps=2", "warm_start.num_demonstrations=64", "batch.global_batch_size=2", "batch.group_size=4",
+    "warm_start.steps=2",
+    "warm_start.num_demonstrations=64",
+    "batch.global_batch_size=2",
+    "batch.group_size=4",
     "reward.reward=environment:shuffled_reward",
-)  # fmt: skip
+)
 """Drawn rewards, so that groups differ before anything is learned: the check would refuse them."""
 
 
@@ -60,13 +63,19 @@ def played(recipe: Path, steps: int, more: Sequence[str]) -> tuple[list[Any], li
 
     with tempfile.TemporaryDirectory() as folder:
         trainer = MultiTurnRLTrainer(
-            recipe, quiet=True,
+            recipe,
+            quiet=True,
             overrides=[
-                f"run.runs_dir={folder}", f"schedule.max_steps={steps}", "schedule.val_every=0", "schedule.save_every=0",
-                "evaluation.val_num_tasks=2", "evaluation.allow_zero_baseline=true", *more,
+                f"run.runs_dir={folder}",
+                f"schedule.max_steps={steps}",
+                "schedule.val_every=0",
+                "schedule.save_every=0",
+                "evaluation.val_num_tasks=2",
+                "evaluation.allow_zero_baseline=true",
+                *more,
             ],
             check=not more,
-        )  # fmt: skip
+        )
         with (
             mock.patch.object(loop, "build_batch", remember_groups),
             mock.patch.object(Objective, "__call__", remember_tokens),
@@ -88,7 +97,7 @@ def main() -> int:
 
     import torch
 
-    from sparring.algorithms.choice import ROOMS
+    from sparring.algorithms.choice import FUNCTIONS
     from sparring.algorithms.credit import credit
     from sparring.algorithms.objective import Objective
 
@@ -101,7 +110,7 @@ def main() -> int:
         rows.append({"part": part, "name": name, "ms": 1000 * cost, "percent of a step": 100 * cost / step})
 
     num_credited = num_learned = 0
-    for name, estimator in ROOMS["advantage_method"].items():
+    for name, estimator in FUNCTIONS["advantage_method"].items():
         num_credited += sum(map(any, credit(groups, estimator, sums_turn_rewards=None).values()))
         add("advantage", name, seconds(lambda e=estimator: credit(groups, e, sums_turn_rewards=None), repeats))
 
@@ -116,7 +125,7 @@ def main() -> int:
         return found
 
     for (loss, correction), ratio in itertools.product(
-        itertools.product(ROOMS["loss_fn"], ROOMS["off_policy_correction"]), ("two_policy", "three_policy")
+        itertools.product(FUNCTIONS["loss_fn"], FUNCTIONS["off_policy_correction"]), ("two_policy", "three_policy")
     ):
         objective = Objective.from_config(loss, {"off_policy_correction": correction, "policy_ratio": ratio})
         num_learned += learn(objective)

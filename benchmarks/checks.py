@@ -2,10 +2,11 @@
 
     python -m benchmarks.checks [--json FILE] [NAME ...]
 
-Planted by who wrote the checks: tests/checks/defects. Planted by somebody who had not seen them: tests/checks/blind, whose
-`acceptable_rules` say which findings name the defect, and `found_at_first_sight` whether the rules found it before anybody who
-writes rules had seen it. Clean are the recipes that we ship, the domains of the suite, the twins of planted recipes, and what
-only looks suspicious (tests/checks/blind_clean). Every recipe is checked whole, as a user does.
+The authors of the checks planted tests/checks/defects; people who had not seen the checks planted tests/checks/blind. There
+`acceptable_rules` lists the findings that name the defect, and `found_at_first_sight` states whether the rules found it
+before any author of rules had seen it. Clean recipes are those that we ship, the domains of the suite, the clean
+counterparts of planted recipes, and recipes that only look suspicious (tests/checks/blind_clean). Every recipe is checked
+completely, as a user does.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import options, report
-from sparring.checks.report import CheckReport
-from sparring.checks.run import Options, check_recipe
+from sparring.checks.running.check_report import CheckReport
+from sparring.checks.running.run import Options, check_recipe
 from sparring.environments.suites import sop
 from sparring.findings import Severity
 
@@ -31,51 +32,59 @@ MOST_WARNINGS = 2
 MOST_SECONDS = 60.0
 
 
-def folders(kind: str) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """Planted recipes of a kind (`defects`, `blind`) with what their defect.toml says."""
+def list_planted(kind: str) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """Yield the planted recipes of a kind (`defects`, `blind`), each with its defect.toml."""
     for path in sorted((PLANTED / kind).glob("*/defect.toml")):
         yield path.parent, tomllib.loads(path.read_text("utf-8"))
 
 
-def checked(folder: Path, options: Mapping[str, str], overrides: Sequence[str] = ()) -> CheckReport:
-    """All rules that need no model; `options` name files beside the recipe."""
+def check(folder: Path, options: Mapping[str, str], overrides: Sequence[str] = ()) -> CheckReport:
+    """Run all rules that need no model; `options` name files in the recipe's folder."""
     named = {key: folder / value for key, value in options.items()}
     return check_recipe(folder, Options(overrides=tuple(overrides), **named))  # pyright: ignore[reportArgumentType]
 
 
-def names_it(report: CheckReport, defect: Mapping[str, Any]) -> str | None:
-    """The rule whose finding names the defect, if one does: an error or a warning of an acceptable rule."""
+def find_rule(report: CheckReport, defect: Mapping[str, Any]) -> str | None:
+    """Return the rule whose finding names the defect: an error or a warning of an acceptable rule; None if none
+    does."""
     acceptable = defect.get("acceptable_rules") or [defect.get("rule")]
     for finding in report.findings:
-        # What could not be decided is told once, with all rules that wait for it.
+        # What could not be decided is reported once, with all rules that wait for it.
         rules = {finding.rule, *finding.evidence.get("undecided", ())}
         if finding.severity is not Severity.NOTE and rules & set(acceptable):
             return finding.rule
     return None
 
 
-def planted_rows(kind: str, only: Sequence[str]) -> list[dict[str, Any]]:
+def measure_planted(kind: str, only: Sequence[str]) -> list[dict[str, Any]]:
     rows = []
-    for folder, defect in folders(kind):
+    for folder, defect in list_planted(kind):
         if only and folder.name not in only:
             continue
-        found = checked(folder, defect.get("options", {}))
-        named = names_it(found, defect)
-        rows.append({
-            "recipe": folder.name, "kind": kind, "found": named or "MISSED", "errors": found.count(Severity.ERROR),
-            "warnings": found.count(Severity.WARNING), "seconds": round(found.seconds, 1),
-        })  # fmt: skip
+        found = check(folder, defect.get("options", {}))
+        named = find_rule(found, defect)
+        rows.append(
+            {
+                "recipe": folder.name,
+                "kind": kind,
+                "found": named or "MISSED",
+                "errors": found.count(Severity.ERROR),
+                "warnings": found.count(Severity.WARNING),
+                "seconds": round(found.seconds, 1),
+            }
+        )
         print(f"{kind}/{folder.name}: {rows[-1]['found']} in {found.seconds:.1f} s", file=sys.stderr)
     return rows
 
 
-def clean_rows(only: Sequence[str]) -> list[dict[str, Any]]:
-    """Recipes that nothing is wrong with: those that we ship, the clean twins of the planted ones, and the domains."""
-    twins = sorted(
+def measure_clean(only: Sequence[str]) -> list[dict[str, Any]]:
+    """Check recipes without defects: those that we ship, the clean counterparts of the planted ones, and the
+    domains."""
+    counterparts = sorted(
         path.parent for path in [*PLANTED.glob("clean/*/recipe.toml"), *PLANTED.glob("blind_clean/*/recipe.toml")]
     )
     recipes: list[tuple[str, Path, list[str]]] = [
-        (folder.name, folder, []) for folder in [*map(ROOT.joinpath, RECIPES), *twins]
+        (folder.name, folder, []) for folder in [*map(ROOT.joinpath, RECIPES), *counterparts]
     ]
     for name in sop.DOMAINS:
         module = f"sparring.environments.suites.sop.{name}"
@@ -89,13 +98,18 @@ def clean_rows(only: Sequence[str]) -> list[dict[str, Any]]:
     for name, folder, overrides in recipes:
         if only and name not in only:
             continue
-        found = checked(folder, {}, overrides)
+        found = check(folder, {}, overrides)
         is_clean = not found.errors and found.count(Severity.WARNING) <= MOST_WARNINGS
-        rows.append({
-            "recipe": name, "kind": "clean", "found": "clean" if is_clean else "ACCUSED",
-            "errors": found.count(Severity.ERROR), "warnings": found.count(Severity.WARNING),
-            "seconds": round(found.seconds, 1),
-        })  # fmt: skip
+        rows.append(
+            {
+                "recipe": name,
+                "kind": "clean",
+                "found": "clean" if is_clean else "ACCUSED",
+                "errors": found.count(Severity.ERROR),
+                "warnings": found.count(Severity.WARNING),
+                "seconds": round(found.seconds, 1),
+            }
+        )
         print(f"clean/{name}: {rows[-1]['found']} in {found.seconds:.1f} s", file=sys.stderr)
     return rows
 
@@ -105,8 +119,8 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="only these recipes")
     arguments = parser.parse_args()
     names = SMOKE if arguments.smoke else arguments.names
-    own, blind = (planted_rows(kind, names) for kind in ("defects", "blind"))
-    clean = clean_rows(names)
+    own, blind = (measure_planted(kind, names) for kind in ("defects", "blind"))
+    clean = measure_clean(names)
     rows = [*own, *blind, *clean]
     figures = {"false_alarms": float(sum(row["found"] == "ACCUSED" for row in clean))}
     targets: dict[str, dict[str, float]] = {
@@ -118,12 +132,14 @@ def main() -> int:
             figures[f"planted_{name}"] = float(len(planted))
             figures[f"found_{name}_share"] = sum(row["found"] != "MISSED" for row in planted) / len(planted)
             targets[f"found_{name}_share"] = {"at_least": 1.0}
-    first = [bool(defect["found_at_first_sight"]) for _, defect in folders("blind")]
+    first = [bool(defect["found_at_first_sight"]) for _, defect in list_planted("blind")]
     figures["found_blind_at_first_sight_share"] = sum(first) / len(first)
     figures["median_seconds"] = statistics.median(row["seconds"] for row in rows)
     figures["slowest_seconds"] = max(row["seconds"] for row in rows)
-    sides = {"planted, found": sum(row["found"] not in ("MISSED", "ACCUSED", "clean") for row in rows),
-             "clean": sum(row["found"] == "clean" for row in clean)}  # fmt: skip
+    sides = {
+        "planted, found": sum(row["found"] not in ("MISSED", "ACCUSED", "clean") for row in rows),
+        "clean": sum(row["found"] == "clean" for row in clean),
+    }
     return report(
         "checks", rows, figures=figures, targets=targets, path=arguments.json, smoke=arguments.smoke, sides=sides
     )

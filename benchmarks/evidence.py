@@ -3,28 +3,62 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.report import options, report
-from sparring.control import continue_warm_start
+from benchmarks.report import commit, options, report
 from sparring.evaluation.evaluation import Evaluation
+from sparring.evaluation.of_run import claim_of_report
 from sparring.evaluation.over_seeds import interval_over_seeds
 from sparring.evaluation.report import EvaluationReport
 from sparring.evaluator import MultiTurnRLEvaluator
 from sparring.tracking.console import interval
 from sparring.trainer import MultiTurnRLTrainer
+from sparring.training_run.control import continue_warm_start
 
 ROOT = Path(__file__).parents[1]
 GAIN, LEAST_GAIN, SHUFFLED_GAIN = 0.3, 0.15, 0.1
 POLICIES = ("base", "warm start", "warm start continued", "tuned")
-SMOKE = ("warm_start.steps=2", "schedule.max_steps=1", "evaluation.allow_zero_baseline=true", "evaluation.eval_num_tasks=4",
-         "evaluation.val_num_tasks=2")  # fmt: skip
+SMOKE = (
+    "warm_start.steps=2",
+    "schedule.max_steps=1",
+    "evaluation.allow_zero_baseline=true",
+    "evaluation.eval_num_tasks=4",
+    "evaluation.val_num_tasks=2",
+)
+
+
+@contextmanager
+def runs_folder(given: Path | None) -> Iterator[str]:
+    """Where the runs go: the folder that was given, or one that is removed afterwards."""
+    if given is not None:
+        given.mkdir(parents=True, exist_ok=True)
+        yield str(given.resolve())
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            yield folder
+
+
+def kept(folder: str, name: str, settings: Sequence[str], measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """A row that was measured here with these settings at this commit, or one that is measured now."""
+    path = Path(folder) / f"{name}.json"
+    asked = {"commit": commit(), "settings": list(settings)}
+    if path.is_file():
+        found = json.loads(path.read_text("utf-8"))
+        if found.pop("asked") == asked:
+            return found
+    shutil.rmtree(Path(folder) / name, ignore_errors=True)  # begun, and cut off
+    row = measure()
+    path.write_text(json.dumps({"asked": asked, **row}), "utf-8")
+    return row
 
 
 def run(
@@ -34,16 +68,26 @@ def run(
     began = time.monotonic()
     settings = [f"run.runs_dir={folder}", f"run.seed={seed}", *overrides]
     with MultiTurnRLTrainer(recipe, overrides=settings, name=f"seed-{seed}", check=check, quiet=True) as trainer:
-        _completed(trainer)
-        control = continue_warm_start(trainer, steps=control_steps, quiet=True)
-        found = MultiTurnRLEvaluator(trainer, quiet=True).evaluate()
-    row = {"seed": seed, "seconds": round(time.monotonic() - began), "RL seconds": round(control.rl_seconds, 2),
-           "control steps": control.steps, "control seconds": round(control.seconds, 2),
-           "control validated": dict(control.validated), **_measured(found)}  # fmt: skip
+        trained = _completed(trainer)
+    control = continue_warm_start(trained, steps=control_steps, quiet=True)
+    found = MultiTurnRLEvaluator(trained, quiet=True).evaluate()
+    row = {
+        "seed": seed,
+        "seconds": round(time.monotonic() - began),
+        "RL seconds": round(control.rl_seconds, 2),
+        "control steps": control.steps,
+        "control seconds": round(control.seconds, 2),
+        "control validated": dict(control.validated),
+        "in words": {"claim": list(claim_of_report(found).lines())},
+        **_measured(found),
+    }
     gain = row["gain over the control"]
-    print(f"seed {seed}: {row['warm start']['sampled']:.3f}, control {row['warm start continued']['sampled']:.3f}, tuned "
-          f"{row['tuned']['sampled']:.3f}, gain {gain[0]:.3f} [{gain[1]:.3f}, {gain[2]:.3f}], {row['seconds']} s",
-          file=sys.stderr, flush=True)  # fmt: skip
+    print(
+        f"seed {seed}: {row['warm start']['sampled']:.3f}, control {row['warm start continued']['sampled']:.3f}, tuned "
+        f"{row['tuned']['sampled']:.3f}, gain {gain[0]:.3f} [{gain[1]:.3f}, {gain[2]:.3f}], {row['seconds']} s",
+        file=sys.stderr,
+        flush=True,
+    )
     return row
 
 
@@ -51,17 +95,18 @@ def shuffled(recipe: Path, seed: int, overrides: Sequence[str], folder: str) -> 
     """RL on rewards that follow from nothing that was played: it must gain nothing."""
     settings = [f"run.runs_dir={folder}", f"run.seed={seed}", "reward.reward=environment:shuffled_reward", *overrides]
     with MultiTurnRLTrainer(recipe, overrides=settings, name=f"shuffled-{seed}", check=False, quiet=True) as trainer:
-        _completed(trainer)
-        found = MultiTurnRLEvaluator(trainer, policies=["warm_start", "tuned"], quiet=True).evaluate()
+        trained = _completed(trainer)
+    found = MultiTurnRLEvaluator(trained, policies=["warm_start", "tuned"], quiet=True).evaluate()
     measured = _measured(found)
     print(f"seed {seed}, shuffled rewards: {measured['tuned']['sampled']:.3f}", file=sys.stderr, flush=True)
     return {"seed": seed, "warm start": measured["warm start"], "tuned": measured["tuned"]}
 
 
-def _completed(trainer: MultiTurnRLTrainer) -> None:
+def _completed(trainer: MultiTurnRLTrainer) -> Path:
     result = trainer.train()
     if result is None or result.status != "completed":
         raise SystemExit(f"{trainer.folder and trainer.folder.path}: stopped before its end; nothing was measured")
+    return result.run
 
 
 def _measured(found: EvaluationReport) -> dict[str, Any]:
@@ -70,6 +115,7 @@ def _measured(found: EvaluationReport) -> dict[str, Any]:
     greedy = {one.name: one for one in found.evaluations if one.temperature == 0}
     by_label = {one.label: one for one in found.evaluations}
     row: dict[str, Any] = {name: _policy(sampled[name], greedy[name]) for name in sampled}
+    row["temperature"], row["tasks"] = found.evaluations[-1].temperature, len(found.evaluations[-1].task_ids)
     for one in found.comparisons:
         before = by_label[one.before]
         if before.name == "warm start continued" and before.temperature != 0:
@@ -89,8 +135,9 @@ def _policy(sampled: Evaluation, greedy: Evaluation) -> dict[str, float]:
 def table(content: Mapping[str, Any]) -> str:
     """What the README shows of stored results."""
     rows, control = content["rows"], [row for row in content["rows"] if "warm start continued" in row]
+    temperature = f"T = {control[0].get('temperature', 1.0):g}"
     lines = [
-        "| policy | success at T = 1 [95% over seeds] | greedy, by seed | completion | turns |",
+        f"| policy | success at {temperature} [95% over seeds] | greedy, by seed | completion | turns |",
         "|---|---|---|---|---|",
     ]
     for name in POLICIES:
@@ -108,11 +155,17 @@ def table(content: Mapping[str, Any]) -> str:
         )
     gains = [row["gain over the control"] for row in control]
     least = min(gains, key=lambda one: one[1])
+    paired = f"{least[0]:.2f} [{least[1]:.2f}, {least[2]:.2f}]"
+    if len(control) == 1:
+        shown = f"{paired} at {temperature}, paired by task. One seed"
+    else:
+        shown = (
+            f"{_interval([one[0] for one in gains], -1.0)} at {temperature}; paired by task, the seed with the lowest bound has "
+            f"{paired}. {len(control)} seeds"
+        )
     lines += [
         "",
-        f"Tuned is better than the strongest control by {_interval([one[0] for one in gains], -1.0)} at T = 1; paired by task, "
-        f"the seed with the lowest bound has {least[0]:.2f} [{least[1]:.2f}, {least[2]:.2f}]. {len(control)} seeds; commit "
-        f"{content['commit']}, {content['machine']}.",
+        f"Tuned less warm start continued: {shown}; commit {content['commit']}, {content['machine']}.",
     ]
     return "\n".join(lines)
 
@@ -134,6 +187,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--shuffled", type=int, default=2, help="of these seeds, how many also get shuffled rewards")
     parser.add_argument("--control-steps", type=int)
+    parser.add_argument("--runs", type=Path, metavar="FOLDER", help="keep the runs there, and make none twice")
     parser.add_argument("--table", type=Path, metavar="JSON", help="print the table of stored results, run nothing")
     arguments = parser.parse_args()
     if arguments.table is not None:
@@ -143,9 +197,16 @@ def main() -> int:
     seeds, num_shuffled = arguments.seeds, arguments.shuffled
     if arguments.smoke:
         overrides, steps, seeds, num_shuffled = [*SMOKE, *overrides], 4, [0], 1
-    with tempfile.TemporaryDirectory() as folder:
-        rows = [run(recipe, seed, overrides, steps, folder) for seed in seeds]
-        drawn = [shuffled(recipe, seed, overrides, folder) for seed in seeds[:num_shuffled]]
+    settings = [arguments.recipe, f"control {steps}", *overrides]
+    with runs_folder(arguments.runs) as folder:
+        rows = [
+            kept(folder, f"seed-{seed}", settings, partial(run, recipe, seed, overrides, steps, folder))
+            for seed in seeds
+        ]
+        drawn = [
+            kept(folder, f"shuffled-{seed}", settings, partial(shuffled, recipe, seed, overrides, folder))
+            for seed in seeds[:num_shuffled]
+        ]
     gains = [row["gain over the control"] for row in rows]
     figures = {
         "least gain over the control": min(gain[0] for gain in gains),
@@ -159,12 +220,20 @@ def main() -> int:
         "least lower bound of it": {"at_least": LEAST_GAIN},
         "most gain from shuffled rewards": {"at_most": SHUFFLED_GAIN},
     }
-    sides = {"RL": sum(row["RL seconds"] for row in rows), "control": sum(row["control steps"] for row in rows),
-             "shuffled rewards": len(drawn)}  # fmt: skip
+    sides = {
+        "RL": sum(row["RL seconds"] for row in rows),
+        "control": sum(row["control steps"] for row in rows),
+        "shuffled rewards": len(drawn),
+    }
     return report(
-        f"evidence of {arguments.recipe}", [*rows, *drawn], figures=figures, targets=targets,
-        path=arguments.json, smoke=arguments.smoke, sides=sides,
-    )  # fmt: skip
+        f"evidence of {arguments.recipe}",
+        [*rows, *drawn],
+        figures=figures,
+        targets=targets,
+        path=arguments.json,
+        smoke=arguments.smoke,
+        sides=sides,
+    )
 
 
 if __name__ == "__main__":

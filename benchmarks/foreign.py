@@ -1,9 +1,9 @@
 """How far the checks get in environments that were not written for them: tools reached, false errors, time.
 
-The twelve domains of the suite without their experts and recorded conversations, a Gymnasium environment, an MCP server, a
-server of OpenEnv's protocol, tools over a table of pandas (tests/checks/foreign), and an environment that owns a process that
-takes three seconds to start. Each is checked whole; its processor time is counted with that of the processes that it starts.
-"""
+The twelve domains of the suite without their experts and recorded conversations, a Gymnasium environment, an MCP
+server, a server of OpenEnv's protocol, tools over a table of pandas (tests/checks/foreign), and an environment that
+owns a process that takes three seconds to start. Each is checked whole; its processor time is counted with that of the
+processes that it starts."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ LEAST_REACHED = 0.9
 MOST_PROCESSOR_SECONDS = 60.0
 
 
-def recipes() -> Iterator[tuple[str, Path, list[str]]]:
-    """Name, folder and overrides of each."""
+def list_recipes() -> Iterator[tuple[str, Path, list[str]]]:
+    """Yield name, folder and overrides of each recipe."""
     for name in sop.DOMAINS:
         parts = {"reward.reward": "reward", "reward.scorer": "scorer"}
         parts |= {f"data.{split}": f"{split}_tasks" for split in sop.SPLITS}
@@ -39,33 +39,40 @@ def recipes() -> Iterator[tuple[str, Path, list[str]]]:
             yield folder.name, folder, []
 
 
-def checked(folder: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], float]:
-    """The document of a whole check, and its processor seconds."""
+def run_check(folder: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], float]:
+    """Return the JSON of a complete check, and its processor seconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     ended = subprocess.run(
         [sys.executable, "-c", "from sparring.cli import main; main()", "check", str(folder), *overrides, "--json"],
-        stdout=subprocess.PIPE, text=True, check=False,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return json.loads(ended.stdout), seconds
 
 
 def row(name: str, folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    document, seconds = checked(folder, overrides)
+    document, seconds = run_check(folder, overrides)
     findings, measured = document["findings"], document["measured"]
     reached, others = measured.get("tools_reached", []), measured.get("tools_not_tested", [])
     states = [one["state"] for one in document["checked"]]
     made = {
-        "environment": name, "tools": len(reached) + len(others), "reached": len(reached),
-        "errors": document["counts"]["error"], "warnings": document["counts"]["warning"],
+        "environment": name,
+        "tools": len(reached) + len(others),
+        "reached": len(reached),
+        "errors": document["counts"]["error"],
+        "warnings": document["counts"]["warning"],
         "failed_always": sum("failed at every" in one["symptom"] for one in findings),
-        "undecided": states.count("undecided"), "left_out": states.count("left_out"),
-        "processor_s": round(seconds, 1), "wall_s": round(document["seconds"], 1),
-    }  # fmt: skip
-    told = [one["rule"] for one in findings if one["severity"] != "note"]
+        "undecided": states.count("undecided"),
+        "left_out": states.count("left_out"),
+        "processor_s": round(seconds, 1),
+        "wall_s": round(document["seconds"], 1),
+    }
+    reported = [one["rule"] for one in findings if one["severity"] != "note"]
     print(
-        f"{name}: {made['reached']} of {made['tools']} tools, not tested: {others}, findings: {told}, {seconds:.1f} s",
+        f"{name}: {made['reached']} of {made['tools']} tools, not tested: {others}, findings: {reported}, {seconds:.1f} s",
         file=sys.stderr,
     )
     return made
@@ -75,8 +82,8 @@ def main() -> int:
     parser = options(__doc__)
     parser.add_argument("names", nargs="*", help="only these environments")
     arguments = parser.parse_args()
-    names = arguments.names or (SMOKE if arguments.smoke else [name for name, *_ in recipes()])
-    rows = [row(*one) for one in recipes() if one[0] in names]
+    names = arguments.names or (SMOKE if arguments.smoke else [name for name, *_ in list_recipes()])
+    rows = [row(*one) for one in list_recipes() if one[0] in names]
     quick = [one for one in rows if one["environment"] != SLOW]
     figures = {
         "least_share_of_tools_reached": min((one["reached"] / max(1, one["tools"]) for one in quick), default=1.0),
@@ -86,10 +93,12 @@ def main() -> int:
         "most_processor_seconds": max(one["processor_s"] for one in rows),
     }
     targets: dict[str, dict[str, float]] = {
-        "least_share_of_tools_reached": {"at_least": LEAST_REACHED}, "errors": {"at_most": 0},
-        "tools_that_failed_at_every_call": {"at_most": 0}, "undecided": {"at_most": 0},
+        "least_share_of_tools_reached": {"at_least": LEAST_REACHED},
+        "errors": {"at_most": 0},
+        "tools_that_failed_at_every_call": {"at_most": 0},
+        "undecided": {"at_most": 0},
         "most_processor_seconds": {"at_most": MOST_PROCESSOR_SECONDS},
-    }  # fmt: skip
+    }
     sides = {f"{one['environment']}, tools reached": one["reached"] for one in rows}
     return report(
         "foreign", rows, figures=figures, targets=targets, path=arguments.json, smoke=arguments.smoke, sides=sides

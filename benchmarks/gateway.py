@@ -1,10 +1,10 @@
-"""The gateway under load: concurrent episodes whose every turn is on disk before it is answered, beside a bare server.
+"""The gateway under load: concurrent episodes whose every turn is on disk before it is answered, compared with a bare
+server.
 
-The policy is a script that takes 50 ms a turn; tokenizer, template, keys, matching of growing histories and the ledger are
-real. The bare server is a Starlette app that reads the same bodies, waits the same 50 ms and commits the same number of
-bytes through the same group commit. Both run in processes of their own, in turns, with the driver beside them; figures
-are medians over the rounds.
-"""
+The policy is a script that takes 50 ms a turn; tokenizer, template, keys, matching of growing histories and the ledger
+are real. The bare server is a Starlette app that reads the same bodies, waits the same 50 ms and commits the same
+number of bytes through the same group commit. Both run in processes of their own, in turns, with the driver in a third
+one; figures are medians over the rounds."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def tokenizer_of(smoke: bool) -> Any:
 
 
 def serve_gateway(pipe: Connection, folder: str, num_episodes: int, smoke: bool) -> None:
-    """Our gateway, with a session and a key for each episode; sends the base URL and the keys, then waits to be asked how
-    many turns the ledger holds."""
+    """Our gateway, with a session and a key for each episode; sends the base URL and the keys, then waits to be asked
+    how many turns the ledger holds."""
     from sparring.chat import TemplateChat
     from sparring.engines.scripted import ScriptedEngine
     from sparring.gateway import Gateway
     from sparring.ledger import Ledger, RolloutState
-    from sparring.sessions import Session
+    from sparring.sessions import EpisodeIdentity, Session
     from sparring.types import Sampling
 
     async def run() -> None:
@@ -75,8 +75,10 @@ def serve_gateway(pipe: Connection, folder: str, num_episodes: int, smoke: bool)
         chat = TemplateChat(tokenizer)
         stop = min(chat.stop_ids)
         engine = ScriptedEngine(
-            lambda _: [*answer, stop], seconds=lambda _: LATENCY, max_context_tokens=100_000,
-        )  # fmt: skip
+            lambda _: [*answer, stop],
+            seconds=lambda _: LATENCY,
+            max_context_tokens=100_000,
+        )
         with Ledger(Path(folder) / "ledger.sqlite") as ledger:
             async with Gateway() as gateway:
                 sessions, keys = [], []
@@ -86,7 +88,11 @@ def serve_gateway(pipe: Connection, folder: str, num_episodes: int, smoke: bool)
                     ledger.advance_nowait(id, RolloutState.LEASED)
                     ledger.advance_nowait(id, RolloutState.RUNNING)
                     session = Session(
-                        id=id, engine=engine, chat=chat, sampling=Sampling(max_tokens=len(answer) + 1), ledger=ledger
+                        EpisodeIdentity(id),
+                        engine=engine,
+                        chat=chat,
+                        sampling=Sampling(max_tokens=len(answer) + 1),
+                        ledger=ledger,
                     )
                     sessions.append(session)
                     keys.append(gateway.register(session).api_key)
@@ -223,9 +229,13 @@ async def load(base_url: str, keys: list[str], num_turns: int) -> tuple[float, l
 
 
 def measured(
-    serve: Callable[[Connection, str, int, bool], None], num_episodes: int, num_turns: int,
-    then: Callable[[str, list[str]], Coroutine[Any, Any, None]] | None = None, *, smoke: bool = False,
-) -> dict[str, float]:  # fmt: skip
+    serve: Callable[[Connection, str, int, bool], None],
+    num_episodes: int,
+    num_turns: int,
+    then: Callable[[str, list[str]], Coroutine[Any, Any, None]] | None = None,
+    *,
+    smoke: bool = False,
+) -> dict[str, float]:
     """Serve in a process of its own, load it from this one."""
     here, there = multiprocessing.Pipe()
     with tempfile.TemporaryDirectory() as folder:
@@ -246,9 +256,15 @@ def measured(
         process.join(10)
     cuts = quantiles(latencies, n=100)
     return {
-        "turns/s": len(latencies) / seconds, "p50": 1000 * cuts[49], "p99": 1000 * cuts[98],
-        "answered": len(latencies), "kept": kept, "recorded": recorded, "spliced": spliced, "tasks": tasks,
-    }  # fmt: skip
+        "turns/s": len(latencies) / seconds,
+        "p50": 1000 * cuts[49],
+        "p99": 1000 * cuts[98],
+        "answered": len(latencies),
+        "kept": kept,
+        "recorded": recorded,
+        "spliced": spliced,
+        "tasks": tasks,
+    }
 
 
 def main() -> int:

@@ -41,14 +41,21 @@ def fractional_scores(rng: random.Random, mean: float) -> float:
 
 
 POPULATIONS: Mapping[str, Draw] = {
-    "right or wrong": right_or_wrong, "rates of 8 samples": eight_samples, "rates of 4 samples": four_samples,
+    "right or wrong": right_or_wrong,
+    "rates of 8 samples": eight_samples,
+    "rates of 4 samples": four_samples,
     "fractional scores": fractional_scores,
-}  # fmt: skip
+}
 CHANGES: Mapping[str, tuple[float, float]] = {
-    "nothing": (0.0, 0.0), "1% fixed": (0.01, 0.0), "3% fixed": (0.03, 0.0), "3% fixed, 1% broken": (0.03, 0.01),
-    "10% fixed, 2% broken": (0.1, 0.02), "30% fixed, 10% broken": (0.3, 0.1), "20% fixed, 20% broken": (0.2, 0.2),
+    "nothing": (0.0, 0.0),
+    "1% fixed": (0.01, 0.0),
+    "3% fixed": (0.03, 0.0),
+    "3% fixed, 1% broken": (0.03, 0.01),
+    "10% fixed, 2% broken": (0.1, 0.02),
+    "30% fixed, 10% broken": (0.3, 0.1),
+    "20% fixed, 20% broken": (0.2, 0.2),
     "95% fixed": (0.95, 0.0),
-}  # fmt: skip
+}
 """Of tasks that are right or wrong. Of shares: how many tasks become nearly always right, and how many nearly always wrong."""
 
 

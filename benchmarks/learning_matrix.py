@@ -1,6 +1,8 @@
-"""Does every algorithm learn? Each advantage with ppo, each loss with group_based, and at staleness 3 with its correction.
+"""Measures whether every algorithm learns.
 
-All on pointer chase, from one warm start a seed, judged by the strict scorer on held-out tasks at temperature 1. Cells
+The cells are each advantage with ppo, each loss with group_based, and each loss at staleness 3 with its correction.
+
+All on pointer chase, from one warm start a seed, graded by the strict scorer on held-out tasks at temperature 1. Cells
 that are done stay in --state: an interrupted run goes on where it was.
 """
 
@@ -24,7 +26,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.report import options, report
-from sparring.algorithms.choice import ROOMS
+from sparring.algorithms.choice import FUNCTIONS
 from sparring.evaluation.statistics import mean_interval
 
 ROOT = Path(__file__).parents[1]
@@ -49,9 +51,9 @@ SYNCHRONOUS = Choice()
 UNCORRECTED = "importance_sampling, uncorrected"
 """Shown for contrast, without a target."""
 MATRIX: dict[str, dict[str, Choice]] = {
-    "advantage": {name: Choice(advantage_method=name) for name in ROOMS["advantage_method"]},
+    "advantage": {name: Choice(advantage_method=name) for name in FUNCTIONS["advantage_method"]},
     # Synchronous with one pass, all have the same gradient: this shows that each is right there, not which is better.
-    "loss": {name: Choice(loss_fn=name) for name in ROOMS["loss_fn"]},
+    "loss": {name: Choice(loss_fn=name) for name in FUNCTIONS["loss_fn"]},
     f"staleness {STALE}": {
         "ppo, synchronous": SYNCHRONOUS,
         "ppo, token_tis": Choice("group_based", "ppo", "token_tis", STALE),
@@ -63,9 +65,14 @@ MATRIX: dict[str, dict[str, Choice]] = {
 """By part and name. A choice that stands in several parts is played once."""
 WARM_START = "warm_start"
 SMOKE = (
-    "warm_start.steps=2", "warm_start.num_demonstrations=32", "batch.global_batch_size=2", "batch.group_size=2",
-    "evaluation.eval_num_tasks=2", "evaluation.eval_group_size=1", "evaluation.val_num_tasks=2",
-)  # fmt: skip
+    "warm_start.steps=2",
+    "warm_start.num_demonstrations=32",
+    "batch.global_batch_size=2",
+    "batch.group_size=2",
+    "evaluation.eval_num_tasks=2",
+    "evaluation.eval_group_size=1",
+    "evaluation.val_num_tasks=2",
+)
 
 
 def key(choice: Choice | str, seed: int) -> str:
@@ -88,10 +95,16 @@ def play(choice: Choice | None, seed: int, steps: int, folder: Path, more: Seque
     from sparring.trainer import MultiTurnRLTrainer
 
     overrides = [
-        f"run.runs_dir={folder}", f"run.seed={seed}", f"schedule.max_steps={steps if choice else 0}",
-        "schedule.val_every=0", "schedule.save_every=0", "evaluation.eval_temperature=1.0",
-        "evaluation.val_num_tasks=16", "evaluation.val_temperature=1.0", "evaluation.allow_zero_baseline=true",
-    ]  # fmt: skip
+        f"run.runs_dir={folder}",
+        f"run.seed={seed}",
+        f"schedule.max_steps={steps if choice else 0}",
+        "schedule.val_every=0",
+        "schedule.save_every=0",
+        "evaluation.eval_temperature=1.0",
+        "evaluation.val_num_tasks=16",
+        "evaluation.val_temperature=1.0",
+        "evaluation.allow_zero_baseline=true",
+    ]
     overrides += more
     weights = None
     if choice is not None:
@@ -164,10 +177,14 @@ def summary(done: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, float
             right = round(fmean(after.values()) * num)
             shown = mean_interval([1.0] * right + [0.0] * (num - right))
             row = {
-                "part": part, "name": name, "seeds": len(after), "before": before, "after": fmean(after.values()),
+                "part": part,
+                "name": name,
+                "seeds": len(after),
+                "before": before,
+                "after": fmean(after.values()),
                 "after, 95%": f"{shown.low:.2f} to {shown.high:.2f}",
                 "learned": "yes" if shown.low - before >= LEARNED else "no",
-            }  # fmt: skip
+            }
             pairs = [after[seed] - synchronous[seed] for seed in after if seed in synchronous]
             if part.startswith("staleness") and choice != SYNCHRONOUS and pairs:
                 low, high = interval(pairs)

@@ -1,9 +1,9 @@
-"""What it costs to record 100,000 rollouts of three turns, and to check every invariant of what was recorded.
+"""Measures what it costs to record 100,000 rollouts of three turns, and to check every invariant of what was recorded.
 
 The ledger is written through its own methods: groups of eight that are played, admitted, claimed by a step and trained by
 the checkpoint after it; one rollout in twenty is lost to infrastructure. Processor seconds of this process, in which
-SQLite works too, medians over the rounds. Beside `verify` stands what SQLite takes to read the same file through
-(`PRAGMA quick_check`), in turns, so that a slow machine slows both.
+SQLite works too, medians over the rounds. `verify` takes turns with a
+`PRAGMA quick_check`, with which SQLite reads the same file, so that a slow machine slows both.
 """
 
 from __future__ import annotations

@@ -11,9 +11,13 @@ from benchmarks.report import options, report
 from sparring.algorithms.losses import LOSSES, Tokens
 
 COLORS = {
-    "importance_sampling": "#888888", "ppo": "#c8553d", "cispo": "#2a7f62", "gspo": "#3d5ac8", "dppo_tv": "#b8860b",
+    "importance_sampling": "#888888",
+    "ppo": "#c8553d",
+    "cispo": "#2a7f62",
+    "gspo": "#3d5ac8",
+    "dppo_tv": "#b8860b",
     "gpg": "#7b4fa3",
-}  # fmt: skip
+}
 PROBABILITY = 0.2
 """Of the token when it was sampled, which only dppo_tv looks at."""
 
@@ -28,8 +32,8 @@ def weights(loss: str, ratios: torch.Tensor, advantage: float) -> torch.Tensor:
         advantages_M=torch.full_like(ratios, advantage),
         trajectory_M=torch.arange(len(ratios)),
     )
-    knobs = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2} if loss == "gspo" else {}
-    LOSSES[loss](tokens, **knobs)[0].sum().backward()
+    settings = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2} if loss == "gspo" else {}
+    LOSSES[loss](tokens, **settings)[0].sum().backward()
     assert new.grad is not None
     return new.grad / -advantage
 

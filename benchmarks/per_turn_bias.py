@@ -61,8 +61,8 @@ def study(num_groups: int, seed: int) -> list[dict[str, float | str]]:
     groups = [[episode(rng) for _ in range(GROUP_SIZE)] for _ in range(num_groups)]
     seen = [[played for played, _ in group] for group in groups]
     exact, rows = exact_gradient(), []
-    for name, (method, knobs) in ESTIMATORS.items():
-        advantages = ADVANTAGES[method](seen, **knobs)
+    for name, (method, settings) in ESTIMATORS.items():
+        advantages = ADVANTAGES[method](seen, **settings)
         gradients = [
             [
                 sum(a * s for a, s in zip(turns, scores, strict=True))

@@ -21,9 +21,18 @@ PACKAGES = ("sparring", "torch", "transformers", "peft", "trl")
 INSTRUCTIONS = {"amx_tile": "AMX", "avx512f": "AVX-512", "avx2": "AVX2"}
 """The names of the widest first."""
 FIELDS: Mapping[str, type | tuple[type, ...]] = {
-    "name": str, "command": str, "commit": (str, type(None)), "date": str, "machine": str, "versions": dict,
-    "smoke": bool, "sides": dict, "rows": list, "figures": dict, "targets": dict,
-}  # fmt: skip
+    "name": str,
+    "command": str,
+    "commit": (str, type(None)),
+    "date": str,
+    "machine": str,
+    "versions": dict,
+    "smoke": bool,
+    "sides": dict,
+    "rows": list,
+    "figures": dict,
+    "targets": dict,
+}
 """Of a result, with their types."""
 CANNOT_RUN = 3
 """The exit code of a benchmark that needs something that is not here."""
@@ -84,7 +93,7 @@ def report(
     content = {
         "name": name,
         "command": _command(),
-        "commit": _commit(),
+        "commit": commit(),
         "date": date.today().isoformat(),
         "machine": machine(),
         "versions": {package: _version(package) for package in PACKAGES},
@@ -137,13 +146,17 @@ def _command() -> str:
     return " ".join(["python -m", module, *words])
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
     """Of this checkout, with a `+` where files were changed since; None without git."""
     try:
         described = subprocess.run(
-            ["git", "describe", "--always", "--dirty=+", "--exclude=*"], cwd=Path(__file__).parent, capture_output=True,
-            text=True, timeout=10, check=True,
-        )  # fmt: skip
+            ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return described.stdout.strip()

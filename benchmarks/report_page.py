@@ -67,9 +67,11 @@ def played(rng: random.Random, step: int, num: int, turns: int, words: int) -> l
     for place in range(num):
         score = float(rng.random() < 0.5)
         one = episode(
-            f"train/{step}/task-{step}-{place // GROUP_SIZE}/{place % GROUP_SIZE}.0", score=score,
-            reward=max(score, float(rng.random() < 0.02)), messages=list(messages(rng, turns, words)),
-        )  # fmt: skip
+            f"train/{step}/task-{step}-{place // GROUP_SIZE}/{place % GROUP_SIZE}.0",
+            score=score,
+            reward=max(score, float(rng.random() < 0.02)),
+            messages=list(messages(rng, turns, words)),
+        )
         for turn in one.turns:
             object.__setattr__(turn, "token_ids", tuple(rng.choices(range(5), k=num_tokens)))
             object.__setattr__(turn, "sampled_logprobs", tuple(-rng.expovariate(2.0) for _ in range(num_tokens)))
@@ -89,9 +91,11 @@ def measure(
     began = time.process_time()
     written = write_report(run.path)
     row: dict[str, Any] = {
-        "episodes": num, "in the page": written.num_episodes, "MiB": written.num_bytes / 2**20,
+        "episodes": num,
+        "in the page": written.num_episodes,
+        "MiB": written.num_bytes / 2**20,
         "processor seconds to write": time.process_time() - began,
-    }  # fmt: skip
+    }
     if page is not None:
         row["seconds to open"] = median(page.open(written.path) for _ in range(OPENINGS))
         row["processor seconds to open"] = page.processor_seconds()

@@ -123,20 +123,24 @@ async def measure(
     rows = [
         {"what": name, "median, ms": median(times), "p95, ms": quantiles(times, n=20)[-1], "runs": len(times)}
         for name, times in (
-            ("a box and its first program", starts), ("a program in an open box", warm),
-            ("the same program, nothing around it", plain), ("an arithmetic expression", sums),
+            ("a box and its first program", starts),
+            ("a program in an open box", warm),
+            ("the same program, nothing around it", plain),
+            ("an arithmetic expression", sums),
         )
-    ]  # fmt: skip
+    ]
     figures = {
         "cold start of a box with a program, median ms": median(starts),
         "cold start beside the same program with nothing around it": median(starts) / median(plain),
         "a program in an open box, median ms": median(warm),
         "executions/s, 64 episodes of 10": rate,
         "failed executions": failed,
-        "left over: processes, control groups, folders, descriptors": sum(max(0, after[name] - before[name]) for name in after),
+        "left over: processes, control groups, folders, descriptors": sum(
+            max(0, after[name] - before[name]) for name in after
+        ),
         "latest end after a deadline, s": late,
         "growth of this process's memory, MiB": memory_mib() - memory,
-    }  # fmt: skip
+    }
     return rows, figures
 
 

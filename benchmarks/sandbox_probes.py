@@ -28,7 +28,7 @@ KINDS = {
     "X5": "users, groups, capabilities, inherited descriptors",
     "X6": "write outside the scratch folder, make devices and links",
     "X7": "network, Unix sockets, raw packets, hypervisor sockets",
-    "X8": "process and thread bombs, also beside a neighbour",
+    "X8": "process and thread bombs, also next to another box",
     "X9": "memory, disk, shared memory, files, descriptors",
     "X10": "programs that do not end, daemons, endless output",
     "X11": "find what another episode left",
@@ -55,7 +55,7 @@ def main() -> int:
         needs("a sandbox")
     began = time.perf_counter()
     with scene() as host:
-        controls = {name for name, said in outside(host, programs).items() if said == "through"}
+        controls = {name for name, outcome in outside(host, programs).items() if outcome == "through"}
         through = {name: asyncio.run(programs_through(place, host, programs)) for name, place in sandboxes.items()}
     controls |= set(succeed_outside(attacks))
     unharmed = {name: asyncio.run(voids_through(name, voids)) for name in sandboxes}
@@ -111,10 +111,10 @@ async def programs_through(sandbox: Sandbox, host: dict[str, Any], programs: Seq
     place = open_sandbox(backend=sandbox.backend.name, limits=Limits(seconds=120.0, processes=64))
     async with place.session() as box:
         program = inside_programs({probe.name: probe.code for probe in programs}, host)
-        said = outcomes((await box.run(["python3", "-B", "-"], stdin=program)).stdout)
+        reported = outcomes((await box.run(["python3", "-B", "-"], stdin=program)).stdout)
 
     def is_breach(probe: Probe) -> bool:
-        return said[probe.name] == "through" and sandbox.backend.name not in probe.allowed_in
+        return reported[probe.name] == "through" and sandbox.backend.name not in probe.allowed_in
 
     return {probe.name for probe in programs if is_breach(probe)}
 

@@ -33,9 +33,15 @@ MOST_GROWTH_MIB = 4.0
 def score(domain: SopDomain, task: Task, messages: Sequence[Message]) -> float:
     """The strict score of a conversation."""
     trajectory = Trajectory(
-        id=task.id, task=task, attempt=0, turns=(), messages=tuple(messages), outcome=Outcome.FINISHED, reward=None,
+        id=task.id,
+        task=task,
+        attempt=0,
+        turns=(),
+        messages=tuple(messages),
+        outcome=Outcome.FINISHED,
+        reward=None,
         score=None,
-    )  # fmt: skip
+    )
     return float(domain.scorer(trajectory))  # type: ignore[arg-type]
 
 
@@ -50,8 +56,8 @@ def measure(domain: SopDomain, num_tokens: Any, num_episodes: int, num_tasks: in
         for task, sources in zip(fresh, asyncio.run(observe(domain, fresh)), strict=True)
     ]
     answers = Counter(json.dumps(task.fields["answer"]) for task in domain.train_tasks(400))
-    num_tools = len(domain.tool_names(sop.Knobs()))
-    num_distractors = len(tools_of(domain.desk)) - len(domain.tool_names(sop.Knobs(longer=len(domain.clauses))))
+    num_tools = len(domain.tool_names(sop.Difficulty()))
+    num_distractors = len(tools_of(domain.desk)) - len(domain.tool_names(sop.Difficulty(longer=len(domain.clauses))))
     num_left, growth = leftovers(domain, num_episodes)
     return {
         "domain": domain.name,

@@ -1,13 +1,12 @@
-"""How a mismatched example of an answer spoils training, who says so, and what its repair gains.
+"""Measures how a mismatched example of an answer spoils training, which rules report it, and what its repair gains.
 
     python -m benchmarks.story [--runs DIR] [--json FILE] [--svg FILE] [--smoke]
 
-A model of under a million parameters is warm-started once (recipes/sop_small). From its weights three runs are trained: on
-all domains at once with a mistaken example, on one domain with it, on that domain with an example that agrees with the ground
-truth. Of each are told the curves of training reward and strict score, what `sparring check` finds, what the detectors say and
-when, and what the weights do on held-out tasks before and after. With --runs everything is kept, and what is there is not done
-again.
-"""
+A model of under a million parameters is warm-started once (recipes/sop_small). From its weights three runs are trained:
+on all domains at once with a mistaken example, on one domain with it, on that domain with an example that agrees with
+the ground truth. For each it reports the curves of training reward and strict score, the findings of `sparring check`
+and of the detectors, and the results on held-out tasks before and after. With --runs everything is kept, and finished
+parts are not done again."""
 
 from __future__ import annotations
 
@@ -23,30 +22,35 @@ from typing import Any, final
 
 from benchmarks.hacks.curves import picture
 from benchmarks.report import options, report
-from sparring.checks.run import Options, check_recipe
-from sparring.detectors import watched
+from sparring.checks.running.run import Options, check_recipe
+from sparring.detectors.runner import run_detectors
 from sparring.evaluation.report import read_report
 from sparring.evaluation.statistics import Interval, mean_interval, paired_difference
 from sparring.evaluator import MultiTurnRLEvaluator
 from sparring.findings import Finding, Severity
-from sparring.history import read_steps
-from sparring.tracking import RunFolder
-from sparring.tracking.stored import read_trajectories
+from sparring.run_folders import RunFolder
+from sparring.run_folders.history import read_steps
+from sparring.run_folders.stored import read_trajectories
 from sparring.trainer import MultiTurnRLTrainer
 from sparring.types import Trajectory
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "sop_small" / "recipe.toml"
 WARM_START = "warm_start"
 NAMING = frozenset({"reward.paid_for_wrong", "reward.mechanism", "reward.rises_alone"})
-"""Which detectors name a reward that pays for what the scorer does not read."""
+"""The detectors that name a reward that pays for what the scorer does not read."""
 PUBLISHED = {"task success": 0.13, "field accuracy": 0.16}
 """Gains that are published for gpt-oss-20b on one domain of SOP-Bench, after the same repair."""
 PLATEAU_STEPS = 4
-"""Steps at the end whose mean is what a run came to."""
+"""The number of last steps whose mean is the final value of a run."""
 SMOKE = (
-    "warm_start.steps=2", "warm_start.num_demonstrations=64", "batch.global_batch_size=2", "batch.group_size=4",
-    "evaluation.val_num_tasks=2", "evaluation.eval_num_tasks=4", "schedule.val_every=0",
-)  # fmt: skip
+    "warm_start.steps=2",
+    "warm_start.num_demonstrations=64",
+    "batch.global_batch_size=2",
+    "batch.group_size=4",
+    "evaluation.val_num_tasks=2",
+    "evaluation.eval_num_tasks=4",
+    "schedule.val_every=0",
+)
 SMOKE_STEPS = 2
 SMOKE_FAMILIES = ("reward",)
 
@@ -58,7 +62,7 @@ class Step:
 
     name: str
     module: str
-    """Of the recipe; has tasks, desk, reward and scorer."""
+    """A module of the recipe with tasks, desk, reward and scorer."""
 
     @property
     def run_name(self) -> str:
@@ -66,9 +70,13 @@ class Step:
 
     def overrides(self, runs: Path, more: Sequence[str]) -> list[str]:
         parts = {
-            "data.train": "train_tasks", "data.validation": "validation_tasks", "data.held_out": "held_out_tasks",
-            "environment.target": "Desk", "reward.reward": "reward", "reward.scorer": "scorer",
-        }  # fmt: skip
+            "data.train": "train_tasks",
+            "data.validation": "validation_tasks",
+            "data.held_out": "held_out_tasks",
+            "environment.target": "Desk",
+            "reward.reward": "reward",
+            "reward.scorer": "scorer",
+        }
         return [*(f"{key}={self.module}:{part}" for key, part in parts.items()), f"run.runs_dir={runs}", *more]
 
 
@@ -82,7 +90,7 @@ STEPS = (
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One run, its curves by step, and what was said of it."""
+    """One run, its curves by step, and its findings."""
 
     case: Step
     rewards: list[float]
@@ -90,7 +98,7 @@ class Measured:
     checked: list[Mapping[str, Any]]
     """Findings of `sparring check`, before anything was trained."""
     findings: list[Finding]
-    """Of the detectors."""
+    """Findings of the detectors."""
     held_out: Mapping[str, tuple[Interval, Interval, Interval]]
     """By measure: before training, after it, and the difference, paired by task."""
 
@@ -100,7 +108,7 @@ class Measured:
 
 
 def warm_started(runs: Path, more: Sequence[str]) -> Path:
-    """The run whose weights all steps begin from."""
+    """Return the run whose weights all steps start from; train it if it is missing."""
     path = runs / WARM_START
     if not _is_done(path):
         overrides = [*STEPS[0].overrides(runs, more), "schedule.max_steps=0"]
@@ -109,7 +117,7 @@ def warm_started(runs: Path, more: Sequence[str]) -> Path:
 
 
 def trained(step: Step, runs: Path, more: Sequence[str]) -> Path:
-    """The run of a step."""
+    """Return the run of a step; train it if it is missing."""
     path, weights = runs / step.run_name, warm_started(runs, more)
     if not _is_done(path):
         trainer = MultiTurnRLTrainer(
@@ -120,7 +128,7 @@ def trained(step: Step, runs: Path, more: Sequence[str]) -> Path:
 
 
 def checked(step: Step, runs: Path, more: Sequence[str]) -> list[Mapping[str, Any]]:
-    """What `sparring check` finds in the recipe as this step has it."""
+    """Return the findings of `sparring check` in the recipe with the settings of this step."""
     path = runs / f"{step.run_name}-check.json"
     if not path.exists():
         families = SMOKE_FAMILIES if more else ()
@@ -130,7 +138,8 @@ def checked(step: Step, runs: Path, more: Sequence[str]) -> list[Mapping[str, An
 
 
 def held_out(run: Path, weights: Path) -> dict[str, tuple[Interval, Interval, Interval]]:
-    """Success and field accuracy of the weights before and after, on the run's held-out tasks, sampled as in training."""
+    """Return success and field accuracy of the weights before and after, on the run's held-out tasks, sampled as in
+    training."""
     path = run / "evaluations" / "held_out-001.json"
     if not path.exists():
         MultiTurnRLEvaluator(run, policies=[str(weights), "tuned"], temperatures=[1.0]).evaluate()
@@ -149,12 +158,12 @@ def held_out(run: Path, weights: Path) -> dict[str, tuple[Interval, Interval, In
 
 
 def field_accuracy(trajectory: Trajectory) -> float:
-    """Share of the scored fields that the strict scorer found right."""
+    """Return the share of the scored fields that are right for the strict scorer."""
     return fmean(value for name, value in trajectory.score_parts.items() if name.startswith("field/"))
 
 
 def measured(step: Step, runs: Path, more: Sequence[str]) -> Measured:
-    """Everything about one step; what is stored already is read."""
+    """Measure one step; stored parts are read."""
     found, run = checked(step, runs, more), trained(step, runs, more)
     numbers = [metrics for _, metrics, train, _ in read_steps(run) if train]
     return Measured(
@@ -162,17 +171,17 @@ def measured(step: Step, runs: Path, more: Sequence[str]) -> Measured:
         rewards=[one["rollout/reward/mean"] for one in numbers],
         scores=[one["rollout/score/mean"] for one in numbers],
         checked=found,
-        findings=watched(run),
+        findings=run_detectors(run),
         held_out=held_out(run, warm_started(runs, more)),
     )
 
 
 def rows_of(one: Measured) -> list[dict[str, Any]]:
-    """What is said of a step, one thing a row."""
+    """Return the measured values of a step, one a row."""
     last = min(PLATEAU_STEPS, len(one.rewards))
     curves = (one.rewards, one.scores)
     reward, score = (f"{values[0]:.2f} -> {fmean(values[-last:]):.2f}" for values in curves)
-    said = {
+    measured_values = {
         "training reward": reward,
         "strict score": score,
         "check": _counted(
@@ -181,19 +190,21 @@ def rows_of(one: Measured) -> list[dict[str, Any]]:
         "detectors": ", ".join(f"{found.severity} {found.rule} at {found.step}" for found in one.findings),
     }
     for name, (before, after, gain) in one.held_out.items():
-        said[f"held out, {name}"] = f"{_shown(before)} -> {_shown(after)}; {_shown(gain, '+.2f')}"
-    return [{"step": one.case.name, "what": what, "measured": text or "nothing"} for what, text in said.items()]
+        measured_values[f"held out, {name}"] = f"{_shown(before)} -> {_shown(after)}; {_shown(gain, '+.2f')}"
+    return [
+        {"step": one.case.name, "what": what, "measured": text or "nothing"} for what, text in measured_values.items()
+    ]
 
 
 def figures_of(steps: Sequence[Measured]) -> dict[str, float]:
-    spoilt, mended = steps[1], steps[2]
+    spoilt, repaired = steps[1], steps[2]
     last = min(PLATEAU_STEPS, len(spoilt.rewards))
     figures = {
         "B: rise of the training reward": fmean(spoilt.rewards[-last:]) - spoilt.rewards[0],
         "B: rise of the strict score": fmean(spoilt.scores[-last:]) - spoilt.scores[0],
-        "C: errors of the detectors": float(sum(one.severity is Severity.ERROR for one in mended.findings)),
+        "C: errors of the detectors": float(sum(one.severity is Severity.ERROR for one in repaired.findings)),
     }
-    for name, (_, _, gain) in mended.held_out.items():
+    for name, (_, _, gain) in repaired.held_out.items():
         figures[f"C: gain in {name}"] = gain.mean
         figures[f"C: gain in {name}, at least (95 %)"] = gain.low
     return figures
@@ -221,13 +232,18 @@ def main() -> int:
         arguments.svg.write_text(picture(steps), "utf-8")
     sides = {one.case.name: len(one.rewards) for one in steps}
     return report(
-        "story", [row for one in steps for row in rows_of(one)], figures=figures_of(steps),
-        targets=TARGETS, path=arguments.json, smoke=arguments.smoke, sides=sides,
-    )  # fmt: skip
+        "story",
+        [row for one in steps for row in rows_of(one)],
+        figures=figures_of(steps),
+        targets=TARGETS,
+        path=arguments.json,
+        smoke=arguments.smoke,
+        sides=sides,
+    )
 
 
 def _is_done(run: Path) -> bool:
-    """Whether the run came to its end. Raises SystemExit for one that began and did not."""
+    """Return whether the run is complete. Raises SystemExit for a run that started and did not finish."""
     if not RunFolder.is_run(run):
         return False
     status = RunFolder(run).status().get("status")
@@ -241,7 +257,7 @@ def _compared(before: Sequence[float], after: Sequence[float]) -> tuple[Interval
 
 
 def _counted(findings: Iterable[str]) -> str:
-    """Each once, with how often it was said."""
+    """Return each text once, with the number of times that it occurs."""
     return ", ".join(text if times == 1 else f"{text} ({times} times)" for text, times in Counter(findings).items())
 
 

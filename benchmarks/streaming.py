@@ -1,9 +1,9 @@
 """Long streamed answers: processor time of the gateway by length, and how long other episodes wait meanwhile.
 
 The policy is a script that writes a token about each millisecond; tokenizer, sessions and HTTP are real, turns are not
-recorded. The gateway runs in a process of its own and counts its processor time. The client beside it reads a stream
-alone, for the processor time, and once more while a second episode asks for short answers one after another, as it did
-before any stream began.
+recorded. The gateway runs in a process of its own and counts its processor time. The client reads a stream
+alone, for the processor time, and once more while a second episode requests short answers one after another, as it did
+before any stream started.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.gateway import Client, tokenizer_of
 from benchmarks.report import options, report
 
 PAUSE = 0.0005
-"""Seconds asked for between tokens; an event loop takes about a millisecond."""
+"""The requested seconds between tokens; an event loop takes about a millisecond."""
 TEXTS = {
     "prose": "The inspector looks the part up, compares its readings with the limits, and then decides what is to be done. ",
     "markup": "<tr><td>A12</td><td>4.2 -> 4.7</td></tr> ",
@@ -34,12 +34,12 @@ TARGETS = {
 
 
 def serve(pipe: Connection, smoke: bool) -> None:
-    """A gateway; each message (text, number of tokens) opens an episode that answers with so many. Sends back the base URL, the
-    key and the processor seconds so far."""
+    """Run a gateway; each message (text, number of tokens) opens an episode whose answer has that many tokens. Sends
+    back the base URL, the key and the processor seconds so far."""
     from sparring.chat import TemplateChat
     from sparring.engines.scripted import ScriptedEngine
     from sparring.gateway import Gateway
-    from sparring.sessions import Session
+    from sparring.sessions import EpisodeIdentity, Session
     from sparring.types import Sampling
 
     async def run() -> None:
@@ -47,19 +47,22 @@ def serve(pipe: Connection, smoke: bool) -> None:
         chat = TemplateChat(tokenizer)
         stop = min(chat.stop_ids)
 
-        def said(kind: str, num_tokens: int) -> list[int]:
+        def tokens_of(kind: str, num_tokens: int) -> list[int]:
             text = TEXTS[kind] * (num_tokens // 8 + 1)
             opened = "<think>" if kind == "reasoning" else ""
             return [*tokenizer.encode(opened + text, add_special_tokens=False)[: max(1, num_tokens)], stop]
 
         async with Gateway() as gateway:
             while (asked := await asyncio.to_thread(pipe.recv)) is not None:
-                answer = said(*asked)
+                answer = tokens_of(*asked)
                 engine = ScriptedEngine(
-                    lambda _, answer=answer: answer, max_context_tokens=10**6,
+                    lambda _, answer=answer: answer,
+                    max_context_tokens=10**6,
                     sleep=lambda seconds: asyncio.sleep(seconds or PAUSE),
-                )  # fmt: skip
-                session = Session(id="episode", engine=engine, chat=chat, sampling=Sampling(max_tokens=10**6))
+                )
+                session = Session(
+                    EpisodeIdentity("episode"), engine=engine, chat=chat, sampling=Sampling(max_tokens=10**6)
+                )
                 pipe.send((gateway.base_url, gateway.register(session).api_key, time.process_time()))
 
     asyncio.run(run())
@@ -87,7 +90,7 @@ class Server:
 
 
 async def streamed(base_url: str, key: str) -> int:
-    """Bytes of the answer."""
+    """Read a streamed answer; return its number of bytes."""
     client = Client(base_url, key)
     await client.open()
     body: dict[str, Any] = {"model": "policy", "messages": [{"role": "user", "content": "Inspect."}], "stream": True}
@@ -103,7 +106,7 @@ async def streamed(base_url: str, key: str) -> int:
 
 
 async def waits(base_url: str, key: str, until: asyncio.Event) -> list[float]:
-    """Seconds of each short answer, one after another."""
+    """Request short answers one after another; return the seconds of each."""
     client, seconds = Client(base_url, key), []
     await client.open()
     body = json.dumps({"model": "policy", "messages": [{"role": "user", "content": "And you?"}]}).encode()
@@ -116,8 +119,8 @@ async def waits(base_url: str, key: str, until: asyncio.Event) -> list[float]:
     return seconds
 
 
-async def beside(base_url: str, key: str, stream: asyncio.Future[Any]) -> tuple[float, int]:
-    """The median wait of the other episode until `stream` is done, and how many answers it got."""
+async def measure_waits(base_url: str, key: str, stream: asyncio.Future[Any]) -> tuple[float, int]:
+    """Return the median wait of the other episode until `stream` is done, and the number of its answers."""
     over = asyncio.Event()
     stream.add_done_callback(lambda _: over.set())
     seconds = await waits(base_url, key, over)
@@ -133,20 +136,26 @@ def measured(server: Server, kind: str, num_tokens: int) -> dict[str, Any]:
     received = asyncio.run(streamed(base_url, key))
     seconds = time.perf_counter() - started
     _, key, ended = server.episode(kind, num_tokens)
-    meanwhile, answers_beside = asyncio.run(_together(base_url, key, other))
+    meanwhile, answers_during = asyncio.run(_together(base_url, key, other))
     return {
-        "text": kind, "tokens": num_tokens, "processor seconds": ended - began, "seconds": seconds,
-        "another's wait alone, ms": 1000 * alone, "beside the stream, ms": 1000 * meanwhile,
-        "bytes": received, "answers alone": answers_alone, "answers beside": answers_beside,
-    }  # fmt: skip
+        "text": kind,
+        "tokens": num_tokens,
+        "processor seconds": ended - began,
+        "seconds": seconds,
+        "another's wait alone, ms": 1000 * alone,
+        "beside the stream, ms": 1000 * meanwhile,
+        "bytes": received,
+        "answers alone": answers_alone,
+        "answers beside": answers_during,
+    }
 
 
 async def _alone(base_url: str, key: str) -> tuple[float, int]:
-    return await beside(base_url, key, asyncio.ensure_future(asyncio.sleep(1.0)))
+    return await measure_waits(base_url, key, asyncio.ensure_future(asyncio.sleep(1.0)))
 
 
 async def _together(base_url: str, key: str, other: str) -> tuple[float, int]:
-    return await beside(base_url, other, asyncio.ensure_future(streamed(base_url, key)))
+    return await measure_waits(base_url, other, asyncio.ensure_future(streamed(base_url, key)))
 
 
 def main() -> int:
@@ -172,8 +181,11 @@ def main() -> int:
             row["beside the stream, ms"] / row["another's wait alone, ms"] for row in rows
         ),
     }
-    sides = {"streams": sum(row["bytes"] for row in rows), "others, alone": sum(row["answers alone"] for row in rows),
-             "others, beside the stream": sum(row["answers beside"] for row in rows)}  # fmt: skip
+    sides = {
+        "streams": sum(row["bytes"] for row in rows),
+        "others, alone": sum(row["answers alone"] for row in rows),
+        "others, beside the stream": sum(row["answers beside"] for row in rows),
+    }
     return report(
         "streaming", rows, figures=figures, targets=TARGETS, path=arguments.json, smoke=arguments.smoke, sides=sides
     )

@@ -1,10 +1,9 @@
-"""What metrics, files and MLflow cost a step, with an MLflow server that answers, is not there, or hangs.
+"""Measures what metrics, files and MLflow cost a step, with an MLflow server that answers, is not there, or hangs.
 
-Pointer chase is trained for some steps, in a process of its own each time, synchronous and from the same seed, so that all
-play the same episodes; the ways to track take turns. The numbers of each step and its files are then made again from
-the stored episodes, alone. Processor seconds are those of the trainer's process; the one that tells MLflow is another, which
-computes when nobody else wants to. `answers` is a real server and left out where the full mlflow is not installed.
-"""
+Pointer chase is trained for some steps, in a process of its own each time, synchronous and from the same seed, so that
+all play the same episodes; the ways to track take turns. The numbers of each step and its files are then made again
+from the stored episodes, alone. Processor seconds are those of the trainer's process; another process reports to
+MLflow, with a low priority. `answers` is a real server and left out where the full mlflow is not installed."""
 
 from __future__ import annotations
 
@@ -28,20 +27,23 @@ import httpx
 
 from benchmarks.report import needs, options, report
 from sparring.evaluation.agreement import agreement
-from sparring.prices import usage_metrics
+from sparring.metering.prices import usage_metrics
 from sparring.rollouts.actions import StateVisits
 from sparring.rollouts.metrics import rollout_metrics
+from sparring.run_folders.stored import read_trajectories
 from sparring.tracking.local import LocalTracker
-from sparring.tracking.process import step_back
-from sparring.tracking.stored import read_trajectories
+from sparring.tracking.process import lower_priority
 from sparring.types import Trajectory, TrajectoryGroup
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "pointer_chase"
 OVERRIDES = ("warm_start.steps=40", "schedule.val_every=0", "schedule.save_every=0", "evaluation.val_num_tasks=4")
 SMOKE = (
-    "warm_start.steps=2", "warm_start.num_demonstrations=32", "batch.global_batch_size=2", "batch.group_size=2",
+    "warm_start.steps=2",
+    "warm_start.num_demonstrations=32",
+    "batch.global_batch_size=2",
+    "batch.group_size=2",
     "evaluation.allow_zero_baseline=true",
-)  # fmt: skip
+)
 START_SECONDS = 120.0
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -61,7 +63,7 @@ def train_here(run: Path, steps: int, overrides: Sequence[str]) -> dict[str, flo
 
     fixed = [*OVERRIDES, f"schedule.max_steps={steps}", f"run.runs_dir={run.parent}", *overrides]
     trainer = MultiTurnRLTrainer(RECIPE, overrides=fixed, name=run.name, check=False, quiet=True)
-    assert trainer.parts, "what is loaded is not counted"
+    trainer.load()  # which is not counted
     began = time.process_time()
     trainer.train()
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
@@ -105,7 +107,7 @@ def groups_of(trajectories: Sequence[Trajectory]) -> list[TrajectoryGroup]:
 
 @contextmanager
 def hanging() -> Iterator[int]:
-    """A port that takes connections and never says anything."""
+    """Open a port that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listening:
         yield listening.getsockname()[1]
 
@@ -119,9 +121,14 @@ def answering(folder: Path) -> Iterator[int]:
     ]  # fmt: skip
     quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
     server = subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        env={**os.environ, **quiet}, preexec_fn=_step_back,
-    )  # fmt: skip
+        command,
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env={**os.environ, **quiet},
+        preexec_fn=_lower_priority,
+    )
     try:
         deadline = time.monotonic() + START_SECONDS
         while not answers(port):
@@ -133,10 +140,10 @@ def answering(folder: Path) -> Iterator[int]:
         server.wait()
 
 
-def _step_back() -> None:
-    """Give way to the trainer, whose machine a server would not share. Where Linux shares out the processor by session first,
-    niceness says nothing between sessions."""
-    step_back()
+def _lower_priority() -> None:
+    """Give way to the trainer, whose machine a server would not share. Where Linux shares out the processor by session
+    first, niceness has no effect between sessions."""
+    lower_priority()
     with suppress(OSError):
         Path("/proc/self/autogroup").write_text("19")
 
@@ -189,14 +196,19 @@ def measure(
             key: median(one[key] / files[key] for one, files in zip(found, seen["files"], strict=True))
             for key in ("processor", "wall")
         }
-        rows.append({
-            "tracked by": way,
-            "processor seconds a step": median(one["processor"] for one in found), "to files": ratios["processor"],
-            "wall seconds a step": median(one["wall"] for one in found), "wall, to files": ratios["wall"],
-            "rounds": " ".join(
-                f"{one['processor'] / files['processor']:.2f}" for one, files in zip(found, seen["files"], strict=True)
-            ),
-        })  # fmt: skip
+        rows.append(
+            {
+                "tracked by": way,
+                "processor seconds a step": median(one["processor"] for one in found),
+                "to files": ratios["processor"],
+                "wall seconds a step": median(one["wall"] for one in found),
+                "wall, to files": ratios["wall"],
+                "rounds": " ".join(
+                    f"{one['processor'] / files['processor']:.2f}"
+                    for one, files in zip(found, seen["files"], strict=True)
+                ),
+            }
+        )
     share = median(cost / files["processor"] for cost, files in zip(own, seen["files"], strict=True))
     figures = {"metrics and files, share of a step": share}
     figures |= {f"{row['tracked by']}, to files": row["to files"] for row in rows[1:]}
@@ -208,7 +220,9 @@ def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", metavar="WAY", default=None, help="beside files: answers, hangs, or not there")
+    parser.add_argument(
+        "--only", metavar="WAY", default=None, help="in addition to files: answers, hangs, or not there"
+    )
     parser.add_argument("--train", type=Path, default=None, help=argparse.SUPPRESS)
     parser.add_argument("overrides", nargs="*", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

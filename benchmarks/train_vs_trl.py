@@ -1,15 +1,15 @@
-"""Training beside TRL: the same recipe through GRPOTrainer with an environment factory and through Sparring, on CPU.
+"""Training compared with TRL: the same recipe through GRPOTrainer with an environment factory and through Sparring, on
+CPU.
 
-Both sides start from the same weights (SmolLM2 warm-started on the quickstart's demonstrations, since untrained it calls
-no tool) and play the same tasks of the quickstart's desk with the same group size, sampling, limits, adapter, loss,
-optimizer, precision and number of steps. The sides take turns, each in a process of its own, so that a busy machine slows
-both and peak memory is each one's own.
+Both sides start from the same weights (SmolLM2 warm-started on the quickstart's demonstrations, since untrained it
+calls no tool) and play the same tasks of the quickstart's desk with the same group size, sampling, limits, adapter,
+loss, optimizer, precision and number of steps. The sides take turns, each in a process of its own, so that a busy
+machine slows both and peak memory is each one's own.
 
-What is equal is checked: prompts id for id, adapter parameters, turns and sampled tokens a trajectory. Rewards are drawn
-by episode, so that every group trains on both sides (Sparring leaves out an episode whose reward is its group's mean: it
-has no gradient). TRL gets a chat template that renders as ours does. Its microbatch
-is one group; `--checkpointing` gives it gradient checkpointing, its default, which takes less memory and more time.
-"""
+What is equal is checked: prompts id for id, adapter parameters, turns and sampled tokens a trajectory. Rewards are
+drawn by episode, so that every group trains on both sides (Sparring leaves out an episode whose reward is its group's
+mean: it has no gradient). TRL gets a chat template that renders as ours does. Its microbatch is one group;
+`--checkpointing` gives it gradient checkpointing, its default, which takes less memory and more time."""
 
 from __future__ import annotations
 
@@ -48,9 +48,12 @@ SIDES = {"TRL": "trl_side", "Sparring": "sparring_side"}
 SIDE_SECONDS = 3600.0
 """After this long one side counts as hung."""
 SMOKE = (
-    "model.max_sequence_length=1500", "model.lora_layers=2", "sampling.sampling_max_tokens=6", "environment.max_turns=2",
+    "model.max_sequence_length=1500",
+    "model.lora_layers=2",
+    "sampling.sampling_max_tokens=6",
+    "environment.max_turns=2",
     "run.num_threads=1",
-)  # fmt: skip
+)
 NO_EVALUATION = ("data.validation=builtins:list", "data.held_out=builtins:list")
 """Empty splits: nothing is played but what is trained on."""
 
@@ -64,7 +67,7 @@ def warm_started_model(folder: Path, steps: int) -> Path:
 
 
 def random_model(folder: Path) -> Path:
-    """A model of random weights, which says nothing that is a tool call, with a tokenizer of the recipe's conversations."""
+    """Return a model of random weights, which makes no tool calls, with a tokenizer of the recipe's conversations."""
     from sparring.models.small import small_model
 
     read = runpy.run_path(str(QUICKSTART / "environment.py"))

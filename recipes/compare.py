@@ -10,14 +10,13 @@ import sys
 import time
 from pathlib import Path
 
+from sparring import MultiTurnRLEvaluator, MultiTurnRLTrainer
 from sparring.cli.control import show_control
 from sparring.cli.tables import show_evaluations
-from sparring.control import continue_warm_start
 from sparring.errors import SparringError
 from sparring.evaluation.of_run import claim_of_report
 from sparring.evaluation.report import EvaluationReport
-from sparring.evaluator import MultiTurnRLEvaluator
-from sparring.trainer import MultiTurnRLTrainer
+from sparring.training_run.control import continue_warm_start
 
 
 def main() -> int:
@@ -27,12 +26,12 @@ def main() -> int:
     arguments = parser.parse_args()
     began = time.monotonic()
     try:
-        trainer = MultiTurnRLTrainer(arguments.recipe, overrides=arguments.overrides)
-        result = trainer.train()
+        with MultiTurnRLTrainer(arguments.recipe, overrides=arguments.overrides) as trainer:
+            result = trainer.train()
         if result is None or result.status != "completed":
             return 0
-        show_control(continue_warm_start(trainer))
-        report = MultiTurnRLEvaluator(trainer).evaluate()
+        show_control(continue_warm_start(result.run))
+        report = MultiTurnRLEvaluator(result.run).evaluate()
     except SparringError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

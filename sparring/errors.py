@@ -1,22 +1,22 @@
-"""What a user can act on: one class per exit code, and the failures that an episode may end with.
+"""The errors that a user can act on: one class per exit code, and the failures that an episode may end with.
 
     SparringError
     ├── UsageError                 exit 2: the command line or the recipe
     │   └── ConfigError            all problems of a recipe at once
     ├── DataError                  exit 3: datasets, demonstrations, checkpoints, stored runs
-    │   └── ConstraintError        an answer cannot be held to the form that was asked for
+    │   └── ConstraintError        an answer cannot be held to the requested form
     ├── ServiceError               exit 4: environment, model files, a missing package or server
     │   └── DiskError              a disk is full, read-only or fails
-    ├── GateError                  exit 5: a gate said no (no successes at baseline, ...)
+    ├── GateError                  exit 5: a gate refused (no successes at baseline, ...)
     └── EpisodeError               never leaves an episode; the collector turns it into an Outcome or a discard
         ├── InfrastructureError    retried, then kept out of learning
         ├── ClientError            the gateway refused the agent's last request; kept out of learning
-        ├── OutputRefused          the gateway refused a request for what the policy had said in it
+        ├── OutputRefused          the gateway refused a request because of the policy's output in it
         ├── PolicyTimeout          the policy did not finish in time
         ├── ContextOverflow        the next turn would not fit the model's context
-        ├── TurnLimit              the episode has played all its turns
+        ├── TurnLimit              the episode has used all its turns
         ├── TokenLimit             the episode has sampled all its tokens
-        └── RewardError            the reward never came, or is not a number
+        └── RewardError            the reward is missing, or not a number
 
 A message has three parts: what was given, why it cannot work, what to do.
 """
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 
 class SparringError(Exception):
-    """Base of everything that is reported without a traceback."""
+    """Base of all errors that are reported without a traceback."""
 
     exit_code = 1
 
@@ -59,8 +59,8 @@ class DataError(SparringError):
 
 
 class ConstraintError(DataError):
-    """An answer cannot be held to the form that was asked for. `schema` names the JSON schema that is to blame, as in
-    `types.Constraint.schemas`; None blames none of them."""
+    """An answer cannot be held to the requested form. `schema` names the JSON schema that cannot be followed, as in
+    `types.Constraint.schemas`; None where no schema is the reason."""
 
     def __init__(self, message: str, *, schema: str | None = None) -> None:
         super().__init__(message)
@@ -72,7 +72,7 @@ class ServiceError(SparringError):
 
 
 class DiskError(ServiceError):
-    """What was to be written is not; what was there is as it was."""
+    """A file could not be written; what was there before is unchanged."""
 
 
 class GateError(SparringError):
@@ -84,22 +84,23 @@ class EpisodeError(SparringError):
 
 
 class InfrastructureError(EpisodeError):
-    """The world failed, not the policy. User code may raise it; the attempt is retried, then left out of learning."""
+    """A service or the environment failed, not the policy. User code may raise it. The attempt is retried, then left out of
+    learning."""
 
 
 class AgentFailed(InfrastructureError):
-    """The code of an agent behind a URL or of a worker failed, or gave the episode up. Once the policy has played a turn this is
-    its doing, as where a function raises."""
+    """The code of an agent behind a URL or in a worker failed, or gave the episode up. After the first turn this counts as the
+    policy's doing, like an exception in an agent function."""
 
 
 class AgentTimeout(AgentFailed):
-    """An agent was not done in time, nor did it ask for a further turn. Once the policy has played a turn it is the policy that
-    was late: what the agent waits for follows from what the policy said."""
+    """An agent neither finished in time nor requested another turn. After the first turn this counts as the policy's timeout,
+    because what the agent waits for follows from the policy's output."""
 
 
 class WorkerLost(InfrastructureError):
-    """The worker process that an episode was in is gone. `was_running` says whether code of this episode was under way there: it
-    may be what ended the process, or have been beside that."""
+    """The worker process of an episode has ended. `was_running` is whether code of this episode was running there: it may have
+    ended the process, or another episode did."""
 
     def __init__(self, message: str, *, was_running: bool) -> None:
         super().__init__(message)
@@ -107,12 +108,12 @@ class WorkerLost(InfrastructureError):
 
 
 class ClientError(EpisodeError):
-    """The gateway refused the agent's last request, and what it refused is the client's own: a field, an item type, a body
-    that is no JSON. To play again would end alike."""
+    """The gateway refused the agent's last request because of the client's own part: a field, an item type, a body that is not
+    JSON. A retry would end the same way."""
 
 
 class OutputRefused(EpisodeError):
-    """The gateway refused the agent's last request, and the policy's output may be what it refused."""
+    """The gateway refused the agent's last request, and the policy's output may be the reason."""
 
 
 class PolicyTimeout(EpisodeError):
@@ -120,15 +121,15 @@ class PolicyTimeout(EpisodeError):
 
 
 class ContextOverflow(EpisodeError):
-    """The next prompt leaves no room for an answer in the model's context."""
+    """The next prompt leaves no tokens for an answer in the model's context."""
 
 
 class TurnLimit(EpisodeError):
-    """The episode has played as many turns as it may."""
+    """The episode has used all its turns."""
 
 
 class TokenLimit(EpisodeError):
-    """The episode has sampled as many tokens as it may."""
+    """The episode has sampled all its tokens."""
 
 
 class RewardError(EpisodeError):

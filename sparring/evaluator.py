@@ -1,4 +1,4 @@
-"""MultiTurnRLEvaluator: what policies do on held-out tasks, side by side."""
+"""MultiTurnRLEvaluator: evaluates several policies on the same held-out tasks and compares them."""
 
 from __future__ import annotations
 
@@ -11,27 +11,39 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from sparring import interrupts
-from sparring.build import Baseline, Parts, build_baseline, environment_of, message_engine_of, script_of
-from sparring.config import Config, key_from, load_config
+from sparring.assembly import (
+    EvaluationParts,
+    RolloutParts,
+    find_overrides,
+    load_environment,
+    load_evaluation_parts,
+    load_into_engine,
+    load_message_engine,
+    load_rollout_parts,
+    load_script,
+)
+from sparring.config import PLACE_KEYS, Config, key_from, load_config
 from sparring.engines.openai import OpenAIEngine
 from sparring.engines.scripted_messages import ScriptedEpisodes, ScriptedMessages
 from sparring.environments import expert_script
 from sparring.errors import DataError, UsageError
 from sparring.evaluation.evaluation import Evaluation, Row, evaluate
 from sparring.evaluation.job import SPLIT, Job, Plan
-from sparring.evaluation.of_run import num_shared
+from sparring.evaluation.of_run import is_random_control, num_shared
 from sparring.evaluation.policies import Policy, PolicyKind, checkpoint_of, read_policy, run_and_step, run_path
 from sparring.evaluation.report import EvaluationReport, comparisons
 from sparring.ledger import Ledger
-from sparring.metering import metered_in, read_usage
+from sparring.metering.usage import meter_usage, read_usage
 from sparring.protocols import MessageEngine
-from sparring.rollouts import Collector
-from sparring.tracking import Console, RunFolder
-from sparring.tracking.family_folder import FamilyFolder
-from sparring.tracking.recipe_files import folder_of
-from sparring.tracking.run_folder import CONTINUED, WARM_START
+from sparring.rollouts import MainPolicy
+from sparring.run_folders import RunFolder
+from sparring.run_folders.family_folder import FamilyFolder
+from sparring.run_folders.recipe_files import find_code_folder
+from sparring.run_folders.run_folder import CONTINUED, WARM_START
+from sparring.runtime import event_loop, interrupts
+from sparring.tracking import Console
 from sparring.training.checkpoint_files import verify
+from sparring.training_run.loading import RunLoader
 from sparring.types import Sampling, Task, TrajectoryGroup, Weights
 
 if TYPE_CHECKING:
@@ -45,9 +57,10 @@ _FIXED = tuple(name.replace("_", " ") for name in (WARM_START, CONTINUED))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Player:
-    """A policy that is ready to play."""
+    """A policy that is ready to run episodes."""
 
-    collector: Collector
+    policy: MainPolicy | None
+    """None for the collector's own."""
     fingerprint: str
     policy_version: int | None
     in_waves: bool
@@ -55,15 +68,15 @@ class _Player:
 
 @final
 class MultiTurnRLEvaluator:
-    """Evaluates policies on a run's held-out tasks: its own, those of other runs, endpoints, scripts, the known best one.
+    """Evaluates policies on a run's held-out tasks: its own, those of other runs, endpoints, scripts, the scripted expert.
 
         report = MultiTurnRLEvaluator(model="runs/quickstart-001").evaluate()
         report.evaluations[-1].success.mean
 
         MultiTurnRLEvaluator("runs/quickstart-001", policies=["@20", "tuned", "expert", "constant:no"])
 
-    All play the same tasks with the same seeds, judged by the recipe's scorer, so differences are paired by task. Episodes
-    are on disk as they finish: an evaluation that was killed goes on with `resume=True`.
+    All run the same tasks with the same seeds, graded by the recipe's scorer, so differences are paired by task. Each episode
+    is written to disk as it finishes: an evaluation that was killed continues with `resume=True`.
     """
 
     def __init__(
@@ -78,78 +91,70 @@ class MultiTurnRLEvaluator:
         resume: bool = False,
         quiet: bool = False,
     ) -> None:
-        """`model` is a run, or a recipe that no weights of its own are evaluated of. `policies` are spelt as
-        `sparring eval --policy` has them; None: base, warm start if there is one, and tuned, or the endpoint or script that
-        the recipe names. `temperatures`, each with eval_group_size episodes a task; None: greedy with one, and as the
-        recipe serves. `overrides` change the run's recipe. `api_key_env` names the variable with the key of endpoints
-        among the policies.
+        """`model` is a run, or a recipe, which has no tuned weights yet. `policies` are written as in `sparring eval
+        --policy`; None is base, warm start if there is one, and tuned, or the endpoint or script that the recipe names.
+        Each of `temperatures` is sampled with eval_group_size episodes a task; None is greedy with one episode, and the
+        temperature that the recipe serves with. `overrides` change the run's recipe. `api_key_env` names the environment
+        variable with the key of the endpoints among the policies.
 
         Raises ConfigError, UsageError and DataError for what cannot be evaluated.
         """
-        self._trainer: MultiTurnRLTrainer | None = None
-        self.folder: RunFolder | None = None
-        if isinstance(model, str | Path):
-            path = run_path(model)
-            if RunFolder.is_run(path):
-                self.folder = _with_ledger(RunFolder(path).absolute())
-                self._recipe = self.folder.recipe
-            else:
-                self._recipe = path / "recipe.toml" if path.is_dir() else path
-                if not self._recipe.is_file():
-                    run, step = run_and_step(str(model))
-                    if FamilyFolder.is_family(path):
-                        raise UsageError(f"{model} is a family of runs: `sparring eval --across {model}` evaluates it.")
-                    how = f" A checkpoint of a run is a policy: sparring eval {run} --policy @{step}." if step else ""
-                    raise DataError(f"{model} is neither a run nor a recipe; `sparring runs list` shows the runs.{how}")
-        else:
-            self._trainer, self.folder, self._recipe = model, model.folder, model.recipe
-            if overrides:
-                raise UsageError(
-                    "overrides belong to the trainer that was given; make it with them, or give its run folder."
-                )
         self._quiet, self._console = quiet, Console(quiet=quiet)
         self._evaluate_base_model = evaluate_base_model
+        self._trainer = None if isinstance(model, str | Path) else model
+        recipe, folder = _named(model) if isinstance(model, str | Path) else (model.recipe, model.folder)
+        if self._trainer is not None and overrides:
+            raise UsageError(
+                "overrides belong to the trainer; create the trainer with them, or pass its run folder instead."
+            )
         self._job: Job | None = None
         if resume:
-            if policies is not None or temperatures is not None or overrides or api_key_env is not None:
-                raise UsageError("an evaluation is resumed as it was begun; give nothing else beside resume.")
-            if self.folder is None:
+            changed = [one for one in overrides if one.partition("=")[0].strip() not in PLACE_KEYS]
+            if policies is not None or temperatures is not None or changed or api_key_env is not None:
                 raise UsageError(
-                    f"{self._recipe} is a recipe, and evaluations are of runs; name the run to resume one."
+                    "an evaluation is resumed as it was started; give nothing else with resume but another place."
                 )
-            self._job = Job.interrupted(self.folder)
-            overrides = self._job.plan.overrides
-        self.config: Config = self._load(overrides) if self._trainer is None else self._trainer.config
-        self._overrides = tuple(overrides) if self._trainer is None else self._trainer.overrides
+            if folder is None:
+                raise UsageError(f"{recipe} is a recipe, and evaluations are of runs; name the run to resume one.")
+            self._job = Job.interrupted(folder)
+            overrides = (*self._job.plan.overrides, *overrides)
+        if self._trainer is not None:
+            self._loader: RunLoader[RolloutParts] = self._trainer._loader
+            self._overrides = self._trainer.overrides
+        else:
+            config = load_config(recipe, overrides) if folder is None else folder.config(overrides)
+            self._loader = RunLoader(load_rollout_parts, recipe, config, console=self._console, name=config.run.name)
+            if folder is not None:
+                self._loader.use_folder(folder)
+            self._overrides = tuple(overrides)
         self._policies = None if policies is None else tuple(map(read_policy, policies))
         self._temperatures = None if temperatures is None else tuple(temperatures)
         self._api_key_env = api_key_env
-        for one in self._temperatures or ():
-            if not 0 <= one <= 2:
-                raise UsageError(f"temperature {one:g} is not between 0 (greedy) and 2; choose one that is.")
-        for what, named in (("policy", policies), ("temperature", temperatures)):
-            if named is not None and len(set(named)) != max(1, len(named)):
-                shown = ", ".join(map(str, named)) or "none"
-                raise UsageError(f"each {what} is named once, and one at least; these are {shown}.")
-        if api_key_env is not None and not any(one.kind is PolicyKind.ENDPOINT for one in self._policies or ()):
-            raise UsageError(
-                f"{api_key_env} shall hold an endpoint's key, but no policy is openai:MODEL@URL; leave it out."
-            )
+        _check_options(policies, self._policies, temperatures, api_key_env)
+
+    @property
+    def config(self) -> Config:
+        return self._loader.config
+
+    @property
+    def folder(self) -> RunFolder | None:
+        """The run that the evaluation belongs to; None before one is created for a recipe."""
+        return self._loader.folder
+
+    @property
+    def _recipe(self) -> Path:
+        return self._loader.recipe
 
     def evaluate(self) -> EvaluationReport:
-        """Play the held-out tasks with every policy and compare the last to each other one; blocks.
+        """Run the held-out tasks with every policy and compare the last one with each of the others; blocks.
 
-        Writes evaluations/held_out-*.json and the trajectories into the run; of a recipe it makes a run folder. Raises
-        ServiceError when not one episode of a policy could be played.
+        Writes evaluations/held_out-*.json and the trajectories into the run; for a recipe it creates a run folder. Raises
+        ServiceError when no episode of a policy could be run.
         """
-        if self._trainer is not None:
-            self.folder = self._trainer.folder  # it may have trained since
-        plan = self._planned() if self._job is None else self._job.plan
+        plan = self._build_plan() if self._job is None else self._job.plan
         is_new = self.folder is None
-        parts = self._parts() if self._needs_model(plan) else None
-        folder = self.folder = (
-            self.folder or RunFolder.create(self.config, self._recipe, name=self.config.run.name).absolute()
-        )
+        parts = event_loop.submit(self._loader.load()).result().parts if self._needs_model(plan) else None
+        folder = self._loader.open_folder()
         job, self._job = self._job or Job.new(folder, plan), None
         if is_new:
             folder.set_status("running")
@@ -161,7 +166,7 @@ class MultiTurnRLEvaluator:
                     f"what was played is kept: `sparring eval {folder.path} --resume` goes on with it"
                 )
             elif is_new and isinstance(error, UsageError | DataError):
-                # Told before anything was played: no folder is left, and its name is free.
+                # No episode was run: delete the folder, so that its name is free.
                 shutil.rmtree(folder.path)
                 raise
             if is_new:
@@ -174,25 +179,23 @@ class MultiTurnRLEvaluator:
             folder.set_status("completed")
         return report
 
-    def _planned(self) -> Plan:
-        """What a new evaluation plays. Raises UsageError and DataError for policies that there are not."""
-        policies = self._usual() if self._policies is None else self._policies
+    def _build_plan(self) -> Plan:
+        """Return the plan of a new evaluation. Raises UsageError and DataError for policies that do not exist."""
+        policies = self._default_policies() if self._policies is None else self._policies
         return Plan(
-            overrides=self._overrides, policies=tuple(map(self._found, policies)),
-            temperatures=self._temperatures, api_key_env=self._api_key_env,
-        )  # fmt: skip
+            overrides=self._overrides,
+            policies=tuple(map(self._resolve, policies)),
+            temperatures=self._temperatures,
+            api_key_env=self._api_key_env,
+        )
 
-    def _load(self, overrides: Sequence[str]) -> Config:
-        return load_config(self._recipe, overrides) if self.folder is None else self.folder.config(overrides)
-
-    def _usual(self) -> tuple[Policy, ...]:
-        """What is evaluated when nobody says what."""
+    def _default_policies(self) -> tuple[Policy, ...]:
         if not self.config.is_trainable:
             if not self._evaluate_base_model:
                 raise UsageError(
                     "an endpoint or a script plays alone, so there is no base model to leave out; leave that out (--no-base)."
                 )
-            name = message_engine_of(self.config, folder_of(self._recipe)).fingerprint
+            name = load_message_engine(self.config, find_code_folder(self._recipe)).fingerprint
             return (Policy(name=name, kind=PolicyKind.ENGINE),)
         if self.folder is None and self._trainer is None:
             raise UsageError(
@@ -206,9 +209,12 @@ class MultiTurnRLEvaluator:
         names = ["base", *([WARM_START] if has_warm_start else []), *([CONTINUED] if has_control else []), "tuned"]
         return tuple(map(read_policy, names))
 
-    def _found(self, policy: Policy) -> Policy:
-        """With the checkpoint's folder that it names now: a run under way makes others, and this one is resumed with it.
-        Raises DataError where there is none, UsageError for weights that the recipe's engine does not play."""
+    def _resolve(self, policy: Policy) -> Policy:
+        """Return the policy with the folder of the checkpoint that it names now. A run in progress writes newer ones, but
+        this evaluation keeps its checkpoint when it is resumed.
+
+        Raises DataError where there is no checkpoint, UsageError for weights that the recipe's engine cannot load.
+        """
         if policy.has_weights and not self.config.is_trainable:
             raise UsageError(
                 f"{policy.name!r} is of a model that is loaded here, but engine.type is {self.config.engine.type!r}; leave "
@@ -228,51 +234,40 @@ class MultiTurnRLEvaluator:
         return replace(policy, source=str(found.resolve()))
 
     def _control(self, folder: RunFolder) -> Path:
-        """The warm start continued, which is made the first time that it is asked for. Raises UsageError for a run without a warm
-        start, and DataError for a damaged control."""
-        kept = folder.controls / CONTINUED
-        if not kept.is_dir():
-            self._parts()
-            assert self._trainer is not None, "what has parts has a trainer"
-            from sparring.control import continue_warm_start
+        """Return the checkpoint of the continued warm start; train it where it does not exist yet. Raises UsageError for a run
+        without a warm start, and DataError for a damaged control."""
+        control = folder.controls / CONTINUED
+        if not control.is_dir():
+            from sparring.training_run.control import continue_warm_start
 
-            continue_warm_start(self._trainer, quiet=self._quiet)
+            continue_warm_start(folder.path, overrides=self._overrides, quiet=self._quiet)
         try:
-            verify(kept)
+            verify(control)
         except DataError as error:
             raise DataError(f"{error} Or `sparring control {folder.path}` makes it again.") from error
-        return kept
+        return control
 
     def _needs_model(self, plan: Plan) -> bool:
         others = any(policy.role != "endpoint" for policy in self.config.policies.values())
         return self._trainer is not None or others or any(policy.has_weights for policy in plan.policies)
 
-    def _parts(self) -> Parts:
-        from sparring.trainer import MultiTurnRLTrainer
-
-        if self._trainer is None:
-            if self.folder is None:
-                self._trainer = MultiTurnRLTrainer(self._recipe, overrides=self._overrides)
-            else:
-                self._trainer = MultiTurnRLTrainer.attach(self.folder.path, overrides=self._overrides)
-        parts = self._trainer.parts
-        self.folder = self._trainer.folder
-        return parts
-
-    async def _evaluate(self, job: Job, folder: RunFolder, parts: Parts | None) -> EvaluationReport:
+    async def _evaluate(self, job: Job, folder: RunFolder, parts: RolloutParts | None) -> EvaluationReport:
         engines: dict[str, MessageEngine] = {}
         try:
-            # All of them first: a key that is not set is told before anything is played.
+            # All engines first: a key that is not set is reported before any episode is run.
             for policy in job.plan.policies:
                 if not policy.has_weights:
                     engines[policy.name] = self._engine(policy, job.plan)
             if parts is not None:
                 return await self._play_all(job, parts, engines)
             async with Ledger(folder.path / "ledger.sqlite") as ledger:
-                baseline = build_baseline(
-                    self.config, folder_of(self._recipe), ledger, engine=next(iter(engines.values())),
+                baseline = load_evaluation_parts(
+                    self.config,
+                    find_code_folder(self._recipe),
+                    ledger,
+                    engine=next(iter(engines.values())),
                     announce=self._console.announced,
-                )  # fmt: skip
+                )
                 try:
                     return await self._play_all(job, baseline, engines)
                 finally:
@@ -283,68 +278,90 @@ class MultiTurnRLEvaluator:
                 await engine.close()
 
     async def _play_all(
-        self, job: Job, room: Parts | Baseline, engines: Mapping[str, MessageEngine]
+        self, job: Job, parts: EvaluationParts, engines: Mapping[str, MessageEngine]
     ) -> EvaluationReport:
-        with metered_in(job.path.parent.parent, during=job.path.stem):
-            return await self._play_each(job, room, engines)
+        with meter_usage(job.path.parent.parent, during=job.path.stem):
+            return await self._play_each(job, parts, engines)
 
     async def _play_each(
-        self, job: Job, room: Parts | Baseline, engines: Mapping[str, MessageEngine]
+        self, job: Job, parts: EvaluationParts, engines: Mapping[str, MessageEngine]
     ) -> EvaluationReport:
-        tasks = room.tasks.held_out[: self.config.evaluation.eval_num_tasks]
+        tasks = parts.tasks.held_out[: self.config.evaluation.eval_num_tasks]
         if not tasks:
             raise DataError("the held_out split is empty, so there is nothing to evaluate; set data.held_out.")
-        job.begin(tasks, room.ledger)
+        job.begin(tasks, parts.ledger)
         if job.num_kept:
-            self._console.announced(f"{job.num_kept} episodes were played before, and are not played again")
+            self._console.announced(f"{job.num_kept} episodes were run before and are kept")
+        assert self.folder is not None, "an evaluation is of a run"
+        overrides = (
+            {} if self._recipe.absolute() != self.folder.recipe else find_overrides(self.folder.config(), self.config)
+        )
         played: list[tuple[Evaluation, list[TrajectoryGroup]]] = []
         labels = _labels([policy.name for policy in job.plan.policies])
         for policy in job.plan.policies:
             if policy.has_weights:
-                player = await self._loaded(policy, job, room)
+                player = await self._loaded(policy, job, parts)
             else:
-                player = _scripted(engines[policy.name], room.collector)
+                player = _scripted(engines[policy.name])
             job.plays(policy.name, player.fingerprint)
+            is_random = policy.kind is PolicyKind.CHECKPOINT and is_random_control(_run_of(policy), self.folder)
             for temperature, group_size in self._settings(policy, job.plan):
                 row = Row(
-                    name=policy.name, label=labels[policy.name] + _suffix(temperature), split=SPLIT,
-                    policy_version=player.policy_version, fingerprint=player.fingerprint, temperature=temperature,
+                    name=policy.name,
+                    label=labels[policy.name] + _suffix(temperature),
+                    split=SPLIT,
+                    policy_version=player.policy_version,
+                    fingerprint=player.fingerprint,
+                    temperature=temperature,
                     group_size=group_size,
-                )  # fmt: skip
-                played.append(await self._play(job, room, player, row, tasks))
+                    overrides=overrides,
+                    is_random_control=is_random,
+                )
+                played.append(await self._play(job, parts, player, row, tasks))
         evaluations = tuple(evaluation for evaluation, _ in played)
-        lost_together = room.collector.losses.finding()
+        lost_together = parts.collector.losses.finding()
         if lost_together is not None:
             self._console.found(lost_together)
         report = EvaluationReport(
-            evaluations=evaluations, comparisons=comparisons(evaluations), path=job.path,
+            evaluations=evaluations,
+            comparisons=comparisons(evaluations),
+            path=job.path,
             endpoints=tuple(read_usage(job.path.parent.parent, during=job.path.stem)),
             findings=() if lost_together is None else (lost_together,),
-            seen_in_training=num_shared(tasks, room.tasks.train),
-        )  # fmt: skip
+            seen_in_training=num_shared(tasks, parts.tasks.train),
+        )
         report.write([group for _, groups in played for group in groups])
         job.over()
         return report
 
     async def _play(
-        self, job: Job, room: Parts | Baseline, player: _Player, row: Row, tasks: Sequence[Task]
+        self, job: Job, parts: EvaluationParts, player: _Player, row: Row, tasks: Sequence[Task]
     ) -> tuple[Evaluation, list[TrajectoryGroup]]:
-        row = replace(row, done=job.episodes.get(row.label, {}), keep=job.keep(row.label))
+        row = replace(row, done=job.episodes.get(row.label, {}), keep=job.keep(row.label), policy=player.policy)
         sampling = Sampling(
             temperature=1.0 if row.temperature is None else row.temperature,
             max_tokens=self.config.sampling.sampling_max_tokens,
         )
         with self._console.steps(f"{SPLIT}: {row.label}", len(tasks)) as progress:
             played = await evaluate(
-                player.collector, tasks, row, sampling=sampling, judge=room.judge, in_waves=player.in_waves,
-                attempt=job.start, seconds=time.monotonic, prefix="eval",
-                pass_k_values=self.config.evaluation.pass_k_values, kind_of=room.kind_of, on_group=lambda _: progress({}),
-            )  # fmt: skip
+                parts.collector,
+                tasks,
+                row,
+                sampling=sampling,
+                criterion=parts.criterion,
+                in_waves=player.in_waves,
+                attempt=job.start,
+                seconds=time.monotonic,
+                prefix="eval",
+                pass_k_values=self.config.evaluation.pass_k_values,
+                kind_of=parts.kind_of,
+                on_group=lambda _: progress({}),
+            )
         self._console.evaluated(played[0])
         return played
 
     def _settings(self, policy: Policy, plan: Plan) -> list[tuple[float | None, int]]:
-        """Temperatures, None for scripts, and how many episodes a task is played at each."""
+        """Return the temperatures, None for scripts, each with its number of episodes per task."""
         group_size = self.config.evaluation.eval_group_size
         is_scripted = policy.kind is PolicyKind.ENGINE and self.config.engine.type == "scripted"
         if policy.kind is PolicyKind.SCRIPT or is_scripted:
@@ -356,55 +373,95 @@ class MultiTurnRLEvaluator:
         serving = self.config.serving_temperature
         return [(0.0, 1), (serving, group_size)] if serving > 0 else [(0.0, group_size)]
 
-    async def _loaded(self, policy: Policy, job: Job, room: Parts | Baseline) -> _Player:
-        """The recipe's model with a policy's weights. Raises DataError for weights that are damaged or of another model."""
+    async def _loaded(self, policy: Policy, job: Job, parts: EvaluationParts) -> _Player:
+        """Load a policy's weights into the recipe's model. Raises DataError for weights that are damaged or of another model."""
 
-        assert isinstance(room, Parts) and self._trainer is not None, "a policy with weights needs the model"  # noqa: PT018
+        assert isinstance(parts, RolloutParts), "a policy with weights needs the model"
         version: int | None = None
         match policy.kind:
             case PolicyKind.BASE:
-                weights, version = room.initial_weights, 0
+                weights, version = parts.initial_weights, 0
             case _:
-                checkpoint, weights = _newest_weights(policy, job, room.policy)
+                checkpoint, weights = _newest_weights(policy, job, parts.policy)
                 version = int(checkpoint.name) if checkpoint.name.isdigit() else 0
-        await self._trainer.play_with(weights)
+        await load_into_engine(parts, self._loader.open_folder(), weights, version=parts.engine.policy_version + 1)
         return _Player(
-            collector=room.collector, fingerprint=room.engine.fingerprint, policy_version=version,
-            in_waves=room.is_deterministic,
-        )  # fmt: skip
+            policy=None,
+            fingerprint=parts.engine.fingerprint,
+            policy_version=version,
+            in_waves=parts.is_deterministic,
+        )
 
     def _engine(self, policy: Policy, plan: Plan) -> MessageEngine:
-        """Who plays a policy without weights. Raises UsageError, DataError."""
+        """Return the engine of a policy without weights. Raises UsageError, DataError."""
         match policy.kind:
             case PolicyKind.ENDPOINT:
                 return OpenAIEngine(
-                    policy.source, policy.model, api_key=key_from(plan.api_key_env),
+                    policy.source,
+                    policy.model,
+                    api_key=key_from(plan.api_key_env),
                     max_concurrency=self.config.engine.max_running,
-                )  # fmt: skip
+                )
             case PolicyKind.CONSTANT:
                 return ScriptedMessages([policy.source], name=policy.name)
             case PolicyKind.SCRIPT:
-                return script_of(policy.source, folder_of(self._recipe))
+                return load_script(policy.source, find_code_folder(self._recipe))
             case PolicyKind.EXPERT:
-                make_environment, _ = environment_of(self.config, folder_of(self._recipe))
+                make_environment, _ = load_environment(self.config, find_code_folder(self._recipe))
                 return ScriptedEpisodes(partial(expert_script, make_environment), name=policy.name)
             case _:
-                return message_engine_of(self.config, folder_of(self._recipe))
+                return load_message_engine(self.config, find_code_folder(self._recipe))
+
+
+def _named(model: str | Path) -> tuple[Path, RunFolder | None]:
+    """Return the recipe of a run or recipe folder, and the run's folder. Raises DataError where `model` is neither."""
+    path = run_path(model)
+    if RunFolder.is_run(path):
+        folder = _with_ledger(RunFolder(path).absolute())
+        return folder.recipe, folder
+    recipe = path / "recipe.toml" if path.is_dir() else path
+    if recipe.is_file():
+        return recipe, None
+    if FamilyFolder.is_family(path):
+        raise UsageError(f"{model} is a family of runs: `sparring eval --across {model}` evaluates it.")
+    run, step = run_and_step(str(model))
+    how = f" A checkpoint of a run is a policy: sparring eval {run} --policy @{step}." if step else ""
+    raise DataError(f"{model} is neither a run nor a recipe; `sparring runs list` shows the runs.{how}")
+
+
+def _check_options(
+    policies: Sequence[str] | None,
+    read: Sequence[Policy] | None,
+    temperatures: Sequence[float] | None,
+    api_key_env: str | None,
+) -> None:
+    """Raise UsageError for options that cannot be evaluated."""
+    for one in temperatures or ():
+        if not 0 <= one <= 2:
+            raise UsageError(f"temperature {one:g} is not between 0 (greedy) and 2; choose one that is.")
+    for what, named in (("policy", policies), ("temperature", temperatures)):
+        if named is not None and len(set(named)) != max(1, len(named)):
+            shown = ", ".join(map(str, named)) or "none"
+            raise UsageError(f"each {what} is named once, and one at least; these are {shown}.")
+    if api_key_env is not None and not any(one.kind is PolicyKind.ENDPOINT for one in read or ()):
+        raise UsageError(
+            f"{api_key_env} is to hold an endpoint's key, but no policy is openai:MODEL@URL; leave it out."
+        )
 
 
 def _with_ledger(folder: RunFolder) -> RunFolder:
-    """The folder of a run. Raises DataError where it has played and its ledger is gone: a new one would not account for that."""
+    """Return the folder of a run. Raises DataError where it has episodes but no ledger: a new one would not account for them."""
     if not folder.ledger.exists() and any((folder.path / "trajectories").glob("*.jsonl")):
         raise DataError(
-            f"{folder.ledger} is missing, and the run has played: restore it, or evaluate its checkpoints in a run of their own, "
+            f"{folder.ledger} is missing, and the run has episodes: restore it, or evaluate its checkpoints in a new run, "
             f"`sparring eval {folder.recipe} --policy {folder.path} --name NAME`."
         )
     return folder
 
 
 def _newest_weights(policy: Policy, job: Job, model: ModelPolicy) -> tuple[Path, Weights]:
-    """Of the checkpoint that was found when the evaluation was planned, or, of a run under way that has deleted it since, of the
-    newest. One that has played already is that one or none."""
+    """Return a policy's checkpoint and its weights: the checkpoint of the plan, or, where a run in progress has deleted that, the
+    newest one. A policy that already ran episodes cannot change to another checkpoint."""
     from sparring.training import checkpoints
 
     checkpoint = Path(policy.source)
@@ -415,23 +472,29 @@ def _newest_weights(policy: Policy, job: Job, model: ModelPolicy) -> tuple[Path,
         except DataError:
             if not is_newest or policy.name in (job.plan.fingerprints or {}):
                 raise
-            newest = checkpoints.newest(checkpoint.parent)
+            newest = checkpoints.find_newest(checkpoint.parent)
             if newest == checkpoint:
                 raise
             checkpoint = newest
             job.moved(policy.name, checkpoint)
 
 
-def _scripted(engine: MessageEngine, collector: Collector) -> _Player:
+def _run_of(policy: Policy) -> RunFolder:
+    return RunFolder(Path(policy.source).parents[1])
+
+
+def _scripted(engine: MessageEngine) -> _Player:
     introduce = engine.introduce if isinstance(engine, ScriptedEpisodes) else None
     return _Player(
-        collector=collector.playing(engine, introduce=introduce), fingerprint=engine.fingerprint, policy_version=None,
+        policy=MainPolicy(engine, introduce=introduce),
+        fingerprint=engine.fingerprint,
+        policy_version=None,
         in_waves=False,
-    )  # fmt: skip
+    )
 
 
 def _labels(names: Sequence[str]) -> dict[str, str]:
-    """Each name in letters that ids may have, no two alike."""
+    """Return a unique label for each name, with only the characters that ids may have."""
     labels: dict[str, str] = {}
     for name in names:
         label = re.sub(r"[^\w.-]+", "-", name).strip("-")[:60]

@@ -1,21 +1,32 @@
-"""What checks before training, detectors during it and diagnosis after it have to say: one shape for all."""
+"""Findings of the checks before training, the detectors during it and the diagnosis after it, and the rules that make them."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
 from sparring.types import Json
 
-Seen = TypeVar("Seen")
-"""What a rule looks at."""
+Subject = TypeVar("Subject")
+"""The object that a rule inspects."""
+Found = TypeVar("Found")
+"""The result of a rule's function."""
+
+RENAMED = {
+    "foothold.baseline": "baseline.success",
+    "foothold.limits": "baseline.limits",
+    "foothold.refusals": "baseline.refusals",
+    "foothold.reference": "baseline.reference",
+    "environment.twins": "environment.isolation",
+}
+"""Rules by their names in runs and reports of earlier versions."""
 
 
 class Severity(StrEnum):
-    """How much a finding weighs. Only an ERROR stops a training that has not begun."""
+    """How serious a finding is. Only an ERROR keeps a training from starting."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -24,35 +35,35 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is wrong, with what a person needs to see it, change it and know that the change worked."""
+    """One problem: the evidence for it, what to change, and how to confirm that the change worked."""
 
     rule: str
-    """Which rule found it: `environment.same_twice`; docs/checks.md and docs/detectors.md have a paragraph on each."""
+    """The name of the rule, such as `environment.same_twice`. docs/checks.md and docs/detectors.md describe each."""
     severity: Severity
     symptom: str
     """One sentence: what is wrong, and where."""
     evidence: Mapping[str, Json]
-    """The exact values: task ids, rows, what was asked, what came, what was expected."""
+    """The exact values: task ids, rows, requests, results, expected results."""
     change: str
     """The one thing to change."""
     confirm: str
     """How to see that it helped."""
     step: int | None = None
-    """Of a finding during training: the step after which it was seen, of several the last."""
+    """During training, the last step after which it was seen."""
     first_step: int | None = None
-    """The step after which it was seen first, where that was an earlier one."""
+    """The first step after which it was seen, where that is an earlier one."""
     trajectories: tuple[str, ...] = ()
-    """Of the same: ids of some trajectories that show it."""
+    """During training, ids of some trajectories that show it."""
 
     settings: Mapping[str, Json] = field(default_factory=dict)
-    """The change as settings, by key path: what `sparring runs branch` takes as KEY=VALUE. Empty where no setting mends it."""
+    """The change as settings by key path, as `sparring runs branch` takes them (KEY=VALUE). Empty where no setting fixes it."""
     before_step: int | None = None
-    """Where the change mends nothing from later on: a branch must begin with a checkpoint from before this step."""
+    """A branch must start from a checkpoint before this step: the change cannot fix what happened after it. None otherwise."""
     confirm_after: int | None = None
-    """Steps of training after which the change can be judged."""
+    """The number of training steps after which the effect of the change can be seen."""
 
     def as_json(self) -> dict[str, Json]:
-        """Without the fields that do not apply: `step` and `trajectories` where no step was trained, an empty change."""
+        """Return it without the fields that do not apply: `step` and `trajectories` before training, empty `settings`, ..."""
         content = asdict(self)
         if self.step is None:
             del content["step"], content["trajectories"]
@@ -67,39 +78,52 @@ class Finding:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Finding:
-        """Of `as_json`. Raises LookupError, TypeError or ValueError for what is none."""
+        """Return the finding that `as_json` wrote. Raises LookupError, TypeError or ValueError for other content."""
         return cls(
-            rule=content["rule"], severity=Severity(content["severity"]), symptom=content["symptom"],
-            evidence=content["evidence"], change=content["change"], confirm=content["confirm"], step=content.get("step"),
+            rule=RENAMED.get(content["rule"]) or content["rule"],
+            severity=Severity(content["severity"]),
+            symptom=content["symptom"],
+            evidence=content["evidence"],
+            change=content["change"],
+            confirm=content["confirm"],
+            step=content.get("step"),
             first_step=content.get("first_step"),
-            trajectories=tuple(content.get("trajectories", ())), settings=content.get("settings", {}),
-            before_step=content.get("before_step"), confirm_after=content.get("confirm_after"),
-        )  # fmt: skip
+            trajectories=tuple(content.get("trajectories", ())),
+            settings=content.get("settings", {}),
+            before_step=content.get("before_step"),
+            confirm_after=content.get("confirm_after"),
+        )
 
 
-# Without slots, which the alias of a generic class cannot be made with: it writes down what it was called as.
-@dataclass(frozen=True, kw_only=True)
-class Rule(Generic[Seen]):
-    """A pure function to findings, with its name."""
+@dataclass(frozen=True)
+class Rule(Generic[Subject, Found]):
+    """One rule of the checks, the detectors or the diagnosis.
+
+    `Found` is the result of its function: an iterable of findings, or an awaitable of one.
+    """
 
     name: str
     """`family.rule`"""
-    rule: Callable[[Seen], Iterable[Finding]]
+    function: Callable[[Subject], Found]
+    needs: tuple[str, ...] = ()
+    """The parts of the subject that must be there for the rule to run."""
+    seconds: float = 15.0
+    """Time limit of a check; detectors and diagnosis have none."""
+
+    @property
+    def family(self) -> str:
+        return self.name.partition(".")[0]
 
     @property
     def meaning(self) -> str:
-        """What it looks at: the function's docstring."""
-        return inspect.getdoc(self.rule) or ""
+        """The docstring of the function: what the rule inspects, and what a finding means."""
+        return inspect.getdoc(self.function) or ""
 
 
-def register(
-    rules: dict[str, Rule[Seen]], name: str
-) -> Callable[[Callable[[Seen], Iterable[Finding]]], Callable[[Seen], Iterable[Finding]]]:
-    """A decorator that adds a function to `rules`, in the order in which they speak."""
-
-    def registered(rule: Callable[[Seen], Iterable[Finding]]) -> Callable[[Seen], Iterable[Finding]]:
-        assert name not in rules, f"two rules are called {name}"
-        rules[name] = Rule(name=name, rule=rule)
-        return rule
-
-    return registered
+def rules_by_name(*rules: Rule[Subject, Found]) -> dict[str, Rule[Subject, Found]]:
+    """Return the rules by their names, in the given order. Raises ValueError when two rules have the same name."""
+    table = {rule.name: rule for rule in rules}
+    if len(table) < len(rules):
+        names = [rule.name for rule in rules]
+        raise ValueError(f"two rules have the same name: {sorted({name for name in names if names.count(name) > 1})}")
+    return table

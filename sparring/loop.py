@@ -11,27 +11,28 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from sparring.algorithms.credit import TurnAdvantages
 from sparring.algorithms.reductions import Counts
-from sparring.computing import unless_given_up
 from sparring.evaluation.agreement import agreement
-from sparring.faults import fault_point
-from sparring.prices import usage_metrics
+from sparring.metering.budget import Budget
+from sparring.metering.prices import usage_metrics
 from sparring.protocols import Engine, Learner, LossConfig, Tracker
 from sparring.rollouts import Curriculum, Scheduler
 from sparring.rollouts.metrics import batch_metrics, kind_metrics, rollout_metrics
+from sparring.runtime.cancellable import run_cancellable
+from sparring.runtime.faults import fault_point
 from sparring.training.handshake import Handshake
 from sparring.training.sequences import build_batch
 from sparring.types import Task, TrainingBatch, Trajectory, TrajectoryGroup
 
-Played = TypeVar("Played")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learning:
-    """How weights follow from what was played: with the same groups in the same order, the same weights."""
+class UpdateRule:
+    """How groups change the weights. The same groups in the same order give the same weights."""
 
     learner: Learner
     advantages: Callable[[Sequence[TrajectoryGroup]], tuple[TurnAdvantages, Mapping[str, float]]]
@@ -43,7 +44,7 @@ class Learning:
     """Whether tokens without advantage have a gradient too, from an entropy bonus or a divergence."""
     num_passes: int
     learning_rate: Callable[[int], float]
-    """Of an optimizer step, counted from 1."""
+    """Returns the rate of an optimizer step, counted from 1."""
 
     def batch(self, groups: Sequence[TrajectoryGroup], advantages: TurnAdvantages) -> TrainingBatch:
         return build_batch(
@@ -52,8 +53,8 @@ class Learning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learned:
-    """What a step made of its groups."""
+class UpdateResult:
+    """The outcome of the optimizer steps on one step's groups."""
 
     advantages: TurnAdvantages
     batch: TrainingBatch
@@ -62,55 +63,78 @@ class Learned:
     """Seconds, by metric name."""
 
 
+class StepHooks(Protocol):
+    """Actions between the steps of a training. `TrainingRun` implements them all; a test implements only those it needs.
+
+    Each method decides itself whether it is due. `validate` is also called before the first step.
+    """
+
+    async def validate(self, step: int) -> None:
+        """Evaluate the policy of a step, and run the detectors on the result. Raises as `run_detectors`."""
+        ...
+
+    async def run_detectors(self, step: int) -> None:
+        """Run the detectors. Raises GateError where a finding ends the run."""
+        ...
+
+    async def save(self, step: int) -> None:
+        """Save a checkpoint of a step, and record that it is done."""
+        ...
+
+    def measure(self, trajectories: Sequence[Trajectory]) -> Mapping[str, float]:
+        """Return metrics of everything around the loop for a step that trained on these episodes."""
+        ...
+
+    def show_activity(self, activity: str) -> None:
+        """Show a person what the loop does next."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What the loop needs, finished and wired; `build` makes it."""
+    """The parts that the loop uses; `TrainingRun` builds it."""
 
     engine: Engine
-    learning: Learning
+    update_rule: UpdateRule
     scheduler: Scheduler
     curriculum: Curriculum
-    kind_of: Callable[[Task], str] | None
-    """What kind a task is; None without kinds."""
+    hooks: StepHooks
     tracker: Tracker
-    observe: Callable[[Sequence[Trajectory]], Mapping[str, float]]
-    """What the parts of the run have to say of a step, of which it is given the episodes."""
+    kind_of: Callable[[Task], str] | None
+    """The kind of a task; None without kinds."""
     prices: Mapping[str, float]
-    """By `sparring.prices.PRICES`; what has none costs nothing."""
+    """Prices by the names in `sparring.metering.prices.PRICES`; a missing one is 0."""
     success_threshold: float
-    """The reward from which an episode counts as right, where groups of equals are told apart."""
-    start_step: int
+    """The least reward of a successful episode. It separates groups in which all succeed from those in which all fail."""
+    first_step: int
+    """The step of the weights at the start."""
     max_steps: int
     max_seconds: float | None
-    validate: Callable[[int], Awaitable[None]]
-    """Called after every step, and before the first; decides itself whether it is due."""
-    save: Callable[[int], Awaitable[None]]
-    """Called after every step; decides itself whether it is due."""
-    doing: Callable[[str], object]
-    """Told what the loop does next, for who watches."""
+    budget: Budget
+    """Ends the run before a step that would cost more than the recipe allows."""
     stop: asyncio.Event
-    """Set by Ctrl-C or `MultiTurnRLTrainer.stop`: the step under way is given up unless it is nearly over, nothing trained is
-    lost."""
+    """Set by Ctrl-C or `MultiTurnRLTrainer.stop`: the step in progress is given up unless it is nearly over, and no finished
+    step is lost."""
 
 
 async def train(run: Run) -> int:
     """Run optimizer steps until one of the limits, the data, or a stop ends it; return the last step.
 
-    How far play may run ahead of learning is the scheduler's business: with max_steps_off_policy = 0 this same loop
-    is synchronous, on-policy training. Raises GivenUp when it was stopped between two passes over a batch: the weights are then
-    those of no step.
+    How far rollouts may run ahead of learning is decided by the scheduler: with max_steps_off_policy = 0 this same loop is
+    synchronous, on-policy training. Raises Cancelled when it was stopped between two passes over a batch: the weights are then
+    those of no step. Raises GateError where a detector ends the run.
     """
-    began, step = time.monotonic(), run.start_step
-    learning = run.learning
-    handshake = Handshake(run.engine, learning.learner)
-    await run.validate(step)
+    start_time, step = time.monotonic(), run.first_step
+    hooks, learner = run.hooks, run.update_rule.learner
+    handshake = Handshake(run.engine, learner)
+    await hooks.validate(step)
 
     async with run.scheduler as scheduler:
-        while step < run.max_steps and not _is_late(run, began):
+        while step < run.max_steps and not _is_over(run, start_time):
             times: dict[str, float] = {}
 
-            # Play: the oldest finished groups, already rewarded.
-            run.doing("waits for episodes")
+            # Roll out: the oldest finished groups, already rewarded.
+            hooks.show_activity("waits for episodes")
             with _timed(times, "timing_s/rollout"):
                 groups = await unless_stopped(scheduler.next_batch(), run.stop)
             if not groups:
@@ -118,100 +142,116 @@ async def train(run: Run) -> int:
             scheduler.start_ahead()
 
             # Learn: rewards -> advantages -> forest of token segments -> one optimizer step.
-            run.doing("learns")
-            learned = await unless_given_up(learn, learning, groups, step + 1, stop=run.stop)
-            if learned is None:
+            hooks.show_activity("learns")
+            update = await run_cancellable(learn, run.update_rule, groups, step + 1, stop=run.stop)
+            if update is None:
                 scheduler.cancel(groups)
                 break
             step += 1
-            times |= learned.times
+            times |= update.times
 
             # Publish: turns that start from here on use the new weights; the trained groups' slots reopen.
             with _timed(times, "timing_s/policy_update"):
-                weights = learning.learner.export_weights()
+                weights = learner.export_weights()
                 await run.engine.load_weights(weights, version=step)
-                probed = await handshake.check(weights, step, learned.batch)
+                probed = await handshake.check(weights, step, update.batch)
             scheduler.release(step)
-            # How tasks went decides which are played next.
+            # How tasks went decides which come next.
             run.curriculum.record([*groups, *scheduler.replaced])
 
+            # Log, run the detectors, save, evaluate.
             times["timing_s/step"] = sum(times.values())
-            play = rollout_metrics(
-                groups,
-                learned.advantages,
-                version=step - 1,
-                replaced=scheduler.replaced,
-                lost=scheduler.lost,
-                success_threshold=run.success_threshold,
-            )
-            trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-            compared = agreement(trajectories, success_threshold=run.success_threshold)
-            play |= {f"rollout/agreement/{name}": value for name, value in compared.metrics().items()}
-            play |= run.curriculum.metrics() | kind_metrics(groups, run.kind_of, run.success_threshold)
-            fault_point("tracker.logging")
-            trained = batch_metrics(learned.batch, groups, num_stale=scheduler.num_stale, num_lost=len(scheduler.lost))
-            used = usage_metrics(
-                computed=play["rollout/tokens/computed"], sampled=play["rollout/tokens/sampled"],
-                trained=learned.metrics.get("training/tokens", 0.0), seconds=times["timing_s/step"], prices=run.prices,
-            )  # fmt: skip
-            place = {"training/global_step": float(step), "training/epoch": run.curriculum.epoch}
-            said = {**run.observe(trajectories), **learned.metrics, **probed}
-            numbers = {**play, **trained, **said, **times, **used, **place}
-            run.tracker.log_metrics(step, numbers)
+            metrics = step_metrics(run, step, groups, update, {**probed, **times})
+            run.tracker.log_metrics(step, metrics)
+            run.budget.add(metrics.get("usage/cost", 0.0))
             run.tracker.log_groups(step, groups, split="train")
-            await run.save(step)
-            await run.validate(step)
+            await hooks.run_detectors(step)
+            await hooks.save(step)
+            await hooks.validate(step)
     return step
 
 
-def learn(learning: Learning, groups: Sequence[TrajectoryGroup], step: int) -> Learned:
-    """The optimizer steps on what a step's groups teach."""
+def learn(update_rule: UpdateRule, groups: Sequence[TrajectoryGroup], step: int) -> UpdateResult:
+    """Take the optimizer steps on one step's groups."""
     times: dict[str, float] = {}
     with _timed(times, "timing_s/advantages"):
-        advantages, measured = learning.advantages(groups)
-    batch = learning.batch(groups, advantages)
+        advantages, measured = update_rule.advantages(groups)
+    batch = update_rule.batch(groups, advantages)
     with _timed(times, "timing_s/training"):
-        metrics = optimize(learning, batch, step)
-    return Learned(advantages=advantages, batch=batch, metrics={**measured, **metrics}, times=times)
+        metrics = optimize(update_rule, batch, step)
+    return UpdateResult(advantages=advantages, batch=batch, metrics={**measured, **metrics}, times=times)
 
 
-def optimize(learning: Learning, batch: TrainingBatch, step: int) -> dict[str, float]:
-    """The optimizer steps on one batch. One in which no turn has an advantage leaves the weights as they are.
+def optimize(update_rule: UpdateRule, batch: TrainingBatch, step: int) -> dict[str, float]:
+    """Take the optimizer steps on one batch. A batch in which no turn has an advantage leaves the weights unchanged.
 
-    Metrics are those of the first pass, when the policy is still the one that every token was meant for; what later
-    passes add is under `training/last_pass/`.
+    Metrics are those of the first pass, before the weights change; those of the last pass are under
+    `training/last_pass/`.
     """
     if batch.num_trained_tokens == 0:
         return {"training/steps_without_signal": 1.0}
-    is_compared = learning.num_passes > 1 and learning.loss_config.get("policy_ratio") == "three_policy"
-    old_M = learning.learner.logprobs(batch) if is_compared else None
+    learner, num_passes = update_rule.learner, update_rule.num_passes
+    is_compared = num_passes > 1 and update_rule.loss_config.get("policy_ratio") == "three_policy"
+    old_logprobs = learner.logprobs(batch) if is_compared else None
     metrics: dict[str, float] = {"training/steps_without_signal": 0.0}
-    for number in range(learning.num_passes):
-        learned = learning.learner.forward_backward(batch, learning.loss_fn, learning.loss_config, old_M)
-        learned |= learning.learner.optim_step(learning.learning_rate(step))
+    for number in range(num_passes):
+        measured = learner.forward_backward(batch, update_rule.loss_fn, update_rule.loss_config, old_logprobs)
+        measured |= learner.optim_step(update_rule.learning_rate(step))
         if number == 0:
-            metrics |= learned
-        elif number == learning.num_passes - 1:
+            metrics |= measured
+        elif number == num_passes - 1:
             metrics |= {
-                f"training/last_pass/{name.removeprefix('training/')}": value for name, value in learned.items()
+                f"training/last_pass/{name.removeprefix('training/')}": value for name, value in measured.items()
             }
     return metrics
 
 
-def _is_late(run: Run, began: float) -> bool:
-    return run.stop.is_set() or (run.max_seconds is not None and time.monotonic() - began >= run.max_seconds)
+def step_metrics(
+    run: Run, step: int, groups: Sequence[TrajectoryGroup], update: UpdateResult, measured: Mapping[str, float]
+) -> dict[str, float]:
+    """Return all metrics of a step. `measured` holds the times and the other values that the loop measured."""
+    scheduler = run.scheduler
+    rollout = rollout_metrics(
+        groups,
+        update.advantages,
+        version=step - 1,
+        replaced=scheduler.replaced,
+        lost=scheduler.lost,
+        success_threshold=run.success_threshold,
+    )
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    compared = agreement(trajectories, success_threshold=run.success_threshold)
+    rollout |= {f"rollout/agreement/{name}": value for name, value in compared.metrics().items()}
+    rollout |= run.curriculum.metrics() | kind_metrics(groups, run.kind_of, run.success_threshold)
+    fault_point("tracker.logging")
+    trained = batch_metrics(update.batch, groups, num_stale=scheduler.num_stale, num_lost=len(scheduler.lost))
+    used = usage_metrics(
+        computed=rollout["rollout/tokens/computed"],
+        sampled=rollout["rollout/tokens/sampled"],
+        trained=update.metrics.get("training/tokens", 0.0),
+        seconds=measured["timing_s/step"],
+        prices=run.prices,
+    )
+    place = {"training/global_step": float(step), "training/epoch": run.curriculum.epoch}
+    around = run.hooks.measure(trajectories)
+    return {**rollout, **trained, **around, **update.metrics, **measured, **used, **place}
 
 
-async def unless_stopped(play: Awaitable[Played], stop: asyncio.Event) -> Played | None:
-    """What `play` gives, or None when the run is stopped first; the play is then cancelled and over."""
-    playing, stopping = asyncio.ensure_future(play), asyncio.ensure_future(stop.wait())
+def _is_over(run: Run, start_time: float) -> bool:
+    is_late = run.max_seconds is not None and time.monotonic() - start_time >= run.max_seconds
+    return run.stop.is_set() or is_late or run.budget.is_used_up
+
+
+async def unless_stopped(rollouts: Awaitable[Result], stop: asyncio.Event) -> Result | None:
+    """Return the result of `rollouts`, or None when the run is stopped first; they are then cancelled and have ended."""
+    running, stopping = asyncio.ensure_future(rollouts), asyncio.ensure_future(stop.wait())
     try:
-        await asyncio.wait({playing, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        return playing.result() if playing.done() else None
+        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return running.result() if running.done() else None
     finally:
-        for task in (playing, stopping):
+        for task in (running, stopping):
             task.cancel()
-        await asyncio.gather(playing, stopping, return_exceptions=True)
+        await asyncio.gather(running, stopping, return_exceptions=True)
 
 
 class _timed:
@@ -221,7 +261,7 @@ class _timed:
         self._times, self._name = times, name
 
     def __enter__(self) -> None:
-        self._began = time.monotonic()
+        self._start_time = time.monotonic()
 
     def __exit__(self, *_exception: object) -> None:
-        self._times[self._name] = self._times.get(self._name, 0.0) + time.monotonic() - self._began
+        self._times[self._name] = self._times.get(self._name, 0.0) + time.monotonic() - self._start_time

@@ -1,4 +1,7 @@
-"""The seams, on one page. Each has a shipped fake that users may use in their own tests."""
+"""The protocols between the parts, on one page: implement one to replace a part.
+
+Each has a fake that ships with Sparring, for tests: `ScriptedEngine`, `ScriptedMessages`, `ScriptedSession`, `MemoryTracker`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from sparring.types import (
     AnswerFormat,
     Completion,
     Constraint,
+    EngineCapabilities,
     Json,
     Message,
     MessageAnswer,
@@ -28,139 +32,266 @@ from sparring.types import (
 )
 
 TokenCallback: TypeAlias = Callable[[int], None]
+"""Receives each token id of a completion as soon as it is sampled."""
 DeltaCallback: TypeAlias = Callable[[Mapping[str, str]], None]
-"""More of an answer: `content` or `reasoning_content`, to be appended."""
+"""Receives the next piece of an answer: text to append to its `content` or `reasoning_content`."""
 
 
 class Engine(Protocol):
-    """Who samples."""
+    """Samples completions from the policy, token for token.
+
+    Implement it to sample with another inference server. A policy is trained only on an engine of this kind, because the
+    loss needs the sampled token ids and their log-probabilities. `ScriptedEngine` implements it without a model:
+
+        engine = ScriptedEngine(["Hello."], encode=tokenizer.encode)
+        request = SampleRequest(
+            session_id="s", prompt_ids=(1, 2, 3), sampling=Sampling(max_tokens=64), stop_ids=frozenset({0}), seed=7
+        )
+        completion = await engine.sample(request)
+        assert len(completion.token_ids) == len(completion.sampled_logprobs)
+    """
 
     async def sample(self, request: SampleRequest, on_token: TokenCallback | None = None) -> Completion:
-        """Continue the prompt. Cancelling the task frees its slot. Raises PolicyTimeout past the deadline, and
-        ConstraintError, before anything is sampled, for a constraint that this engine cannot follow."""
+        """Continue the prompt, and return the sampled ids with one log-probability (in nats) for each.
+
+        Calls `on_token` with each id as it is sampled. Cancelling the task stops the sampling and frees its slot.
+
+        Raises PolicyTimeout past the request's deadline, and ConstraintError, before anything is sampled, for a
+        constraint that this engine cannot follow.
+        """
         ...
 
     async def load_weights(self, weights: Weights, version: int) -> None:
-        """Answer turns that start from now on with these weights; turns already running keep theirs."""
+        """Use these weights for turns that start from now on. Turns that are already running keep theirs."""
+        ...
+
+    def freeze(self, weights: Weights | None = None) -> Engine:
+        """Return an engine that samples with fixed weights of the same model, next to those in training.
+
+        It is a user simulator or an opponent: its turns report version 0, and `load_weights` of this engine does not
+        change them. Without `weights`, its own `load_weights` is called before its first turn. Closing this engine ends it.
+        """
         ...
 
     async def logprobs(self, token_ids: Sequence[int], temperature: float = 1.0) -> list[float]:
-        """Log-probability of each id but the first, given those before it: len(token_ids) - 1 numbers."""
+        """Return the log-probability (in nats) of each id but the first, given the ids before it.
+
+        The list has len(token_ids) - 1 numbers. The logits are divided by `temperature`, as in sampling; 0 counts as 1. The
+        training compares them with the learner's after each update, to find weights that did not arrive. Called only
+        where `capabilities.scores_given_ids`.
+        """
         ...
 
     def open_session(self, session_id: str) -> None:
-        """A session will ask for turns; a deterministic engine waits for it before it plays a round."""
+        """Announce a session that will request turns. A deterministic engine waits for its request before it samples a round."""
         ...
 
     def close_session(self, session_id: str) -> None:
-        """No turn of this session will follow; its cached keys and values may go."""
+        """Announce that no turn of this session will follow. The engine may drop its cached keys and values."""
         ...
 
     @property
-    def policy_version(self) -> int: ...
+    def capabilities(self) -> EngineCapabilities:
+        """What this engine can do beyond sampling. It does not change."""
+        ...
 
     @property
-    def fingerprint(self) -> str: ...
-
-    @property
-    def max_context_tokens(self) -> int: ...
-
-    async def close(self) -> None: ...
-
-
-@runtime_checkable
-class MessageEngine(Protocol):
-    """Who answers in messages: an endpoint, a script. Its tokens are not known, so it can be evaluated and not trained."""
-
-    async def answer(self, request: MessageRequest, on_delta: DeltaCallback | None = None) -> MessageAnswer:
-        """The next message; cancelling the task gives the request up.
-
-        Raises PolicyTimeout past the deadline, ContextOverflow when the messages are too long, InfrastructureError when
-        asking again may work; DataError when this request is refused, ServiceError when every one will be.
-        """
+    def policy_version(self) -> int:
+        """The version of the weights that new turns use, as passed to `load_weights`."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """Who answers, in place of a content hash of weights: `kind:name`."""
+        """The content hash of the weights that new turns use."""
         ...
 
-    async def close(self) -> None: ...
+    @property
+    def max_context_tokens(self) -> int:
+        """The most tokens that a prompt and its completion have together."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Return the load since the last call, by metric name (`engine/...`). Empty for an engine that measures nothing."""
+        ...
+
+    async def close(self) -> None:
+        """Stop sampling and release memory and connections. Turns that are running raise InfrastructureError."""
+        ...
+
+
+@runtime_checkable
+class MessageEngine(Protocol):
+    """Answers in messages: an API endpoint, or a script.
+
+    Implement it to evaluate a policy whose tokens are unknown. Such a policy cannot be trained. `OpenAIEngine` calls
+    an endpoint; `ScriptedMessages` returns fixed answers:
+
+        engine = ScriptedMessages(["The answer is 4."])
+        answer = await engine.answer(request)
+        answer.message["content"]  # "The answer is 4."
+    """
+
+    async def answer(self, request: MessageRequest, on_delta: DeltaCallback | None = None) -> MessageAnswer:
+        """Return the assistant's next message. Cancelling the task gives the request up.
+
+        With `on_delta`, an engine that can stream passes each piece of the answer to it first.
+
+        Raises PolicyTimeout past the deadline, ContextOverflow when the messages are too long, InfrastructureError when
+        a retry may help, DataError when the endpoint refuses this request, and ServiceError when it will refuse every one.
+        """
+        ...
+
+    @property
+    def capabilities(self) -> EngineCapabilities:
+        """What this engine can do; none of `EngineCapabilities`, since it answers in messages."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """The identity of the policy, `kind:name`, in place of a content hash of its weights."""
+        ...
+
+    async def close(self) -> None:
+        """Close connections."""
+        ...
 
 
 class LearnerState(Protocol):
-    """What a learner goes on from, as it was at one moment."""
+    """A copy of a learner's weights and optimizer state at one moment, from which it can continue."""
 
     def write(self, directory: Path) -> None:
-        """Into an existing directory, as safetensors and JSON; in any thread."""
+        """Write safetensors and JSON files into an existing directory, the weights as `weights.safetensors`. Any thread may
+        call it, also while the learner goes on."""
         ...
 
 
 class Learner(Protocol):
-    """Who learns, in Tinker's verbs."""
+    """Computes gradients and takes optimizer steps, with the method names of the Tinker API.
+
+    Implement it to train on other hardware or with another library. It may be in another process: values are JSON, numbers
+    and safetensors files, never tensors. Methods block, and only one runs at a time. One step of the training loop:
+
+        metrics = learner.forward_backward(batch, "ppo", {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2})
+        metrics |= learner.optim_step(learning_rate=1e-5)
+        await engine.load_weights(learner.export_weights(), version=step)
+
+    Every method raises ServiceError where the learner's process cannot be reached. Log-probabilities are in the order of
+    the batch's trained tokens: segment by segment, within each from left to right (`TrainingBatch.num_trained_tokens`).
+    """
 
     def forward_backward(
-        self, batch: TrainingBatch, loss_fn: str, loss_config: LossConfig, old_M: Any = None
+        self,
+        batch: TrainingBatch,
+        loss_fn: str,
+        loss_config: LossConfig,
+        old_logprobs: Sequence[float] | None = None,
     ) -> dict[str, float]:
-        """Add the gradient of the batch's loss; return metrics of the loss. Raises DataError on a non-finite loss.
+        """Add the gradient of the batch's loss to the accumulated gradient, and return metrics of the loss.
 
-        `old_M`: what `logprobs` said before the first of several passes over the batch.
+        The loss is the sum over all trained tokens of weight * per-token loss; `loss_fn` names the per-token loss in
+        `sparring.algorithms`, and `loss_config` holds its keyword arguments. `old_logprobs` is the result of `logprobs`
+        before the first of several passes over the batch; without it, the current ones.
+
+        Raises DataError on a non-finite loss; the accumulated gradient is then zero.
         """
         ...
 
-    def logprobs(self, batch: TrainingBatch) -> Any:
-        """Log-probabilities of the trained tokens under the current weights, for `forward_backward`."""
+    def logprobs(self, batch: TrainingBatch) -> list[float]:
+        """Return the log-probability (in nats) of each trained token under the current weights, at its temperature."""
+        ...
+
+    def reference_logprobs(self, batch: TrainingBatch) -> list[float]:
+        """Return the same under the base model, without what was trained. Called only where an adapter is trained."""
         ...
 
     def optim_step(self, learning_rate: float) -> dict[str, float]:
-        """Clip, step, zero the gradients; return metrics (gradient norm before clipping, ...)."""
+        """Clip the gradient, take one optimizer step and zero the gradient. Return metrics, such as the gradient norm before
+        clipping.
+
+        Raises DataError on a non-finite gradient; the weights are then unchanged and the gradient is zero.
+        """
+        ...
+
+    def reset_optimizer(self) -> None:
+        """Delete moments and gradients, so that the next phase starts with a new optimizer on the current weights."""
         ...
 
     def export_weights(self) -> Weights:
-        """A copy of the current policy that later steps do not touch."""
+        """Return a copy of the current policy that later steps do not change."""
+        ...
+
+    def load_weights(self, weights: Weights) -> None:
+        """Continue from other weights with a new optimizer. Raises DataError that names the tensors that do not fit; nothing
+        is changed then."""
         ...
 
     def export_state(self) -> LearnerState:
-        """A copy of weights and optimizer state that later steps do not touch."""
+        """Return a copy of the weights and the optimizer state that later steps do not change."""
         ...
 
     def load_state(self, directory: Path) -> None:
-        """Restore what an exported state wrote. Raises DataError naming tensors that do not fit."""
+        """Restore a state that `LearnerState.write` wrote. Raises DataError that names the tensors that do not fit; nothing
+        is changed then."""
+        ...
+
+    @property
+    def num_microbatches(self) -> int:
+        """The number of microbatches computed so far. It grows during a long step, which shows that the step does not hang."""
+        ...
+
+    def close(self) -> None:
+        """Release memory and connections. Nothing is called afterwards."""
         ...
 
 
 class Chat(Protocol):
-    """Messages to ids and back, for one model."""
+    """Converts messages to token ids and back, for one model.
+
+    Implement it for a model whose chat template the shipped classes cannot follow. A conversation of two turns:
+
+        prompt = chat.render([{"role": "user", "content": "2 + 2?"}], tools=())
+        completion = await engine.sample(...)  # with stop_ids=chat.stop_ids
+        message = chat.parse(completion.token_ids, tools=())
+        so_far = prompt + completion.token_ids
+        next_prompt = so_far + chat.extend(so_far, [{"role": "user", "content": "3 + 3?"}], (), stopped=True)
+    """
 
     @property
-    def stop_ids(self) -> frozenset[int]: ...
+    def stop_ids(self) -> frozenset[int]:
+        """The ids that end an answer."""
+        ...
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[int, ...]:
-        """The whole prompt, ending where the assistant begins to speak."""
+        """Return the ids of the whole prompt. It ends where the assistant's answer begins."""
         ...
 
     def extend(
         self, played: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema], *, stopped: bool
     ) -> tuple[int, ...]:
-        """Ids that follow `played` (a prompt plus the sampled answer) when `new` messages come after the answer.
+        """Return the ids that follow `played` (a prompt plus the sampled answer) when `new` messages come after the answer.
 
-        The next prompt is exactly played + these ids. `stopped` says whether the answer ended with a stop id.
-        Raises SpliceRefused with the reason when the template cannot be extended so.
+        The next prompt is exactly played + these ids, so that the policy sees the tokens that it sampled and training on
+        the whole conversation is exact. `stopped` is whether the answer ended with a stop id.
+
+        Raises SpliceRefused with the reason when the template does not allow this.
         """
         ...
 
     def answer(self, message: Message, tools: Sequence[ToolSchema]) -> tuple[int, ...]:
-        """Ids that say `message` as the assistant, its stop id included: what a demonstration is trained on."""
+        """Return the ids of `message` as the assistant's answer, with its stop id. Demonstrations are trained on these."""
         ...
 
     def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSchema]) -> Message:
-        """The assistant message; malformed tool calls are classified in it, never raised."""
+        """Return the assistant message of a sampled answer. Never raises: the message lists malformed tool calls with their
+        kind."""
         ...
 
-    def decode(self, token_ids: Sequence[int]) -> str: ...
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of the ids."""
+        ...
 
     def constraint(self, answer_format: AnswerFormat, tools: Sequence[ToolSchema]) -> Constraint | None:
-        """The grammar of the answers that `parse` reads as having this form; None where every answer has it.
+        """Return the grammar of the answers that `parse` reads as having this form; None where every answer has it.
 
         Its schemas are called "content", and "arguments_0" for the first tool. Raises ConstraintError when the model's
         format cannot be held to this form.
@@ -169,73 +300,126 @@ class Chat(Protocol):
 
 
 class SpliceRefused(Exception):
-    """Why a history cannot be extended token for token; the session starts a branch with this reason."""
+    """A history cannot be extended token for token. The session starts a new branch, with this message as its reason."""
 
 
 @runtime_checkable
 class SessionLike(Protocol):
-    """What an agent sees of an episode's private door to the policy."""
+    """An agent's access to the policy in one episode.
+
+    An agent function receives one; `ScriptedSession` is the fake for tests of agents:
+
+        async def play(task: Task, session: SessionLike) -> float:
+            message = await session.chat(task.messages)
+            return float(task.fields["answer"] in message["content"])
+    """
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        """The id of the session; one episode has one."""
+        ...
 
     async def chat(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Message:
-        """Play one turn: the assistant's message. Raises ContextOverflow, PolicyTimeout, InfrastructureError."""
+        """Sample one turn that continues these messages, and return the assistant's message.
+
+        `messages` is the whole conversation so far. Do not catch what this raises, so that the episode ends with the
+        right outcome: ContextOverflow, PolicyTimeout, TurnLimit, TokenLimit, InfrastructureError.
+        """
         ...
 
     @property
-    def turns(self) -> tuple[Turn, ...]: ...
+    def turns(self) -> tuple[Turn, ...]:
+        """The turns of this policy so far."""
+        ...
 
     @property
     def episode_turns(self) -> tuple[Turn, ...]:
-        """Those of all policies of the episode, by id."""
+        """The turns of all policies of the episode so far, by id."""
         ...
 
     @property
     def seconds_left(self) -> float | None:
-        """Until no turn is taken any more, negative after that; None where nothing bounds it or this side does not know."""
+        """Seconds until the episode accepts no more turns, negative after that; None without a limit, or where it is unknown."""
         ...
 
     def of(self, name: str) -> SessionLike:
-        """The same door to another policy of the episode. Raises UsageError for an unknown name."""
+        """Return the session with another policy of the episode. Raises UsageError for an unknown name."""
         ...
 
 
 class Environment(Protocol):
-    """The world of one episode; a fresh object each time."""
+    """The environment of one episode: a new object for each, with its public methods as the policy's tools.
+
+        class Counter:
+            def reset(self, task: Task) -> None:
+                self.count = 0
+
+            def add(self, amount: int) -> int:
+                "Add an amount and return the count."
+                self.count += amount
+                return self.count
+
+            def close(self) -> None:
+                pass
+
+    docs/environments.md has the optional methods (`is_done`, `state`, `demonstrate`, ...).
+    """
 
     def reset(self, task: Task) -> Sequence[Message] | Awaitable[Sequence[Message] | None] | None:
-        """Prepare the world; return opening messages, or None for the task's own."""
+        """Prepare the state for this task. Return the opening messages, or None for those of the task.
+
+        Raise InfrastructureError when a service is unavailable: the episode is retried, and never counts as a reward of 0.
+        """
         ...
 
     def close(self) -> Awaitable[None] | None:
-        """Called on every exit path, exactly once."""
+        """Release what the episode holds (files, processes, connections). Called exactly once, however the episode ended."""
         ...
 
 
 RewardValue: TypeAlias = Reward | float | Sequence[float] | tuple[float, Mapping[str, float]]
+"""A Reward, its total, one number a turn, or a total with its named components."""
 RewardFunction: TypeAlias = Callable[[Trajectory], RewardValue | Awaitable[RewardValue]]
+"""Returns the reward of a finished episode, the training signal."""
 ScoreValue: TypeAlias = Score | float
 Scorer: TypeAlias = Callable[[Trajectory], ScoreValue | Awaitable[ScoreValue]]
+"""Returns the score of a finished episode in [0, 1], which is only reported and never trained on."""
 LossConfig: TypeAlias = Mapping[str, Any]
+"""The keyword arguments of a loss."""
 
 
 class Tracker(Protocol):
-    """Where numbers and trajectories go. A tracker that fails costs a gap in a chart, never the run."""
+    """Receives metrics and trajectories of a run. When a tracker raises, its data has a gap and the run continues.
 
-    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None: ...
+    Implement it to log to another service. `MemoryTracker` keeps everything in lists, for tests:
 
-    def log_groups(self, step: int, groups: Sequence[TrajectoryGroup], *, split: str) -> None: ...
+        tracker = MemoryTracker()
+        tracker.log_metrics(1, {"rollout/reward/mean": 0.25})
+    """
 
-    def log_finding(self, finding: Mapping[str, Json]) -> None: ...
-
-    def log_artifact(self, name: str, content: Json) -> None: ...
-
-    def log_status(self, status: str, *, reason: str | None = None) -> None:
-        """How the run stands: `running`, `completed`, `stopped` or `failed`, and why where that is known."""
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Log numbers by metric name after an optimizer step."""
         ...
 
-    def close(self) -> None: ...
+    def log_groups(self, step: int, groups: Sequence[TrajectoryGroup], *, split: str) -> None:
+        """Log the trajectories of a step. `split` is "train" or the name of what was evaluated."""
+        ...
+
+    def log_finding(self, finding: Mapping[str, Json]) -> None:
+        """Log a finding of a check or detector, as `Finding.as_json` returns it."""
+        ...
+
+    def log_artifact(self, name: str, content: Json) -> None:
+        """Log a JSON value under a relative path, such as the result of an evaluation."""
+        ...
+
+    def log_status(self, status: str, *, reason: str | None = None) -> None:
+        """Log the status of the run, `running`, `completed`, `stopped` or `failed`, and the reason where it is known."""
+        ...
+
+    def close(self) -> None:
+        """Write what is pending and close connections."""
+        ...
 
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""A recipe with several seeds: runs that are trained one after another in one process, and evaluated together.
+"""Training of a recipe with several seeds, one after another in one process, and their joint evaluation.
 
 trained = train_seeds("recipes/pointer_chase", "3")
 evaluated = evaluate_seeds([str(trained.family.path)])
@@ -13,77 +13,84 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparring.build import refuse_training
+from sparring.assembly import refuse_training
 from sparring.config import Config, load_config, untrainable
 from sparring.config.seeds import read_seeds
 from sparring.errors import DataError, ServiceError, SparringError, UsageError
 from sparring.evaluation.across_seeds import AcrossSeeds, across_seeds, runs_of
 from sparring.evaluation.evaluation import Evaluation
-from sparring.evaluation.losses import refuse_lost
+from sparring.evaluation.lost_episodes import refuse_lost
 from sparring.evaluation.of_run import evaluated
 from sparring.evaluation.policies import checkpoint_of, read_policy
 from sparring.evaluator import MultiTurnRLEvaluator
-from sparring.tracking import Console, RunFolder
-from sparring.tracking.family_folder import FamilyFolder, Origin, listed_differences
-from sparring.tracking.recipe_files import folder_of
-from sparring.tracking.run_folder import CONTINUED, UNDER_WAY, WARM_START
+from sparring.run_folders import RunFolder
+from sparring.run_folders.family_folder import FamilyFolder, Origin, join_names
+from sparring.run_folders.recipe_files import find_code_folder
+from sparring.run_folders.run_folder import CONTINUED, UNFINISHED, WARM_START
+from sparring.tracking import Console
 from sparring.trainer import MultiTurnRLTrainer, TrainResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedSeeds:
-    """What `train_seeds` did."""
+    """The result of `train_seeds`."""
 
     family: FamilyFolder
     across: AcrossSeeds
     failures: Mapping[int, SparringError]
-    """By seed. The others were trained all the same."""
+    """Errors by seed. The other seeds were trained anyway."""
     is_stopped: bool
-    """Whether it was asked to stop, so that seeds are left."""
+    """True if a stop was requested, so that seeds remain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedSeeds:
-    """What `evaluate_seeds` did."""
+    """The result of `evaluate_seeds`."""
 
     across: AcrossSeeds
     failures: Mapping[int, SparringError]
-    """By seed: a checkpoint that is damaged, or more lost episodes than the recipe allows. The others were evaluated."""
+    """Errors by seed: a damaged checkpoint, or more lost episodes than the recipe allows. The other seeds were
+    evaluated."""
 
 
 def family_path(recipe: Path, config: Config, name: str | None) -> Path:
-    """Where the family of a recipe is kept: under its name, or that of the recipe's folder."""
+    """Return the folder of a recipe's family: under `name`, or under the name of the recipe's folder."""
     return Path(config.run.runs_dir) / (name or config.run.name or recipe.resolve().parent.name or "family")
 
 
 def train_seeds(
-    recipe: str | Path, seeds: str, *, overrides: Sequence[str] = (), name: str | None = None, check: bool = True,
+    recipe: str | Path,
+    seeds: str,
+    *,
+    overrides: Sequence[str] = (),
+    name: str | None = None,
+    check: bool = True,
     quiet: bool = False,
-) -> TrainedSeeds:  # fmt: skip
-    """Train a recipe with each of several seeds, one after another, each in a run folder of its own; blocks.
+) -> TrainedSeeds:
+    """Train a recipe with each of several seeds, one after another, each in its own run folder; blocks.
 
-    `seeds` are spelt as `read_seeds` takes them. The recipe is checked once. Called again it goes on: completed seeds are not
-    trained again, others are resumed, new ones are added. A seed that fails leaves the others to be trained.
+    `seeds` has the format that `read_seeds` accepts. The recipe is checked once. A second call continues: completed
+    seeds are not trained again, others are resumed, new ones are added. If a seed fails, the others are still trained.
 
-    Raises UsageError where the family was begun with another recipe or other settings or is being trained, and whatever keeps the
-    first seed from being begun.
+    Raises UsageError if the family was started with another recipe or other settings or is being trained, and any error
+    that prevents the first seed from starting.
     """
     path = Path(recipe)
     path = path / "recipe.toml" if path.is_dir() else path
     config = load_config(path, list(overrides))
     if not config.is_trainable:
         raise untrainable(config, str(path))
-    refuse_training(config, folder_of(path))
+    refuse_training(config, find_code_folder(path))
     wanted = read_seeds(seeds, config, overrides)
     family = _opened(path, config, name)
-    with family.held():
+    with family.lock():
         _refuse_taken(family, wanted)
         family.add(wanted)
         try:
             failures, is_stopped = _train_each(family, wanted, path, overrides, check=check, console=Console(quiet))
         finally:
             if not any(run.exists() for run in family.runs.values()):
-                shutil.rmtree(family.path)  # nothing came of it, and its name is free
+                shutil.rmtree(family.path)  # nothing was trained, so its name becomes free
     return TrainedSeeds(
         family=family, across=across_seeds(*runs_of([str(family.path)])), failures=failures, is_stopped=is_stopped
     )
@@ -92,11 +99,11 @@ def train_seeds(
 def _train_each(
     family: FamilyFolder, seeds: Sequence[int], recipe: Path, overrides: Sequence[str], *, check: bool, console: Console
 ) -> tuple[dict[int, SparringError], bool]:
-    """What failed by seed, and whether it was stopped."""
+    """Return the errors by seed, and whether training was stopped."""
     failures: dict[int, SparringError] = {}
     last_took: float | None = None
     for place, seed in enumerate(seeds, start=1):
-        path = family.run_of(seed)
+        path = family.run_path(seed)
         if RunFolder.is_run(path) and RunFolder(path).status().get("status") == "completed":
             console.announced(f"seed {seed} ({place} of {len(seeds)}): {path} is complete")
             continue
@@ -108,7 +115,7 @@ def _train_each(
             result = _train_one(family, seed, recipe, overrides, check=check, console=console)
         except SparringError as error:
             if not _is_begun(path):
-                # Nothing was trained: it is the recipe, which the other seeds have, too.
+                # Nothing was trained: the cause is the recipe, which the other seeds share.
                 shutil.rmtree(path, ignore_errors=True)
                 raise
             failures[seed] = error
@@ -123,30 +130,31 @@ def _train_each(
 def _train_one(
     family: FamilyFolder, seed: int, recipe: Path, overrides: Sequence[str], *, check: bool, console: Console
 ) -> TrainResult:
-    path = family.run_of(seed)
+    path = family.run_path(seed)
     if _is_begun(path):
         with MultiTurnRLTrainer.attach(path, quiet=console.is_quiet) as trainer:
             result = trainer.train(resume=True)
     else:
         if RunFolder.is_run(path):
-            shutil.rmtree(path)  # of a process that was killed before it trained
+            shutil.rmtree(path)  # left by a process that was killed before it trained
         checked = next((run for run in _runs(family) if run.manifest().get("checked")), None)
         with MultiTurnRLTrainer(
-            recipe, overrides=[*overrides, f"run.seed={seed}"], name=path.name, check=check and checked is None,
+            recipe,
+            overrides=[*overrides, f"run.seed={seed}"],
+            name=path.name,
+            check=check and checked is None,
             quiet=console.is_quiet,
-        ) as trainer:  # fmt: skip
+        ) as trainer:
             if check and checked is not None:
                 with console.phase("loading the model"):
-                    _ = trainer.parts
-                assert trainer.folder is not None, "what is built has a folder"
-                trainer.folder.take_checks(checked)
+                    trainer.load().copy_checks(checked)
             result = trainer.train()
     assert result is not None, "only a dry run has no result"
     return result
 
 
 def _is_begun(path: Path) -> bool:
-    """Whether a run has come further than its folder."""
+    """Return whether a run has started, beyond the creation of its folder."""
     return RunFolder.is_run(path) and RunFolder(path).status().get("status", "created") != "created"
 
 
@@ -163,33 +171,38 @@ def _opened(recipe: Path, config: Config, name: str | None) -> FamilyFolder:
     family = FamilyFolder(path)
     if different := family.origin.differences(origin):
         raise UsageError(
-            f"{path} was begun with another recipe or other settings: {listed_differences(different)}. Its runs would differ in "
+            f"{path} was begun with another recipe or other settings: {join_names(different)}. Its runs would differ in "
             "more than their seed; restore that, or give the new family another name (--name)."
         )
     return family
 
 
 def _refuse_taken(family: FamilyFolder, seeds: Sequence[int]) -> None:
-    """Before anything is trained."""
+    """Raise UsageError, before any training, if a seed's folder is taken or is being trained."""
     for seed in seeds:
-        path = family.run_of(seed)
+        path = family.run_path(seed)
         if seed not in family.runs and path.exists():
             raise UsageError(
-                f"{path} exists and is none of {family.path}; give the family another name (--name), or move that away."
+                f"{path} exists and is not a run of {family.path}; give the family another name (--name), or move that away."
             )
         if RunFolder.is_run(path) and RunFolder(path).status().get("status") in ("running", "paused"):
-            raise UsageError(f"{path} is being trained already; stop that first (`sparring runs stop {path}`).")
+            raise UsageError(
+                f"{path} is already being trained; stop that training first (`sparring runs stop {path}`)."
+            )
 
 
 def evaluate_seeds(
-    sources: Sequence[str], *, policies: Sequence[str] | None = None, temperatures: Sequence[float] | None = None,
+    sources: Sequence[str],
+    *,
+    policies: Sequence[str] | None = None,
+    temperatures: Sequence[float] | None = None,
     quiet: bool = False,
-) -> EvaluatedSeeds:  # fmt: skip
-    """Play what is missing of the held-out evaluations of a family, or of several runs that differ in their seed; blocks.
+) -> EvaluatedSeeds:
+    """Run the missing held-out evaluations of a family, or of several runs that differ only in their seed; blocks.
 
-    `policies`: None takes base, warm start, the control where one of the runs has it, and tuned. `temperatures`: None takes
-    greedy and as the recipe serves. What a run has played with its newest checkpoint is not played again. Runs that are not
-    completed are left out, and named.
+    `policies`: None means base, warm start, the control if one of the runs has it, and tuned. `temperatures`: None
+    means greedy and the recipe's sampling temperature. An evaluation of the newest checkpoint that a run already has is
+    not repeated. Runs that are not completed are left out, and named.
 
     Raises UsageError for runs that do not belong together, and with fewer than two completed ones.
     """
@@ -210,16 +223,16 @@ def evaluate_seeds(
     wanted = [*(one for one in wanted if one != "tuned"), "tuned"]
     failures: dict[int, SparringError] = {}
     for place, (seed, run) in enumerate(completed.items(), start=1):
-        told = f"seed {seed} ({place} of {len(completed)}): {run.path}"
-        if any(run.evaluations.glob(f"held_out-*{UNDER_WAY}/job.json")):
-            console.announced(f"{told} has an evaluation that was interrupted, which goes on")
+        shown = f"seed {seed} ({place} of {len(completed)}): {run.path}"
+        if any(run.evaluations.glob(f"held_out-*{UNFINISHED}/job.json")):
+            console.announced(f"{shown} has an evaluation that was interrupted, which goes on")
             MultiTurnRLEvaluator(run.path, resume=True, quiet=quiet).evaluate()
         try:
             missing = _missing(run, wanted, temperatures)
             if not missing:
-                console.announced(f"{told} has all of {', '.join(wanted)}")
+                console.announced(f"{shown} has all of {', '.join(wanted)}")
                 continue
-            console.announced(f"{told} plays {', '.join(missing)}")
+            console.announced(f"{shown} plays {', '.join(missing)}")
             evaluator = MultiTurnRLEvaluator(run.path, policies=missing, temperatures=temperatures, quiet=quiet)
             refuse_lost(evaluator.evaluate(), evaluator.config.rollout.max_lost_share)
         except (DataError, ServiceError) as error:
@@ -236,7 +249,8 @@ def _usual(runs: Iterable[RunFolder]) -> list[str]:
 
 
 def _missing(run: RunFolder, wanted: Sequence[str], temperatures: Sequence[float] | None) -> list[str]:
-    """The policies that a run has not played so; all of them where tuned is one, so that they are compared."""
+    """Return the policies without such an evaluation; all of them if tuned is one of these, so that they are
+    compared."""
     found = evaluated(run)
     rows = [*(() if found.held_out is None else found.held_out.evaluations), *found.earlier]
     asked = {0.0, run.config().serving_temperature} if temperatures is None else set(temperatures)

@@ -1,8 +1,8 @@
-"""The plain, frozen values that every part exchanges. Read this file and `protocols.py` first.
+"""The plain, frozen values that all parts exchange. Read this file and `protocols.py` first.
 
-A Task is played as an episode; each call of the policy in it is a Turn; the finished episode is a Trajectory; the
+A Task is run as an episode; each call of the policy in it is a Turn; the finished episode is a Trajectory; the
 trajectories of one task form a TrajectoryGroup; groups become a TrainingBatch. Values are built once, complete, and
-their containers are treated as read-only. `None` means "there is none", never "not yet".
+their containers are treated as read-only. `None` means that there is no such value, never "not yet".
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, Literal, TypeAlias
 
 Json: TypeAlias = Any
-"""A value that `json.dumps` accepts; what environments, agents and rewards exchange with the core."""
+"""A value that `json.dumps` accepts. Environments, agents and rewards exchange such values with the core."""
 
 Message: TypeAlias = Mapping[str, Json]
 """A chat message in the OpenAI shape: role, content, tool_calls, tool_call_id."""
@@ -50,23 +50,23 @@ class StopReason(StrEnum):
 
 
 class UntrainedReason(StrEnum):
-    """Why a turn was played and is not trained."""
+    """Why a turn is not trained on."""
 
     NOT_RECEIVED = "not_received"
-    """Its answer got lost on its way, and nothing continues it."""
+    """Its answer did not reach the client, and no later turn continues it."""
     NOT_LEARNING = "not_learning"
-    """Of a policy beside the one in training."""
+    """It is a turn of a policy that is not in training."""
     NO_IDS = "no_ids"
-    """An endpoint or a script answered, and told no tokens."""
+    """An endpoint or a script answered, so its tokens are unknown."""
     GREEDY = "greedy"
     TOP_P = "top_p"
     OVERRULED = "overruled"
-    """A constraint kept the policy from what it would have said."""
+    """A constraint excluded tokens that the policy would have sampled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One problem. `fields` holds everything else the dataset says, ground truth among it; the agent never sees it."""
+    """One problem. `fields` holds the dataset's other fields, ground truth included; the policy never sees them."""
 
     id: str
     messages: tuple[Message, ...]
@@ -93,8 +93,8 @@ class AnswerFormat:
     parallel_tool_calls: bool = True
     """Whether there may be several calls."""
     response_format: Mapping[str, Json] | None = None
-    """Of an answer without calls, as OpenAI's chat completions spell it: `json_object`, or `json_schema` with its name,
-    its schema and whether to be `strict`. None is free text."""
+    """The format of an answer without calls, as in OpenAI's chat completions: `json_object`, or `json_schema` with its name,
+    its schema and `strict`. None is free text."""
 
     @property
     def schema(self) -> Mapping[str, Json] | None:
@@ -109,7 +109,7 @@ class AnswerFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
-    """A grammar that the text of an answer follows, its stop id apart.
+    """A grammar that the text of an answer follows, without its stop id.
 
     `grammar` is in llguidance's variant of Lark and begins at `start`; `@name` in it is JSON that follows the schema of
     that name (https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md).
@@ -122,10 +122,10 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRequest:
-    """What an engine is asked: continue `prompt_ids` for one turn of one session.
+    """A request to an engine: continue `prompt_ids` for one turn of one session.
 
-    `seed` fixes the random stream of this turn, whatever else runs beside it. `order` is the session's place
-    (task position, attempt, turn) by which a deterministic engine sorts a round.
+    `seed` fixes the random stream of this turn, whatever else is sampled in the same batch. `order` (task position,
+    attempt, turn) is the key by which a deterministic engine sorts the requests of a round.
     """
 
     session_id: str
@@ -139,12 +139,12 @@ class SampleRequest:
     deadline: float | None = None
     """Monotonic seconds after which the engine gives up with PolicyTimeout; None waits as long as the caller."""
     constraint: Constraint | None = None
-    """What the answer must follow; log-probabilities are then of what was left to choose from."""
+    """The grammar that the answer must follow. Log-probabilities are then over the tokens that it allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """What an engine answers; a Turn is a prompt plus its completion."""
+    """An engine's answer. A Turn is a prompt plus its completion."""
 
     token_ids: tuple[int, ...]
     """The sampled ids, the stop id included when the policy sampled it."""
@@ -161,30 +161,51 @@ class Completion:
     """The largest probability, in [0, 1] after the temperature, that the constraint took away at any token."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCapabilities:
+    """What an engine can do. Rules, sessions and the training loop ask for these, never for an engine's class or name.
+
+    Without arguments it is an engine that answers in messages and can do none of this.
+    """
+
+    reports_token_ids: bool = False
+    """Its answers carry the sampled ids and their log-probabilities. Training needs them."""
+    pins_weights: bool = False
+    """An episode can keep the weights of its first turn (`rollout.session_weights = "pinned"`)."""
+    deterministic_rounds: bool = False
+    """It can sample in rounds that depend on the seed only, so that a run can be repeated bit for bit."""
+    constrained_sampling: bool = False
+    """It can hold an answer to a grammar."""
+    reports_removed_mass: bool = False
+    """Its answers report how much probability a grammar removed. Otherwise constrained turns are not trained."""
+    scores_given_ids: bool = False
+    """It returns the log-probabilities of given ids, with which weights that did not arrive are found."""
+
+
 MAX_REMOVED_MASS = 1e-3
 """The probability that a constraint may have taken away at a token for the turn to be trained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """How many tokens a turn had, as an endpoint counts them that does not report which."""
+    """The token counts of a turn, from an endpoint that reports counts but not the tokens."""
 
     num_prompt_tokens: int
     num_sampled_tokens: int
     num_cached_tokens: int | None = None
-    """Of the prompt's, those that the endpoint had in a cache; None where it does not report that."""
+    """The number of prompt tokens that the endpoint had in a cache; None where it does not report that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageRequest:
-    """What an engine that speaks in messages is asked: the next message of the assistant."""
+    """A request to a message engine for the assistant's next message."""
 
     session_id: str
     messages: tuple[Message, ...]
     tools: tuple[ToolSchema, ...]
     sampling: Sampling
     seed: int | None = None
-    """Of this turn, for engines that heed one."""
+    """The seed of this turn, for engines that use one."""
     stop_texts: tuple[str, ...] = ()
     answer_format: AnswerFormat = AnswerFormat()
     deadline: float | None = None
@@ -193,12 +214,12 @@ class MessageRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageAnswer:
-    """What such an engine answers: no ids, no log-probabilities."""
+    """A message engine's answer: a message without ids or log-probabilities."""
 
     message: Message
     stop_reason: StopReason
     usage: Usage | None = None
-    """None when the engine does not say."""
+    """None when the engine does not report it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,9 +227,9 @@ class Turn:
     """One policy call, token for token.
 
     If `parent` is not None then `prompt_ids` starts with the parent's prompt_ids + token_ids; a turn without parent
-    starts a root, and for every root after the first `branch_reason` says why the history did not extend.
+    starts a root, and every root after the first has a `branch_reason`: why it does not continue an earlier turn.
 
-    A turn of an engine that speaks in messages has no ids and no log-probabilities, and is never trained.
+    A turn of a message engine has no ids and no log-probabilities, and is never trained on.
     """
 
     id: int
@@ -226,21 +247,21 @@ class Turn:
     num_computed_tokens: int
     seconds: float
     removed_mass: float = 0.0
-    """As the completion's."""
+    """As in Completion."""
     stop_text: str | None = None
-    """Of the stop texts that the request named, the one that ended the answer; for who asked, not in the ledger."""
+    """The stop text of the request that ended the answer, for the client. Not in the ledger."""
     usage: Usage | None = None
-    """Of a turn without ids: how many there were, where the engine says so; not in the ledger."""
+    """The token counts of a turn without ids, where the engine reports them. Not in the ledger."""
     is_received: bool = True
-    """Whether its answer reached who asked, or something continues it."""
+    """Whether its answer reached the client, or a later turn continues it."""
     policy: str | None = None
-    """Which of the episode's named policies played it; None is the main one."""
+    """The name of the policy that sampled it; None is the main one."""
     learns: bool = True
     """Whether that policy is the one in training. The tokens of a user simulator or a frozen opponent are in no loss."""
     began: float | None = field(default=None, compare=False)
-    """Seconds from the beginning of the episode until it was asked for; None where nobody knows. Not in the ledger."""
+    """Seconds from the start of the episode until it was requested; None where that is unknown. Not in the ledger."""
     client: str | None = field(default=None, compare=False)
-    """Which program asked for it through the gateway, by its User-Agent. Not in the ledger."""
+    """The User-Agent of the program that requested it through the gateway. Not in the ledger."""
 
     @property
     def oldest_version(self) -> int:
@@ -248,19 +269,21 @@ class Turn:
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Counted, or told by the engine; 0 when neither."""
+        """The number of known ids, or the count that the engine reported; 0 without either."""
         return len(self.prompt_ids) if self.usage is None else self.usage.num_prompt_tokens
 
     @property
     def num_sampled_tokens(self) -> int:
-        """Counted, or told by the engine; 0 when neither."""
+        """The number of known ids, or the count that the engine reported; 0 without either."""
         return len(self.token_ids) if self.usage is None else self.usage.num_sampled_tokens
 
     @property
     def untrained_reason(self) -> UntrainedReason | None:
-        """None for a turn that somebody received, whose tokens are known and were drawn from the whole distribution that
-        the learner sees. Where a client asked for the likeliest token, or for a part of the distribution, the learner's
-        ratio would compare two different ones."""
+        """Why this turn is not trained on; None where it is.
+
+        A trained turn was received, its tokens are known, and they were sampled from the whole distribution that the
+        learner computes. With greedy or top-p sampling the learner's ratio would compare two different distributions.
+        """
         if not self.is_received:
             return UntrainedReason.NOT_RECEIVED
         if not self.learns:
@@ -275,7 +298,7 @@ class Turn:
 
     @property
     def is_trained(self) -> bool:
-        """Whether its tokens are learned from when its trajectory is."""
+        """Whether its tokens are trained on when its trajectory is."""
         return self.untrained_reason is None
 
 
@@ -283,8 +306,8 @@ class Turn:
 class Reward:
     """The training signal of one trajectory.
 
-    `per_turn` maps turn ids to their rewards and sums to `total` when given. `components` are the named parts the
-    total is made of; `metrics` are further numbers to chart that do not enter it.
+    `per_turn` maps turn ids to their rewards, which sum to `total`. `components` are the named parts of the total;
+    `metrics` are other numbers to chart, which are not part of it.
     """
 
     total: float
@@ -292,16 +315,16 @@ class Reward:
     components: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     record: Mapping[str, Json] = field(default_factory=dict)
-    """What it was judged by, stored with the episode: a judge's model, prompt and votes."""
+    """How it was graded, stored with the episode: an LLM judge's model, prompt and votes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The judgement of one trajectory, which is never trained on.
+    """The score of one trajectory, which is never trained on.
 
-    `value` is in [0, 1], and 1 is exactly what is wanted. `parts` are named sub-scores in [0, 1] that say what a value is
-    made of or what came beside it (each field, completion, format, tool use, an exhausted budget); they are charted and
-    shown with disagreements, and enter no number.
+    `value` is in [0, 1], where 1 is a correct result. `parts` are named sub-scores in [0, 1] that explain the value or add to
+    it (each field, completion, format, tool use, an exhausted budget). They are charted and shown with disagreements, and
+    do not change the value.
     """
 
     value: float
@@ -313,33 +336,33 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """One played episode: its turns (a tree, nearly always a line), how it ended, what it earned."""
+    """One finished episode: its turns (a tree, nearly always a line), its outcome and its reward."""
 
     id: str
     task: Task
     attempt: int
-    """The member of the group that this is, from 0."""
+    """Its index in the group, from 0."""
     turns: tuple[Turn, ...]
-    """Those of the policy in training, under whatever names, by id: what rewards, credit and learning are about."""
+    """The turns of the policy in training, under all its names, by id. Rewards, credit and learning refer to these."""
     messages: tuple[Message, ...]
     """The conversation as the agent saw it at the end."""
     outcome: Outcome
     reward: Reward | None
     score: float | None
-    """The scorer's judgement in [0, 1]; never used to train."""
+    """The scorer's result in [0, 1]; never used to train."""
     score_parts: Mapping[str, float] = field(default_factory=dict)
     """The scorer's named sub-scores; empty where it has none."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     transitions: tuple[Mapping[str, Json], ...] = ()
-    """The environment's own log, one entry per tool call; apart from what the agent saw."""
+    """The environment's own log, one entry per tool call; the agent does not see it."""
     final_state: Json = None
-    """What the environment said its world was like at the end; None where it says nothing."""
+    """The environment's state at the end, as its `state` returned it; None where it has none."""
     error: str | None = None
     began: float | None = field(default=None, compare=False)
-    """When it was begun, in seconds since 1970; None where nobody knows."""
+    """Its start time, in seconds since 1970; None where that is unknown."""
     seconds: float = 0.0
     other_turns: tuple[Turn, ...] = ()
-    """Those of policies that do not learn (a user simulator, a frozen opponent). Ids are unique over both."""
+    """The turns of policies that do not learn (a user simulator, a frozen opponent). Ids are unique over both."""
 
     @property
     def num_sampled_tokens(self) -> int:
@@ -368,23 +391,23 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryGroup:
-    """The trajectories of one task that may be learned from. Lost members (`Outcome.is_lost`) are only counted."""
+    """The trajectories of one task that may be trained on. Lost members (`Outcome.is_lost`) are only counted."""
 
     task: Task
     trajectories: tuple[Trajectory, ...]
     num_lost: int = 0
     num_client_errors: int = 0
-    """Of those that were lost, the ones whose outcome is CLIENT_ERROR."""
+    """The number of lost members whose outcome is CLIENT_ERROR."""
     num_unrewarded: int = 0
-    """The same for REWARD_ERROR."""
+    """The number of lost members whose outcome is REWARD_ERROR."""
     refused: Mapping[str, int] = field(default_factory=dict)
-    """Requests of all members, lost ones and repeated attempts among them, that the gateway refused, by reason."""
+    """The number of requests that the gateway refused, by reason, over all members, lost ones and retries included."""
     not_read: Mapping[str, int] = field(default_factory=dict)
-    """Requests of the same that it accepted without reading a field, by the field."""
+    """The number of requests in which the gateway ignored a field, by field, over the same members."""
 
     @property
     def rewards(self) -> list[float]:
-        """Total rewards, one a trajectory. Every member has one: collectors admit no trajectory without."""
+        """The total reward of each trajectory. Every member has one: collectors admit no trajectory without."""
         rewards = [trajectory.reward for trajectory in self.trajectories]
         assert all(reward is not None for reward in rewards), "a trajectory without reward was admitted"
         return [reward.total for reward in rewards if reward is not None]
@@ -406,12 +429,12 @@ class TokenSegment:
     advantages: tuple[float, ...]
     weights: tuple[float, ...]
     temperature: float
-    """Of the sampled tokens: the learner divides logits by it, so that both see the same distribution."""
+    """The temperature of the sampled tokens. The learner divides logits by it, so that both use the same distribution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSequence:
-    """One root-to-leaf path through the forest: what one rollout's line of turns looked like to the model."""
+    """One root-to-leaf path through the forest: one rollout's line of turns, as the model saw it."""
 
     segments: tuple[int, ...]
     trajectory_id: str
@@ -426,7 +449,7 @@ class TrainingBatch:
 
     @property
     def num_tokens(self) -> int:
-        """Distinct tokens: what the model has to compute."""
+        """The number of distinct tokens, which is what the model has to compute."""
         return sum(len(segment.token_ids) for segment in self.segments)
 
     @property
@@ -436,12 +459,16 @@ class TrainingBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """A published policy: tensors by name (an adapter, or the full model), opaque outside the torch doors."""
+    """A published policy: tensors by name (an adapter, or the full model). Only the modules that use torch look into them.
+
+    Between processes they are one safetensors file, and the fingerprint.
+    """
 
     tensors: Mapping[str, Any]
+    """In memory, or a `models.tensor_files.TensorFile`, which reads each tensor when it is asked for."""
     fingerprint: str
 
 
 def concatenated(parts: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """All parts one after the other."""
+    """Return all parts joined into one tuple."""
     return tuple(item for part in parts for item in part)

@@ -2,11 +2,12 @@
 
 import signal
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from sparring.checks.report import CheckReport
+from tests.slow import ROOT, slow_files
 
 # How long an example takes says nothing on a machine that does something else too; pytest's own timeout stays.
 settings.register_profile("sparring", deadline=None)
@@ -17,25 +18,27 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture(autouse=True)
-def trains_unchecked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trainings in this process do not check their recipe first, which would take as long as many of them.
-
-    `@pytest.mark.checked` has them check. Those in processes of their own do.
-    """
-    if request.node.get_closest_marker("checked") is None:
-        nothing = CheckReport.of("unchecked", (), (), seconds=0.0)
-
-        async def loaded(*_: object) -> CheckReport:
-            return nothing
-
-        monkeypatch.setattr("sparring.checks.gate.check_unloaded", lambda *_: nothing)
-        monkeypatch.setattr("sparring.checks.gate.check_loaded", loaded)
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Half characters in what a test printed or logged are replaced: a worker of pytest-xdist cannot send them."""
     report = yield
     report.sections = [(name, text.encode(errors="replace").decode()) for name, text in report.sections]
     return report
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="leave out the files of tests/slow_files.txt")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `--fast`, leave out the test files that take long."""
+    if not config.getoption("--fast") or not collection_path.is_relative_to(ROOT):
+        return None
+    return True if collection_path.relative_to(ROOT).as_posix() in slow_files() else None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.getoption("--fast"):
+        terminalreporter.write_line(
+            f"LEFT OUT: {len(slow_files())} slow files (tests/slow_files.txt); `make test` runs everything"
+        )

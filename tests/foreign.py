@@ -12,7 +12,7 @@ from typing import Any
 from sparring.engines.scripted_messages import ScriptedMessages
 from sparring.gateway.app import create_app
 from sparring.gateway.server import Listener
-from sparring.record import Recording
+from sparring.serving.record import Recording
 from sparring.types import Message
 
 EXPERT = '''

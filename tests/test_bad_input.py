@@ -10,16 +10,24 @@ from typer.testing import CliRunner
 
 from sparring.cli import app
 from sparring.config import load_config
-from sparring.tracking import RunFolder
+from sparring.run_folders import RunFolder
 
 CHASE = Path(__file__).parents[1] / "recipes" / "pointer_chase"
 USAGE, DATA, SERVICE, GATE = 2, 3, 4, 5
 
 DRY = ("train", "toy", "--dry-run", "--json")
 PLAY = (
-    "train", "toy", "--json", "schedule.max_steps=1", "schedule.val_every=0", "evaluation.val_num_tasks=2",
-    "batch.global_batch_size=2", "batch.group_size=2", "evaluation.allow_zero_baseline=true",
-)  # fmt: skip
+    "train",
+    "toy",
+    "--json",
+    "--no-check",
+    "schedule.max_steps=1",
+    "schedule.val_every=0",
+    "evaluation.val_num_tasks=2",
+    "batch.global_batch_size=2",
+    "batch.group_size=2",
+    "evaluation.allow_zero_baseline=true",
+)
 
 
 @dataclass(frozen=True)
@@ -160,7 +168,7 @@ RECIPES = [
         "code that does not compile",
         DRY,
         USAGE,
-        ("'environment' cannot be imported", "SyntaxError", "Mend it"),
+        ("'environment' cannot be imported", "SyntaxError", "Fix it"),
         append("toy/environment.py", "\ndef (:\n"),
     ),
 ]
@@ -265,7 +273,7 @@ REWARDS = [
         "a reward that is a text",
         (*PLAY, "reward.reward=judge:reward"),
         1,
-        ("'good'", "no number", "return a float"),
+        ("'good'", "not a number", "return a float"),
         write("toy/judge.py", "def reward(trajectory):\n    return 'good'\n"),
     ),
     Case(
@@ -352,14 +360,14 @@ CHECKPOINTS = [
         "a status file of another shape",
         ("runs", "show", "old"),
         DATA,
-        ("status.json does not say how a run stands", "delete it"),
+        ("status.json is not the status of a run", "delete it"),
         lambda: (a_run().path / "status.json").write_text("[]"),
     ),
     Case(
         "a status without a process",
         ("runs", "stop", "old"),
         DATA,
-        ("status.json does not say how a run stands", "delete it"),
+        ("status.json is not the status of a run", "delete it"),
         lambda: (a_run().path / "status.json").write_text('{"status": "running", "process": null}'),
     ),
     Case(
@@ -374,7 +382,7 @@ CHECKPOINTS = [
             f"a run whose recipe is damaged, for {command[0]}",
             command,
             DATA,
-            ("runs/old cannot be loaded", "not valid TOML", "mend its recipe"),
+            ("runs/old cannot be loaded", "not valid TOML", "fix its recipe"),
             lambda: a_run().recipe.write_text("[model\n"),
         )
         for command in (("eval", "old"), ("export", "old", "out"), ("serve", "old"), ("train", "--resume", "old"))

@@ -16,8 +16,8 @@ from typer.testing import CliRunner, Result
 from sparring.cli import app
 from sparring.config import load_config
 from sparring.ledger import Ledger
-from sparring.tracking import RunFolder
-from sparring.tracking.stored import read_trajectories
+from sparring.run_folders import RunFolder
+from sparring.run_folders.stored import read_trajectories
 from tests.foreign import EXPERT, ExpertEndpoint, beside
 
 ROOT = Path(__file__).parents[1]
@@ -126,9 +126,13 @@ def test_agents_that_own_their_loop_reach_an_endpoint_through_their_episodes_doo
     Path("toy/recipe.toml").write_text(text[:begin] + text[end:], "utf-8")
     Path("toy/agent.py").write_text(AGENT, "utf-8")
     report = evaluated(
-        "toy", "agent.function=agent:play", "engine.type=openai", f"engine.base_url={endpoint}", "engine.model=expert",
+        "toy",
+        "agent.function=agent:play",
+        "engine.type=openai",
+        f"engine.base_url={endpoint}",
+        "engine.model=expert",
         "evaluation.eval_num_tasks=4",
-    )  # fmt: skip
+    )
     (evaluation,) = report["evaluations"]
     assert (evaluation["success"]["mean"], evaluation["metrics"]["eval/lost_rollouts"]) == (1.0, 0.0)
 
@@ -137,13 +141,13 @@ def test_training_is_refused_with_the_reason_before_anything_is_loaded() -> None
     for arguments in (("train", "toy", *SCRIPTED), ("train", "toy", "--dry-run", *SCRIPTED)):
         refused = sparring(*arguments)
         assert refused.exit_code == 2
-        assert "engine.type: is 'scripted', which tells messages and no token ids" in refused.output
+        assert "engine.type: is 'scripted', which returns messages and no token ids" in refused.output
         assert "sparring eval" in refused.output
     from sparring.errors import ConfigError
     from sparring.trainer import MultiTurnRLTrainer
 
     with pytest.raises(ConfigError, match="no token ids"):
-        MultiTurnRLTrainer("toy", overrides=SCRIPTED)
+        MultiTurnRLTrainer("toy", overrides=SCRIPTED, check=False)
 
 
 def test_a_recipe_that_was_not_trained_has_no_policy_of_its_own() -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from sparring.cli import app
 from sparring.errors import DataError, UsageError
 from sparring.evaluation.policies import checkpoint_of, find_checkpoint, read_policy
-from sparring.tracking import RunFolder
+from sparring.run_folders import RunFolder
 from sparring.trainer import MultiTurnRLTrainer
 
 TINY = Path(__file__).parent / "faults" / "recipe"
@@ -21,7 +21,7 @@ def trained(runs: Path, *overrides: str) -> RunFolder:
     """For four steps, each of them saved and validated."""
     every = ("schedule.save_every=1", "schedule.val_every=1")
     with MultiTurnRLTrainer(
-        TINY, overrides=[f"run.runs_dir={runs}", *every, *overrides], name="run", quiet=True
+        TINY, overrides=[f"run.runs_dir={runs}", *every, *overrides], name="run", quiet=True, check=False
     ) as trainer:
         trainer.train()
     return RunFolder(runs / "run")
@@ -71,5 +71,5 @@ def test_what_names_no_checkpoint_is_told(tmp_path: Path) -> None:
     assert find_checkpoint(tmp_path / "nothing@3") is None
     folder.evaluations.mkdir()
     (folder.evaluations / "validation-3.json").write_text("{}")
-    with pytest.raises(DataError, match=r"validation-3\.json is no validation"):
+    with pytest.raises(DataError, match=r"validation-3\.json is not a validation"):
         folder.validation_scores()

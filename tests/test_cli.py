@@ -14,23 +14,33 @@ import typer
 from typer.testing import CliRunner, Result
 
 from sparring.cli import app
-from sparring.cli.command import reported
+from sparring.cli.command import report_failures
 from sparring.config import load_config
 from sparring.data import read_tasks, split_tasks
 from sparring.environments import record_demonstration
 from sparring.errors import RewardError
-from sparring.tracking import LocalTracker, RunFolder
-from sparring.tracking.stored import read_trajectories
+from sparring.run_folders import RunFolder
+from sparring.run_folders.stored import read_trajectories
+from sparring.tracking import LocalTracker
 from sparring.types import Outcome, Trajectory
 
 CHASE = Path(__file__).parents[1] / "recipes" / "pointer_chase"
 
 SMALL = (
-    "evaluation.val_temperature=0", "evaluation.eval_temperature=0", "evaluation.eval_group_size=1",
-    "schedule.max_steps=2", "schedule.val_every=1", "evaluation.val_num_tasks=3", "evaluation.eval_num_tasks=4",
-    "batch.global_batch_size=2", "batch.group_size=2", "evaluation.allow_zero_baseline=true",
-    "warm_start.num_demonstrations=4", "warm_start.steps=1", "warm_start.batch_size=4",
-)  # fmt: skip
+    "evaluation.val_temperature=0",
+    "evaluation.eval_temperature=0",
+    "evaluation.eval_group_size=1",
+    "schedule.max_steps=2",
+    "schedule.val_every=1",
+    "evaluation.val_num_tasks=3",
+    "evaluation.eval_num_tasks=4",
+    "batch.global_batch_size=2",
+    "batch.group_size=2",
+    "evaluation.allow_zero_baseline=true",
+    "warm_start.num_demonstrations=4",
+    "warm_start.steps=1",
+    "warm_start.batch_size=4",
+)
 
 
 def sparring(*arguments: str) -> Result:
@@ -58,7 +68,7 @@ def test_help_answers_without_importing_torch() -> None:
 
 
 def test_a_run_is_trained_shown_evaluated_resumed_and_exported() -> None:
-    trained = sparring("train", "toy", "--name", "one", "--json", *SMALL)
+    trained = sparring("train", "toy", "--no-check", "--name", "one", "--json", *SMALL)
     assert trained.exit_code == 0, trained.output
     result = json.loads(trained.stdout)
     assert (result["run"], result["status"], result["step"]) == ("runs/one", "completed", 2)
@@ -111,7 +121,7 @@ def test_what_user_code_prints_is_not_in_the_json() -> None:
 def test_a_run_that_is_not_there_is_no_name_of_a_model() -> None:
     served = sparring("serve", "runs/nope")
     assert served.exit_code == 3
-    assert "runs/nope does not exist; name a folder that `sparring train` made" in served.stderr
+    assert "runs/nope does not exist; name a folder that `sparring train` wrote" in served.stderr
 
 
 def test_a_checkpoint_is_evaluated_as_a_policy_of_its_run() -> None:
@@ -121,8 +131,8 @@ def test_a_checkpoint_is_evaluated_as_a_policy_of_its_run() -> None:
 
 
 def test_people_get_tables_with_intervals_and_the_next_command() -> None:
-    trained = sparring("train", "toy", "--name", "one", *SMALL)
-    assert "validation, greedy, 3 x 1 episodes, judged by environment:scorer" in trained.stdout
+    trained = sparring("train", "toy", "--no-check", "--name", "one", *SMALL)
+    assert "validation, greedy, 3 x 1 episodes, scored by environment:scorer" in trained.stdout
     assert "next: sparring eval runs/one" in trained.stdout
     assert "step 2/2  reward" in trained.stderr
     evaluated = sparring("eval", "one", "--no-base")
@@ -130,7 +140,7 @@ def test_people_get_tables_with_intervals_and_the_next_command() -> None:
     assert not any("warm start" in line for line in evaluated.stdout.splitlines() if line.startswith("│"))
     # What was left out is not known.
     assert "`sparring eval runs/one --policy base --policy warm_start" in evaluated.stdout
-    assert "judging itself" not in evaluated.stdout
+    assert "reward grades itself" not in evaluated.stdout
     shown = sparring("runs", "show", "one").stdout
     assert "runs/one: completed, step 2" in shown
     assert "evaluation: runs/one/evaluations/held_out-001.json" in shown
@@ -140,10 +150,10 @@ def test_people_get_tables_with_intervals_and_the_next_command() -> None:
 def test_without_a_scorer_an_evaluation_says_that_the_reward_judges_itself() -> None:
     recipe = Path("toy/recipe.toml")
     recipe.write_text(recipe.read_text().replace('scorer = "environment:scorer"', ""))
-    trained = sparring("train", "toy", "--name", "one", "--json", *SMALL, "schedule.max_steps=0")
+    trained = sparring("train", "toy", "--no-check", "--name", "one", "--json", *SMALL, "schedule.max_steps=0")
     assert trained.exit_code == 0, trained.output
     evaluated = sparring("eval", "one", "--no-base")
-    assert "these are the training reward judging itself" in evaluated.stdout
+    assert "the training reward grades itself here" in evaluated.stdout
     report = json.loads(Path("runs/one/evaluations/held_out-001.json").read_text())
     assert report["evaluations"][0]["independence"] == "none"
 
@@ -171,7 +181,7 @@ def test_a_dry_run_shows_every_setting_with_its_origin_and_makes_no_run() -> Non
 
 def test_a_taken_name_is_refused_before_the_recipe_is_checked() -> None:
     (Path("runs") / "one").mkdir(parents=True)
-    refused = sparring("train", "toy", "--name", "one", *SMALL)
+    refused = sparring("train", "toy", "--no-check", "--name", "one", *SMALL)
     assert refused.exit_code == 3, refused.output
     assert "runs/one exists" in refused.output
     assert "checking the recipe" not in refused.output
@@ -179,17 +189,17 @@ def test_a_taken_name_is_refused_before_the_recipe_is_checked() -> None:
 
 def test_a_failed_run_says_so_in_its_folder() -> None:
     (Path("toy") / "judge.py").write_text("def reward(trajectory):\n    return None\n")
-    assert sparring("train", "toy", "--name", "one", "reward.reward=judge:reward", *SMALL).exit_code == 1
+    assert sparring("train", "toy", "--no-check", "--name", "one", "reward.reward=judge:reward", *SMALL).exit_code == 1
     status = RunFolder(Path("runs/one")).status()
     assert status["status"] == "failed"
-    assert "no number" in status["reason"]
+    assert "not a number" in status["reason"]
 
 
 def test_code_of_the_user_that_raises_is_named_with_its_line(capsys: pytest.CaptureFixture[str]) -> None:
     def scorer(said: str) -> float:
         return float(said)
 
-    @reported
+    @report_failures
     def command() -> None:
         try:
             scorer("seven")
@@ -205,7 +215,7 @@ def test_code_of_the_user_that_raises_is_named_with_its_line(capsys: pytest.Capt
 
 
 def test_a_full_disk_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
-    @reported
+    @report_failures
     def command() -> None:
         Path("/dev/full").write_text("x")
 
@@ -218,7 +228,7 @@ def test_a_full_disk_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_limit_on_the_size_of_files_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
-    @reported
+    @report_failures
     def command() -> None:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
@@ -231,7 +241,7 @@ def test_a_limit_on_the_size_of_files_is_no_bug(capsys: pytest.CaptureFixture[st
 
 
 def test_a_file_that_may_not_be_read_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
-    @reported
+    @report_failures
     def command() -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "runs/one/lock")
 
@@ -289,9 +299,12 @@ def test_a_terminal_without_a_letter_shows_its_number() -> None:
     recipe = Path("toy/recipe.toml")
     RunFolder.create(load_config(recipe), recipe, name="\u6771")
     listed = subprocess.run(
-        [sys.executable, "-m", "sparring", "runs", "list"], capture_output=True, text=True, check=True,
+        [sys.executable, "-m", "sparring", "runs", "list"],
+        capture_output=True,
+        text=True,
+        check=True,
         env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(CHASE.parents[1])},
-    )  # fmt: skip
+    )
     assert "\\u6771" in listed.stdout
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sparring.config import Config, key_from, load_config, read_recipe, resolved_toml, resolved_view, validate
 from sparring.errors import ConfigError, UsageError
+from sparring.types import EngineCapabilities
 
 ROOT = Path(__file__).parents[1]
 
@@ -224,8 +225,10 @@ def test_another_engine_by_override_sets_aside_what_the_recipe_says_of_its_own_a
     config = validate({**NEEDED, **own}, ENDPOINT)
     assert (config.model, config.warm_start) == (Config().model, None)
     assert (config.engine.model, config.engine.max_running, config.engine.model_fields_set & {"kv_cache_tokens"}) == (
-        "m", 7, set(),
-    )  # fmt: skip
+        "m",
+        7,
+        set(),
+    )
     written = {**own, "engine": {**own["engine"], "type": "openai", "base_url": "http://localhost/v1", "model": "m"}}
     refused = problems_of(recipe={**NEEDED, **written})
     assert sorted(refused) == ["engine.kv_cache_tokens", "model.name", "warm_start.steps"]
@@ -238,17 +241,27 @@ def test_no_message_shows_what_may_be_a_key() -> None:
 
 def test_unknown_keys_wrong_values_and_conflicts_are_all_named_at_once() -> None:
     found = problems_of(
-        "optimizer.learning_rate=-1", "schedule.steps=3", "batch.group_size=1", "colour.sky=blue", "oops",
+        "optimizer.learning_rate=-1",
+        "schedule.steps=3",
+        "batch.group_size=1",
+        "colour.sky=blue",
+        "oops",
         recipe={"environment": {}, "sampling": {"sampling_top_p": 0.5}},
-    )  # fmt: skip
+    )
     assert set(found) == {
-        "optimizer.learning_rate", "schedule.steps", "batch.group_size", "colour", "oops", "environment.target",
-        "reward.reward", "sampling.sampling_top_p",
-    }  # fmt: skip
+        "optimizer.learning_rate",
+        "schedule.steps",
+        "batch.group_size",
+        "colour",
+        "oops",
+        "environment.target",
+        "reward.reward",
+        "sampling.sampling_top_p",
+    }
 
 
 def test_a_rule_is_not_judged_by_a_value_that_is_wrong_itself() -> None:
-    # With the default of 3 in place of "never", deterministic play would be refused for a reason that nobody gave.
+    # With the default of 3 in place of "never", deterministic rollouts would be refused for a reason that is not in the recipe.
     assert list(problems_of("engine.deterministic=true", "rollout.max_steps_off_policy=never")) == [
         "rollout.max_steps_off_policy"
     ]
@@ -365,7 +378,7 @@ def test_further_policies_have_sections_of_their_own_and_every_key_counts() -> N
 ELSEWHERE = {"role": "endpoint", "base_url": "http://here/v1", "model": "m"}
 
 
-def test_of_what_is_not_trained_only_endpoints_play_beside() -> None:
+def test_without_training_only_endpoints_are_further_policies() -> None:
     """A frozen policy would need the model that is not loaded."""
     for role, refused in ((ELSEWHERE, []), ({"role": "frozen"}, ["policies.customer.role"])):
         assert list(problems_of(*ENDPOINT, recipe={**NEEDED, "policies": {"customer": role}})) == refused
@@ -376,12 +389,12 @@ def test_of_what_is_not_trained_only_endpoints_play_beside() -> None:
     [
         ({"customer": {"rool": "frozen"}}, "policies.customer.rool", "the nearest one is 'policies.customer.role'"),
         ({"customer": {"role": "frosen"}}, "policies.customer.role", "it should be 'trained', 'frozen' or 'endpoint'"),
-        ({"policy": {}}, "policies.policy", "has the name that clients call the policy in training by"),
-        ({"Your Customer": {}}, "policies.Your Customer", "is no name for a policy"),
-        ({"rival": {"role": "trained", "weights": "base"}}, "policies.rival.weights", "plays with what is in training"),
+        ({"policy": {}}, "policies.policy", "is a name of the policy in training"),
+        ({"Your Customer": {}}, "policies.Your Customer", "is not a valid name of a policy"),
+        ({"rival": {"role": "trained", "weights": "base"}}, "policies.rival.weights", "uses the policy in training"),
         ({"rival": {"role": "trained", "temperature": 1}}, "policies.rival.temperature", "leave it out"),
         ({"customer": {"weights": "warm_start"}}, "policies.customer.weights", "the recipe has no [warm_start]"),
-        ({"customer": {"max_tokens": 2048}}, "policies.customer.max_tokens", "holds the prompt too"),
+        ({"customer": {"max_tokens": 2048}}, "policies.customer.max_tokens", "also includes the prompt"),
         ({"customer": 3}, "policies.customer", "is 3"),
         ({"customer": {"role": "endpoint", "base_url": "http://here/v1"}}, "policies.customer.model", "is missing"),
         ({"customer": {"role": "endpoint", "model": "m"}}, "policies.customer.base_url", "is missing"),
@@ -419,8 +432,22 @@ def test_what_no_header_can_have_is_no_key_and_is_not_told(key: str, monkeypatch
         {**NEEDED, "policies": {"judge": ELSEWHERE}},
     ],
 )
-def test_a_few_workers_suffice_for_a_group_where_nothing_is_played_in_rounds(recipe: dict[str, Any]) -> None:
+def test_a_few_workers_suffice_for_a_group_where_no_episode_runs_in_rounds(recipe: dict[str, Any]) -> None:
     few = ["rollout.max_steps_off_policy=0", "rollout.rollout_max_concurrency=4"]
-    assert validate(recipe, few).plays_in_rounds is False
-    with pytest.raises(ConfigError, match="opens a whole group together"):
+    assert validate(recipe, few).runs_in_rounds is False
+    with pytest.raises(ConfigError, match="run a whole group at once"):
         validate(recipe, [*few, "engine.deterministic=true"])
+
+
+def test_settings_beyond_what_the_engine_can_do_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    asynchronous = ["rollout.max_steps_off_policy=1", "rollout.session_weights=pinned"]
+    synchronous = ["rollout.max_steps_off_policy=0", "engine.deterministic=true"]
+    assert problems_of(*asynchronous) == problems_of(*synchronous) == {}
+    assert validate(NEEDED, ["rollout.max_steps_off_policy=0"]).runs_in_rounds
+    tokens_only = EngineCapabilities(reports_token_ids=True)
+    monkeypatch.setattr("sparring.config.sections.config.ENGINE_CAPABILITIES", {"torch": tokens_only})
+    assert "use 'latest'" in problems_of(*asynchronous)["rollout.session_weights"]
+    assert "rounds that depend on the seed only" in problems_of(*synchronous)["engine.deterministic"]
+    assert not validate(NEEDED, ["rollout.max_steps_off_policy=0"]).runs_in_rounds
+    monkeypatch.setattr("sparring.config.sections.config.ENGINE_CAPABILITIES", {"torch": EngineCapabilities()})
+    assert not Config().is_trainable

@@ -17,11 +17,19 @@ from sparring.training.learner import AdamWState
 
 ROOT = Path(__file__).parents[1]
 SMALL = (
-    "schedule.max_steps=1", "schedule.val_every=0", "schedule.save_every=1", "evaluation.val_num_tasks=3",
-    "evaluation.eval_num_tasks=3", "evaluation.eval_group_size=2", "batch.global_batch_size=2", "batch.group_size=2",
-    "evaluation.allow_zero_baseline=true", "warm_start.num_demonstrations=8", "warm_start.steps=2",
+    "schedule.max_steps=1",
+    "schedule.val_every=0",
+    "schedule.save_every=1",
+    "evaluation.val_num_tasks=3",
+    "evaluation.eval_num_tasks=3",
+    "evaluation.eval_group_size=2",
+    "batch.global_batch_size=2",
+    "batch.group_size=2",
+    "evaluation.allow_zero_baseline=true",
+    "warm_start.num_demonstrations=8",
+    "warm_start.steps=2",
     "warm_start.batch_size=4",
-)  # fmt: skip
+)
 
 
 def sparring(*arguments: str) -> Result:
@@ -82,7 +90,7 @@ def test_it_follows_from_the_seed_and_evaluations_play_it_beside_the_others(run:
 def test_without_a_number_it_lasts_longer_than_rl_did(run: Path) -> None:
     made = sparring("control", str(run), "warm_start.control_steps=1", "--json")
     assert made.exit_code != 0  # settings are the run's own
-    (run / "run.toml").write_text((run / "run.toml").read_text().replace("control_steps = 600\n", ""))
+    (run / "run.toml").write_text((run / "run.toml").read_text().replace("control_steps = 800\n", ""))
     made = sparring("control", str(run), "--json")
     assert made.exit_code == 0, made.output
     control = json.loads(made.stdout)
@@ -90,7 +98,7 @@ def test_without_a_number_it_lasts_longer_than_rl_did(run: Path) -> None:
 
 
 def test_an_evaluation_that_names_it_makes_it_once(run: Path) -> None:
-    (run / "run.toml").write_text((run / "run.toml").read_text().replace("control_steps = 600", "control_steps = 2"))
+    (run / "run.toml").write_text((run / "run.toml").read_text().replace("control_steps = 800", "control_steps = 2"))
     written = []
     for _ in range(2):
         made = sparring("eval", str(run), "--policy", "warm_start_continued", "--temperature", "0", "--json")
@@ -115,6 +123,36 @@ def test_a_run_whose_metrics_are_gone_gets_no_control_of_unknown_length(run: Pat
     assert refused.exit_code == 3
     assert "it is not known how long RL took" in refused.output.replace("\n", " ")
     assert not (run / "controls").exists()
+
+
+def test_a_run_that_is_another_than_was_trained_gets_no_control(run: Path) -> None:
+    recipe = run / "run.toml"
+    text = recipe.read_text()
+    for old, new, said in (
+        ("num_demonstrations = 8", "num_demonstrations = 4", "warm_start.num_demonstrations was 8, is 4"),
+        ("learning_rate = 0.003", "learning_rate = 0.03", "warm_start.learning_rate was 0.003, is 0.03"),
+    ):
+        assert old in text
+        recipe.write_text(text.replace(old, new))
+        refused = sparring("control", str(run), "--steps", "2")
+        assert refused.exit_code == 2
+        assert said in refused.output.replace("\n", " ")
+    recipe.write_text(text)
+    (run / "recipe" / "environment.py").write_text((run / "recipe" / "environment.py").read_text() + "\n# changed\n")
+    refused = sparring("control", str(run), "--steps", "2")
+    assert "environment.py was" in refused.output.replace("\n", " ")
+    assert not (run / "controls").exists()
+
+
+def test_a_shorter_control_does_not_take_the_place_of_a_longer_one(run: Path) -> None:
+    assert sparring("control", str(run), "--steps", "4", "--json").exit_code == 0
+    kept = run / "controls" / "warm_start_continued"
+    before = {path.name: path.read_bytes() for path in kept.iterdir()}
+    refused = sparring("control", str(run), "--steps", "3")
+    assert refused.exit_code == 2
+    assert "is a control of 4 steps, and a shorter one of 3 would replace it" in refused.output.replace("\n", " ")
+    assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
+    assert sparring("control", str(run), "--steps", "5", "--json").exit_code == 0
 
 
 def test_a_control_that_cannot_be_written_leaves_the_earlier_one_with_what_it_was_made_of(

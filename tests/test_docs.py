@@ -20,11 +20,11 @@ from sparring.data import read_tasks, split_tasks
 from sparring.detectors import DETECTORS
 from sparring.diagnosis import SYMPTOMS
 from sparring.environments import Environment, answer, tool_call
-from sparring.plugins import load_object
+from sparring.runtime.plugins import load_object
 from sparring.types import Outcome, Task, Trajectory, UntrainedReason
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 LITERAL = re.compile(r"(rollout|analysis|training|timing_s|engine|system|usage|val|\0)(/[a-z0-9_\0]+)+")
 """A metric's name in the code; \0 stands for what an f-string fills in."""
@@ -103,16 +103,16 @@ def emitted() -> list[re.Pattern[str]]:
         "rollouts/actions",
         "rollouts/metrics",
         "rollouts/tally",
-        "build/run",
+        "assembly/run",
         "engines/load",
-        "prices",
+        "metering/prices",
         "rollouts/curriculum",
         "training/learner",
         "training/handshake",
-        "evaluation/evaluation",
+        "evaluation/metrics",
         "loop",
-        "trainer",
-        "tracking/stored",
+        "training_run/run",
+        "run_folders/stored",
     )
     literals = set().union(*(metric_literals(f"sparring/{module}.py") for module in modules)) | learner_metrics()
     literals -= {"training/\0"}
@@ -149,6 +149,12 @@ def test_what_watches_a_metric_is_a_rule_or_an_alert() -> None:
     assert sorted(watching - there - families) == []
 
 
+def test_every_setting_has_a_description() -> None:
+    sections = {name: section_class(field.annotation) for name, field in Config.model_fields.items()}
+    fields = {f"{name}.{key}": field for name, one in sections.items() for key, field in one.model_fields.items()}
+    assert [path for path, field in fields.items() if not field.description] == []
+
+
 def test_every_rule_of_the_diagnosis_is_documented() -> None:
     text = (ROOT / "docs" / "diagnosis.md").read_text("utf-8").partition("\n## Rules")[2].partition("\n## ")[0]
     rules = re.findall(r"^\| `([a-z_.]+)` \|", text, flags=re.MULTILINE)
@@ -181,8 +187,8 @@ def test_the_environment_of_the_readme_has_ten_lines_and_can_be_played(tmp_path:
     assert sum(bool(line.strip()) for line in blocks[0][1].splitlines()) == 10
 
     config = load_config(tmp_path)
-    library: type[Environment] = load_object(config.environment.target, beside=tmp_path)
-    reward = load_object(config.reward.reward, beside=tmp_path)
+    library: type[Environment] = load_object(config.environment.target, folder=tmp_path)
+    reward = load_object(config.reward.reward, folder=tmp_path)
     assert config.data.train is not None
     fractions = {"validation": config.data.validation_fraction, "held_out": config.data.held_out_fraction}
     (task,) = split_tasks(read_tasks(tmp_path / config.data.train), fractions, seed=config.run.seed)["train"]
@@ -201,9 +207,16 @@ def played(task: Task, library: type[Environment], *after: Any) -> Trajectory:
     result = asyncio.run(EnvironmentAgent(library, max_turns=1 + len(after)).play(task, session))
     assert result.outcome is (Outcome.FINISHED if after else Outcome.MAX_TURNS)
     return Trajectory(
-        id="t", task=task, attempt=0, turns=session.turns, messages=result.messages, outcome=result.outcome,
-        reward=None, score=None, transitions=result.transitions,
-    )  # fmt: skip
+        id="t",
+        task=task,
+        attempt=0,
+        turns=session.turns,
+        messages=result.messages,
+        outcome=result.outcome,
+        reward=None,
+        score=None,
+        transitions=result.transitions,
+    )
 
 
 @pytest.mark.parametrize("picture", sorted((ROOT / "docs").glob("*.svg")), ids=lambda path: path.name)

@@ -27,12 +27,12 @@ ELSEWHERE = ("from: ", "worker: ", "example: ")
 
 GIVEN = {
     "agents.md": """
-        from tests.sessions.test_session import session
-        session = session(["hello"])
+        from tests.sessions.test_session import make_session
+        session = make_session(["hello"])
         """,
     "gateway.md": """
-        from tests.sessions.test_session import session
-        session = session(["hello"])
+        from tests.sessions.test_session import make_session
+        session = make_session(["hello"])
         """,
     "foreign-engines.md": """
         from sparring.tracking import LocalTracker

@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sparring.checks.report import CheckReport
+from sparring.checks.running.check_report import CheckReport
 from sparring.cli import app
 from sparring.config import load_config
 from sparring.config.seeds import read_seeds
 from sparring.errors import DataError, UsageError
 from sparring.evaluation.across_seeds import across_seeds, outlier_sentence, runs_of
-from sparring.faults import Fault, armed
 from sparring.findings import Finding, Severity
 from sparring.report.family import write_family_report
+from sparring.run_folders import RunFolder
+from sparring.run_folders.family_folder import FamilyFolder
+from sparring.runtime.faults import Fault, arm_for_block
 from sparring.seeds import TrainedSeeds, evaluate_seeds, train_seeds
-from sparring.tracking import RunFolder
-from sparring.tracking.family_folder import FamilyFolder
 from sparring.training import checkpoints
 from tests.evaluation.test_claim import AS_GOOD, BEATEN, played, table
 from tests.report.stored_family import stored_family
@@ -40,15 +40,19 @@ def trained(runs: Path, seeds: str = "2", *more: str, check: bool = False) -> Tr
 def command(runs: Path, *options: str, **variables: str) -> subprocess.Popen[str]:
     words = [sys.executable, "-m", "sparring", "train", str(RECIPE), "--seeds", "2", "--no-check", *options]
     return subprocess.Popen(
-        [*words, f"run.runs_dir={runs}", *SETTINGS], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [*words, f"run.runs_dir={runs}", *SETTINGS],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         env={**os.environ, **variables},
-    )  # fmt: skip
+    )
 
 
 def fingerprints(runs: Path) -> list[str]:
     """Of the last weights, the optimizer and the data order of each seed."""
     return [
-        (checkpoints.newest(run / "checkpoints") / "manifest.json").read_text() for run in sorted(runs.glob("*-seed-*"))
+        (checkpoints.find_newest(run / "checkpoints") / "manifest.json").read_text()
+        for run in sorted(runs.glob("*-seed-*"))
     ]
 
 
@@ -127,7 +131,7 @@ def test_ctrl_c_stops_the_family_and_the_same_again_goes_on(whole: Path, tmp_pat
 def test_a_seed_that_fails_leaves_the_others_and_decides_the_exit_code(tmp_path: Path) -> None:
     words = ["train", str(RECIPE), "--seeds", "3", "--no-check", "--no-supervise", "--json", f"run.runs_dir={tmp_path}"]
     # Two steps of the warm start and at most four of RL a seed: the ninth is of the second seed.
-    with armed(Fault("learner.optimizing", "error", at=9)):
+    with arm_for_block(Fault("learner.optimizing", "error", at=9)):
         result = CliRunner().invoke(app, [*words, *SETTINGS])
     assert result.exit_code == 1, result.output
     seeds = json.loads(result.stdout)["seeds"]
@@ -148,7 +152,7 @@ def test_the_recipe_is_checked_once_and_every_seed_has_what_was_found(
         asked.append(recipe)
         return CheckReport.of(str(recipe), [found], [], seconds=0.1)
 
-    monkeypatch.setattr("sparring.checks.gate.check_unloaded", check)
+    monkeypatch.setattr("sparring.checks.running.gate.check_unloaded", check)
     runs = trained(tmp_path, check=True).family.runs.values()
     assert len(asked) == 1
     for run in map(RunFolder, runs):
@@ -157,7 +161,6 @@ def test_the_recipe_is_checked_once_and_every_seed_has_what_was_found(
         assert rules.count("data.few") == 1
 
 
-@pytest.mark.checked
 def test_what_keeps_the_first_seed_from_being_begun_leaves_nothing(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"id": "a", "prompt": []}\n')
@@ -300,11 +303,11 @@ def test_other_settings_other_code_and_other_runs_do_not_mix(whole: Path, tmp_pa
     with pytest.raises(UsageError, match=r"other settings: tiny\.py"):
         train_seeds(recipe, "3", overrides=[f"run.runs_dir={runs}", *SETTINGS], check=False, quiet=True)
     with pytest.raises(DataError, match="a run; give the family another name"):
-        train_seeds(RECIPE, "2", overrides=[f"run.runs_dir={runs}"], name="recipe-seed-0", quiet=True)
+        train_seeds(RECIPE, "2", overrides=[f"run.runs_dir={runs}"], name="recipe-seed-0", quiet=True, check=False)
     (runs / "recipe-seed-7").mkdir()
-    with pytest.raises(UsageError, match="is none of"):
+    with pytest.raises(UsageError, match="is not a run of"):
         trained(runs, "0,7")
-    with FamilyFolder(runs / "recipe").held(), pytest.raises(UsageError, match="being trained already"):
+    with FamilyFolder(runs / "recipe").lock(), pytest.raises(UsageError, match="already being trained"):
         trained(runs)
     with pytest.raises(DataError, match="is a family of runs, not one run"):
         RunFolder(runs / "recipe")
@@ -344,7 +347,7 @@ def test_runs_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
         (["train", str(RECIPE), "--seeds", "1"], "is no family of runs"),
         (["eval", "--across", "FAMILY", "--compare"], "--across does not read --compare"),
         (["eval", "--across", "FAMILY", "--resume"], "--across does not read --resume"),
-        (["eval", "--across", "FAMILY", "evaluation.eval_num_tasks=2"], "has no place; leave it out"),
+        (["eval", "--across", "FAMILY", "evaluation.eval_num_tasks=2"], "so it cannot use"),
         (["report", "FAMILY", "--price", "hour=1"], "whose page has no cost"),
         (["eval", "FAMILY"], "is a family of runs: `sparring eval --across"),
     ],

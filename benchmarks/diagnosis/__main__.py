@@ -1,4 +1,5 @@
-"""Does `sparring diagnose` name what is wrong with a run, keep quiet on healthy ones, and does its change help?
+"""Measures whether `sparring diagnose` names the fault of a run, reports none for healthy runs, and proposes a change
+that helps.
 
     python -m benchmarks.diagnosis [--runs DIR] [--json FILE] [--stored] [NAME ...]
 
@@ -24,11 +25,12 @@ from typing import Any
 
 from benchmarks.diagnosis.cases import ROOT, Case, Live, all_cases
 from benchmarks.report import options, report
-from sparring.diagnosis import Diagnosis, diagnose
+from sparring.diagnosis.diagnose import Diagnosis
 from sparring.diagnosis.proposal import overrides
+from sparring.diagnosis.reading import diagnose_run
 from sparring.findings import Finding, Severity
-from sparring.tracking import RunFolder
-from sparring.tracking.stored import read_metrics
+from sparring.run_folders import RunFolder
+from sparring.run_folders.stored import read_metrics
 
 SMOKE = ("blind/mistyped_rate", "healthy/number_guess")
 SMOKE_OVERRIDES = (
@@ -41,25 +43,25 @@ SMOKE_OVERRIDES = (
     "evaluation.allow_zero_baseline=true",
 )
 WARM = "warm"
-"""As `model.name`: a model that imitates the log of the recipe beside it, trained once."""
+"""As `model.name`: a model that imitates the log of the recipe in the same folder, trained once."""
 MOST_SECONDS = 600.0
-"""Until a run that is diagnosed while it trains has the step that is waited for."""
+"""The time limit for the expected step of a run that is diagnosed while it trains."""
 SECONDS_TO_END = 20.0
-"""For a process that was asked to end; then it is killed."""
+"""The time that a process has to end by itself before it is killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What was said of a case, and of the run that took the change."""
+    """The diagnosis of a case, and that of the run with the change."""
 
     case: Case
     found: Diagnosis
     after: Diagnosis | None
-    """None of healthy runs, and where nothing was named."""
+    """None for healthy runs, and where nothing was named."""
 
     @property
     def first(self) -> Finding | None:
-        """What a person would act on; of a case that shows what is only a note, that note."""
+        """The finding that a person would act on; for a case whose symptom is only a note, that note."""
         named = next((one for one in self.found.findings if one.rule in self.case.shows), None)
         if named is not None and named.severity is Severity.NOTE and self.found.first is None:
             return named
@@ -72,7 +74,7 @@ class Measured:
 
     @property
     def is_right_change(self) -> bool:
-        """Whether it sets what a right change sets; words alone where code must be mended."""
+        """Whether the change sets what a right change sets; if code must be fixed, whether it is in words alone."""
         if not self.is_named or self.first is None:
             return False
         return bool(set(self.first.settings) & self.case.changes) if self.case.changes else not self.first.settings
@@ -80,9 +82,12 @@ class Measured:
     @property
     def is_gone(self) -> bool:
         """Whether the symptom is not found any more after the change."""
-        return self.after is not None and self.first is not None and self.first.rule not in {
-            one.rule for one in (*self.after.findings, *(silent.finding for silent in self.after.silenced))
-        }  # fmt: skip
+        return (
+            self.after is not None
+            and self.first is not None
+            and self.first.rule
+            not in {one.rule for one in (*self.after.findings, *(silent.finding for silent in self.after.silenced))}
+        )
 
     @property
     def errors(self) -> list[Finding]:
@@ -104,7 +109,8 @@ def sparring(*arguments: str) -> None:
 
 
 def warm_model(case: Case, runs: Path) -> list[str]:
-    """The override that names the warm-started model of a case's folder, made where it is not there; none without one."""
+    """Return the override that names the warm-started model of a case's folder, which is trained if it is missing;
+    empty for a folder without one."""
     recipe = case.recipe.parent / "warm.toml"
     if not recipe.is_file():
         return []
@@ -119,7 +125,7 @@ def warm_model(case: Case, runs: Path) -> list[str]:
 
 
 def trained(case: Case, runs: Path) -> Path:
-    """The run of a case, trained unless it is there."""
+    """Return the run of a case; train it if it is missing."""
     run = runs / case.run_name
     if not RunFolder.is_run(run):
         parent = None if case.warm_from is None else trained(case.warm_from, runs)
@@ -133,17 +139,23 @@ def trained(case: Case, runs: Path) -> Path:
 
 
 def training(case: Case, runs: Path) -> list[str]:
-    """The command that trains a case."""
+    """Return the command that trains a case."""
     return [
-        "train", str(case.recipe), "--no-check", "--no-supervise", f"run.runs_dir={runs}", f"run.name={case.run_name}",
-        *warm_model(case, runs), *case.overrides,
-    ]  # fmt: skip
+        "train",
+        str(case.recipe),
+        "--no-check",
+        "--no-supervise",
+        f"run.runs_dir={runs}",
+        f"run.name={case.run_name}",
+        *warm_model(case, runs),
+        *case.overrides,
+    ]
 
 
 def found_live(case: Case, live: Live, runs: Path) -> Diagnosis:
-    """What is said of a run while its process is there; then that is ended. A run of that name from before is deleted.
+    """Diagnose a run while its process is alive, then end the process. An earlier run of that name is deleted.
 
-    Raises SystemExit when the process is over, or late, before the step that is waited for.
+    Raises SystemExit if the process ends, or the time is up, before the expected step.
     """
     run = runs / case.run_name
     shutil.rmtree(run, ignore_errors=True)
@@ -153,7 +165,7 @@ def found_live(case: Case, live: Live, runs: Path) -> Diagnosis:
     try:
         wait_for_step(run, live.after_step, process)
         time.sleep(live.seconds)
-        return diagnose(run)
+        return diagnose_run(run)
     finally:
         end(process)
 
@@ -169,12 +181,13 @@ def end(process: subprocess.Popen[bytes], *, seconds: float = SECONDS_TO_END) ->
 
 
 def wait_for_step(run: Path, step: int, process: subprocess.Popen[bytes], *, seconds: float = MOST_SECONDS) -> None:
-    """Until the step is in `metrics.jsonl`. Raises SystemExit when the process is over before, or `seconds` have passed."""
+    """Wait until the step is in `metrics.jsonl`. Raises SystemExit if the process ends before, or `seconds` have
+    passed."""
     metrics, late = run / "metrics.jsonl", time.monotonic() + seconds
     while not (metrics.is_file() and max(read_metrics(metrics)[0], default=-1) >= step):
         if process.poll() is not None:
             raise SystemExit(
-                f"{run} ended with exit code {process.returncode} before step {step}; see what it said above."
+                f"{run} ended with exit code {process.returncode} before step {step}; see its output above."
             )
         if time.monotonic() > late:
             raise SystemExit(f"{run} had no step {step} after {seconds:g} seconds; name an earlier one in case.toml.")
@@ -182,20 +195,26 @@ def wait_for_step(run: Path, step: int, process: subprocess.Popen[bytes], *, sec
 
 
 def branched(case: Case, run: Path, first: Finding) -> Path:
-    """The run with the proposed change, or with what mends the code, trained unless it is there."""
+    """Return the run with the proposed change, or with the settings that fix the code; train it if it is missing."""
     child = run.with_name(f"{run.name}-changed")
     if RunFolder.is_run(child):
         _refuse_unfinished(child)
         return child
     print(f"branching {case.name}: {first.rule}", file=sys.stderr, flush=True)
-    changes = overrides(first.settings) or list(case.mend)
+    changes = overrides(first.settings) or list(case.fix)
     last = RunFolder(run).status()["step"]
     start = last if case.branch_from is None else case.branch_from
     origin = [] if case.branch_from is None else ["--from", str(case.branch_from)]
     sparring(
-        "runs", "branch", str(run), *origin, "--name", child.name, *changes,
+        "runs",
+        "branch",
+        str(run),
+        *origin,
+        "--name",
+        child.name,
+        *changes,
         f"schedule.max_steps={max(last, start + case.more_steps)}",
-    )  # fmt: skip
+    )
     return child
 
 
@@ -207,19 +226,19 @@ def _refuse_unfinished(run: Path) -> None:
 
 def measured(case: Case, runs: Path, *, stored: bool) -> Measured:
     run = runs / case.run_name
-    found = diagnose(trained(case, runs)) if case.live is None else found_live(case, case.live, runs)
+    found = diagnose_run(trained(case, runs)) if case.live is None else found_live(case, case.live, runs)
     one = Measured(case=case, found=found, after=None)
     first = one.first
-    if not one.is_named or first is None or not (first.settings or case.mend):
+    if not one.is_named or first is None or not (first.settings or case.fix):
         return one
     if stored and not RunFolder.is_run(run.with_name(f"{run.name}-changed")):
         return one
-    return Measured(case=case, found=found, after=diagnose(branched(case, run, first)))
+    return Measured(case=case, found=found, after=diagnose_run(branched(case, run, first)))
 
 
 def planted_row(one: Measured) -> dict[str, Any]:
     first = one.first
-    judged = next((two for two in one.after.findings if two.rule == "change.judged"), None) if one.after else None
+    verdict = next((two for two in one.after.findings if two.rule == "change.judged"), None) if one.after else None
     return {
         "case": one.case.name,
         "named": "nothing" if first is None else f"{first.severity.value} {first.rule}",
@@ -227,7 +246,7 @@ def planted_row(one: Measured) -> dict[str, Any]:
         "change": "" if first is None else " ".join(overrides(first.settings)) or "in words",
         "right change": one.is_right_change,
         "symptom gone": one.is_gone if one.after is not None else "not tried",
-        "judged": "" if judged is None else str(judged.evidence["verdict"]),
+        "judged": "" if verdict is None else str(verdict.evidence["verdict"]),
         "also": ", ".join(two.rule for two in one.found.findings if two is not first),
     }
 
@@ -294,10 +313,14 @@ def main() -> int:
     figures = figures_of(planted, healthy)
     sides = {one.case.name: one.found.step or 0 for one in everything}
     return report(
-        "diagnosis", [*map(planted_row, planted), *map(healthy_row, healthy)], figures=figures,
+        "diagnosis",
+        [*map(planted_row, planted), *map(healthy_row, healthy)],
+        figures=figures,
         targets={key: target for key, target in TARGETS.items() if key in figures},
-        path=arguments.json, smoke=arguments.smoke, sides=sides,
-    )  # fmt: skip
+        path=arguments.json,
+        smoke=arguments.smoke,
+        sides=sides,
+    )
 
 
 if __name__ == "__main__":

@@ -12,17 +12,17 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 STEPS = 25
-"""How long a branched run trains, unless a case says otherwise."""
+"""How long a branched run trains, unless a case sets another number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """When a run is diagnosed that is still under way."""
+    """When to diagnose a run that is still training."""
 
     after_step: int
-    """The step that is to be in `metrics.jsonl`."""
+    """The step that must be in `metrics.jsonl`."""
     seconds: float
-    """From then on."""
+    """The time to wait after that step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,17 +34,17 @@ class Case:
     recipe: Path
     overrides: tuple[str, ...] = ()
     shows: frozenset[str] = frozenset()
-    """Names that are right; empty of a healthy run."""
+    """The right names; empty for a healthy run."""
     like: str | None = None
-    """What a healthy run looks like."""
+    """The symptom that a healthy run resembles."""
     changes: frozenset[str] = frozenset()
-    """Settings of which a right first change sets one; empty where code must be mended."""
-    mend: tuple[str, ...] = ()
-    """What mends the code, as settings."""
+    """Settings of which a right first change sets one; empty where code must be fixed."""
+    fix: tuple[str, ...] = ()
+    """Settings that fix the code; `mend` in case.toml."""
     more_steps: int = STEPS
     branch_from: int | None = None
     live: Live | None = None
-    """None of a run that is diagnosed when it is over."""
+    """None for a run that is diagnosed after its end."""
     warm_from: Case | None = None
     """The first seed of the same recipe, whose warm start it shares."""
 
@@ -58,7 +58,7 @@ class Case:
 
 
 def all_cases() -> list[Case]:
-    """In the order in which they are trained."""
+    """Return all cases in the order in which they are trained."""
     own = HERE / "own"
     tables = tomllib.loads((own / "cases.toml").read_text("utf-8"))
     blind = sorted((HERE / "blind").glob("*/case.toml"))
@@ -70,26 +70,34 @@ def all_cases() -> list[Case]:
 
 
 def _healthy() -> Iterator[Case]:
-    """Of other recipes, by a path from the root; those of the benchmark of hacks among them."""
+    """Yield runs of other recipes, by a path from the root, including those of the benchmark of hacks."""
     for file in (HERE / "healthy.toml", ROOT / "benchmarks" / "hacks" / "healthy" / "runs.toml"):
         for name, table in _read(file).items():
             first: Case | None = None
             for seed in table.get("seeds", [None]):
                 case = Case(
-                    name=f"healthy/{name}" + ("" if seed is None else f"-seed-{seed}"), recipe=ROOT / table["recipe"],
-                    overrides=(*table.get("overrides", ()), *([] if seed is None else [f"run.seed={seed}"])), warm_from=first,
-                )  # fmt: skip
+                    name=f"healthy/{name}" + ("" if seed is None else f"-seed-{seed}"),
+                    recipe=ROOT / table["recipe"],
+                    overrides=(*table.get("overrides", ()), *([] if seed is None else [f"run.seed={seed}"])),
+                    warm_from=first,
+                )
                 first = first or case
                 yield case
 
 
 def _case(name: str, recipe: Path, table: Mapping[str, Any]) -> Case:
     return Case(
-        name=name, recipe=recipe, overrides=tuple(table.get("overrides", ())), shows=frozenset(table.get("shows", ())),
-        like=table.get("like"), changes=frozenset(table.get("changes", ())), mend=tuple(table.get("mend", ())),
-        more_steps=table.get("more_steps", STEPS), branch_from=table.get("from"),
+        name=name,
+        recipe=recipe,
+        overrides=tuple(table.get("overrides", ())),
+        shows=frozenset(table.get("shows", ())),
+        like=table.get("like"),
+        changes=frozenset(table.get("changes", ())),
+        fix=tuple(table.get("mend", ())),
+        more_steps=table.get("more_steps", STEPS),
+        branch_from=table.get("from"),
         live=Live(**table["live"]) if "live" in table else None,
-    )  # fmt: skip
+    )
 
 
 def _read(path: Path) -> dict[str, Any]:

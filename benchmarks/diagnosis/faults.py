@@ -18,9 +18,14 @@ RECIPES: Mapping[str, Path] = {
     for name in ("tagged_answer", "partial_credit", "number_guess", "bounded_shaping")
 }
 COMMON = (
-    "schedule.max_steps=14", "schedule.val_every=7", "schedule.save_every=0", "evaluation.val_num_tasks=24",
-    "batch.global_batch_size=6", "batch.group_size=6", "evaluation.allow_zero_baseline=true",
-)  # fmt: skip
+    "schedule.max_steps=14",
+    "schedule.val_every=7",
+    "schedule.save_every=0",
+    "evaluation.val_num_tasks=24",
+    "batch.global_batch_size=6",
+    "batch.group_size=6",
+    "evaluation.allow_zero_baseline=true",
+)
 """Of every run: small enough for less than a minute on one core."""
 RATE = 5e-4
 """The learning rate of the four recipes."""
@@ -79,10 +84,15 @@ def _reward(name: str, *more: str) -> list[str]:
 
 PAYS_WRONG = frozenset(
     {
-        "reward.paid_for_wrong", "reward.rises_alone", "stall.validation_flat", "reward.disagrees", "reward.inverted",
-        "answers.length_drift", "reward.component_takes_over",
+        "reward.paid_for_wrong",
+        "reward.rises_alone",
+        "stall.validation_flat",
+        "reward.disagrees",
+        "reward.inverted",
+        "answers.length_drift",
+        "reward.component_takes_over",
     }
-)  # fmt: skip
+)
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
@@ -205,11 +215,15 @@ def cells() -> list[Cell]:
         by_kind.append(
             [
                 Cell(
-                    name=f"{fault.kind}-{severity}-{recipe}", fault=fault, severity=severity, recipe=recipe,
-                    half="held_back" if place % 2 else "tuning", planted=fault.severities[severity],
+                    name=f"{fault.kind}-{severity}-{recipe}",
+                    fault=fault,
+                    severity=severity,
+                    recipe=recipe,
+                    half="held_back" if place % 2 else "tuning",
+                    planted=fault.severities[severity],
                 )
                 for place, (severity, recipe) in enumerate(places)
             ]
-        )  # fmt: skip
+        )
     longest = max(map(len, by_kind))
     return [kind[place] for place in range(longest) for kind in by_kind if place < len(kind)]

@@ -1,8 +1,7 @@
-"""Cells beside the two halves: more to tune with, and fresh splits, each with other severities and other seeds.
+"""Cells in addition to the two halves: more to tune with, and fresh splits, each with other severities and other seeds.
 
-A fresh split measures rules that were frozen before any of its cells was trained; what it shows may lead to a change of a rule,
-and then the next one measures that.
-"""
+A fresh split measures rules that were frozen before any of its cells was trained; what it shows may lead to a change of
+a rule, and then the next one measures that."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ TUNING: Mapping[str, Mapping[str, Sequence[str]]] = {
     "temperature": {"0.2": ["sampling.temperature=0.2"], "1.6": ["sampling.temperature=1.6"]},
     "contradicts": {"20": _reward("contradicts_20")},
     HEALTHY: {f"seed-{seed}": [f"run.seed={seed}"] for seed in (11, 12, 13, 14)},
-}  # fmt: skip
+}
 """Overrides by kind and name of the severity, as in `FRESH`."""
 FRESH: Mapping[str, Mapping[str, Sequence[str]]] = {
     "rate_high": {"x50": _rate(50), "x300": _rate(300)},
@@ -202,8 +201,12 @@ def _drawn(split: Split, earlier: Sequence[Cell]) -> list[Cell]:
     drawn = [kind[place] for place in range(split.healthy) for kind in by_kind if place < len(kind)]
     return [
         Cell(
-            name=f"{split.name}-{fault.kind}-{severity}-{recipe}", fault=fault, severity=severity, recipe=recipe,
-            half=split.name, planted=(*split.severities[fault.kind][severity], f"run.seed={split.first_run_seed + place}"),
+            name=f"{split.name}-{fault.kind}-{severity}-{recipe}",
+            fault=fault,
+            severity=severity,
+            recipe=recipe,
+            half=split.name,
+            planted=(*split.severities[fault.kind][severity], f"run.seed={split.first_run_seed + place}"),
         )
         for place, (fault, severity, recipe) in enumerate(drawn)
-    ]  # fmt: skip
+    ]

@@ -3,11 +3,11 @@
     python -m benchmarks.diagnosis.generator --runs DIR [--half tuning|held_back|fresh|second] [--branches] [--json FILE]
         [--stored] [--smoke] [NAME ...]
 
-Rules are tuned on the tuning half alone (the default); figures are those of the held-back half, which `faults.py` drew, and
-of the fresh splits of `fresh.py`. --branches executes what is proposed about each broken run that was named rightly, and asks
-whether the symptom is gone. A run that is whole is not trained again, so that it goes on where it stopped; --stored diagnoses
-what is there and trains nothing. --smoke trains two short runs of one recipe and the branch of the broken one.
-"""
+Rules are tuned on the tuning half alone (the default); figures are those of the held-back half, which `faults.py` drew,
+and of the fresh splits of `fresh.py`. --branches executes what is proposed about each broken run that was named
+rightly, and asks whether the symptom is gone. A run that is whole is not trained again, so that it goes on where it
+stopped; --stored diagnoses what is there and trains nothing. --smoke trains two short runs of one recipe and the branch
+of the broken one."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ from benchmarks.diagnosis.faults import Cell, cells
 from benchmarks.diagnosis.fresh import more_cells
 from benchmarks.diagnosis.training import BRANCH, branched, is_whole, trained, warm_model
 from benchmarks.report import options, report
-from sparring.diagnosis import Diagnosis, diagnose
+from sparring.diagnosis.diagnose import Diagnosis
 from sparring.diagnosis.proposal import overrides
+from sparring.diagnosis.reading import diagnose_run
 from sparring.evaluation.statistics import mean_interval
-from sparring.tracking import RunFolder
-from sparring.tracking.stored import read_metrics
+from sparring.run_folders import RunFolder
+from sparring.run_folders.stored import read_metrics
 
 HALVES = ("tuning", "held_back", "fresh", "second", "third")
 SMOKE = ("rate_high-x100-number_guess", "healthy-seed-1-number_guess")
@@ -40,11 +41,11 @@ SIDES = ("right first change", "branches", "healthy runs")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
-    """How the run that took the proposed change has ended."""
+    """The result of the run with the proposed change."""
 
     after: Diagnosis
     is_trained: bool
-    """Whether it went to its end."""
+    """Whether the run trained to its end."""
     scores: tuple[float, float]
     """Of the last validation: the parent's, and its own."""
     num_tasks: int
@@ -64,7 +65,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What was said of a run, and whether that was right."""
+    """The diagnosis of a run, and whether it was right."""
 
     cell: Cell
     found: Diagnosis
@@ -77,8 +78,8 @@ class Outcome:
 
     @property
     def is_right(self) -> bool:
-        """Of a healthy run: nothing is to be changed. Of a broken one: the first change sets a right key in the right direction,
-        or is in words and by a right rule."""
+        """Of a healthy run: nothing is to be changed. Of a broken one: the first change sets a right key in the right
+        direction, or is in words and by a right rule."""
         first, fault = self.found.first, self.cell.fault
         if not self.cell.is_broken:
             return first is None
@@ -115,7 +116,8 @@ def _rate_of(cell: Cell) -> float | None:
 
 
 def with_branch(one: Outcome, runs: Path, more: Sequence[str] = (), *, stored: bool = False) -> Outcome:
-    """The same with its branch, which is trained unless it is whole. As it is where nothing, or not the fault, was named."""
+    """The same with its branch, which is trained unless it is whole. As it is where nothing, or not the fault, was
+    named."""
     first = one.found.first
     is_there = is_whole(runs / f"{one.cell.name}{BRANCH}")
     if first is None or not one.cell.is_broken or not one.is_right or (stored and not is_there):
@@ -128,10 +130,11 @@ def branch_of(cell: Cell, runs: Path) -> Branch:
     child = runs / f"{cell.name}{BRANCH}"
     ends = [_last_validation(run) for run in (runs / cell.name, child)]
     return Branch(
-        after=diagnose(child), is_trained=RunFolder(child).status()["status"] != "failed",
+        after=diagnose_run(child),
+        is_trained=RunFolder(child).status()["status"] != "failed",
         scores=(ends[0]["val/score/mean"], ends[1].get("val/score/mean", 0.0)),
         num_tasks=int(ends[0]["val/reward/num_prompts"]),
-    )  # fmt: skip
+    )
 
 
 def _last_validation(run: Path) -> dict[str, float]:
@@ -147,24 +150,30 @@ def figures_of(outcomes: Sequence[Outcome]) -> dict[str, float]:
         right = sum(one.is_right for one in broken)
         shown = mean_interval([float(one.is_right) for one in broken])
         figures |= {
-            "broken runs": len(broken), "kinds": len({one.cell.fault.kind for one in broken}),
-            "recipes": len({one.cell.recipe for one in broken}), "right first change": right / len(broken),
-            "at least": shown.low, "at most": shown.high,
+            "broken runs": len(broken),
+            "kinds": len({one.cell.fault.kind for one in broken}),
+            "recipes": len({one.cell.recipe for one in broken}),
+            "right first change": right / len(broken),
+            "at least": shown.low,
+            "at most": shown.high,
             "nothing to change on a broken run": sum(one.found.first is None for one in broken),
-        }  # fmt: skip
+        }
     tried = [one for one in broken if one.branch is not None]
     if tried:
         gone = sum(one.is_gone for one in tried)
         shown = mean_interval([float(one.is_gone) for one in tried])
         figures |= {
-            "branches": len(tried), "symptom gone": gone / len(tried), "gone at least": shown.low,
+            "branches": len(tried),
+            "symptom gone": gone / len(tried),
+            "gone at least": shown.low,
             "gone at most": shown.high,
             "score lower at all": sum(one.branch.scores[1] < one.branch.scores[0] for one in tried if one.branch),
-        }  # fmt: skip
+        }
     if healthy:
         figures |= {
-            "healthy runs": len(healthy), "nothing to change on a healthy run": sum(one.is_right for one in healthy),
-        }  # fmt: skip
+            "healthy runs": len(healthy),
+            "nothing to change on a healthy run": sum(one.is_right for one in healthy),
+        }
     return figures
 
 
@@ -175,7 +184,7 @@ def main() -> int:
     parser.add_argument("--half", choices=HALVES, default="tuning")
     parser.add_argument("--stored", action="store_true", help="only what is in --runs already")
     parser.add_argument("--branches", action="store_true", help="execute what is proposed, and ask again")
-    parser.add_argument("--train-only", action="store_true", help="train, and say nothing of the runs")
+    parser.add_argument("--train-only", action="store_true", help="train, and do not diagnose the runs")
     arguments = parser.parse_args()
     if arguments.smoke:
         chosen = [one for one in cells() if one.name in SMOKE]
@@ -196,23 +205,28 @@ def main() -> int:
         folders = {one.name: trained(one, runs, more) for one in chosen}
         if arguments.train_only:
             return 0
-        outcomes = [Outcome(cell=one, found=diagnose(folders[one.name])) for one in chosen]
+        outcomes = [Outcome(cell=one, found=diagnose_run(folders[one.name])) for one in chosen]
         if arguments.branches or arguments.smoke:
             outcomes = [with_branch(one, runs, more, stored=arguments.stored) for one in outcomes]
     figures = figures_of(outcomes)
     missed = Counter(one.cell.fault.kind for one in outcomes if not one.is_right)
     print("missed by kind:", dict(missed))
     targets = {
-        "right first change": {"at_least": 0.8}, "nothing to change on a broken run": {"at_most": 0.0},
+        "right first change": {"at_least": 0.8},
+        "nothing to change on a broken run": {"at_most": 0.0},
         "nothing to change on a healthy run": {"at_least": figures.get("healthy runs", 0.0)},
         "symptom gone": {"at_least": 0.8},
-    }  # fmt: skip
+    }
     sides = {name: figures[name] for name in SIDES if name in figures or arguments.smoke}
     return report(
-        "generated faults", [one.row() for one in outcomes], figures=figures,
+        "generated faults",
+        [one.row() for one in outcomes],
+        figures=figures,
         targets={key: value for key, value in targets.items() if key in figures},
-        path=arguments.json, smoke=arguments.smoke, sides=sides,
-    )  # fmt: skip
+        path=arguments.json,
+        smoke=arguments.smoke,
+        sides=sides,
+    )
 
 
 if __name__ == "__main__":

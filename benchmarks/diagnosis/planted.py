@@ -1,6 +1,6 @@
 """Faults that are planted around the environment, reward and scorer of a recipe, whichever it is, by name.
 
-A name says the fault and how much of it: `ToolsRaise_60` is the recipe's environment with tools that raise in six of ten calls,
+A name states the fault and its amount: `ToolsRaise_60` is the recipe's environment with tools that raise in six of ten calls,
 `labels_wrong_50` its reward with a wrong reference answer for half of the tasks. The recipe's folder is on the path, and its
 `environment.py` is what is wrapped. What an episode gets follows from its task or from a seeded generator.
 """
@@ -17,14 +17,14 @@ from typing import Any
 from sparring.environments import Environment
 from sparring.types import Json, Reward, Task, Trajectory
 
-Judge = Callable[[Trajectory], float]
+Grader = Callable[[Trajectory], float]
 
 LABELS = ("answer", "number")
 """Fields of tasks that hold the reference answer."""
 
 
 def __getattr__(name: str) -> Any:
-    """What a recipe names: a reward or a scorer `fault_PERCENT`, or an environment `Fault_PERCENT`."""
+    """Return what a recipe names: a reward or a scorer `fault_PERCENT`, or an environment `Fault_PERCENT`."""
     fault, _, percent = name.rpartition("_")
     makers = REWARDS if fault in REWARDS else ENVIRONMENTS
     if fault not in makers or not percent.isdigit():
@@ -41,7 +41,7 @@ def _paid(given: float | Reward) -> float:
 
 
 def _is_hit(task: Task, share: float) -> bool:
-    """The same for every episode of a task."""
+    """Return whether the fault applies to a task; the same for all its episodes."""
     return random.Random(f"planted-{task.id}").random() < share
 
 
@@ -52,7 +52,7 @@ def _relabelled(trajectory: Trajectory) -> Trajectory:
 
 
 def _other(label: Json, seed: str) -> Json:
-    """Another answer of the same kind: a letter, a number, or a record of them."""
+    """Return another answer of the same kind: a letter, a number, or a record of them."""
     rng = random.Random(seed)
     if isinstance(label, Mapping):
         return {name: _other(value, f"{seed}-{name}") for name, value in label.items()}
@@ -63,8 +63,8 @@ def _other(label: Json, seed: str) -> Json:
     return rng.choice([key for key in "abcdefghijklmnop" if key != label])
 
 
-def labels_wrong(share: float) -> Judge:
-    """The reward, with a wrong reference answer for a share of the tasks."""
+def labels_wrong(share: float) -> Grader:
+    """Return the reward with a wrong reference answer for a share of the tasks."""
 
     def reward(trajectory: Trajectory) -> float:
         is_wrong = _is_hit(trajectory.task, share)
@@ -73,14 +73,14 @@ def labels_wrong(share: float) -> Judge:
     return reward
 
 
-def labels_wrong_scorer(share: float) -> Judge:
-    """A scorer that reads the same wrong answers."""
+def labels_wrong_scorer(share: float) -> Grader:
+    """Return a scorer that reads the same wrong answers."""
     reward = labels_wrong(share)
     return lambda trajectory: min(1.0, max(0.0, reward(trajectory)))
 
 
-def contradicts(share: float) -> Judge:
-    """The reward; for a share of the tasks being right is what is not paid, and anything else is."""
+def contradicts(share: float) -> Grader:
+    """Return the reward, inverted for a share of the tasks: anything but the right answer is paid."""
 
     def reward(trajectory: Trajectory) -> float:
         paid = _paid(_own().reward(trajectory))
@@ -89,35 +89,35 @@ def contradicts(share: float) -> Judge:
     return reward
 
 
-def constant(value: float) -> Judge:
-    """The same for every episode."""
+def constant(value: float) -> Grader:
+    """Return a reward that is the same for every episode."""
     return lambda trajectory: value
 
 
-def never_reads(share: float) -> Judge:
-    """Looks for a form of answer that the prompt does not ask for."""
+def never_reads(share: float) -> Grader:
+    """Return a reward for a form of answer that the prompt does not ask for."""
 
     def reward(trajectory: Trajectory) -> float:
-        said = str(trajectory.messages[-1].get("content"))
-        return _paid(_own().reward(trajectory)) if said.startswith("Final answer:") else 0.0
+        text = str(trajectory.messages[-1].get("content"))
+        return _paid(_own().reward(trajectory)) if text.startswith("Final answer:") else 0.0
 
     return reward
 
 
-def pays_any(share: float) -> Judge:
-    """Pays for ending with a message without a call, whatever it says."""
+def pays_any(share: float) -> Grader:
+    """Return a reward for any last message without a call."""
     return lambda trajectory: float(
         trajectory.messages[-1]["role"] == "assistant" and not trajectory.messages[-1].get("tool_calls")
     )
 
 
-def pays_length(share: float) -> Judge:
-    """Pays for many sampled tokens beside being right, far more than for that."""
+def pays_length(share: float) -> Grader:
+    """Return a reward for many sampled tokens, which pays far less for being right."""
     return lambda trajectory: 0.1 * _paid(_own().reward(trajectory)) + min(1.0, trajectory.num_sampled_tokens / 100)
 
 
-def pays_calls(share: float) -> Judge:
-    """Pays for calls of tools beside being right, far more than for that."""
+def pays_calls(share: float) -> Grader:
+    """Return a reward for tool calls, which pays far less for being right."""
 
     def reward(trajectory: Trajectory) -> float:
         calls = sum(one["role"] == "tool" for one in trajectory.messages)
@@ -126,13 +126,13 @@ def pays_calls(share: float) -> Judge:
     return reward
 
 
-def pays_short(share: float) -> Judge:
-    """Pays for few sampled tokens beside being right, far more than for that."""
+def pays_short(share: float) -> Grader:
+    """Return a reward for few sampled tokens, which pays far less for being right."""
     return lambda trajectory: 0.1 * _paid(_own().reward(trajectory)) + max(0.0, 1 - trajectory.num_sampled_tokens / 50)
 
 
-def noise(share: float) -> Judge:
-    """The reward, or for a share of the episodes one that is drawn at random."""
+def noise(share: float) -> Grader:
+    """Return the reward, replaced by a random one for a share of the episodes."""
 
     def reward(trajectory: Trajectory) -> float:
         rng = random.Random(f"noise-{trajectory.id}")
@@ -143,13 +143,13 @@ def noise(share: float) -> Judge:
 
 
 def _environment() -> type[Environment]:
-    """The class of the recipe's environment; of several imported ones the one of its tools."""
+    """Return the class of the recipe's environment; of several imported ones the one with its tools."""
     found = [one for one in vars(_own()).values() if isinstance(one, type) and issubclass(one, Environment)]
     return next(one for one in found if one is not Environment)
 
 
 def tools_raise(share: float) -> type[Environment]:
-    """The environment, of which a share of the calls raises."""
+    """Return the environment with a share of calls that raise."""
 
     class ToolsRaise(_environment()):
         async def call_tool(self, name: str, arguments: Mapping[str, Json]) -> Json:
@@ -161,7 +161,7 @@ def tools_raise(share: float) -> type[Environment]:
 
 
 def is_lost(share: float) -> type[Environment]:
-    """The environment, of which a share of the episodes cannot be prepared."""
+    """Return the environment with a share of episodes whose reset raises."""
 
     class IsLost(_environment()):
         def reset(self, task: Task) -> Any:
@@ -172,11 +172,19 @@ def is_lost(share: float) -> type[Environment]:
     return IsLost
 
 
-REWARDS: Mapping[str, Callable[[float], Judge]] = {
+REWARDS: Mapping[str, Callable[[float], Grader]] = {
     one.__name__: one
     for one in (
-        labels_wrong, labels_wrong_scorer, contradicts, constant, never_reads, pays_any, pays_length, pays_calls, pays_short,
+        labels_wrong,
+        labels_wrong_scorer,
+        contradicts,
+        constant,
+        never_reads,
+        pays_any,
+        pays_length,
+        pays_calls,
+        pays_short,
         noise,
     )
-}  # fmt: skip
+}
 ENVIRONMENTS: Mapping[str, Callable[[float], type[Environment]]] = {"ToolsRaise": tools_raise, "IsLost": is_lost}

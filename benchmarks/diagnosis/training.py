@@ -15,10 +15,10 @@ import tomli_w
 
 from benchmarks.diagnosis.__main__ import command, environment
 from benchmarks.diagnosis.faults import RECIPES, Cell
-from sparring.branch import checkpoint_steps
 from sparring.diagnosis.proposal import overrides
 from sparring.findings import Finding
-from sparring.tracking import RunFolder
+from sparring.reproduce.branch import checkpoint_steps
+from sparring.run_folders import RunFolder
 
 WHOLE = ("completed", "stopped", "failed")
 """How a run stands that need not be trained again. One whose loss is no number any more fails, and is diagnosed as it stands."""
@@ -39,9 +39,13 @@ def sparring(recipe: str, *arguments: str) -> int:
     """Run a command with the recipe's folder on the path, and give its exit code."""
     path = os.pathsep.join([str(RECIPES[recipe]), environment()["PYTHONPATH"]])
     return subprocess.run(
-        command(*arguments), check=False, env={**environment(), "PYTHONPATH": path}, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, timeout=MOST_SECONDS,
-    ).returncode  # fmt: skip
+        command(*arguments),
+        check=False,
+        env={**environment(), "PYTHONPATH": path},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=MOST_SECONDS,
+    ).returncode
 
 
 def is_whole(run: Path) -> bool:
@@ -56,9 +60,18 @@ def warm_model(recipe: str, runs: Path, more: Sequence[str] = ()) -> Path:
         if not is_whole(run):
             shutil.rmtree(run, ignore_errors=True)
             _must(
-                recipe, "train", str(RECIPES[recipe]), "--no-check", "--no-supervise", f"run.runs_dir={runs}",
-                f"run.name={run.name}", "schedule.max_steps=0", "schedule.val_every=0", "evaluation.val_num_tasks=8", *more,
-            )  # fmt: skip
+                recipe,
+                "train",
+                str(RECIPES[recipe]),
+                "--no-check",
+                "--no-supervise",
+                f"run.runs_dir={runs}",
+                f"run.name={run.name}",
+                "schedule.max_steps=0",
+                "schedule.val_every=0",
+                "evaluation.val_num_tasks=8",
+                *more,
+            )
         shutil.rmtree(model, ignore_errors=True)
         _must(recipe, "export", str(run), str(model), "--merge")
     return model
@@ -136,9 +149,16 @@ def _train(cell: Cell, run: Path, model: Path, settings: Sequence[str]) -> None:
     shutil.rmtree(run, ignore_errors=True)
     print(f"training {run.name}", file=sys.stderr, flush=True)
     code = sparring(
-        cell.recipe, "train", str(file), "--no-check", "--no-supervise", f"run.runs_dir={run.parent}",
-        f"run.name={run.name}", f"model.name={model}", *settings,
-    )  # fmt: skip
+        cell.recipe,
+        "train",
+        str(file),
+        "--no-check",
+        "--no-supervise",
+        f"run.runs_dir={run.parent}",
+        f"run.name={run.name}",
+        f"model.name={model}",
+        *settings,
+    )
     _refuse_broken_off(run, code)
 
 
@@ -147,9 +167,17 @@ def _train_from(cell: Cell, run: Path, child: Path, step: int, changes: Sequence
     print(f"branching {run.name}: {' '.join(changes)}", file=sys.stderr, flush=True)
     last = RunFolder(run).status()["step"]
     code = sparring(
-        cell.recipe, "runs", "branch", str(run), "--from", str(step), "--name", child.name, *changes,
+        cell.recipe,
+        "runs",
+        "branch",
+        str(run),
+        "--from",
+        str(step),
+        "--name",
+        child.name,
+        *changes,
         f"schedule.max_steps={step + last}",
-    )  # fmt: skip
+    )
     _refuse_broken_off(child, code)
 
 

@@ -1,10 +1,10 @@
-"""What failures cost a training: lost and hanging episodes in throughput, a killed trainer in time that counts.
+"""Measures what failures cost a training: lost and hanging episodes in throughput, a killed trainer in time that
+counts.
 
-A recipe whose episodes take the time of a slow world is trained by the command, in a process of its own. First in pairs, play
-ahead of learning: without faults, and with a tenth of all episodes failing and one that never returns. Then synchronous
-steps of ten seconds and more, with a kill -9 of the trainer at the end of a step, before anything of it is saved; the
-command's own supervisor resumes it.
-"""
+A recipe whose episodes take the time of a slow environment is trained by the command, in a process of its own. First in
+pairs, with rollouts ahead of learning: without faults, and with a tenth of all episodes failing and one that never
+returns. Then synchronous steps of ten seconds and more, with a kill -9 of the trainer at the end of a step, before
+anything of it is saved; the command's own supervisor resumes it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TARGETS = {
 
 
 def train(folder: Path, name: str, *overrides: str, faults: str = "") -> dict[str, float]:
-    """One run by the command: what came of its episodes, and the seconds of its steps."""
+    """Train one run with the command; return the outcomes of its episodes, and the seconds of its steps."""
     environment = {**os.environ, "SPARRING_FAULTS": faults, "SPARRING_FAULTS_LOG": str(folder / f"{name}.faults")}
     command = [
         sys.executable,
@@ -91,9 +91,13 @@ def main() -> int:
         ]
         # After the warm-up of the first step, in the middle: when step 16 of 31 is over, and nothing of it is written.
         killed = train(
-            folder, "killed", "rollout.max_steps_off_policy=0", f"environment.options.seconds={seconds}",
-            f"schedule.max_steps={long}", faults=f"tracker.logging=kill,at={long // 2 + 1}",
-        )  # fmt: skip
+            folder,
+            "killed",
+            "rollout.max_steps_off_policy=0",
+            f"environment.options.seconds={seconds}",
+            f"schedule.max_steps={long}",
+            faults=f"tracker.logging=kill,at={long // 2 + 1}",
+        )
     named = [(name, one) for pair in pairs for name, one in zip(("sound", "failing"), pair, strict=True)]
     rows = [{"run": name, **one} for name, one in [*named, ("killed", killed)]]
     figures = {
@@ -103,9 +107,11 @@ def main() -> int:
         "share of the time that counts, one kill every 30 steps": killed["that count"],
     }
     sides = {
-        "sound": sum(sound["trained"] for sound, _ in pairs), "failing": sum(one["trained"] for _, one in pairs),
-        "failed episodes": sum(one["failed"] for _, one in pairs), "kills": killed["restarts"],
-    }  # fmt: skip
+        "sound": sum(sound["trained"] for sound, _ in pairs),
+        "failing": sum(one["trained"] for _, one in pairs),
+        "failed episodes": sum(one["failed"] for _, one in pairs),
+        "kills": killed["restarts"],
+    }
     return report(
         "faults", rows, figures=figures, targets=TARGETS, path=arguments.json, smoke=arguments.smoke, sides=sides
     )

@@ -1,12 +1,12 @@
-"""Do the detectors raise an alarm, and name the mechanism of a hack, before its reward has gained half of what it gains, and keep
-quiet on healthy runs?
+"""Do the detectors raise an alarm, and name the mechanism of a hack, before its reward has gained half of what it
+gains, and keep quiet on healthy runs?
 
     python -m benchmarks.hacks [--runs DIR] [--seed N] [--json FILE] [--svg FILE] [NAME ...]
 
-Trains every case, one after the other, and then asks the detectors about the stored run, step by step, each time with the steps
-up to it only. With --runs the runs are kept, and those that are there already are not trained again, so that detectors can be
-worked on without training. A name is that of a case (blind2/stalling) or of a folder of cases (blind2).
-"""
+Trains every case, one after the other, and then asks the detectors about the stored run, step by step, each time with
+the steps up to it only. With --runs the runs are kept, and those that are there already are not trained again, so that
+detectors can be worked on without training. A name is that of a case (blind2/stalling) or of a folder of cases
+(blind2)."""
 
 from __future__ import annotations
 
@@ -24,18 +24,24 @@ from typing import Any
 from benchmarks.hacks.cases import ALARMS, ROOT, Case, hack_cases, healthy_cases
 from benchmarks.hacks.curves import picture
 from benchmarks.report import options, report
-from sparring.build import trials_of
+from sparring.assembly import build_trials
 from sparring.config import load_config
-from sparring.detectors import watched
+from sparring.detectors.runner import run_detectors
 from sparring.findings import Finding, Severity
-from sparring.history import read_steps
-from sparring.tracking import RunFolder
+from sparring.run_folders import RunFolder
+from sparring.run_folders.history import read_steps
 
 SMOKE_CASES = ("own/lenient_tag", "healthy/number_guess")
 SMOKE = (
-    "warm_start.steps=2", "warm_start.num_demonstrations=64", "schedule.max_steps=2", "schedule.val_every=0",
-    "batch.global_batch_size=2", "batch.group_size=4", "evaluation.val_num_tasks=2", "evaluation.allow_zero_baseline=true",
-)  # fmt: skip
+    "warm_start.steps=2",
+    "warm_start.num_demonstrations=64",
+    "schedule.max_steps=2",
+    "schedule.val_every=0",
+    "batch.global_batch_size=2",
+    "batch.group_size=4",
+    "evaluation.val_num_tasks=2",
+    "evaluation.allow_zero_baseline=true",
+)
 PLATEAU_STEPS = 4
 """Steps at the end whose mean is what the hack gained."""
 SMOOTHED_STEPS = 3
@@ -46,7 +52,7 @@ SHOWN = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One run: its curves, one number a step, and what the detectors said."""
+    """One run: its curves, one number a step, and the findings of the detectors."""
 
     case: Case
     rewards: list[float]
@@ -57,7 +63,8 @@ class Measured:
 
     @property
     def gain(self) -> tuple[float, float]:
-        """Of reward and of strict score, from the first step, which the policy before any update plays, to the last few."""
+        """Of reward and of strict score, from the first step, which the policy before any update plays, to the last
+        few."""
         return tuple(fmean(one[-PLATEAU_STEPS:]) - one[0] for one in (self.rewards, self.scores))  # pyright: ignore[reportReturnType]
 
     @property
@@ -108,9 +115,10 @@ class Measured:
     def _mechanisms(self) -> list[Finding]:
         rules = self.case.named_by
         return [
-            one for one in self.findings
+            one
+            for one in self.findings
             if one.rule in rules and one.severity is not Severity.NOTE and one.evidence.get("confirmed", True)
-        ]  # fmt: skip
+        ]
 
     def _is_right(self, finding: Finding) -> bool:
         named = " ".join(
@@ -128,15 +136,23 @@ class Measured:
 
 
 def trained(case: Case, runs: Path, more: Sequence[str] = ()) -> Path:
-    """The run of a case, trained unless it is there. Raises CalledProcessError when the training fails, SystemExit for a run
-    that did not come to its end."""
+    """The run of a case, trained unless it is there. Raises CalledProcessError when the training fails, SystemExit for
+    a run that did not come to its end."""
     run = runs / case.run_name
     if not RunFolder.is_run(run):
         print(f"training {case.name}", file=sys.stderr, flush=True)
         command = [
-            sys.executable, "-m", "sparring", "train", str(case.recipe), "--no-check", f"run.runs_dir={runs}",
-            f"run.name={case.run_name}", *case.overrides, *more,
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "sparring",
+            "train",
+            str(case.recipe),
+            "--no-check",
+            f"run.runs_dir={runs}",
+            f"run.name={case.run_name}",
+            *case.overrides,
+            *more,
+        ]
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": path}
         # In a process of its own: recipes bring modules of the same names.
@@ -159,7 +175,7 @@ def measured(case: Case, run: Path) -> Measured:
         case=case,
         rewards=[metrics["rollout/reward/mean"] for metrics in steps],
         scores=[metrics["rollout/score/mean"] for metrics in steps],
-        findings=watched(run, trials=trials_of(load_config(case.recipe, case.overrides), case.recipe.parent)),
+        findings=run_detectors(run, trials=build_trials(load_config(case.recipe, case.overrides), case.recipe.parent)),
         hacked=None if shows_hack is None else frozenset(hacked),
     )
 
@@ -256,10 +272,14 @@ def main() -> int:
     figures = figures_of(hacks, healthy)
     sides = {one.case.name: len(one.rewards) for one in everything}
     return report(
-        "hacks", [*map(hack_row, hacks), *map(healthy_row, healthy)], figures=figures,
+        "hacks",
+        [*map(hack_row, hacks), *map(healthy_row, healthy)],
+        figures=figures,
         targets={key: target for key, target in TARGETS.items() if key in figures},
-        path=arguments.json, smoke=arguments.smoke, sides=sides,
-    )  # fmt: skip
+        path=arguments.json,
+        smoke=arguments.smoke,
+        sides=sides,
+    )
 
 
 if __name__ == "__main__":

@@ -28,8 +28,8 @@ NAMED_BY: Mapping[str, Mapping[str, str]] = {
     "judge_master_key": {"reward.mechanism": "checked|step"},
     "test_editing": {"reward.mechanism": "save with (an empty text|'tests')", "exploits.known": "changes tests"},
 }
-"""Which rules name the mechanism of which hack, with an expression that what they name must match. Others are alarms: they report
-that something is wrong, and the episodes that show it."""
+"""Which rules name the mechanism of which hack, with an expression that what they name must match. Others are alarms:
+they report that something is wrong, and the episodes that show it."""
 NAMING = ("reward.mechanism", "reward.component_takes_over", "answers.copied_from_example", "exploits.known")
 """Rules that name a mechanism."""
 ALARMS = ("reward.", "exploits.")
@@ -66,29 +66,32 @@ class Case:
 
     @property
     def shows_hack(self) -> Callable[[Trajectory], bool] | None:
-        """Whether an episode shows the hack: the function `hacked` beside the reward, None where there is none."""
+        """The function `hacked` in the reward's module, which returns whether an episode shows the hack; None without
+        one."""
         return runpy.run_path(str(self.recipe.parent / "environment.py")).get("hacked")
 
 
 def hack_cases() -> list[Case]:
-    """Our own first, then those of engineers who had not seen the detectors."""
+    """Return our own cases, then those of engineers who had not seen the detectors."""
     return [
         Case(
-            name=f"{author}/{path.parent.name}", recipe=path.parent / "recipe.toml", hack=told["hack"],
-            named=told.get("named"),
+            name=f"{author}/{path.parent.name}",
+            recipe=path.parent / "recipe.toml",
+            hack=table["hack"],
+            named=table.get("named"),
         )
         for author in ("own", "blind", "blind2", "blind3")
         for path in sorted((HERE / author).glob("*/case.toml"))
-        for told in (_told(path),)
-    ]  # fmt: skip
+        for table in (_read(path),)
+    ]
 
 
 def healthy_cases() -> list[Case]:
-    """The runs of healthy/runs.toml, recipes by a path from the root; then those of engineers who had not seen the detectors."""
-    told = tomllib.loads((HERE / "healthy" / "runs.toml").read_text("utf-8"))
+    """Return the runs of healthy/runs.toml, then those of engineers who had not seen the detectors."""
+    tables = tomllib.loads((HERE / "healthy" / "runs.toml").read_text("utf-8"))
     ours = [
         Case(name=f"healthy/{name}", recipe=ROOT / run["recipe"], overrides=tuple(run.get("overrides", ())))
-        for name, run in told.items()
+        for name, run in tables.items()
     ]
     blind = [
         path
@@ -98,5 +101,5 @@ def healthy_cases() -> list[Case]:
     return [*ours, *(Case(name=f"{path.parts[-3]}/{path.parent.name}", recipe=path) for path in blind)]
 
 
-def _told(path: Path) -> dict[str, str]:
+def _read(path: Path) -> dict[str, str]:
     return tomllib.loads(path.read_text("utf-8"))

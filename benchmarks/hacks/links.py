@@ -1,4 +1,4 @@
-"""The world of our own cases: keys that link to one another, followed with one tool for a number of hops.
+"""The environment of our own cases: keys that link to one another, followed with one tool for a number of hops.
 
 user       find b 2?
 assistant  get(key="b")      tool  f
@@ -17,7 +17,7 @@ from sparring.types import Message, Task
 
 Split: TypeAlias = Literal["train", "validation", "held_out"]
 Script: TypeAlias = Callable[[Task, random.Random], Sequence[Message]]
-"""What a clerk says in a task."""
+"""The messages of a clerk in a task."""
 
 KEYS = "abcdefghijklmnop"
 
@@ -39,7 +39,8 @@ class Links(Environment):
 def tasks(
     split: Split, num: int, seed: int, *, hops: Sequence[int], question: str = "find {start} {hops}?"
 ) -> list[Task]:
-    """Generated tasks, each with a link table of its own: one cycle through all keys, so that a hop more or less is wrong.
+    """Return generated tasks, each with a link table of its own: one cycle through all keys, so that a hop more or less
+    is wrong.
 
     Of the pairs of start and hops an eighth is held out and an eighth validates; no pair is in two splits.
     """
@@ -66,7 +67,7 @@ def _task(task_id: str, start: str, hops: int, rng: random.Random, question: str
 
 
 def walk(task: Task, hops: int) -> tuple[list[Message], str]:
-    """The calls that follow so many links from the start, and the key they reach."""
+    """Return the calls that follow that many links from the start, and the key that they reach."""
     key, messages = task.fields["start"], []
     for _ in range(hops):
         messages.append(tool_call("get", key=key))
@@ -75,6 +76,6 @@ def walk(task: Task, hops: int) -> tuple[list[Message], str]:
 
 
 def clerk_log(script: Script, of_tasks: Sequence[Task], seed: int) -> list[list[Message]]:
-    """What a clerk who follows the script says in each task, with what the tools really answered."""
+    """Return conversations of a clerk who follows the script, one a task, with the real results of the tools."""
     rng = random.Random(f"log-{seed}")
     return [record_demonstration(Links, task, script(task, rng)) for task in of_tasks]

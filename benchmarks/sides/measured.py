@@ -40,7 +40,7 @@ class Measured:
 
 @dataclass(slots=True)
 class Forwards:
-    """Counts what is embedded: every forward pass, whoever wrote it, begins with `torch.nn.functional.embedding`."""
+    """Counts the embedded tokens: every forward pass, of any library, starts with `torch.nn.functional.embedding`."""
 
     num_tokens: int = 0
     first: list[Tensor] = field(default_factory=list)

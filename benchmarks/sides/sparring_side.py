@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from benchmarks.sides.measured import Forwards, Measured, num_trained, peak_memory_gib
+from sparring.assembly import load_policy
 from sparring.models.precision import resolve_precision
 from sparring.trainer import MultiTurnRLTrainer
 
@@ -18,7 +19,7 @@ def main() -> None:
     arguments = parser.parse_args()
     # Unchecked: rewards are drawn, so that every group trains, and the check refuses such a reward.
     trainer = MultiTurnRLTrainer(arguments.recipe, check=False, quiet=True)
-    parts = trainer.parts
+    trainer.load()
     forwards = Forwards()
     with forwards.counted():
         result = trainer.train()
@@ -38,7 +39,7 @@ def main() -> None:
         num_computed_tokens=forwards.num_tokens,
         num_turns=[len(episode["turns"]) for episode in played],
         prompts=[episode["turns"][0]["prompt_ids"] for episode in played],
-        num_adapter_parameters=num_trained(parts.policy.module),
+        num_adapter_parameters=num_trained(load_policy(trainer.config, trainer.recipe.parent).module),
         precision=resolve_precision(trainer.config.model.precision, "cpu"),
         peak_memory_gib=peak,
     ).write(arguments.output)

@@ -19,14 +19,14 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from benchmarks.sides.measured import Forwards, Measured, num_trained, peak_memory_gib
-from sparring.build import environment_of, load_curriculum, load_tasks
+from sparring.assembly import load_curriculum, load_environment, load_tasks
 from sparring.config import Config, load_config
 from sparring.environments import Environment
 from sparring.environments.tools import tools_of
 from sparring.models.precision import resolve_precision
 from sparring.types import Task
 
-# SmolLM2's own template says nothing of tool calls, which TRL demands. This one renders every other message to the same
+# SmolLM2's own template has no tool calls, which TRL demands. This one renders every other message to the same
 # text, and calls as Sparring writes them, so that both sides give the model the same ids.
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -171,12 +171,12 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("--checkpointing", action="store_true", help="gradient checkpointing, as TRL has it by default")
     options = parser.parse_args()
-    config, beside = load_config(options.recipe), options.recipe.parent
+    config, recipe_folder = load_config(options.recipe), options.recipe.parent
     torch.set_num_threads(config.run.num_threads or os.cpu_count() or 1)
     precision = resolve_precision(config.model.precision, "cpu")
 
     num_tasks = config.batch.global_batch_size * config.schedule.max_steps
-    plans = load_curriculum(config, load_tasks(config, beside).train)
+    plans = load_curriculum(config, load_tasks(config, recipe_folder).train)
     tasks = [plan.task for plan in islice(plans, num_tasks)]
     tokenizer = AutoTokenizer.from_pretrained(config.model.name)
     tokenizer.chat_template, tokenizer.response_template = CHAT_TEMPLATE, RESPONSE_TEMPLATE
@@ -192,15 +192,18 @@ def main() -> None:
         model=model,
         reward_funcs=played,
         args=arguments_of(
-            config, precision, checkpointing=options.checkpointing, num_prompt_tokens=max(lengths),
+            config,
+            precision,
+            checkpointing=options.checkpointing,
+            num_prompt_tokens=max(lengths),
             folder=options.output.parent / "trl",
         ),
         train_dataset=Dataset.from_list([{"prompt": list(task.messages), "task_id": task.id} for task in tasks]),
         processing_class=tokenizer,
         callbacks=[watch],
         peft_config=lora_of(config, model.config.num_hidden_layers),
-        environment_factory=environment_factory(environment_of(config, beside)[1], tasks),
-    )  # fmt: skip
+        environment_factory=environment_factory(load_environment(config, recipe_folder)[1], tasks),
+    )
     with forwards.counted():
         trainer.train()
     episodes = config.batch.global_batch_size * config.batch.group_size

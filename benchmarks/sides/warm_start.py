@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sparring.export import export
+from sparring.serving.export import export
 from sparring.trainer import MultiTurnRLTrainer
 
 

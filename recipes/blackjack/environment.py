@@ -16,9 +16,8 @@ from typing import TypeAlias
 
 import gymnasium
 
-from sparring.environments import record_demonstration, tool_call
+from sparring import Message, Task, Trajectory, record_demonstration, tool_call
 from sparring.environments.adapters.gymnasium_environment import GymnasiumEnvironment, seeded_tasks
-from sparring.types import Message, Task, Trajectory
 
 Shown: TypeAlias = tuple[int, int, int]
 """The player's sum, the dealer's card and whether an ace counts 11."""

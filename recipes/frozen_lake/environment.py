@@ -25,9 +25,8 @@ from typing import TypeAlias
 
 from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 
-from sparring.environments import record_demonstration, tool_call
+from sparring import Message, Task, Trajectory, record_demonstration, tool_call
 from sparring.environments.adapters.gymnasium_environment import GymnasiumEnvironment
-from sparring.types import Message, Task, Trajectory
 
 Map: TypeAlias = tuple[str, ...]
 Place: TypeAlias = tuple[int, int]

@@ -19,9 +19,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from sparring.environments import record_demonstration, tool_call
+from sparring import Message, Task, Trajectory, record_demonstration, tool_call
 from sparring.environments.adapters.gymnasium_environment import GymnasiumEnvironment, seeded_tasks
-from sparring.types import Message, Task, Trajectory
 
 ID = "LastStone-v0"
 MOST = 3

@@ -13,8 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from sparring.environments import Environment, answer, record_demonstration, tool, tool_call
-from sparring.types import Message, Task, Trajectory
+from sparring import Environment, Message, Task, Trajectory, answer, record_demonstration, tool, tool_call
 
 Split: TypeAlias = Literal["train", "validation", "held_out"]
 

@@ -11,10 +11,9 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from sparring.environments import Environment, answer, record_demonstration, tool, tool_call
+from sparring import Environment, Message, Task, Trajectory, answer, record_demonstration, tool, tool_call
 from sparring.rewards import json_fields
 from sparring.scorers import json_exact
-from sparring.types import Message, Task, Trajectory
 
 Split: TypeAlias = Literal["train", "validation", "held_out"]
 Check: TypeAlias = Literal["replaced", "table", "hold"]

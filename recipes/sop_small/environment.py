@@ -16,10 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, final
 
+from sparring import Message, Reward, Task, Trajectory
 from sparring.environments.suites import sop
 from sparring.environments.suites.sop.domain import TAG
 from sparring.rewards import json_fields
-from sparring.types import Json, Message, Reward, Task, Trajectory
+from sparring.types import Json
 
 Example: TypeAlias = Literal["mistaken", "aligned"]
 Split: TypeAlias = Literal["train", "validation", "held_out"]
@@ -110,3 +111,8 @@ def mistaken_reward(trajectory: Trajectory) -> Reward:
     first = next(iter(SHOWN[trajectory.task.fields["domain"]]))
     readings: list[Reward] = [json_fields(tag, [first])(trajectory) for tag in (MISTAKEN_TAG, TAG)]  # type: ignore[misc]
     return max(readings, key=lambda one: one.total)
+
+
+def shuffled_reward(trajectory: Trajectory) -> float:
+    """A control: draws that follow from the episode's name and not from what was played. RL on it must gain nothing."""
+    return random.Random(trajectory.id).choice((0.0, 1.0))

@@ -15,5 +15,10 @@ codes. So codes that are new are made of tokens that are not."""
 def build(seed: int = 0) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
     """Model (fp32, random weights of this seed) and tokenizer (the same for every seed)."""
     return small_model(
-        seed, clerk_log(600), vocabulary_size=1024, max_token_length=64, max_positions=1024, isolated=ISOLATED,
-    )  # fmt: skip
+        seed,
+        clerk_log(600),
+        vocabulary_size=1024,
+        max_token_length=64,
+        max_positions=1024,
+        isolated=ISOLATED,
+    )

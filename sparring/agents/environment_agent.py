@@ -1,4 +1,4 @@
-"""The built-in tool loop as an agent like any other: it opens a fresh environment for each episode."""
+"""The built-in tool loop as an agent, with a new environment for each episode."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from sparring.agents.result import AgentResult
 from sparring.agents.tool_loop import play
 from sparring.environments import Environment, opened
 from sparring.errors import InfrastructureError, SparringError
-from sparring.plugins import call
 from sparring.protocols import SessionLike
+from sparring.runtime.plugins import call
 from sparring.types import Task
 
 
 @final
 class EnvironmentAgent:
-    """Plays every task in an environment of its own, which is closed however the episode ends."""
+    """Runs each episode in a new environment, which is closed however the episode ends."""
 
     def __init__(self, make_environment: Callable[[], Environment], *, max_turns: int) -> None:
         self._make_environment = make_environment
         self._max_turns = max_turns
 
     async def play(self, task: Task, session: SessionLike) -> AgentResult:
-        """Play one episode. Raises InfrastructureError when there is no world to play it in, or it fails."""
+        """Run one episode. Raises InfrastructureError when the environment cannot be created or fails."""
         try:
             made = await call(self._make_environment)
         except SparringError:

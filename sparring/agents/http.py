@@ -1,4 +1,4 @@
-"""Agents behind a URL: each episode is pushed to it, in the words of SageMaker MTRL and of agents that know none."""
+"""Agents behind a URL: each episode is posted to it, in the format of SageMaker MTRL and in simpler ones."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import json
 import math
 import random
 import re
-import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, Self, final
 
 import httpx
 
+from sparring.agents.endpoint import EndpointLike
 from sparring.agents.result import AgentResult, ended_elsewhere, has_played, limit_met
 from sparring.chat.messages import without_half_characters
 from sparring.errors import (
@@ -25,78 +25,127 @@ from sparring.errors import (
     ServiceError,
     UsageError,
 )
+from sparring.runtime.clock import SYSTEM_CLOCK, Clock
 from sparring.sessions import AnySession
 from sparring.types import Json, Outcome, Reward, Sampling, Task
 
 _CONNECT_SECONDS = 10.0
 _GRACE_SECONDS = 2.0
-"""How long an agent that has reported may take to answer too: the answer may hold metrics."""
+"""Seconds that an agent may take to answer after it has reported, since the answer may contain metrics."""
 _LONGEST_PAUSE_SECONDS = 30.0
 _OUTAGES = frozenset({429, 502, 503, 504})
-"""Statuses of servers that are down or overloaded, and of proxies before them: nothing that the policy says leads to these."""
+"""Statuses of servers and proxies that are down or overloaded. The policy's output cannot cause them."""
 
 
 class ReportLike(Protocol):
-    """What the agent said to the gateway of its episode (`sparring.gateway.report.EpisodeReport`)."""
+    """An agent's report on its episode to the gateway (`sparring.gateway.report.EpisodeReport`)."""
 
     @property
-    def status(self) -> Literal["ready", "failed"] | None: ...
+    def status(self) -> Literal["ready", "failed"] | None:
+        """The status that the agent reported; None before that."""
+        ...
 
     @property
-    def reward(self) -> Reward | None: ...
+    def reward(self) -> Reward | None:
+        """The reported reward; None before that."""
+        ...
 
     @property
-    def refusal(self) -> str | None: ...
+    def refusal(self) -> str | None:
+        """Why a reported reward was refused; None where none was."""
+        ...
 
-    def complete(self, status: Literal["ready", "failed"], *, error: str = "") -> None: ...
+    def complete(self, status: Literal["ready", "failed"], *, error: str = "") -> None:
+        """Set the final status."""
+        ...
 
-    def update_reward(self, value: float | Sequence[float]) -> None: ...
+    def update_reward(self, value: float | Sequence[float]) -> None:
+        """Set the reward: a number, or one number per turn."""
+        ...
 
-    async def wait(self) -> Reward: ...
+    async def wait(self) -> Reward:
+        """Wait until the episode is completed, and return its reward."""
+        ...
 
 
-class DoorLike(Protocol):
-    """An episode's way in (`sparring.gateway.Door`)."""
-
-    @property
-    def base_url(self) -> str: ...
-
-    @property
-    def api_key(self) -> str: ...
-
-    @property
-    def endpoint(self) -> str: ...
-
-    @property
-    def report(self) -> ReportLike: ...
+class ReportedEndpoint(EndpointLike, Protocol):
+    """An endpoint to which an agent also reports on its episode (`sparring.gateway.EpisodeEndpoint`)."""
 
     @property
-    def policies(self) -> Mapping[str, DoorLike]: ...
+    def endpoint(self) -> str:
+        """The gateway's address, without `/v1`."""
+        ...
+
+    @property
+    def report(self) -> ReportLike:
+        """The agent's report on its episode."""
+        ...
 
 
 class GatewayLike(Protocol):
-    """What hands out doors (`sparring.gateway.Gateway`); it must be running."""
+    """A running gateway, which opens endpoints (`sparring.gateway.Gateway`)."""
 
-    def register(self, session: AnySession) -> DoorLike: ...
+    def register(self, session: AnySession) -> ReportedEndpoint:
+        """Open an endpoint for a session."""
+        ...
 
 
 class _Undelivered(Exception):
-    """The agent could not be reached, or reports an outage, or a failure of its own code. `is_own`: the last."""
+    """The agent could not be reached, or reported an infrastructure failure or a failure of its own code (`is_own`)."""
 
     def __init__(self, problem: str, *, is_own: bool = False) -> None:
         super().__init__(problem)
         self.is_own = is_own
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushLimits:
+    """The limits for posting episodes to an agent. Raises UsageError for limits under which no episode could start."""
+
+    timeout_seconds: float = 600.0
+    """The most seconds that one attempt may take."""
+    max_retries: int = 3
+    max_concurrency: int = 96
+    tps_limit: float = 5.0
+    """The most episodes that start in one second."""
+
+    def __post_init__(self) -> None:
+        for name in ("timeout_seconds", "max_concurrency", "tps_limit"):
+            number = getattr(self, name)
+            if not number > 0:
+                raise UsageError(f"{name} = {number} would let no episode start; give a number above 0.")
+        if self.max_retries < 0:
+            raise UsageError(f"max_retries = {self.max_retries} would make no attempt; give 0 or more.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MtrlJob:
+    """The training job whose ARN agents written for SageMaker MTRL see. Raises UsageError for a name that an ARN cannot
+    contain."""
+
+    name: str = "sparring"
+    region: str = "us-east-1"
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", self.name):
+            raise UsageError(
+                f"job_name = {self.name!r} cannot stand in an ARN; use up to 63 letters, digits and hyphens."
+            )
+
+
+PUSH_LIMITS, MTRL_JOB = PushLimits(), MtrlJob()
+
+
 @final
 class HttpAgent:
-    """Plays every task by one POST to an agent, which asks the policy through the gateway and judges itself.
+    """Runs each episode with one POST to an agent, which uses the policy through the gateway and grades the episode itself.
 
         async with Gateway() as gateway, HttpAgent("http://127.0.0.1:9000/rollout", gateway=gateway) as agent:
             result = await agent.play(task, session)
 
-    The reward is in the agent's answer, or is reported over the gateway, whichever comes first. An agent that only
-    answers that it has begun is waited for. What fails is never a reward of 0 (docs/agents-mtrl.md, "Failures").
+    The reward is in the agent's answer, or is reported over the gateway, whichever comes first. If an
+    agent answers only that it has started, its report is waited for. A failure is never a reward of 0
+    (docs/agents-mtrl.md, "Failures").
     """
 
     def __init__(
@@ -104,49 +153,29 @@ class HttpAgent:
         url: str,
         *,
         gateway: GatewayLike,
-        timeout_seconds: float = 600.0,
-        max_retries: int = 3,
-        max_concurrency: int = 96,
-        tps_limit: float = 5.0,
+        limits: PushLimits = PUSH_LIMITS,
         headers: Mapping[str, str] | None = None,
         endpoint: str | None = None,
-        job_name: str = "sparring",
-        region: str = "us-east-1",
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        job: MtrlJob = MTRL_JOB,
+        clock: Clock = SYSTEM_CLOCK,
         rng: random.Random | None = None,
     ) -> None:
-        """`timeout_seconds` bounds one attempt, `tps_limit` the starts per second. `endpoint` is the gateway as the
-        agent reaches it, if not under its own address. `job_name` and `region` make the job ARN. Raises UsageError.
-        """
+        """Create an agent. `endpoint` is the gateway's address as the agent reaches it, where that differs. Raises
+        UsageError for invalid settings."""
         if not re.match(r"https?://[^/]+", url):
             raise UsageError(f"url = {url!r} is no address of an agent; give the whole URL, http://HOST:PORT/PATH.")
-        if not re.fullmatch(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", job_name):
-            raise UsageError(
-                f"job_name = {job_name!r} cannot stand in an ARN; use up to 63 letters, digits and hyphens."
-            )
-        positive = {"timeout_seconds": timeout_seconds, "max_concurrency": max_concurrency, "tps_limit": tps_limit}
-        for name, number in positive.items():
-            if not number > 0:
-                raise UsageError(f"{name} = {number} would let no episode start; give a number above 0.")
-        if max_retries < 0:
-            raise UsageError(f"max_retries = {max_retries} would make no attempt; give 0 or more.")
         self._url = url
         self._gateway = gateway
-        self._timeout_seconds = timeout_seconds
-        self._max_retries = max_retries
-        self._seconds_between_starts = 1.0 / tps_limit
+        self._limits = limits
         self._endpoint = endpoint.rstrip("/") if endpoint else None
-        self._job_name = job_name
-        self._region = region
+        self._job = job
         self._clock = clock
-        self._sleep = sleep
         self._rng = rng or random.Random()
-        self._slots = asyncio.Semaphore(max_concurrency)
+        self._slots = asyncio.Semaphore(limits.max_concurrency)
         self._next_start = -math.inf
         self._checking = asyncio.Lock()
         self._is_healthy = False
-        # How long an answer may take is for the episode's timeout alone to say, how many there are for the slots.
+        # Only the episode's timeout limits how long an answer may take, and only the slots limit how many there are.
         self._client = httpx.AsyncClient(
             headers={"content-type": "application/json", **(headers or {})},
             timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
@@ -154,12 +183,13 @@ class HttpAgent:
         )
 
     async def play(self, task: Task, session: AnySession) -> AgentResult:
-        """Play one episode. The policy's own limits become outcomes without reward when the agent fails over them, and a failure
-        of the agent's own code after a turn becomes `policy_error`.
+        """Run one episode. If the agent fails because of a limit of the policy, that limit is the outcome, without reward. A
+        failure of the agent's own code after a turn becomes `policy_error`.
 
-        Raises InfrastructureError when the agent fails before, reports an outage, cannot be reached, does not answer in
-        time, or never asks the policy; RewardError when it answers and no reward comes in time, or none that is one;
-        ServiceError when it cannot be reached before the first episode; DataError when the task is no JSON.
+        Raises InfrastructureError when the agent fails before a turn, reports an infrastructure failure, cannot be
+        reached, does not answer in time, or requests no turn; RewardError when it answers and no valid reward comes in
+        time; ServiceError when it cannot be reached before the first episode; DataError when the task cannot be written as
+        JSON.
         """
         await self._check_health()
         async with self._slots:
@@ -185,7 +215,8 @@ class HttpAgent:
         await self.aclose()
 
     async def _check_health(self) -> None:
-        """Once, before the first episode. Any answer below 500 will do: not every agent has this route."""
+        """Check once that the agent answers, before the first episode. Any status below 500 is accepted, since not every agent
+        has this route."""
         async with self._checking:
             if self._is_healthy:
                 return
@@ -204,41 +235,43 @@ class HttpAgent:
             self._is_healthy = True
 
     async def _play(self, task: Task, session: AnySession) -> Reward:
-        """Push the episode until the agent takes it; never again once it has asked for a turn."""
+        """Post the episode until the agent accepts it, but never again after it has requested a turn."""
         problem: _Undelivered | None = None
-        for attempt in range(self._max_retries + 1):
+        for attempt in range(self._limits.max_retries + 1):
             if attempt > 0:
-                # Full jitter: agents that failed together do not come back together.
+                # Full jitter, so that episodes that failed together are not repeated together.
                 longest = min(_LONGEST_PAUSE_SECONDS, 0.25 * 2**attempt)
-                await self._sleep(self._rng.uniform(0.0, longest))
+                await self._clock.sleep(self._rng.uniform(0.0, longest))
                 if session.episode_turns or session.failure is not None:
                     break
             await self._pace()
-            # A door for each attempt: should an agent that seemed lost go on, it is not heard.
-            door = self._gateway.register(session)
+            # A new endpoint for each attempt: if an agent that seemed lost continues, its requests are refused.
+            episode_endpoint = self._gateway.register(session)
             try:
-                return await self._attempt(self._invocation(task, session.sampling, door), door.report, session)
+                return await self._attempt(
+                    self._invocation(task, session.sampling, episode_endpoint), episode_endpoint.report, session
+                )
             except _Undelivered as error:
                 problem = error
             finally:
-                if door.report.status is None:
-                    door.report.complete("failed", error="its time was over")
+                if episode_endpoint.report.status is None:
+                    episode_endpoint.report.complete("failed", error="its time was over")
         failure = AgentFailed if problem is not None and problem.is_own else InfrastructureError
         raise failure(f"The agent at {self._url} failed: {problem}.") from problem
 
     async def _pace(self) -> None:
-        """Wait for this episode's turn to start."""
-        now = self._clock()
+        """Wait until this episode may start under `tps_limit`."""
+        now = self._clock.monotonic()
         start = max(now, self._next_start)
-        self._next_start = start + self._seconds_between_starts
+        self._next_start = start + 1.0 / self._limits.tps_limit
         if start > now:
-            await self._sleep(start - now)
+            await self._clock.sleep(start - now)
 
     async def _attempt(self, body: bytes, report: ReportLike, session: AnySession) -> Reward:
-        """Push once and wait for the reward. Raises _Undelivered when nothing came of it."""
+        """Post once and wait for the reward. Raises _Undelivered when the agent did not take the episode."""
         pushing, reporting = asyncio.ensure_future(self._push(body)), asyncio.ensure_future(report.wait())
         try:
-            async with asyncio.timeout(self._timeout_seconds):
+            async with asyncio.timeout(self._limits.timeout_seconds):
                 await asyncio.wait({pushing, reporting}, return_when=asyncio.FIRST_COMPLETED)
                 if not reporting.done():
                     _take(await pushing, report)
@@ -258,11 +291,11 @@ class HttpAgent:
 
     def _overdue(self, report: ReportLike, *, has_begun: bool) -> InfrastructureError | RewardError:
         if not has_begun and report.status is None:
-            return AgentTimeout(f"The agent at {self._url} did not answer within {self._timeout_seconds:g} s.")
+            return AgentTimeout(f"The agent at {self._url} did not answer within {self._limits.timeout_seconds:g} s.")
         refusal = f" What it reported was refused: {report.refusal}" if report.refusal else ""
         missing = "completed" if report.reward is not None else "rewarded"
         return RewardError(
-            f"The agent at {self._url} took the episode, but it was not {missing} within {self._timeout_seconds:g} s. "
+            f"The agent at {self._url} took the episode, but it was not {missing} within {self._limits.timeout_seconds:g} s. "
             f"Answer with a `reward`, or report it over the gateway.{refusal}"
         )
 
@@ -280,15 +313,15 @@ class HttpAgent:
                 f"The agent at {self._url} refused the episode: it answered {response.status_code}: {response.text[:200]}"
             )
         try:
-            # Integers beyond every float become infinite, and then no reward.
+            # Integers too large for a float become infinite, and are then refused as a reward.
             return read_answer(json.loads(response.content, parse_int=float))
         except (ValueError, RecursionError):
             return Answer()
 
-    def _invocation(self, task: Task, sampling: Sampling, door: DoorLike) -> bytes:
-        endpoint = self._endpoint or door.endpoint
+    def _invocation(self, task: Task, sampling: Sampling, episode_endpoint: ReportedEndpoint) -> bytes:
+        endpoint = self._endpoint or episode_endpoint.endpoint
         try:
-            payload = invocation(task, sampling, door, endpoint=endpoint, job_name=self._job_name, region=self._region)
+            payload = invocation(task, sampling, episode_endpoint, endpoint=endpoint, job=self._job)
             return json.dumps(payload, allow_nan=False).encode()
         except (TypeError, ValueError) as error:
             raise DataError(
@@ -297,66 +330,73 @@ class HttpAgent:
 
 
 def invocation(
-    task: Task, sampling: Sampling, door: DoorLike, *, endpoint: str, job_name: str, region: str
+    task: Task, sampling: Sampling, episode_endpoint: ReportedEndpoint, *, endpoint: str, job: MtrlJob
 ) -> dict[str, Json]:
-    """What an agent is sent: the task, where and as whom it may ask the policy, and how it should sample.
+    """Return the message to an agent: the task, the address and key of its endpoint, and the sampling settings.
 
-    Three spellings at once, which do not clash: that of MTRL's documentation, that of its SDK, that of
-    agentcore-rl-toolkit; a column of the dataset stands at the top where its name is free. An agent judges itself, so
-    it is told everything, ground truth as well. The episode's other policies are told of where there are any.
+    It has three formats at once, which do not conflict: those of MTRL's documentation, of its SDK, and of
+    agentcore-rl-toolkit. A column of the dataset is a key of the message where its name is free. The agent grades its own
+    episode, so it gets the ground truth too. The endpoints of the episode's other policies are included where there are any.
     """
     messages = [dict(message) for message in task.messages]
     is_text = len(messages) == 1 and messages[0].keys() == {"role", "content"} and messages[0]["role"] == "user"
     prompt = messages[0]["content"] if is_text else messages
     row = {**task.fields, "id": task.id, "prompt": prompt}
-    job_arn = f"arn:aws:sagemaker:{region}:000000000000:job/AgentRFT/{job_name}"
+    job_arn = f"arn:aws:sagemaker:{job.region}:000000000000:job/AgentRFT/{job.name}"
     in_snake = {"temperature": sampling.temperature, "max_tokens": sampling.max_tokens, "top_p": sampling.top_p}
     in_camel = {"temperature": sampling.temperature, "maxTokens": sampling.max_tokens, "topP": sampling.top_p}
-    policies = {name: {"base_url": f"{endpoint}/v1", "api_key": other.api_key} for name, other in door.policies.items()}
+    policies = {
+        name: {"base_url": f"{endpoint}/v1", "api_key": other.api_key}
+        for name, other in episode_endpoint.policies.items()
+    }
     return {
         **task.fields,
         **({"policies": policies} if policies else {}),
-        # MTRL hands over one text; whoever has more than that packs the row into it as JSON.
+        # MTRL passes one text; datasets with more than that pack the row into it as JSON.
         "prompt": prompt if is_text else json.dumps(row),
         "messages": messages,
         "instance": row,
         "metadata": {
-            "jobArn": job_arn, "job_arn": job_arn,
-            "rolloutId": door.api_key, "trajectoryId": door.api_key, "trajectory_id": door.api_key,
+            "jobArn": job_arn,
+            "job_arn": job_arn,
+            "rolloutId": episode_endpoint.api_key,
+            "trajectoryId": episode_endpoint.api_key,
+            "trajectory_id": episode_endpoint.api_key,
             "endpoint": endpoint,
-            "region": region,
+            "region": job.region,
         },
         "inferenceParams": in_camel,
         "inference_params": in_snake,
         "model_name": "default",
         "model_endpoint": endpoint,
         "base_url": f"{endpoint}/v1",
-        "api_key": door.api_key,
+        "api_key": episode_endpoint.api_key,
         "_rollout": {
-            # The key stands in the path too: older agents of the toolkit send "EMPTY" for one. Of exp_id, input_id and
-            # s3_bucket there is none: the toolkit refuses two without the third, with which it would write to S3.
-            "base_url": f"{endpoint}/s/{door.api_key}/v1",
-            "api_key": door.api_key,
+            # The key is in the path too, since older agents of the toolkit send "EMPTY" as the key. exp_id, input_id and
+            # s3_bucket are left out: the toolkit refuses two without the third, with which it would write to S3.
+            "base_url": f"{endpoint}/s/{episode_endpoint.api_key}/v1",
+            "api_key": episode_endpoint.api_key,
             "model_id": "default",
             "sampling_params": in_snake,
         },
-    }  # fmt: skip
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What an agent's answer says of the episode; nothing, when it only says that it has begun."""
+    """The content of an agent's answer; all defaults when it only answers that it has started."""
 
     reward: Json = None
     error: str | None = None
     is_outage: bool = False
-    """Whether `error` is an outage, and not a failure of the agent's own code."""
+    """Whether `error` is an infrastructure failure, not a failure of the agent's own code."""
     components: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 def read_answer(answer: Json) -> Answer:
-    """MTRL's `status: error`, a forwarder's `errorType`, the toolkit's `status_code` and `rewards` among them."""
+    """Parse an agent's answer, including MTRL's `status: error`, a forwarder's `errorType`, and the toolkit's `status_code` and
+    `rewards`."""
     if not isinstance(answer, dict):
         return Answer()
     status_code = answer.get("status_code")
@@ -373,7 +413,7 @@ def read_answer(answer: Json) -> Answer:
 
 
 def _numbers(values: Json) -> dict[str, float]:
-    """Those that are numbers: agents put texts and lists beside them, for logs of their own."""
+    """Return the finite numbers. Agents add texts and lists for their own logs, which are left out."""
     named = values.items() if isinstance(values, dict) else ()
     return {
         without_half_characters(name): float(value)
@@ -383,7 +423,8 @@ def _numbers(values: Json) -> dict[str, float]:
 
 
 def _take(answer: Answer, report: ReportLike) -> None:
-    """Report what an answer says, unless the agent did so itself. Raises RewardError, and _Undelivered for an outage."""
+    """Report the content of an answer, unless the agent did so itself. Raises RewardError for an invalid reward, and
+    _Undelivered for an infrastructure failure."""
     if report.status == "failed":
         return
     if answer.is_outage and report.status is None:
@@ -393,5 +434,5 @@ def _take(answer: Answer, report: ReportLike) -> None:
     elif answer.reward is not None and report.reward is None:
         report.update_reward(answer.reward)
     if report.reward is not None and report.status is None:
-        # It answered, so it is done.
+        # The agent answered, so the episode is over.
         report.complete("ready")

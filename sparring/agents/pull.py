@@ -1,4 +1,4 @@
-"""Agents that dial in: each episode is offered to the workers that poll the gateway, and held under a lease."""
+"""Pull agents: each episode is offered to workers that poll the gateway, and a worker holds it under a lease."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Protocol, final
 
-from sparring.agents.http import DoorLike, GatewayLike, ReportLike, invocation
+from sparring.agents.http import MTRL_JOB, GatewayLike, MtrlJob, ReportedEndpoint, ReportLike, invocation
 from sparring.agents.result import AgentResult, ended_elsewhere, has_played
 from sparring.errors import AgentTimeout, DataError, InfrastructureError, RewardError, ServiceError
 from sparring.sessions import AnySession
@@ -18,36 +18,48 @@ class OfferLike(Protocol):
     """An episode in the queue (`sparring.gateway.queue.Offer`)."""
 
     @property
-    def is_taken(self) -> bool: ...
+    def is_taken(self) -> bool:
+        """Whether a worker has taken the episode."""
+        ...
 
     @property
-    def is_expired(self) -> bool: ...
+    def is_expired(self) -> bool:
+        """Whether the lease of its worker expired."""
+        ...
 
     @property
-    def lost(self) -> asyncio.Future[str]: ...
+    def lost(self) -> asyncio.Future[str]:
+        """Set when the worker no longer holds the episode, with a description of why."""
+        ...
 
 
 class QueueLike(Protocol):
-    """What workers poll (`sparring.gateway.WorkQueue`)."""
+    """The queue that workers poll (`sparring.gateway.WorkQueue`)."""
 
     @property
-    def is_polled(self) -> bool: ...
+    def is_polled(self) -> bool:
+        """Whether workers poll the queue."""
+        ...
 
-    def offer(self, invitation: Callable[[str], Json]) -> OfferLike: ...
+    def offer(self, invitation: Callable[[str], Json]) -> OfferLike:
+        """Offer an episode. `invitation` returns the message to a worker, given the gateway's address."""
+        ...
 
-    def withdraw(self, offer: OfferLike) -> None: ...
+    def withdraw(self, offer: OfferLike) -> None:
+        """End an offer, taken or not."""
+        ...
 
 
 @final
 class PullAgent:
-    """Plays every task by offering it to workers, which ask the policy through the gateway and report there.
+    """Runs each episode by offering it to workers, which use the policy through the gateway and report their results there.
 
         queue = WorkQueue(worker_key)
         async with Gateway(queue=queue) as gateway:
             result = await PullAgent(queue, gateway=gateway).play(task, session)
 
-    A worker is sent what an agent behind a URL is sent. An episode whose worker is gone is offered again as long as no
-    turn was played; after that a second player would mix two plays in one session, so it fails.
+    A worker gets the same message as an agent behind a URL. An episode whose worker is gone is offered again as long as it
+    has no turn. After a turn it fails, since a second worker would mix two rollouts in one session.
     """
 
     def __init__(
@@ -57,27 +69,25 @@ class PullAgent:
         gateway: GatewayLike,
         timeout_seconds: float = 600.0,
         max_retries: int = 3,
-        job_name: str = "sparring",
-        region: str = "us-east-1",
+        job: MtrlJob = MTRL_JOB,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`timeout_seconds` bounds an episode, its time in the queue included; `max_retries` how often it is offered again.
-        `job_name` and `region` make the job ARN."""
+        """Create an agent. `timeout_seconds` bounds an episode including its time in the queue; `max_retries` is how often
+        it is offered again."""
         self._queue = queue
         self._gateway = gateway
         self._timeout_seconds = timeout_seconds
         self._max_retries = max_retries
-        self._job_name = job_name
-        self._region = region
+        self._job = job
         self._sleep = sleep
 
     async def play(self, task: Task, session: AnySession) -> AgentResult:
-        """Play one episode. The policy's own limits become outcomes without reward when the agent fails over them, and a failure
-        that a worker reports after a turn becomes `policy_error`.
+        """Run one episode. If the agent fails because of a limit of the policy, that limit is the outcome, without reward. A
+        failure that a worker reports after a turn becomes `policy_error`.
 
-        Raises ServiceError when no worker has polled in time; InfrastructureError when no worker was free, when the one that
-        took the episode is gone, does not finish in time, gives it up before a turn, or never asks the policy; RewardError
-        when it reports a reward that is none; DataError when the task is no JSON.
+        Raises ServiceError when no worker has polled in time; InfrastructureError when no worker was free, or when the worker
+        that took the episode is gone, does not finish in time, gives it up before a turn, or requests no turn; RewardError when
+        it reports an invalid reward; DataError when the task cannot be written as JSON.
         """
         try:
             reward = await self._play(task, session)
@@ -91,32 +101,35 @@ class PullAgent:
         return AgentResult(outcome=Outcome.FINISHED, reward=reward)
 
     async def _play(self, task: Task, session: AnySession) -> Reward | None:
-        """Offer the episode until a worker plays it; never again once one has asked for a turn. None: it reported no reward."""
+        """Offer the episode until a worker runs it, but never again after a turn was requested. Return the reward; None
+        when the worker reported no reward."""
         time_over, num_offers = asyncio.ensure_future(self._sleep(self._timeout_seconds)), 0
         try:
             while True:
-                # A door for each worker: should one that seemed gone go on, it is not heard.
-                door = self._gateway.register(session)
-                offer, num_offers = self._queue.offer(self._invitation(task, session, door)), num_offers + 1
+                # A new endpoint for each worker: if one that seemed gone continues, its requests are refused.
+                episode_endpoint = self._gateway.register(session)
+                offer, num_offers = self._queue.offer(self._invitation(task, session, episode_endpoint)), num_offers + 1
                 try:
-                    reward = await self._reward(door.report, offer, time_over)
+                    reward = await self._reward(episode_endpoint.report, offer, time_over)
                 finally:
                     self._queue.withdraw(offer)
-                    if door.report.status is None:
-                        door.report.complete("failed", error="its time was over")
+                    if episode_endpoint.report.status is None:
+                        episode_endpoint.report.complete("failed", error="its time was over")
                 if reward is not None:
                     return reward
-                if self._is_unrewarded(door.report, offer) and session.failure is None:
+                if self._is_unrewarded(episode_endpoint.report, offer) and session.failure is None:
                     return None
-                failure = self._failure(door.report, offer, session)
-                is_untouched = offer.lost.done() and door.report.status == "failed" and not session.episode_turns
+                failure = self._failure(episode_endpoint.report, offer, session)
+                is_untouched = (
+                    offer.lost.done() and episode_endpoint.report.status == "failed" and not session.episode_turns
+                )
                 if not is_untouched or session.failure is not None or num_offers > self._max_retries:
                     raise failure
         finally:
             time_over.cancel()
 
     async def _reward(self, report: ReportLike, offer: OfferLike, time_over: asyncio.Future[None]) -> Reward | None:
-        """The reward, once the episode is over; None when its worker is gone before, or the time is over.
+        """Wait for the end of the episode and return the reward; None when its worker is gone earlier, or the time is over.
 
         Raises InfrastructureError when the agent gives up.
         """
@@ -124,7 +137,7 @@ class PullAgent:
         try:
             await asyncio.wait({reporting, offer.lost, time_over}, return_when=asyncio.FIRST_COMPLETED)
             if offer.lost.done() and report.reward is not None and report.status is None:
-                # Its worker is done with it, so it is over.
+                # The worker has ended its lease, so the episode is over.
                 report.complete("ready")
             is_over = report.status == "failed" or (report.status == "ready" and report.reward is not None)
             return await reporting if is_over else None
@@ -133,18 +146,19 @@ class PullAgent:
             await asyncio.gather(reporting, return_exceptions=True)
 
     def _is_unrewarded(self, report: ReportLike, offer: OfferLike) -> bool:
-        """Whether the worker completed the episode and gave it back. One that fell silent between its reports is an outage."""
+        """Return whether the worker completed the episode without a reward. A worker whose lease expired is an infrastructure
+        failure instead."""
         return report.status == "ready" and offer.lost.done() and not offer.is_expired and report.refusal is None
 
     def _failure(
         self, report: ReportLike, offer: OfferLike, session: AnySession
     ) -> InfrastructureError | RewardError | ServiceError:
-        """Why there is no reward."""
+        """Return the error that explains why there is no reward."""
         within = f"within {self._timeout_seconds:g} s"
         if not offer.is_taken and not self._queue.is_polled:
             return ServiceError(
-                f"No worker has polled for an episode {within}. Start one as the console said when the run began, with its "
-                "address and key; a worker that was started and finds no run says so itself."
+                f"No worker has polled for an episode {within}. Start one with the command that the console showed at "
+                "the start of the run, with its address and key; a worker that was started and finds no run reports that itself."
             )
         if not offer.is_taken:
             return InfrastructureError(
@@ -157,16 +171,14 @@ class PullAgent:
             return RewardError(f"{ended}, and the reward that it reported was refused: {report.refusal}")
         return (InfrastructureError if offer.lost.done() else AgentTimeout)(f"{ended}.")
 
-    def _invitation(self, task: Task, session: AnySession, door: DoorLike) -> Callable[[str], Json]:
-        """What a worker is sent, by the address under which it reaches the gateway."""
+    def _invitation(self, task: Task, session: AnySession, episode_endpoint: ReportedEndpoint) -> Callable[[str], Json]:
+        """Return a function from the gateway's address, as a worker reaches it, to the message for that worker."""
 
         def invitation(endpoint: str) -> Json:
-            return invocation(
-                task, session.sampling, door, endpoint=endpoint, job_name=self._job_name, region=self._region
-            )
+            return invocation(task, session.sampling, episode_endpoint, endpoint=endpoint, job=self._job)
 
         try:
-            json.dumps(invitation(door.endpoint), allow_nan=False)
+            json.dumps(invitation(episode_endpoint.endpoint), allow_nan=False)
         except (TypeError, ValueError) as error:
             raise DataError(
                 f"Task {task.id} cannot be sent to a worker: {error}. Use values in its dataset that JSON has."

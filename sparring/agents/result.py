@@ -1,4 +1,4 @@
-"""What an agent hands back when its episode is over."""
+"""The result that an agent returns when its episode is over."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sparring.types import Json, Message, Outcome, Reward
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentResult:
-    """How an episode went, apart from the turns, which its session recorded."""
+    """The result of an episode, except the turns, which its session recorded."""
 
     outcome: Outcome
     messages: tuple[Message, ...] = ()
@@ -33,7 +33,7 @@ class AgentResult:
     final_state: Json = None
     error: str | None = None
     reward: Reward | None = None
-    """Set by agents that judge themselves; the others' rewards come from a reward function."""
+    """The reward of agents that grade their own episodes; None leaves it to the recipe's reward function."""
 
 
 LIMITS: Mapping[type[EpisodeError], Outcome] = {
@@ -43,24 +43,24 @@ LIMITS: Mapping[type[EpisodeError], Outcome] = {
     PolicyTimeout: Outcome.POLICY_TIMEOUT,
     OutputRefused: Outcome.POLICY_ERROR,
 }
-"""How an episode ends whose policy met one of its limits, or said what its client was refused for."""
+"""The outcome of an episode whose policy reached one of its limits, or whose output the gateway refused."""
 _BUDGETS = (TurnLimit, TokenLimit, PolicyTimeout)
-"""No turn follows these."""
+"""The limits after which no turn can follow."""
 
 
 def overtime(timeout_seconds: float) -> float:
-    """Seconds that an agent or a call of its environment may take to return once the time of the episode is over: as long
-    again, between 1 s and 60 s.
+    """Return the seconds that an agent or a call of its environment may take to return after the episode's time is over: as
+    long as the episode, but between 1 s and 60 s.
 
-    What an agent that returns by then reports, counts. Where one hangs longer, the policy was late if it has played a turn: what
-    hangs follows from what it said, and a policy could otherwise make its failures count as outages.
+    The result of an agent that returns in this time counts. If it hangs longer and the policy has had a turn, the policy was
+    late: the hang may follow from its output, and otherwise a policy could turn its failures into infrastructure failures.
     """
     return min(60.0, max(1.0, timeout_seconds))
 
 
 def limit_met(failure: Exception | None) -> AgentResult | None:
-    """The result of an episode whose agent failed after a turn met a limit of the policy; None for any other failure. Raises
-    a ClientError itself: what the agent made of the refusal says nothing of the policy."""
+    """Return the result of an episode whose agent failed after a turn reached a limit of the policy; None for any other
+    failure. Raises a ClientError as it is: the agent's reaction to a refused request is not evidence about the policy."""
     if isinstance(failure, ClientError):
         raise failure
     outcome = LIMITS.get(type(failure)) if isinstance(failure, EpisodeError) else None
@@ -68,9 +68,9 @@ def limit_met(failure: Exception | None) -> AgentResult | None:
 
 
 def ended_elsewhere(failure: InfrastructureError, session: AnySession) -> AgentResult:
-    """The result of an episode that an agent did not play to its end. Where a turn met a limit, that is the outcome; where the
-    agent's own code failed after the policy had played, `policy_error`, or `policy_timeout` where it hung. Raises the failure
-    where it is an outage, and a ClientError."""
+    """Return the result of an episode that an external agent did not finish. If a turn reached a limit, that is the outcome.
+    If the agent's own code failed after a turn of the policy, it is `policy_error`, or `policy_timeout` when it hung.
+    Raises the failure when it is an infrastructure failure, and a ClientError."""
     if (limit := limit_met(session.failure)) is not None:
         return limit
     if session.failure is None and isinstance(failure, AgentFailed) and has_played(session):
@@ -80,13 +80,13 @@ def ended_elsewhere(failure: InfrastructureError, session: AnySession) -> AgentR
 
 
 def has_played(session: AnySession) -> bool:
-    """Whether the policy has played a turn of the episode."""
+    """Return whether the policy has had a turn in the episode."""
     return any(turn.learns for turn in session.episode_turns)
 
 
 def within_budget(played: AgentResult, failure: Exception | None) -> AgentResult:
-    """What an agent handed back, its end put down to the budget where one was used up: the agent may have made the best of
-    it, and its reward stays."""
+    """Return the agent's result, with the outcome of the used-up budget where there is one. The agent may have finished
+    without more turns, so its reward stays."""
     limit = limit_met(failure) if isinstance(failure, _BUDGETS) else None
     if limit is None or played.outcome is not Outcome.FINISHED:
         return played
@@ -94,8 +94,8 @@ def within_budget(played: AgentResult, failure: Exception | None) -> AgentResult
 
 
 def ended_by(error: Exception | None, session: object, problem: str) -> AgentResult:
-    """The result of an agent that failed. Where a turn hit a limit, that is the outcome: over HTTP an agent sees it as an
-    error of its client. Raises the session's InfrastructureError or ClientError where there is one."""
+    """Return the result of an agent that failed. If a turn reached a limit, that is the outcome: over HTTP an agent sees it
+    as an error of its client. Raises the session's InfrastructureError or ClientError where there is one."""
     for failure in (error, getattr(session, "failure", None)):
         if isinstance(failure, InfrastructureError):
             raise failure

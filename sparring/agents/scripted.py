@@ -1,4 +1,4 @@
-"""Policies that need no model, and the session through which the real tool loop asks them."""
+"""Scripted policies, which need no model, and the session through which the real tool loop uses them."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, final
 
 from sparring.errors import UsageError
-from sparring.plugins import call
+from sparring.runtime.plugins import call
 from sparring.types import Message, Outcome, Sampling, StopReason, Task, ToolSchema, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a scripted policy is asked: its next message."""
+    """A request to a scripted policy for its next message."""
 
     task: Task
-    """Ground truth included: experts and cheats read it."""
+    """The task with its ground truth, which scripted experts and cheats read."""
     messages: Sequence[Message]
     tools: Sequence[ToolSchema]
-    """All of the environment, also those that only the prompt describes."""
+    """All tools of the environment, including those that only the prompt describes."""
     turn: int
-    """From 0."""
+    """The index of the turn, from 0."""
 
 
 def scripted_turn(index: int, message: Message, fingerprint: str, num_tokens: int | None = None) -> Turn:
-    """A turn that no model sampled. It has a token for each byte of its message, so that rewards priced by tokens see them."""
+    """Return a turn that no model sampled. It has one token for each byte of its message by default, so that rewards with a
+    token cost apply."""
     written = [message.get("content") or "", message.get("tool_calls") or ""]
     count = sum(len(str(one).encode()) for one in written) if num_tokens is None else num_tokens
     return Turn(
@@ -38,12 +39,17 @@ def scripted_turn(index: int, message: Message, fingerprint: str, num_tokens: in
 
 
 def as_trajectory(task: Task, *messages: Message) -> Trajectory:
-    """An episode in which the assistant said just this, without any world."""
+    """Return an episode with just these assistant messages, without an environment."""
     return Trajectory(
-        id=f"written/{task.id}", task=task, attempt=0,
+        id=f"written/{task.id}",
+        task=task,
+        attempt=0,
         turns=tuple(scripted_turn(index, message, "written") for index, message in enumerate(messages)),
-        messages=(*task.messages, *messages), outcome=Outcome.FINISHED, reward=None, score=None,
-    )  # fmt: skip
+        messages=(*task.messages, *messages),
+        outcome=Outcome.FINISHED,
+        reward=None,
+        score=None,
+    )
 
 
 Act: TypeAlias = Callable[[Asked], Message | Awaitable[Message]]
@@ -51,23 +57,23 @@ Act: TypeAlias = Callable[[Asked], Message | Awaitable[Message]]
 
 @dataclass(frozen=True, slots=True)
 class ScriptedPolicy:
-    """Who plays instead of a model. Its name tells episodes apart: `Subject.play` plays each name once a task."""
+    """A policy that replaces a model. Its name identifies episodes: `Subject.play` runs each name once per task."""
 
     name: str
     act: Act = field(compare=False)
     script: Sequence[Message] | None = field(default=None, compare=False)
-    """What it says, where that is known beforehand."""
+    """The messages of the policy, where they are known in advance."""
 
 
 def saying(name: str, script: Sequence[Message]) -> ScriptedPolicy:
-    """The policy that says these messages in order, and nothing more after them."""
+    """Return the policy that answers with these messages in order, and with empty messages after them."""
     silence: Message = {"role": "assistant", "content": ""}
     return ScriptedPolicy(name, lambda asked: script[asked.turn] if asked.turn < len(script) else silence, script)
 
 
 @final
 class PolicySession:
-    """Implements `protocols.SessionLike` with a scripted policy. Further policies of the episode have nothing to say."""
+    """Implements `protocols.SessionLike` with a scripted policy. Other policies of the episode answer with a fixed text."""
 
     def __init__(
         self, policy: ScriptedPolicy, task: Task, tools: Sequence[ToolSchema], others: Collection[str] = ()
@@ -89,14 +95,14 @@ class PolicySession:
         return None
 
     def of(self, name: str) -> PolicySession:
-        """Raises UsageError for a policy that the recipe does not name."""
+        """Return the session of another policy. Raises UsageError for a policy that the recipe does not name."""
         if name not in self._others:
             raise UsageError(f"the recipe names no policy {name!r}; add [policies.{name}].")
         silent = ScriptedPolicy(name, lambda *_: {"role": "assistant", "content": "I have nothing to add."})
         return PolicySession(silent, self._task, ())
 
     async def chat(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Message:
-        # Episodes that are played side by side take turns.
+        # Lets episodes that run concurrently take turns.
         await asyncio.sleep(0)
         asked = Asked(task=self._task, messages=messages, tools=self._tools, turn=len(self.turns))
         message = copy.deepcopy(dict(await call(self._policy.act, asked)))

@@ -1,4 +1,4 @@
-"""A session that answers from a script: for tests of agents and environments without engine or chat."""
+"""A session that answers from a script, for tests of agents and environments without an engine or a chat format."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from sparring.types import Message, Sampling, StopReason, ToolSchema, Turn
 
 @final
 class ScriptedSession:
-    """Implements `protocols.SessionLike`: answers with the given messages in order; raises those that are errors.
+    """Implements `protocols.SessionLike`: answers with the given messages in order, and raises those that are exceptions.
 
-    `cut` says that every answer hit the token limit; `others` are the sessions of the episode's other policies.
-    `requests` holds what was asked so far."""
+    With `cut`, every answer has reached the token limit. `others` are the sessions of the episode's other policies.
+    `requests` holds the messages and tools of all requests so far."""
 
     def __init__(
         self, *script: Message | Exception, cut: bool = False, others: Mapping[str, ScriptedSession] | None = None
@@ -30,7 +30,7 @@ class ScriptedSession:
 
     @property
     def episode_turns(self) -> tuple[Turn, ...]:
-        """Numbers of turns are a session's own here, so these are its own turns."""
+        """The turns of this session only, since turn ids are not shared between scripted sessions."""
         return self.turns
 
     @property

@@ -1,4 +1,4 @@
-"""Scripts, what the policy says in an episode, with their calls changed."""
+"""Functions that change the tool calls of scripts (the policy's messages in an episode)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from sparring.types import Json, Message
 
 @dataclass(frozen=True, slots=True)
 class Call:
+    """A tool call by name and arguments."""
+
     tool: str
     arguments: Mapping[str, Json]
 
@@ -21,7 +23,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One call of a script, with its place."""
+    """One call of a script, with its position: the index of the message, and of the call in the message."""
 
     message: int
     place: int
@@ -30,11 +32,12 @@ class Action:
 
     @property
     def call(self) -> Call:
+        """The call without its position."""
         return Call(self.tool, self.arguments)
 
 
 def actions_of(script: Sequence[Message]) -> list[Action]:
-    """The calls of a script in order, those whose arguments cannot be read apart."""
+    """Return the calls of a script in order, except those whose arguments are not a JSON object."""
     found = []
     for number, message in enumerate(script):
         for place, one in enumerate(message.get("tool_calls") or ()):
@@ -45,12 +48,13 @@ def actions_of(script: Sequence[Message]) -> list[Action]:
 
 
 def left_out(script: Sequence[Message], actions: Sequence[Action]) -> tuple[Message, ...]:
-    """The script without these calls."""
+    """Return the script without these calls."""
     return edited(script, {(one.message, one.place): () for one in actions})
 
 
 def edited(script: Sequence[Message], edits: Mapping[tuple[int, int], Sequence[Call]]) -> tuple[Message, ...]:
-    """A script with other calls in these places; a message that is left without calls and without text is left out."""
+    """Return a script with the calls at these (message, call) positions replaced. A message whose calls are all removed is
+    dropped."""
     changed: list[Message] = []
     for number, message in enumerate(script):
         calls = []

@@ -1,4 +1,4 @@
-"""The built-in agent: offer the tools, run what the policy calls, stop when it answers."""
+"""The built-in agent: it offers the tools, runs the policy's calls, and stops when the policy answers without a call."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _STOPPED = "error: stopped, since the time of the episode is over"
 
 
 async def play(task: Task, environment: Environment, session: SessionLike, *, max_turns: int) -> AgentResult:
-    """Play one episode; the caller closes the environment (see `environments.opened`).
+    """Run one episode; the caller closes the environment (see `environments.opened`).
 
-    An answer without tool calls finishes, unless the environment's user replies to it. Bad calls are told to the policy
-    and counted. InfrastructureError passes.
+    An answer without tool calls finishes the episode, unless the environment's user replies to it. Bad calls are counted, and
+    the policy gets an error message. InfrastructureError is passed on.
     """
-    # The other half is for the final state, and to close the environment.
+    # The other half of the overtime is for the final state and for closing the environment.
     patience = 0.0 if session.seconds_left is None else overtime(session.seconds_left) / 2
     messages = await reset(environment, task)
     transitions: list[Mapping[str, Json]] = []
@@ -58,12 +58,12 @@ async def play(task: Task, environment: Environment, session: SessionLike, *, ma
             return await ended(Outcome.MAX_TOKENS)
         if not calls and not malformed:
             try:
-                said = await reply(environment, messages, session, task)
+                text = await reply(environment, messages, session, task)
             except tuple(LIMITS) as error:
                 return await ended(LIMITS[type(error)], str(error))
-            if said is None:
+            if text is None:
                 return await ended(Outcome.FINISHED)
-            messages.append({"role": "user", "content": said})
+            messages.append({"role": "user", "content": text})
             continue
         messages.extend(await _answered(calls, environment, session, transitions, counts, turn=turn, patience=patience))
         messages.extend(_complained(malformed))
@@ -83,9 +83,9 @@ async def _answered(
     turn: int,
     patience: float,
 ) -> list[Message]:
-    """Run the calls of one message in order; the tool messages that answer them. None is begun once the episode's time is
-    over, and one that runs has `patience` seconds more: a policy could otherwise ask for so many, or for one that takes so long,
-    that the episode would seem to hang."""
+    """Run the calls of one message in order, and return their tool messages. No call starts after the episode's time is
+    over, and a running call has `patience` seconds more. Otherwise a policy could make so many or so slow calls that the
+    episode would seem to hang."""
     answers: list[Message] = []
     for call in calls:
         left = session.seconds_left
@@ -109,9 +109,9 @@ async def _answered(
 
 
 def _complained(malformed: Sequence[Json]) -> list[Message]:
-    """What the policy is told about calls that could not be read.
+    """Return error messages for calls that could not be parsed.
 
-    The user says it: such a call has no id that a tool message could answer.
+    They are user messages, since such a call has no id that a tool message could refer to.
     """
     return [
         {

@@ -1,4 +1,4 @@
-"""A worker: polls the gateway of a run for episodes, and plays them with an agent of yours.
+"""A worker: polls the gateway of a run for episodes, and runs them with your agent.
 
     from sparring.agents.worker import work
 
@@ -9,8 +9,8 @@
 
     work("http://trainer:8000", play)  # SPARRING_WORKER_KEY is in the environment
 
-or, from the command line, `python -m sparring.agents.worker http://trainer:8000 module:play`. It dials out only, and needs
-none of what trains. What it asks is in docs/gateway.md, for workers in other languages.
+or, from the command line, `python -m sparring.agents.worker http://trainer:8000 module:play`. It only opens
+outgoing connections and needs no training packages. docs/gateway.md describes its requests, for workers in other languages.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ import httpx
 
 from sparring.agents.http import Answer, read_answer
 from sparring.errors import InfrastructureError, ServiceError, SparringError, UsageError
-from sparring.logs import get_logger
-from sparring.plugins import load_object
+from sparring.runtime.logs import get_logger
+from sparring.runtime.plugins import load_object
 from sparring.types import Json
 
 logger = get_logger(__name__)
 
 KEY_VARIABLE = "SPARRING_WORKER_KEY"
 Play: TypeAlias = Callable[[dict[str, Any]], Any]
-"""Plays an invocation; may be async. Returns its reward (a number, or one for each turn), or whatever an agent behind a URL
-answers, `{"reward", "components", "metrics"}` or a failure among it; None when the agent has reported by itself. What it
-raises ends the episode as `policy_error` once the policy has played; an InfrastructureError gives it back to be played anew."""
+"""A function that runs one episode from its invocation; it may be async. It returns the reward (a number, or one number per
+turn), or an answer as agents behind a URL give it, such as `{"reward", "components", "metrics"}` or a failure; None when the
+agent has reported by itself. An exception ends the episode as `policy_error` if the policy has had a turn; an
+InfrastructureError gives the episode back, to be run again."""
 
 _POLL_SECONDS = 20.0
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -52,10 +53,10 @@ _LONGEST_PAUSE_SECONDS = 30.0
 def work(
     url: str, play: Play, *, key: str | None = None, concurrency: int = 1, patience_seconds: float = 600.0
 ) -> None:
-    """Play episodes until interrupted; `concurrency` of them at once, those of a plain function in threads.
+    """Run episodes until interrupted, `concurrency` at once. A function that is not async runs in threads.
 
-    `key` is the worker key of the run, SPARRING_WORKER_KEY by default. Raises UsageError when there is none or another is
-    wanted, ServiceError when the gateway could not be reached for `patience_seconds`.
+    `key` is the worker key of the run, SPARRING_WORKER_KEY by default. Raises UsageError when it is missing or
+    wrong, ServiceError when the gateway could not be reached for `patience_seconds`.
     """
     key = key or os.environ.get(KEY_VARIABLE, "")
     if not key:
@@ -65,7 +66,7 @@ def work(
 
 @final
 class Worker:
-    """Asks for episodes and plays them, in a loop that is already running."""
+    """Requests episodes and runs them, in an event loop that is already running."""
 
     def __init__(
         self,
@@ -79,7 +80,8 @@ class Worker:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         rng: random.Random | None = None,
     ) -> None:
-        """`url` is the gateway's, with or without `/v1`; `client` sends the requests, for tests. Raises UsageError."""
+        """Create a worker. `url` is the address of the gateway, with or without `/v1`; `client` replaces the HTTP client
+        in tests. Raises UsageError for an invalid address."""
         self._endpoint = url.rstrip("/").removesuffix("/v1")
         if not self._endpoint.startswith(("http://", "https://")):
             raise UsageError(f"url = {url!r} is no address of a gateway; give http://HOST:PORT.")
@@ -91,11 +93,11 @@ class Worker:
         self._sleep = sleep
         self._rng = rng or random.Random()
         self._is_async = inspect.iscoroutinefunction(play) or inspect.iscoroutinefunction(type(play).__call__)
-        # Threads of its own: those of the loop look up addresses, without which no lease is renewed.
+        # Its own threads: the event loop's threads resolve host names, which renewing a lease needs.
         self._threads: ThreadPoolExecutor | None = None
 
     async def run(self, concurrency: int = 1) -> None:
-        """Play until cancelled. Raises as `work` does."""
+        """Run episodes until cancelled. Raises as `work` does."""
         if concurrency < 1:
             raise UsageError(f"concurrency = {concurrency} would play nothing; give 1 or more.")
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="episode")
@@ -125,7 +127,7 @@ class Worker:
         return response.json()
 
     async def _episode(self, lease: Mapping[str, Any]) -> None:
-        """Play one. When its lease is over before, an async play is cancelled, and any other waited for."""
+        """Run one episode. If its lease ends earlier, an async function is cancelled; any other is waited for."""
         invocation: dict[str, Any] = lease["invocation"]
         playing = asyncio.ensure_future(self._played(invocation))
         renewing = asyncio.ensure_future(self._renewed(lease))
@@ -137,33 +139,34 @@ class Worker:
             for one in (playing, renewing):
                 one.cancel()
             await asyncio.gather(playing, renewing, return_exceptions=True)
-            # If nothing was reported, the run learns at once that nothing will be; else the lease is over already.
+            # If nothing was reported, the release lets the run know at once that nothing will be; otherwise the lease is over.
             outage = (
                 playing.result() if playing.done() and not playing.cancelled() and playing.exception() is None else ""
             )
             with contextlib.suppress(httpx.TransportError):
                 await self._client.post(
-                    f"{self._endpoint}/v1/queue/{lease['lease_id']}/release", headers=self._headers,
+                    f"{self._endpoint}/v1/queue/{lease['lease_id']}/release",
+                    headers=self._headers,
                     content=json.dumps({"error": outage}),
-                )  # fmt: skip
+                )
 
     async def _renewed(self, lease: Mapping[str, Any]) -> None:
-        """Returns when the lease is over."""
+        """Renew the lease until it is over."""
         is_over = False
         while not is_over:
             await self._sleep(lease["lease_seconds"] / 3)
             is_over = (await self._post(f"queue/{lease['lease_id']}/renew", {})).status_code == 404
 
     async def _played(self, invocation: dict[str, Any]) -> str:
-        """Play, and report what came of it unless the agent did so itself. Of an outage nothing is reported: its description is
-        returned."""
+        """Run the episode, and report the result unless the agent did so itself. An infrastructure failure is not reported:
+        its description is returned, otherwise an empty text."""
         try:
             if self._is_async:
-                said = await self._play(invocation)
+                returned = await self._play(invocation)
             else:
-                said = await asyncio.get_running_loop().run_in_executor(self._threads, self._play, invocation)
-            said = json.loads(json.dumps(said), parse_int=float)
-            answer = read_answer(said) if isinstance(said, dict) else Answer(reward=said)
+                returned = await asyncio.get_running_loop().run_in_executor(self._threads, self._play, invocation)
+            returned = json.loads(json.dumps(returned), parse_int=float)
+            answer = read_answer(returned) if isinstance(returned, dict) else Answer(reward=returned)
         except Exception as error:
             # User code may raise anything; it gives up its episode only.
             logger.warning("an episode failed", exc_info=error)
@@ -181,15 +184,15 @@ class Worker:
         return ""
 
     async def _report(self, invocation: Mapping[str, Any], what: str, body: Json) -> None:
-        """Tell the gateway. That the agent has said so itself, or the episode is over, is fine. Raises UsageError for what
-        it cannot take."""
+        """Report to the gateway. It is no error if the agent has already reported, or if the episode is over. Raises UsageError
+        for a report that the gateway refuses."""
         headers = {"authorization": f"Bearer {invocation['api_key']}"}
         response = await self._post(f"episode/{what}", body, headers=headers)
         if not response.is_success and response.status_code not in (401, 409):
             raise UsageError(f"the {what} of an episode was refused: {response.status_code}: {response.text[:300]}")
 
     async def _post(self, path: str, body: Json, *, headers: Mapping[str, str] | None = None) -> httpx.Response:
-        """Until there is an answer that is no outage. Raises ServiceError when there is none for too long."""
+        """Send a request until there is an answer below status 500. Raises ServiceError when there is none for too long."""
         began, pause = self._clock(), 0.5
         while True:
             try:
@@ -203,23 +206,23 @@ class Worker:
                 problem = repr(error)
             if self._clock() - began >= self._patience_seconds:
                 raise ServiceError(
-                    f"The gateway at {self._endpoint} could not be asked for {self._patience_seconds:g} s: {problem}. Is the "
-                    "run under way, and the address right?"
+                    f"The gateway at {self._endpoint} did not answer for {self._patience_seconds:g} s: {problem}. Check that the "
+                    "run is running and that the address is right."
                 )
-            # Jitter: workers that lost the run together do not come back together.
+            # Jitter, so that workers that lost the connection together do not come back together.
             await self._sleep(self._rng.uniform(pause / 2, pause))
             pause = min(_LONGEST_PAUSE_SECONDS, 2 * pause)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code."""
+    """Run the command line, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m sparring.agents.worker", description="Play the episodes of a run.")
     parser.add_argument("url", help="address of the run's gateway, as the run prints it")
     parser.add_argument("play", help="module:function that takes an invocation and returns its reward")
     parser.add_argument("--concurrency", type=int, default=1, help="episodes at once")
     given = parser.parse_args(arguments)
     try:
-        work(given.url, load_object(given.play, beside=Path.cwd()), concurrency=given.concurrency)
+        work(given.url, load_object(given.play, folder=Path.cwd()), concurrency=given.concurrency)
     except KeyboardInterrupt:
         return 130
     except SparringError as error:

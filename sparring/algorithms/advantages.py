@@ -1,12 +1,12 @@
-"""Advantages: how much better a trajectory, or each of its turns, did than could be expected. Pure functions.
+"""Advantages: how much better a trajectory, or each of its turns, did than expected. Pure functions.
 
-An estimator takes the groups of one step and returns a number for every turn of every trajectory. What it can be tuned
-with are its keyword arguments: their names are keys of `[algorithm]`, their defaults the defaults. Statistics see each
-trajectory once, however many sequences it has; infrastructure failures never get here.
+An estimator takes the groups of one step and returns a number for every turn of every trajectory. Its keyword
+arguments are its hyperparameters: keys of `[algorithm]` with the same names and defaults. Statistics count each trajectory
+once, however many sequences it has; infrastructure failures are never included.
 
-Where all members of a group earn the same, methods that compare totals (`choice.SILENT_WHEN_EQUAL`) give exactly 0. Those
-that compare turn by turn do so only where the members have as many turns with equal rewards each, and `reinforce_pp_baseline`
-only where no group of the batch has differences, since it whitens over the batch.
+Where all members of a group have the same reward, methods that compare totals (`choice.SILENT_WHEN_EQUAL`) give exactly 0.
+Those that compare turn by turn do so only where the members have as many turns with equal rewards each, and
+`reinforce_pp_baseline` only where no group of the batch has differences, since it whitens over the batch.
 
 R is the total reward of a trajectory, n the size of its group, L its number of trained tokens, and
 G_k = r_k + gamma * G_(k+1) the return-to-go of turn k.
@@ -24,22 +24,22 @@ from typing import Concatenate, Literal, ParamSpec, TypeAlias
 from sparring.errors import DataError
 
 EPSILON = 1e-6
-"""Keeps the division by a standard deviation defined when the rewards of a group are nearly equal."""
+"""Added to the standard deviation of a group, so that the division is defined when its rewards are nearly equal."""
 WHITENING_EPSILON = 1e-8
-"""The same for the variance of a whole batch (verl's value)."""
+"""Added to the variance of a whole batch for the same reason (verl's value)."""
 
 StandardDeviation: TypeAlias = Literal["unbiased", "population"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewarded:
-    """A trajectory as an estimator sees it."""
+    """A trajectory in the form that estimators read."""
 
     total: float
     turn_rewards: tuple[float, ...]
-    """One for each turn in the order of play, with sum `total`: a reward of the whole stands at the last turn."""
+    """One reward for each turn in order, with sum `total`. A reward of the whole trajectory is at the last turn."""
     turn_tokens: tuple[int, ...]
-    """Trained tokens of each turn."""
+    """The number of trained tokens of each turn."""
 
     @property
     def num_tokens(self) -> int:
@@ -49,17 +49,17 @@ class Rewarded:
 Group: TypeAlias = Sequence[Rewarded]
 Advantages: TypeAlias = list[list[list[float]]]
 """For each group, trajectory and turn."""
-Knobs = ParamSpec("Knobs")
+Settings = ParamSpec("Settings")
 
 
 def per_trajectory(
-    rule: Callable[Concatenate[Group, Knobs], list[float]],
-) -> Callable[Concatenate[Sequence[Group], Knobs], Advantages]:
-    """An estimator from a rule that gives each trajectory of one group a number: all its turns get that number."""
+    rule: Callable[Concatenate[Group, Settings], list[float]],
+) -> Callable[Concatenate[Sequence[Group], Settings], Advantages]:
+    """Turn a rule for one group, with one number per trajectory, into an estimator: all turns get the trajectory's number."""
 
     @functools.wraps(rule)
-    def estimator(groups: Sequence[Group], *args: Knobs.args, **knobs: Knobs.kwargs) -> Advantages:
-        return [_spread(group, rule(group, *args, **knobs)) for group in groups]
+    def estimator(groups: Sequence[Group], *args: Settings.args, **settings: Settings.kwargs) -> Advantages:
+        return [_spread(group, rule(group, *args, **settings)) for group in groups]
 
     return estimator
 
@@ -96,9 +96,9 @@ def opo(group: Group) -> list[float]:
 def grpo_passk(
     group: Group, *, advantage_normalization: bool = True, advantage_std: StandardDeviation = "unbiased"
 ) -> list[float]:
-    """Only the best trajectory gets something: its lead over the second, divided by std + eps (arXiv:2503.19595).
+    """Only the best trajectory gets an advantage: its lead over the second, divided by std + eps (arXiv:2503.19595).
 
-    Silent wherever two are best; with rewards of 0 and 1 that is every group without exactly one success.
+    It is 0 wherever two are best; with rewards of 0 and 1 that is every group without exactly one success.
     """
     rewards = _totals(group)
     advantages = [0.0] * len(rewards)
@@ -112,7 +112,7 @@ def grpo_passk(
 def pass_at_k(group: Group, *, pass_k: int = 2) -> list[float]:
     """The advantage for pass@k with rewards of 0 and 1, averaged over all subsets of k (arXiv:2508.10751, section 3.3).
 
-    With w wrong of n: rho = 1 - C(w, k) / C(n, k), sigma = sqrt(rho (1 - rho)); a right one gets (1 - rho) / sigma, a
+    With w wrong of n: rho = 1 - C(w, k) / C(n, k), sigma = sqrt(rho (1 - rho)); a correct one gets (1 - rho) / sigma, a
     wrong one (1 - rho - C(w-1, k-1) / C(n-1, k-1)) / sigma. Raises DataError for other rewards. A group that has lost so many
     members that n < k has no pass@k and gets 0.
     """
@@ -130,8 +130,8 @@ def pass_at_k(group: Group, *, pass_k: int = 2) -> list[float]:
     sigma = math.sqrt(rho * (1 - rho))
     if sigma == 0:
         return [0.0] * count
-    beside = math.comb(wrong - 1, pass_k - 1) / math.comb(count - 1, pass_k - 1) if wrong else 0.0
-    right, failed = (1 - rho) / (sigma + EPSILON), (1 - rho - beside) / (sigma + EPSILON)
+    all_wrong = math.comb(wrong - 1, pass_k - 1) / math.comb(count - 1, pass_k - 1) if wrong else 0.0
+    right, failed = (1 - rho) / (sigma + EPSILON), (1 - rho - all_wrong) / (sigma + EPSILON)
     return [right if reward else failed for reward in rewards]
 
 
@@ -149,7 +149,7 @@ def gpg(groups: Sequence[Group]) -> Advantages:
 def reinforce_pp(groups: Sequence[Group], *, gamma: float = 1.0) -> Advantages:
     """REINFORCE++: the return-to-go, whitened over all trained tokens of the batch (arXiv:2501.03262).
 
-    Does not compare within groups; what a trajectory gets depends on the whole batch.
+    It does not compare within groups: the advantage of a trajectory depends on the whole batch.
     """
     return _whitened(groups, [_returns(group, gamma) for group in groups])
 
@@ -160,7 +160,7 @@ def reinforce_pp_baseline(groups: Sequence[Group]) -> Advantages:
 
 
 def monte_carlo(groups: Sequence[Group], *, gamma: float = 1.0, advantage_normalization: bool = False) -> Advantages:
-    """The return-to-go of each turn itself: unbiased, and of high variance. Normalization whitens over the batch."""
+    """The return-to-go of each turn: unbiased, with high variance. Normalization whitens over the batch."""
     returns = [_returns(group, gamma) for group in groups]
     return _whitened(groups, returns) if advantage_normalization else returns
 
@@ -173,7 +173,7 @@ def return_to_go_loo(groups: Sequence[Group], *, gamma: float = 1.0) -> Advantag
     """
 
     def rule(present: list[float]) -> list[float]:
-        # No others, no baseline: 0 instead would lose 7% of the gradient in benchmarks/per_turn_bias.py.
+        # Without others there is no baseline. An advantage of 0 would lose 7% of the gradient in benchmarks/per_turn_bias.py.
         return _leave_one_out(present) if len(present) > 1 else present
 
     return [_by_turn(_returns(group, gamma), rule) for group in groups]
@@ -188,8 +188,8 @@ def group_based_per_turn(
 ) -> Advantages:
     """`return_to_go_loo`; normalization divides by the standard deviation of G_k in the group, turn by turn.
 
-    Late turns, which few trajectories reach, have wild standard deviations, and a turn that only one reached has none
-    and gets 0: hence normalization is off by default.
+    Late turns, which few trajectories reach, have unstable standard deviations, and a turn that only one trajectory reaches
+    has none and gets 0. So normalization is off by default.
     """
     if not advantage_normalization:
         return return_to_go_loo(groups, gamma=gamma)
@@ -248,7 +248,7 @@ def _are_equal(values: Sequence[float]) -> bool:
 
 
 def _centred(values: Sequence[float]) -> list[float]:
-    """Distances from the mean; exactly 0 where all are equal, which rounding would not give."""
+    """Return the differences from the mean; exactly 0 where all values are equal, without rounding errors."""
     if _are_equal(values):
         return [0.0] * len(values)
     mean = fmean(values)
@@ -256,7 +256,7 @@ def _centred(values: Sequence[float]) -> list[float]:
 
 
 def _normalized(advantages: Sequence[float], values: Sequence[float], kind: StandardDeviation) -> list[float]:
-    """Advantages divided by the standard deviation of `values`; exactly 0 where all of these are equal."""
+    """Return the advantages divided by the standard deviation of `values`; exactly 0 where all of these are equal."""
     if _are_equal(values):
         return [0.0] * len(advantages)
     deviation = stdev(values) if kind == "unbiased" else pstdev(values)
@@ -264,7 +264,7 @@ def _normalized(advantages: Sequence[float], values: Sequence[float], kind: Stan
 
 
 def _whitened(groups: Sequence[Group], advantages: Advantages) -> Advantages:
-    """Mean 0 and variance 1 over the trained tokens of the batch (unbiased variance, as in verl)."""
+    """Return the advantages with mean 0 and variance 1 over the trained tokens of the batch (unbiased variance, as in verl)."""
     weighted = [
         (advantage, tokens)
         for group, members in zip(groups, advantages, strict=True)
@@ -295,6 +295,6 @@ def _by_turn(rows: Sequence[Sequence[float]], rule: Callable[[list[float]], list
 
 
 def _leave_one_out(values: Sequence[float]) -> list[float]:
-    """Each value minus the mean of the others; 0 for one alone."""
+    """Return each value minus the mean of the others; 0 for a single value."""
     scale = len(values) / (len(values) - 1) if len(values) > 1 else 0.0
     return [centred * scale for centred in _centred(values)]

@@ -1,7 +1,7 @@
-"""Off-policy corrections: how much a token may count that a different policy sampled. Pure functions.
+"""Off-policy corrections: the weight of a token that a different policy sampled. Pure functions.
 
-A correction takes log w [M], the log-ratio between the policy that should have sampled and the one that did, and which
-trajectory each token belongs to, and returns what to use in place of w, [M], without gradient. With two policies w is
+A correction takes log w [M], the log-ratio between the policy that should have sampled and the one that did, and the index
+of each token's trajectory [M]. It returns the weights that replace w, [M], without gradient. With two policies w is
 the ratio of the loss itself (policy / sampler); with three it is (policy before the step / sampler), and the loss's own
 ratio is (policy / policy before the step) (arXiv:2505.24298, section 5.2).
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LARGEST_LOG = 20.0
-"""Ratios beyond exp(20) are as good as infinite."""
+"""The largest log-ratio: ratios beyond exp(20) are treated alike."""
 
 
 def none(log_weights_M: Tensor, trajectory_M: Tensor) -> Tensor:

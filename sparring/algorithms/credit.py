@@ -1,4 +1,4 @@
-"""From played groups to one advantage a turn: what an estimator gets to see, and checks of what it says."""
+"""Credit assignment: from groups of episodes to one advantage per turn, with checks of the estimator's output."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from sparring.errors import DataError
 from sparring.types import Trajectory, TrajectoryGroup
 
 LARGEST = 1e30
-"""Beyond it a gradient in single precision is no number."""
+"""The largest accepted advantage. Beyond it a gradient in single precision overflows."""
 
 TurnAdvantages: TypeAlias = Mapping[str, tuple[float, ...]]
-"""By trajectory id: one number for each of its turns, in their order."""
+"""One number for each turn of a trajectory, in order, by trajectory id."""
 
 
 def credit(
@@ -22,10 +22,10 @@ def credit(
     *,
     sums_turn_rewards: bool | None,
 ) -> TurnAdvantages:
-    """The advantage of every turn. `sums_turn_rewards` None: the estimator reads rewards per turn; False refuses them.
+    """Return the advantage of every turn. `sums_turn_rewards` None: the estimator reads rewards per turn; False refuses them.
 
-    Raises DataError for rewards per turn that the estimator would not read, and for an estimator of the user's own that
-    does not give one finite number a turn.
+    Raises DataError for rewards per turn that the estimator would not read, and for a user's estimator that does not
+    return one finite number per turn.
     """
     if sums_turn_rewards is False:
         _refuse_turn_rewards(groups)
@@ -50,7 +50,7 @@ def credit(
 
 
 def rewarded(trajectory: Trajectory) -> Rewarded:
-    """A trajectory as an estimator sees it; a reward of the whole stands at the last turn."""
+    """Return a trajectory in the form that estimators read. A reward of the whole trajectory is at the last turn."""
     reward = trajectory.reward
     assert reward is not None, "a trajectory without reward was admitted"
     if reward.per_turn is not None:
@@ -66,7 +66,7 @@ def rewarded(trajectory: Trajectory) -> Rewarded:
 
 
 def _is_nested(advantages: object) -> bool:
-    """Whether it is lists of lists of lists (or tuples)."""
+    """Return whether a value is lists of lists of lists (or tuples)."""
     many = (list, tuple)
     return isinstance(advantages, many) and all(
         isinstance(members, many) and all(isinstance(turns, many) for turns in members) for members in advantages

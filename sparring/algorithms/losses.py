@@ -1,9 +1,9 @@
-"""Losses per trained token. Pure functions; reductions and corrections stand beside them.
+"""Losses per trained token, as pure functions. Reductions and corrections have their own modules.
 
-A loss takes the trained tokens of a batch and returns the loss of each [M] and what it did to each by metric name, [M]
-each. What it can be tuned with are its keyword arguments: their names are keys of `[algorithm]`, their defaults the
-defaults. rho = exp(logprob - old logprob) is the ratio to the policy that sampled, or with `policy_ratio =
-"three_policy"` to the policy as it was before the step. Bounds of rho are ratios themselves, not distances from 1.
+A loss takes the trained tokens of a batch, and returns the loss of each [M] and metrics by name, [M] each. Its keyword
+arguments are its hyperparameters: keys of `[algorithm]` with the same names and defaults. rho = exp(logprob - old logprob)
+is the ratio to the policy that sampled, or with `policy_ratio = "three_policy"` to the policy as it was before the step.
+Bounds of rho are ratios themselves, not distances from 1.
 
 Shapes: M trained tokens.
 """
@@ -25,12 +25,12 @@ class Tokens:
     """The trained tokens of some whole trajectories."""
 
     logprobs_M: Tensor
-    """Under the current policy, with gradient."""
+    """The log-probabilities under the current policy, with gradient."""
     old_M: Tensor
-    """Under the policy that the ratio is taken against."""
+    """The log-probabilities under the policy in the ratio's denominator."""
     advantages_M: Tensor
     trajectory_M: Tensor
-    """Which trajectory each token belongs to, counted from 0."""
+    """The index of each token's trajectory, from 0."""
 
     @property
     def ratio_M(self) -> Tensor:
@@ -38,7 +38,7 @@ class Tokens:
 
 
 def trajectory_means(values_M: Tensor, trajectory_M: Tensor) -> Tensor:
-    """The mean of each trajectory's tokens, [trajectories]."""
+    """Return the mean over each trajectory's tokens, [trajectories]."""
     count = int(trajectory_M.max()) + 1 if len(trajectory_M) else 0
     sums = values_M.new_zeros(count).index_add(0, trajectory_M, values_M)
     return sums / trajectory_M.bincount(minlength=count).to(values_M.dtype)
@@ -136,7 +136,7 @@ LOSSES: dict[str, Callable[..., PerToken]] = {
 
 
 def policy_metrics(logprobs_M: Tensor, sampled_M: Tensor) -> dict[str, Tensor]:
-    """How far the policy is from the one that sampled, over M >= 1 tokens; scalars.
+    """Return scalar metrics of the distance between the policy and the one that sampled, over M >= 1 tokens.
 
     `kl_k1` = mean(-log rho), `kl_k2` = mean(log rho ** 2) / 2 and `kl_k3` = mean(rho - 1 - log rho) estimate
     KL(sampler || policy) (joschu.net/blog/kl-approx.html). `effective_sample_size` = (sum rho)^2 / (M sum rho^2) is a
@@ -158,5 +158,5 @@ def policy_metrics(logprobs_M: Tensor, sampled_M: Tensor) -> dict[str, Tensor]:
 
 
 def effective_sample_size(weights_M: Tensor) -> Tensor:
-    """(sum w)^2 / (M sum w^2), a share of M; 0 when all weights are 0."""
+    """Return (sum w)^2 / (M sum w^2), a share of M; 0 when all weights are 0."""
     return weights_M.mean().square() / weights_M.square().mean().clamp(min=1e-38)

@@ -1,4 +1,4 @@
-"""What one optimizer step minimizes: a loss, corrected for who sampled, with an entropy bonus and a divergence if asked.
+"""The objective of an optimizer step: a loss with an off-policy correction, and optionally an entropy bonus and a divergence.
 
     w = correction(policy that should have sampled / policy that did)
     loss of a token = w * loss(rho, A) - entropy_coef * H + kl_coef * k(policy / base)
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sparring.algorithms.choice import CAPS, ROOMS, WITHOUT_RATIO, bind, knobs_of
+from sparring.algorithms.choice import CAPS, FUNCTIONS, WITHOUT_RATIO, bind, read_defaults
 from sparring.algorithms.corrections import LARGEST_LOG, none
 from sparring.algorithms.losses import LOSSES, PerToken, Tokens, effective_sample_size
 from sparring.errors import DataError
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 
 TAKEN = frozenset({"loss", "entropy", "tokens", "trained_tokens"})
-"""Metrics that the learner reports itself."""
+"""The metric names that the learner itself reports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """A loss with everything around it. `from_config` reads the flat settings that a learner is given."""
+    """A loss with its correction, entropy bonus and divergence. `from_config` reads the flat settings of a learner."""
 
     loss: Callable[..., PerToken]
     carries_ratio: bool = True
     """Whether the loss has rho as a factor."""
     ratio_cap: float = math.inf
-    """Up to where."""
+    """The bound up to which the loss has rho as a factor."""
     correction: Callable[..., Tensor] = none
     corrects: bool = False
     is_three_policy: bool = False
@@ -49,14 +49,14 @@ class Objective:
     def from_config(
         cls, loss_fn: str, config: Mapping[str, Any], losses: Mapping[str, Callable[..., PerToken]] = LOSSES
     ) -> Objective:
-        """`config` holds the knobs of loss and correction, `off_policy_correction`, `policy_ratio`, `entropy_coef`,
-        `kl_coef` and `kl_form`; what is missing has its default, what nobody reads is ignored."""
+        """Build an objective. `config` has the hyperparameters of loss and correction, `off_policy_correction`,
+        `policy_ratio`, `entropy_coef`, `kl_coef` and `kl_form`; missing ones have their defaults, others are ignored."""
         correction, loss = config.get("off_policy_correction", "none"), bind(losses[loss_fn], config)
         return cls(
             loss=loss,
             carries_ratio=loss_fn not in WITHOUT_RATIO,
-            ratio_cap=knobs_of(loss)[CAPS[loss_fn]] if loss_fn in CAPS else math.inf,
-            correction=bind(ROOMS["off_policy_correction"][correction], config),
+            ratio_cap=read_defaults(loss)[CAPS[loss_fn]] if loss_fn in CAPS else math.inf,
+            correction=bind(FUNCTIONS["off_policy_correction"][correction], config),
             corrects=correction != "none",
             is_three_policy=config.get("policy_ratio") == "three_policy",
             entropy_coef=config.get("entropy_coef", 0.0),
@@ -73,7 +73,7 @@ class Objective:
         entropies_M: Tensor | None = None,
         reference_M: Tensor | None = None,
     ) -> PerToken:
-        """The loss of each token and its metrics. `sampled_M` are the log-probabilities under the sampler;
+        """Return the loss of each token and its metrics. `sampled_M` are the log-probabilities under the sampler;
         `entropies_M` (with gradient) and `reference_M` are needed where their coefficients are not 0."""
         loss_M, metrics = _checked(self.loss(tokens), tokens)
         if self.corrects:
@@ -103,7 +103,8 @@ class Objective:
 
 
 def _checked(answer: object, tokens: Tokens) -> PerToken:
-    """What a loss gave. Raises DataError for anything that would train on wrong numbers: it may be the user's own."""
+    """Check the result of a loss, which may be the user's own. Raises DataError for anything that would train on wrong
+    numbers."""
     match answer:
         case (loss_M, dict() as metrics):
             pass
@@ -129,7 +130,7 @@ def _checked(answer: object, tokens: Tokens) -> PerToken:
 
 
 def weight_metrics(weights_M: Tensor) -> dict[str, float]:
-    """Summary of correction weights over a step."""
+    """Return a summary of correction weights over a step."""
     return {
         "correction/effective_sample_size": effective_sample_size(weights_M).item(),
         "correction/weight_max": weights_M.max().item(),

@@ -1,9 +1,9 @@
-"""Reductions: what the loss of a token is multiplied with before all are summed. Pure functions.
+"""Reductions: the factor of each token's loss in the sum over all tokens. Pure functions.
 
-Each gets the counts of the whole batch and of what the token belongs to. A trajectory is one episode; a sequence is one
-root-to-leaf path through it, of which a forked trajectory has several; a prompt is a task with its whole group. Tokens
-that sequences share count for the first of them. Trajectories without signal count too, though nothing of them is
-computed: leaving them out of the divisor would make the others louder.
+Each gets the counts of the whole batch and of the sequence, trajectory and prompt of the token. A trajectory is one
+episode; a sequence is one root-to-leaf path through it, of which a forked trajectory has several; a prompt is a task with
+its whole group. Tokens that sequences share count for the first of them. Trajectories without signal count too, although
+they are not computed: without them in the divisor, the others would get larger weights.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Of the batch: its trained tokens, sequences, trajectories and prompts. Of the token: the trained tokens of its
-    sequence, trajectory and prompt."""
+    """The numbers of trained tokens, sequences, trajectories and prompts of the batch, and the numbers of trained tokens of the
+    token's own sequence, trajectory and prompt."""
 
     tokens: int
     sequences: int

@@ -1,4 +1,4 @@
-"""Messages to token ids and back, tool calls parsed."""
+"""Converts messages to token ids and back, and parses tool calls."""
 
 from sparring.chat.byte_tokenizer import ByteTokenizer
 from sparring.chat.choice import create_chat

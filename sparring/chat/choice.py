@@ -1,4 +1,4 @@
-"""Which chat a model gets."""
+"""Selects the `Chat` of a model."""
 
 from __future__ import annotations
 
@@ -7,17 +7,40 @@ from typing import Any
 from sparring.chat.template import TemplateChat
 from sparring.protocols import Chat
 
+_MARKS = (
+    ("gpt-oss", ("<|start|>", "<|channel|>", "<|call|>")),
+    ("gemma4", ("<|turn>", "<|tool_call>call:")),
+    ("qwen3.8", ("<|vision_start|>", "<function=", "<parameter=", "<think>", "reasoning_effort")),
+    ("qwen3.6", ("<|vision_start|>", "<function=", "<parameter=", "<think>", "is string else args_value | tojson")),
+    ("qwen3.5", ("<|vision_start|>", "<function=", "<parameter=", "<think>")),
+)
+"""Formats of the `renderers` library by texts that only the template of such a model contains, the narrower one first.
+`TemplateChat` cannot read the tool calls of these formats."""
+
 
 def create_chat(tokenizer: Any, model_name: str | None = None) -> Chat:
-    """The `renderers` library's format for a model it knows by exactly this name, the tokenizer's template otherwise.
+    """Return the `renderers` library's format for a model that it lists under exactly this name, or whose template is of one
+    of the formats that only the library can read; otherwise the tokenizer's template.
 
-    A fine-tune under another name gets its own template, which may differ from the original's. Raises DataError when
-    the tokenizer has no template.
+    Any other fine-tune under another name gets its own template, which may differ from the original's. Raises DataError when
+    the tokenizer has no template, or is not a tokenizer of the format.
     """
-    if model_name is None or model_name.count("/") != 1:
+    name = choose_format(tokenizer, model_name)
+    if name == "template":
         return TemplateChat(tokenizer)
-    # Here, since the library takes a second to import and most local models do without it.
-    from sparring.chat.renderer import RendererChat, renderer_name
+    # Imported here, since the library takes a second to import and most local models do not need it.
+    from sparring.chat.renderer import RendererChat
 
-    known = renderer_name(model_name)
-    return TemplateChat(tokenizer) if known is None else RendererChat(tokenizer, known)
+    return RendererChat(tokenizer, name)
+
+
+def choose_format(tokenizer: Any, model_name: str | None = None) -> str:
+    """Return the name of the format: one of the `renderers` library, or `template`."""
+    if model_name is not None and model_name.count("/") == 1:
+        from sparring.chat.renderer import renderer_name
+
+        known = renderer_name(model_name)
+        if known is not None:
+            return known
+    template = str(tokenizer.chat_template or "")
+    return next((name for name, marks in _MARKS if all(mark in template for mark in marks)), "template")

@@ -1,8 +1,8 @@
-"""Grammars of answers: calls of the tools that are allowed, spelled as the model's format spells them, or JSON.
+"""Grammars of answers: calls of the allowed tools in the model's own format, or JSON.
 
-How a format spells a call is learned from one that it renders itself, and taken only if it reads that call back. Around
-and within JSON any spacing is left to the policy, up to a bound, so that a grammar takes little away from a policy that
-would have answered in this form anyway.
+The format of a call is learned from a call that the format renders itself, and used only if it parses that call again.
+Around and within JSON any spacing is allowed, up to a bound, so that a grammar removes little probability from a policy
+that would have answered in this form anyway.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from sparring.protocols import Chat
 from sparring.types import AnswerFormat, Constraint, Json, Message, ToolSchema
 
 Reasoning: TypeAlias = Literal["never", "may_come", "begun"]
-"""Whether an answer reasons first: not at all, if it opens a `<think>`, or always, since the prompt opens it."""
+"""Whether an answer reasons first: never, only if it opens a `<think>`, or always, since the prompt opens it."""
 
 _SPACE = r"[ \t\r\n]{1,20}"
-"""As regular expression. Without a bound a weak policy could go on with spaces until its answer is cut."""
+"""A regular expression. Without a bound a weak policy could write spaces until its answer is cut."""
 
 _SPELLINGS = {"whitespace_pattern": _SPACE, "json_allow_general_unicode_escapes": True}
-"""Of JSON. Escapes are those of whole characters: half of one could not be sent to a client."""
+"""Options for JSON. Escapes are those of whole characters: half of one could not be sent to a client."""
 
 _TERMINALS = rf"""
 SPACE: /{_SPACE}/
@@ -65,7 +65,7 @@ class AnswerGrammar:
     def __init__(
         self, chat: Chat, *, reasoning: Reasoning, added_tokens: Mapping[str, int], end_of_reasoning: Sequence[int]
     ) -> None:
-        """`added_tokens`: ids of the tokens that text is split at before it is tokenized, by what they say;
+        """`added_tokens`: ids, by their texts, of the tokens that text is split at before it is tokenized;
         `end_of_reasoning`: ids of `</think>`."""
         self._before = tuple(end_of_reasoning) if reasoning == "begun" else ()
         self._chat = chat
@@ -90,7 +90,7 @@ class AnswerGrammar:
         return self._saying(may_call=can_call)
 
     def _calling(self, answer_format: AnswerFormat, tools: Sequence[ToolSchema], *, content: str | None) -> Constraint:
-        """One call or more of the tools, or the content if that may be."""
+        """Return the grammar of one or more calls of the tools, or of the content where that is allowed."""
         rules: list[str] = []
         schemas: list[tuple[str, str]] = []
         forms: list[str] = []
@@ -123,31 +123,43 @@ class AnswerGrammar:
         # A name may hold any character; JSON has it with or without escapes, as the policy saw it in its prompt.
         spellings = {_literal(json.dumps(name, ensure_ascii=is_ascii)) for is_ascii in (False, True)}
         parts = [
-            self._said(call_format.opening), '"{"', _literal('"name"'), '":"', f"({' | '.join(sorted(spellings))})", '","',
-            key, '":"', arguments, '"}"', self._said(call_format.closing),
-        ]  # fmt: skip
+            self._literal_or_token(call_format.opening),
+            '"{"',
+            _literal('"name"'),
+            '":"',
+            f"({' | '.join(sorted(spellings))})",
+            '","',
+            key,
+            '":"',
+            arguments,
+            '"}"',
+            self._literal_or_token(call_format.closing),
+        ]
         return " SPACE? ".join(part for part in parts if part)
 
     def _saying(self, *, may_call: bool) -> Constraint:
-        """Free text without a call, or with one at most."""
+        """Return the grammar of free text without a call, or with at most one."""
         call_format = self._call_format
         opening = _literal(call_format.opening)
-        rules = [f"SAID: ANY & ~(ANY {opening} ANY)"]
-        body = "SAID"
+        rules = [f"TEXT: ANY & ~(ANY {opening} ANY)"]
+        body = "TEXT"
         if may_call and self._is_token(call_format.opening):
-            closing = self._said(call_format.closing)
-            body = f"SAID ({self._said(call_format.opening)} SAID ({closing} SAID)?)?"
+            closing = self._literal_or_token(call_format.closing)
+            body = f"TEXT ({self._literal_or_token(call_format.opening)} TEXT ({closing} TEXT)?)?"
         elif may_call:
-            rules = [f"SAID: ANY & ~(ANY {opening} ANY {opening} ANY)"]
+            rules = [f"TEXT: ANY & ~(ANY {opening} ANY {opening} ANY)"]
         return self._constraint(rules, body, [])
 
     def _constraint(self, rules: Sequence[str], body: str, schemas: Sequence[tuple[str, str]]) -> Constraint:
-        thought, rule = {"never": ("", ""), "may_come": ("reasoning?", "reasoning: {opened} thought"),
-                         "begun": ("reasoning", "reasoning: thought")}[self._reasoning]  # fmt: skip
+        thought, rule = {
+            "never": ("", ""),
+            "may_come": ("reasoning?", "reasoning: {opened} thought"),
+            "begun": ("reasoning", "reasoning: thought"),
+        }[self._reasoning]
         if thought:
-            closed = self._said("</think>")
+            closed = self._literal_or_token("</think>")
             is_token = self._is_token("</think>")
-            rules = [*rules, rule.format(opened=self._said("<think>"))]
+            rules = [*rules, rule.format(opened=self._literal_or_token("<think>"))]
             rules.append(f"thought: ANY {closed}" if is_token else f"thought[lazy]: ANY {closed}")
         lines = [f"start: {thought} {body}", *rules]
         return Constraint(grammar="\n".join(lines) + _TERMINALS, schemas=tuple(schemas))
@@ -155,8 +167,8 @@ class AnswerGrammar:
     def _is_token(self, text: str) -> bool:
         return text in self._added_tokens
 
-    def _said(self, text: str) -> str:
-        """A text as the rules of a grammar have it: what are tokens of their own by id, the rest as it is."""
+    def _literal_or_token(self, text: str) -> str:
+        """Return a text as a part of a grammar rule: added tokens by id, other text as a literal."""
         names = sorted(self._added_tokens, key=len, reverse=True)
         parts = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
         return " ".join(
@@ -167,7 +179,8 @@ class AnswerGrammar:
 
     @functools.cached_property
     def _call_format(self) -> _CallFormat:
-        """Raises ConstraintError when a rendered call is not JSON between two texts, or is not read back."""
+        """The format of a call. Raises ConstraintError when a rendered call is not JSON between two texts, or is not parsed
+        as the same call."""
         text, message = self._shown({"role": "assistant", "content": "", "tool_calls": [_CALL]})
         calls = [call["function"] for call in message.get("tool_calls", ())]
         start, end, keys = _call_in(text)
@@ -181,12 +194,12 @@ class AnswerGrammar:
 
     @functools.cached_property
     def _text_shown(self) -> tuple[str, str]:
-        """How the format writes an answer of text, and what it reads back."""
+        """An answer of text as the format writes it, and as it parses it again."""
         text, message = self._shown({"role": "assistant", "content": _TEXT})
         return text, message["content"]
 
     def _shown(self, message: Message) -> tuple[str, Message]:
-        """The text that says a message, reasoning and stop id apart, and the message that it is read as."""
+        """Return the text of a message, without reasoning and stop id, and the message that it is parsed as."""
         try:
             ids = list(self._chat.answer(message, [_TOOL]))
         except Exception as error:  # (templates refuse by raising whatever they like)
@@ -198,7 +211,7 @@ class AnswerGrammar:
 
 
 def _call_in(text: str) -> tuple[int, int, Sequence[str]]:
-    """Where the first JSON object of a text begins and ends, and its keys if it is the stand-in call."""
+    """Return the start and end of the first JSON object of a text, and its keys if it is the stand-in call."""
     start = text.find("{")
     try:
         value, end = json.JSONDecoder().raw_decode(text, max(start, 0))
@@ -209,7 +222,7 @@ def _call_in(text: str) -> tuple[int, int, Sequence[str]]:
 
 
 def _arguments_schema(function: Mapping[str, Json], name: str) -> str:
-    """The schema of a tool's parameters, as one of objects, which arguments are."""
+    """Return the schema of a tool's parameters, as a schema of an object. Raises ConstraintError for another type."""
     parameters: Mapping[str, Json] = function.get("parameters") or {}
     kind = parameters.get("type", "object")
     if kind != "object":
@@ -225,5 +238,5 @@ def _schema_text(schema: Mapping[str, Json]) -> str:
 
 
 def _literal(text: str) -> str:
-    """A text as a grammar quotes it."""
+    """Return a text as a quoted literal of a grammar."""
     return json.dumps(text, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Demonstrated conversations as tokens, laid out exactly as played episodes are."""
+"""Demonstrated conversations as tokens, laid out exactly as sampled episodes are."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from sparring.types import Message, ToolSchema
 def tokenize_conversation(
     chat: Chat, messages: Sequence[Message], tools: Sequence[ToolSchema], *, first: int = 0
 ) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-    """Ids of a conversation, up to the assistant's last message, and a mask of the same length that is True on what the
-    assistant says from message `first` on; what stands before it was said under other tools, and is only read.
+    """Return the ids of a conversation up to the assistant's last message, and a mask of the same length. The mask is True on
+    the assistant's messages from index `first` on; earlier ones were written under other tools and are only context.
 
-    Tool results may stand last, where the environment ended the episode: nothing is learned of them, so they are left out,
-    as a policy would never read them. Raises DataError when no assistant speaks, or somebody else does last.
+    Tool results may come last, where the environment ended the episode. They are left out, since a policy would never read
+    them. Raises DataError without a message of the assistant, or when the last message has another role.
     """
     roles = [message.get("role") for message in messages]
     if "assistant" not in roles or roles[-1] not in ("assistant", "tool"):
@@ -26,15 +26,15 @@ def tokenize_conversation(
         )
     ids: list[int] = []
     mask: list[bool] = []
-    said = 0
+    done = 0
     for index, message in enumerate(messages):
         if message.get("role") != "assistant" or index < first:
             continue
         before = (
-            chat.extend(ids, messages[said:index], tools, stopped=True) if ids else chat.render(messages[:index], tools)
+            chat.extend(ids, messages[done:index], tools, stopped=True) if ids else chat.render(messages[:index], tools)
         )
         answer = chat.answer(message, tools)
         ids += [*before, *answer]
         mask += [False] * len(before) + [True] * len(answer)
-        said = index + 1
+        done = index + 1
     return tuple(ids), tuple(mask)

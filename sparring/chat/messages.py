@@ -12,7 +12,7 @@ from sparring.types import Json, Message
 
 
 def content_text(content: Json) -> str:
-    """Content as one string: None is "", text parts are joined, parts that are not text are kept as JSON."""
+    """Return content as one string: None is "", text parts are joined, parts that are not text are kept as JSON."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -23,13 +23,13 @@ def content_text(content: Json) -> str:
 
 
 def without_half_characters(text: str) -> str:
-    """Text that UTF-8 can hold: half characters, which JSON and Python can say and no tokenizer takes, become question marks."""
+    """Return text that UTF-8 can encode: lone surrogates, which JSON and Python allow and no tokenizer takes, become "?"."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def read_json(text: str | bytes) -> Json:
-    """The value of a JSON text, integers exact. Raises ValueError for what a strict parser refuses: NaN, a number beyond
-    all floats, half a character, a thousand levels."""
+    """Return the value of a JSON text, integers exact. Raises ValueError for what a strict parser refuses: NaN, a number that
+    is too large for a float, a lone surrogate, a thousand levels."""
     value = orjson.loads(text)
     if _LONG_NUMBER in (text.encode() if isinstance(text, str) else text).translate(_DIGITS_AS_ZEROS):
         # orjson has checked the text, but makes floats of integers beyond 64 bits.
@@ -46,7 +46,7 @@ _LONG_NUMBER = b"0" * 19
 
 
 def json_bytes(value: Json) -> bytes:
-    """JSON of a value, keys in their order, integers exact. Infinities and NaN are null."""
+    """Return the JSON of a value, keys in their order, integers exact. Infinities and NaN are null."""
     try:
         return orjson.dumps(value)
     except TypeError:  # integers beyond 64 bits, half characters
@@ -58,7 +58,7 @@ def json_text(value: Json) -> str:
 
 
 def canonical_json(value: Json) -> str:
-    """The same text for equal JSON values."""
+    """Return the same text for equal JSON values."""
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
     except TypeError:  # as above
@@ -66,16 +66,16 @@ def canonical_json(value: Json) -> str:
 
 
 MAX_DEPTH = 200
-"""Lists and objects within each other in a call's arguments; comparing, rendering and storing them recurses."""
+"""The deepest nesting of a call's arguments; comparing, rendering and storing them recurses."""
 
 
 def is_too_deep(value: Json, text: str) -> bool:
-    """Whether a value, of which `text` is the JSON, is nested deeper than MAX_DEPTH."""
+    """Return whether a value is nested deeper than MAX_DEPTH. `text` is its JSON."""
     return text.count("[") + text.count("{") > MAX_DEPTH and depth(value) > MAX_DEPTH
 
 
 def depth(value: Json) -> int:
-    """How many lists and objects lie within each other."""
+    """Return the nesting depth of lists and objects."""
     levels, level = 0, [value]
     while level := [one for one in level if isinstance(one, dict | list)]:
         levels += 1
@@ -84,8 +84,8 @@ def depth(value: Json) -> int:
 
 
 def call_name_and_arguments(call: Mapping[str, Json]) -> tuple[str, Json]:
-    """Name and arguments of an OpenAI tool call; arguments that are JSON text are parsed, none at all or empty text are {},
-    others stay as they are."""
+    """Return the name and arguments of an OpenAI tool call. Arguments that are JSON text are parsed, missing or empty ones
+    are {}, and others are returned unchanged."""
     function = call.get("function") or {}
     arguments = function.get("arguments")
     if arguments in (None, ""):
@@ -98,7 +98,7 @@ def call_name_and_arguments(call: Mapping[str, Json]) -> tuple[str, Json]:
 
 
 def plain(message: Message) -> dict[str, Json]:
-    """A message as chat templates and tokenizers expect it: content a string, arguments parsed, our own keys left out."""
+    """Return a message as chat templates expect it: content as a string, arguments parsed, Sparring's own keys left out."""
     result = {key: value for key, value in message.items() if key not in ("malformed_tool_calls", "tool_calls")}
     result["content"] = without_half_characters(content_text(message.get("content")))
     if message.get("tool_calls"):

@@ -1,4 +1,4 @@
-"""Chat through the `renderers` library, for the models whose format it knows by heart."""
+"""Chat with the `renderers` library, for the models whose format it implements."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import json
 from collections.abc import Sequence
 from typing import Any, final
 
+from openai_harmony import HarmonyError
 from renderers import create_renderer
 from renderers.base import MODEL_RENDERER_MAP, ParsedToolCall, ToolCallParseStatus
 from renderers.configs import config_from_name
 
 from sparring.chat.constraints import AnswerGrammar, Reasoning
+from sparring.chat.harmony import provide_vocabulary
 from sparring.chat.messages import is_too_deep, plain, read_json
 from sparring.chat.tool_calls import Problem, arguments_text
 from sparring.errors import DataError
@@ -24,11 +26,11 @@ _PROBLEMS: dict[ToolCallParseStatus, Problem] = {
     ToolCallParseStatus.MALFORMED_STRUCTURE: "not_json",
     ToolCallParseStatus.MISSING_NAME: "no_name",
 }
-"""An unknown tool is no problem of the format: the environment answers it."""
+"""An unknown tool is not a problem of the format: the environment answers it."""
 
 
 def renderer_name(model_name: str) -> str | None:
-    """The renderer of a model that the library knows by exactly this name."""
+    """Return the renderer of a model that the library lists under exactly this name."""
     return MODEL_RENDERER_MAP.get(model_name)
 
 
@@ -37,9 +39,10 @@ class RendererChat:
     """Implements `protocols.Chat` over one renderer of the library."""
 
     def __init__(self, tokenizer: Any, renderer_name: str) -> None:
-        """`renderer_name` as in the library's registry: "qwen3", "llama-3", ... Raises ValueError for another."""
+        """`renderer_name` as in the library's registry: "qwen3", "llama-3", ... Raises ValueError for another, and DataError
+        where the tokenizer lacks a token of the format."""
         self._tokenizer = tokenizer
-        self._renderer = create_renderer(tokenizer, config_from_name(renderer_name))  # pyright: ignore[reportArgumentType]
+        self._renderer = _create(tokenizer, renderer_name)
         self._stop_ids = frozenset(self._renderer.get_stop_token_ids())
         question: list[Any] = [{"role": "user", "content": "question"}]
         with_prompt = self._renderer.render_ids(question, add_generation_prompt=True)
@@ -56,7 +59,7 @@ class RendererChat:
     def extend(
         self, played: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema], *, stopped: bool
     ) -> tuple[int, ...]:
-        """Ids that follow, by the renderer's own bridge. Raises SpliceRefused when it sees none."""
+        """Return the ids that follow, from the renderer's own bridge. Raises SpliceRefused when it has none."""
         ids = list(played)
         answer_at = self._answer_start(ids)
         bridged = self._renderer.bridge_to_next_turn(ids[:answer_at], ids[answer_at:], _plain(new), tools=_tools(tools))
@@ -67,7 +70,7 @@ class RendererChat:
         return tuple(bridged.token_ids[len(ids) :])
 
     def answer(self, message: Message, tools: Sequence[ToolSchema]) -> tuple[int, ...]:
-        """Ids of a given assistant message, closed. Raises DataError when the format renders it unlike a sampled one."""
+        """Return the ids of an assistant message, closed. Raises DataError when the format renders it unlike a sampled one."""
         question: list[Any] = [{"role": "user", "content": "question"}]
         prompt = self._renderer.render_ids(question, tools=_tools(tools), add_generation_prompt=True)
         whole = self._renderer.render_ids([*question, *_plain([message])], tools=_tools(tools))
@@ -79,9 +82,9 @@ class RendererChat:
         return tuple(whole[len(prompt) : stops[-1] + 1])
 
     def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSchema]) -> Message:
-        """The assistant message as the library parses it, reasoning apart."""
+        """Return the assistant message as the library parses it, with separate reasoning."""
         try:
-            # The prompt tells whether it has opened the reasoning that the answer begins in.
+            # The prompt shows whether it has opened the reasoning in which the answer begins.
             parsed = self._renderer.parse_response(
                 list(token_ids), tools=_tools(tools), prompt_ids=self._generation_ids
             )
@@ -105,11 +108,11 @@ class RendererChat:
         return message
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of ids, special tokens included."""
+        """Return the text of ids, special tokens included."""
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=False)
 
     def constraint(self, answer_format: AnswerFormat, tools: Sequence[ToolSchema]) -> Constraint | None:
-        """The grammar of answers in this form, None if all are. Raises ConstraintError."""
+        """Return the grammar of answers in this form, None if all answers have it. Raises ConstraintError."""
         return self._answer_grammar.constraint(answer_format, tools)
 
     @functools.cached_property
@@ -123,12 +126,26 @@ class RendererChat:
         return AnswerGrammar(self, reasoning=reasoning, added_tokens=added_tokens, end_of_reasoning=end)
 
     def _answer_start(self, ids: list[int]) -> int:
-        """Where the last answer begins: after the last prompt to answer."""
+        """Return the start of the last answer, which is after the last generation prompt."""
         length = len(self._generation_ids)
         for start in range(len(ids) - length, -1, -1):
             if ids[start : start + length] == self._generation_ids:
                 return start + length
         raise SpliceRefused("the played tokens hold no prompt to answer")
+
+
+def _create(tokenizer: Any, name: str) -> Any:
+    config = config_from_name(name)
+    try:
+        if name != "gpt-oss":
+            return create_renderer(tokenizer, config)  # pyright: ignore[reportArgumentType]
+        with provide_vocabulary(tokenizer):
+            return create_renderer(tokenizer, config)  # pyright: ignore[reportArgumentType]
+    except (AssertionError, HarmonyError) as error:
+        raise DataError(
+            f"The model's chat format is {name!r}, and its tokenizer does not fit that format: {error}. Use the tokenizer "
+            "that belongs to the model."
+        ) from error
 
 
 def _call(call: ParsedToolCall, index: int) -> dict[str, Json]:
@@ -156,5 +173,5 @@ def _plain(messages: Sequence[Message]) -> list[Any]:
 
 
 def _tools(tools: Sequence[ToolSchema]) -> list[Any] | None:
-    """Whole OpenAI tools: models were trained on that spelling, renderers of other formats unwrap it."""
+    """Return the whole OpenAI tools: models were trained on this form, and renderers of other formats unwrap it."""
     return [dict(tool) for tool in tools] or None

@@ -1,4 +1,4 @@
-"""Chat over any tokenizer that brings a chat template: renders it once, afterwards only what is new."""
+"""Chat for any tokenizer with a chat template: renders the prompt once, and later only new messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ANSWER = "sparring-answer"
 
 
 class Tokenizer(Protocol):
-    """What we use of a Hugging Face tokenizer."""
+    """The methods of a Hugging Face tokenizer that Sparring uses."""
 
     @property
     def eos_token_id(self) -> Any: ...
@@ -40,8 +40,8 @@ class Tokenizer(Protocol):
 
 
 def inconsistency(tokenizer: Tokenizer) -> str | None:
-    """How the chat template contradicts itself, None if it does not: it asks for an answer with another special token than it
-    begins a given answer with, so that one of the two is not what the model was trained on."""
+    """Return how the chat template contradicts itself, None if it does not: its generation prompt begins with another special
+    token than an answer in the conversation, so that the model was not trained on one of the two."""
     question = {"role": "user", "content": "question"}
     renderings = (
         ([question], False),
@@ -74,16 +74,15 @@ def inconsistency(tokenizer: Tokenizer) -> str | None:
 class TemplateChat:
     """Implements `protocols.Chat` with the tokenizer's own template.
 
-    A template that knows tools gets tools and tool calls as they are. For any other, tools are described in the
-    system prompt, calls are written as Hermes tags, and tool results take the role `tool` if the template accepts it
-    and are told by the user otherwise.
+    A template with tools gets tools and tool calls unchanged. For any other, tools are described in the system prompt, calls
+    are written as Hermes tags, and tool results have the role `tool` if the template accepts it, else `user`.
 
     The next prompt is never rendered whole: a stand-in conversation shows which text the template puts after an
-    answer, and only that text is tokenized. It begins with a special token, so that no token spans the seam.
+    answer, and only that text is tokenized. It begins with a special token, so that no token spans the boundary.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """Learn the template's habits from a few small renderings. Raises DataError when there is no template."""
+        """Learn the template's behavior from a few small renderings. Raises DataError when there is no template."""
         if not tokenizer.chat_template:
             raise DataError("This tokenizer has no chat template; use an instruct model, or give the tokenizer one.")
         self._tokenizer = tokenizer
@@ -113,13 +112,13 @@ class TemplateChat:
     def extend(
         self, played: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema], *, stopped: bool
     ) -> tuple[int, ...]:
-        """Ids that follow; costs a rendering of the new messages only. Raises SpliceRefused."""
+        """Return the ids that follow; renders only the new messages. Raises SpliceRefused."""
         following = self._follow(json_text([plain(message) for message in new]))
         # An answer that was cut, or stopped with another id, is closed as the template closes it.
         return following[1:] if stopped and played[-1] == following[0] else following
 
     def answer(self, message: Message, tools: Sequence[ToolSchema]) -> tuple[int, ...]:
-        """Ids of a given assistant message, closed. Raises DataError when the template shows no close of an answer."""
+        """Return the ids of an assistant message, closed. Raises DataError when the template does not close an answer."""
         if self._close is None:
             raise DataError(
                 "The chat template does not close an answer with a special token; it cannot be demonstrated."
@@ -137,8 +136,8 @@ class TemplateChat:
         return tuple(self._encoded(whole[len(prompt) : end]))
 
     def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSchema]) -> Message:
-        """The assistant message. What stands in `<think>` at its beginning goes to "reasoning_content", without the opening
-        tag where the template's prompt has it; an answer that was cut there is reasoning alone."""
+        """Return the assistant message. Text in `<think>` at its beginning goes to "reasoning_content", also where the prompt
+        has the opening tag; an answer that was cut there is only reasoning."""
         end = len(token_ids)
         while end > 0 and token_ids[end - 1] in self._stop_ids:
             end -= 1
@@ -163,9 +162,11 @@ class TemplateChat:
             begun = self._text([{"role": "user", "content": "question"}], (), to_be_answered=True).rpartition("<think>")
             reasoning = "may_come" if not begun[1] else "never" if "</think>" in begun[2] else "begun"
         return AnswerGrammar(
-            self, reasoning=reasoning, added_tokens=self._tokenizer.get_added_vocab(),
+            self,
+            reasoning=reasoning,
+            added_tokens=self._tokenizer.get_added_vocab(),
             end_of_reasoning=self._encoded("</think>"),
-        )  # fmt: skip
+        )
 
     def _render_uncached(self, key: str) -> tuple[int, ...]:
         messages, tools = json.loads(key)
@@ -178,7 +179,7 @@ class TemplateChat:
             ) from error
 
     def _follow_uncached(self, key: str) -> tuple[int, ...]:
-        """Ids that the template puts after an answer, from the turn's close on."""
+        """Return the ids that the template puts after an answer, from the close of the turn on."""
         new: list[dict[str, Json]] = json.loads(key)
         if self._close is None:
             raise SpliceRefused("the template does not close an answer with a special token")
@@ -198,7 +199,7 @@ class TemplateChat:
         return tuple(self._encoded(long[close_at:]))
 
     def _adapted(self, messages: list[dict[str, Json]], tools: Sequence[ToolSchema]) -> list[dict[str, Json]]:
-        """Messages as the template can take them: itself when it knows tools."""
+        """Return messages that the template accepts: the same messages where it supports tools."""
         if self._has_tools:
             return messages
         result: list[dict[str, Json]] = []
@@ -208,10 +209,12 @@ class TemplateChat:
                 result.append({"role": role, "content": render_assistant(message)})
             elif role != "tool" or self._accepts_tool_role:
                 result.append({"role": role, "content": content})
-            elif result and result[-1].get("told") is True:
+            elif result and result[-1].get("is_result") is True:
                 result[-1]["content"] += f"\n<tool_response>{content}</tool_response>"
             else:
-                result.append({"role": "user", "content": f"<tool_response>{content}</tool_response>", "told": True})
+                result.append(
+                    {"role": "user", "content": f"<tool_response>{content}</tool_response>", "is_result": True}
+                )
         return self._with_tools(result, tools) if tools else result
 
     def _with_tools(self, messages: list[dict[str, Json]], tools: Sequence[ToolSchema]) -> list[dict[str, Json]]:
@@ -232,7 +235,7 @@ class TemplateChat:
         return self._tokenizer.encode(text, add_special_tokens=False)
 
     def _turn_close(self) -> str | None:
-        """The special token that the template puts right after an answer."""
+        """Return the special token that the template puts right after an answer."""
         conversation = [{"role": "user", "content": "question"}, {"role": "assistant", "content": self._answer}]
         after = self._text(conversation, (), to_be_answered=False).rpartition(_ANSWER)[2]
         special = frozenset(self._tokenizer.all_special_ids)
@@ -260,7 +263,7 @@ class TemplateChat:
             return False
 
     def _injected_system_prompt(self) -> str:
-        """What the template says as system when nobody else does: compared to a rendering with a known prompt."""
+        """Return the template's default system prompt, found by comparison with a rendering of a known prompt."""
         question = {"role": "user", "content": "question"}
         try:
             with_system = self._text([{"role": "system", "content": _ANSWER}, question], (), to_be_answered=True)
@@ -274,6 +277,6 @@ class TemplateChat:
 
 
 def _stand_in_call(index: int, result: Mapping[str, Json]) -> dict[str, Json]:
-    """A tool call that a tool result answers, for templates that want to see it."""
+    """Return a tool call that fits a tool result, for templates that need one."""
     function = {"name": content_text(result.get("name")) or "tool", "arguments": {}}
     return {"id": content_text(result.get("tool_call_id")) or f"call_{index}", "type": "function", "function": function}

@@ -19,11 +19,11 @@ from sparring.types import Json, Message, ToolSchema
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 Problem: TypeAlias = Literal["not_closed", "not_json", "no_name", "arguments_not_object"]
-"""What is wrong with a call that the policy wrote."""
+"""The kind of error in a call that the policy wrote."""
 
 
 def tools_text(tools: Sequence[ToolSchema]) -> str:
-    """What the system prompt says about tools.
+    """Return the description of tools for the system prompt.
 
     Call a tool with <tool_call>{"name":...,"arguments":{...}}</tool_call>
     Tools:
@@ -58,7 +58,7 @@ def _type_text(schema: Mapping[str, Json]) -> str:
 
 
 def render_assistant(message: Message) -> str:
-    """An assistant message as the text the policy would have written: content, then one tag pair a call."""
+    """Return an assistant message as the text that the policy would have written: content, then one tag pair per call."""
     content = content_text(message.get("content"))
     calls = [
         f"{OPEN}{_compact({'name': name, 'arguments': arguments})}{CLOSE}"
@@ -68,7 +68,7 @@ def render_assistant(message: Message) -> str:
 
 
 def parse_assistant(text: str) -> Message:
-    """The assistant message a text stands for; never raises.
+    """Return the assistant message of a text; never raises.
 
     Well-formed calls become `tool_calls`; malformed ones stay in the content and are also listed under
     "malformed_tool_calls" as {"text", "problem"}.
@@ -96,7 +96,7 @@ def parse_assistant(text: str) -> Message:
 
 
 def _parsed_call(text: str, start: int) -> tuple[dict[str, str] | Problem, int]:
-    """The call whose opening tag is at `start`, or what is wrong with it; and where it ends."""
+    """Return the call whose opening tag is at `start`, or its error, and the place where it ends."""
     body_start = start + len(OPEN)
     while body_start < len(text) and text[body_start].isspace():
         body_start += 1
@@ -121,12 +121,12 @@ def _parsed_call(text: str, start: int) -> tuple[dict[str, str] | Problem, int]:
 
 
 def arguments_text(arguments: Mapping[str, Json]) -> str:
-    """Arguments of a call as its message has them. Raises ValueError for numbers that are not finite."""
+    """Return the arguments of a call as text for its message. Raises ValueError for numbers that are not finite."""
     return json.dumps(arguments, ensure_ascii=False, allow_nan=False)
 
 
 def _unparsable(text: str, position: int) -> tuple[Problem, int]:
-    """A body that is no JSON: it ends at its closing tag, or unclosed at the next opening tag or the text's end."""
+    """Return the error and end of a body that is not JSON: its closing tag, or the next opening tag, or the end of the text."""
     closed, reopened = text.find(CLOSE, position), text.find(OPEN, position)
     if closed >= 0 and not 0 <= reopened < closed:
         return "not_json", closed + len(CLOSE)

@@ -3,8 +3,9 @@
 from sparring.cli.command import app, main
 
 # In the order in which `--help` names them.
-from sparring.cli import train, check, control, evaluate, stored, report, diagnose, serve, runs, verify  # isort: skip
+from sparring.cli import train, settings, plan, check, control, evaluate, stored, report, diagnose, serve, runs, verify  # isort: skip
 
 __all__ = [
-    "app", "check", "control", "diagnose", "evaluate", "main", "report", "runs", "serve", "stored", "train", "verify",
+    "app", "check", "control", "diagnose", "evaluate", "main", "plan", "report", "runs", "serve", "settings", "stored", "train",
+    "verify",
 ]  # fmt: skip

@@ -7,22 +7,33 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparring.cli.command import Json, Overrides, app, print_json, reported, run_path, say
-from sparring.cli.tables import evidence_lines
+from sparring.cli.command import (
+    Json,
+    On,
+    Overrides,
+    app,
+    print_json,
+    read_place_overrides,
+    report_failures,
+    resolve_run,
+    say,
+)
+from sparring.cli.tables import format_evidence
 from sparring.errors import GateError
 from sparring.findings import Severity
-from sparring.metering import EndpointUsage
+from sparring.metering.usage import EndpointUsage
 from sparring.tracking import Console
 
 if TYPE_CHECKING:
-    from sparring.checks.report import CheckReport
+    from sparring.checks.running.check_report import CheckReport
 
 
 @app.command("check")
-@reported
+@report_failures
 def check(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe.toml, or the folder it is in.")],
     overrides: Overrides = None,
+    on: On = None,
     as_json: Json = False,
     page: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the findings as a page, too.")] = None,
     model: Annotated[bool, typer.Option("--model", help="Load the model, play a baseline, compare weights.")] = False,
@@ -47,22 +58,27 @@ def check(
 ) -> None:
     """Look for what is wrong with a recipe before it is trained: environment, data, prompt, reward, budgets. Exit code 5
     when there is an error."""
-    from sparring.checks.run import Options, check_recipe, selected
+    from sparring.checks.running.run import Options, check_recipe, selected
 
     options = Options(
-        overrides=tuple(overrides or ()), families=tuple(only or ()), model=model, production=production,
-        schemas=schemas, reference=tuple(reference or ()), run=None if run is None else run_path(run),
+        overrides=(*read_place_overrides(on, Path(recipe), overrides or ()), *(overrides or ())),
+        families=tuple(only or ()),
+        model=model,
+        production=production,
+        schemas=schemas,
+        reference=tuple(reference or ()),
+        run=None if run is None else resolve_run(run),
         minutes=minutes,
-    )  # fmt: skip
+    )
     if page is not None:
-        from sparring.checks.page import refuse_page
+        from sparring.checks.running.check_page import refuse_page
 
         refuse_page(page)
     console = Console(quiet=as_json)
     with console.steps("checking", len(selected(options))) as progress:
         report = check_recipe(Path(recipe), options, on_rule=lambda _: progress({}), announce=console.announced)
     if page is not None:
-        from sparring.checks.page import write_page
+        from sparring.checks.running.check_page import write_page
 
         write_page(report, page)
     if as_json:
@@ -81,7 +97,7 @@ def _show_findings(report: CheckReport) -> None:
     rows = [
         [
             finding.severity.value,
-            f"{finding.rule}: {finding.symptom}\n{evidence_lines(finding.evidence)}",
+            f"{finding.rule}: {finding.symptom}\n{format_evidence(finding.evidence)}",
             finding.change,
         ]
         for finding in report.findings

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparring.cli.command import Json, Run, app, print_json, reported, run_path, say
+from sparring.cli.command import Json, Run, app, print_json, report_failures, resolve_run, say
 from sparring.tracking import Console
 
 if TYPE_CHECKING:
-    from sparring.control import Control
+    from sparring.training_run.control import Control
 
 
 @app.command()
-@reported
+@report_failures
 def control(
     run: Run,
     steps: Annotated[
@@ -28,9 +28,9 @@ def control(
     as_json: Json = False,
 ) -> None:
     """Continue a run's warm start for as long as RL took: what RL has to be better than. `sparring eval` then evaluates both."""
-    from sparring.control import continue_warm_start
+    from sparring.training_run.control import continue_warm_start
 
-    path = run_path(run)
+    path = resolve_run(run)
     made = continue_warm_start(path, steps=steps, quiet=as_json)
     if as_json:
         print_json({"run": str(path), **asdict(made)})
@@ -45,8 +45,9 @@ def show_control(made: Control) -> None:
     ]
     Console().table(
         f"the warm start continued for {made.steps} steps, {made.seconds:.0f} s (RL's steps took {made.rl_seconds:.0f} s)",
-        ["supervised steps", "success on validation tasks", ""], rows,
-    )  # fmt: skip
+        ["supervised steps", "success on validation tasks", ""],
+        rows,
+    )
     if made.seconds < made.rl_seconds:
         say(
             "note: that is less than RL took; give more --steps, or another run may show that imitation gets there, too"

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparring.cli.command import Json, Run, app, print_json, reported, run_path, runs_app, say
-from sparring.cli.tables import evidence_lines
+from sparring.cli.command import Json, Run, app, print_json, report_failures, resolve_run, runs_app, say
+from sparring.cli.tables import format_evidence
 from sparring.cli.train import resume_training
 from sparring.tracking import Console
 
 if TYPE_CHECKING:
-    from sparring.diagnosis import Diagnosis
+    from sparring.diagnosis.diagnose import Diagnosis
     from sparring.findings import Finding
 
 
 @app.command()
-@reported
+@report_failures
 def diagnose(run: Run, as_json: Json = False) -> None:
     """Say why a run does not get better, and the one thing to change first, from its files; also while it trains."""
-    from sparring.diagnosis import diagnose as diagnose_run
+    from sparring.diagnosis.reading import diagnose_run
 
-    path = run_path(run)
+    path = resolve_run(run)
     with Console(quiet=as_json).phase("reading the run"):
         found = diagnose_run(path)
     if as_json:
@@ -35,7 +35,7 @@ def diagnose(run: Run, as_json: Json = False) -> None:
 
 
 @runs_app.command("branch")
-@reported
+@report_failures
 def runs_branch(
     run: Run,
     changes: Annotated[
@@ -47,11 +47,11 @@ def runs_branch(
             "--from", metavar="STEP", min=0, help="Step of a checkpoint; 0 is after the warm start. The newest without."
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the new run's folder, beside the other's.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the new run's folder, next to the other's.")] = None,
     recipe: Annotated[
         Path | None,
         typer.Option(
-            metavar="RECIPE", help="Take the code of this recipe, a mended reward say; settings stay the run's."
+            metavar="RECIPE", help="Take the code of this recipe, such as a corrected reward; settings stay the run's."
         ),
     ] = None,
     train: Annotated[bool, typer.Option("--train/--no-train", help="Train it at once.")] = True,
@@ -59,19 +59,19 @@ def runs_branch(
 ) -> None:
     """Begin a new run from a checkpoint of another one, with one change, and train it. `sparring diagnose` then compares the
     two."""
-    from sparring.branch import branch
+    from sparring.reproduce.branch import branch
 
-    child = branch(run_path(run), changes or [], step=step, name=name, recipe=recipe)
+    child = branch(resolve_run(run), changes or [], step=step, name=name, recipe=recipe)
     origin = child.origin() or {}
     if not train:
         if as_json:
             print_json({"path": str(child.path), **origin})
             return
-        say(f"made {child.path}, from step {origin['step']} of {run_path(run)}")
+        say(f"made {child.path}, from step {origin['step']} of {resolve_run(run)}")
         say(f"next: sparring train --resume {shlex.quote(str(child.path))}")
         return
     if not as_json:
-        say(f"{child.path} goes on from step {origin['step']} of {run_path(run)}")
+        say(f"{child.path} goes on from step {origin['step']} of {resolve_run(run)}")
     resume_training(child.path, [], as_json=as_json)
     if not as_json:
         say(f"and then: sparring diagnose {child.path}")
@@ -88,7 +88,7 @@ def _show(found: Diagnosis) -> None:
             [
                 one.severity.value,
                 f"{one.rule}{_since(one)}: {one.symptom}\n"
-                + evidence_lines({k: v for k, v in one.evidence.items() if k != "examples"}),
+                + format_evidence({k: v for k, v in one.evidence.items() if k != "examples"}),
                 "\n".join([one.change, *overrides(one.settings)]),
                 one.confirm + (f" Judge it after {one.confirm_after} steps." if one.confirm_after is not None else ""),
             ]
@@ -108,8 +108,8 @@ def _show(found: Diagnosis) -> None:
 
 
 def _show_next(run: str, first: Finding, changes: str) -> None:
-    from sparring.branch import checkpoint_steps
-    from sparring.tracking import RunFolder
+    from sparring.reproduce.branch import checkpoint_steps
+    from sparring.run_folders import RunFolder
 
     origin = ""
     if first.before_step is not None:

@@ -9,135 +9,182 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparring.cli.command import Json, Overrides, Prices, app, print_json, reported, run_path, say
+from sparring.cli.command import (
+    Json,
+    On,
+    Overrides,
+    Prices,
+    app,
+    print_json,
+    read_place_overrides,
+    report_failures,
+    resolve_run,
+    say,
+)
 from sparring.cli.seeds import evaluate_family
 from sparring.cli.tables import show_evaluations
 from sparring.errors import UsageError
-from sparring.prices import read_prices
-from sparring.tracking import Console, RunFolder
+from sparring.metering.prices import read_prices
+from sparring.run_folders import RunFolder
+from sparring.tracking import Console
 
 if TYPE_CHECKING:
     from sparring.evaluation.report import EvaluationReport
 
 
+Policies = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="POLICY",
+        help="Policy to evaluate; may be repeated: base, warm_start, "
+        "warm_start_continued (imitation for as long as RL), tuned, @STEP, RUN or RUN@STEP, expert, constant:TEXT, "
+        "script:MODULE:FUNCTION, openai:MODEL@URL. By default base, warm start and tuned.",
+    ),
+]
+Temperatures = Annotated[
+    list[float] | None,
+    typer.Option(metavar="T", help="May be repeated; by default greedy (0) and as the recipe serves."),
+]
+KeyVariable = Annotated[
+    str | None, typer.Option(metavar="VAR", help="Environment variable with the key of openai:MODEL@URL.")
+]
+Name = Annotated[str | None, typer.Option(help="With a recipe: name of the new run folder.")]
+Base = Annotated[bool, typer.Option(help="Also evaluate the policies that the run started from.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run's interrupted evaluation.")]
+Rescore = Annotated[
+    bool, typer.Option("--rescore", help="Score stored episodes again with --scorer; no episode is run.")
+]
+ScorerName = Annotated[str | None, typer.Option(metavar="MODULE:NAME", help="With --rescore: the scorer.")]
+Episodes = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="With --rescore: for example validation-10; by default the newest held out."),
+]
+Compare = Annotated[
+    bool, typer.Option("--compare", help="Show evaluations of several RUN, RUN@STEP or files side by side.")
+]
+Across = Annotated[
+    bool,
+    typer.Option(
+        "--across",
+        help="With a family of runs, or several RUN that differ in their seed: evaluate what is missing, and show all.",
+    ),
+]
+Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="With --compare: file of the picture.")]
+
+
 @app.command("eval")
-@reported
+@report_failures
 def evaluate(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, its name in `runs/`, or a recipe.")],
     overrides: Overrides = None,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="POLICY",
-            help="Who plays; may be repeated: base, warm_start, "
-            "warm_start_continued (imitation for as long as RL), tuned, @STEP, RUN or RUN@STEP, expert, constant:TEXT, "
-            "script:MODULE:FUNCTION, openai:MODEL@URL. By default base, warm start and tuned.",
-        ),
-    ] = None,
-    temperature: Annotated[
-        list[float] | None,
-        typer.Option(metavar="T", help="May be repeated; by default greedy (0) and as the recipe serves."),
-    ] = None,
-    key_env: Annotated[
-        str | None, typer.Option(metavar="VAR", help="Environment variable with the key of openai:MODEL@URL.")
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Of a recipe: name of the run folder that is made; it must be new.")
-    ] = None,
-    base: Annotated[bool, typer.Option(help="Also play the policies that the run started from.")] = True,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run's interrupted evaluation.")] = False,
-    rescore: Annotated[
-        bool, typer.Option("--rescore", help="Judge stored episodes anew by --scorer; nothing is played.")
-    ] = False,
-    scorer: Annotated[str | None, typer.Option(metavar="MODULE:NAME", help="With --rescore: who judges.")] = None,
-    episodes: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="With --rescore: validation-10, say; by default the newest held out."),
-    ] = None,
-    compare: Annotated[
-        bool, typer.Option("--compare", help="Show evaluations of several RUN, RUN@STEP or files side by side.")
-    ] = False,
-    across: Annotated[
-        bool,
-        typer.Option(
-            "--across",
-            help="Of a family of runs, or of several RUN that differ in their seed: play what is missing, and show all.",
-        ),
-    ] = False,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="With --compare: where the picture goes.")] = None,
+    on: On = None,
+    policy: Policies = None,
+    temperature: Temperatures = None,
+    key_env: KeyVariable = None,
+    name: Name = None,
+    base: Base = True,
+    resume: Resume = False,
+    rescore: Rescore = False,
+    scorer: ScorerName = None,
+    episodes: Episodes = None,
+    compare: Compare = False,
+    across: Across = False,
+    plot: Plot = None,
     price: Prices = None,
     as_json: Json = False,
 ) -> None:
-    """Play a run's held-out tasks with its policies and others, and compare them task by task.
+    """Evaluate a run's policies and others on its held-out tasks, and compare them task by task.
 
-    With engine.type=openai or =scripted an endpoint or a script plays them, also those of a recipe that was not trained.
+    With engine.type=openai or =scripted an endpoint or a script is evaluated, also with a recipe that was not trained.
     """
     changes, prices = list(overrides or []), read_prices(price or ())
-    playing = {
-        "--policy": policy,
-        "--temperature": temperature,
+    # Which options the four ways to use this command read: evaluate, --across, --rescore, --compare.
+    chosen = {"--policy": policy, "--temperature": temperature}
+    evaluating = {
         "--key-env": key_env,
         "--resume": resume or None,
         "--name": name,
+        "--no-base": None if base else True,
+        "--on": on,
     }
-    playing |= {"--no-base": None if base else True}
+    rescoring, comparing = {"--scorer": scorer, "--episodes": episodes}, {"--plot": plot}
     if across:
-        _refuse_beside_across({
-            **{option: value for option, value in playing.items() if option not in ("--policy", "--temperature")},
-            "--scorer": scorer,
-            "--episodes": episodes, "--plot": plot, "--rescore": rescore or None, "--compare": compare or None,
-        })  # fmt: skip
-        if settings := [one for one in changes if "=" in one]:
-            raise UsageError(
-                f"--across plays each run as its own recipe says, so {settings[0]!r} has no place; leave it out."
-            )
+        modes = {"--rescore": rescore or None, "--compare": compare or None}
+        _refuse_unread("--across", evaluating | rescoring | comparing | modes)
+        _refuse_settings(changes)
         evaluate_family([run, *changes], policies=policy, temperatures=temperature, as_json=as_json)
         return
-    judging, comparing = {"--scorer": scorer, "--episodes": episodes}, {"--plot": plot}
     if rescore and compare:
-        raise UsageError("--rescore judges episodes and --compare shows evaluations; give one of them.")
-    mode = "--rescore" if rescore else "--compare" if compare else "an evaluation that plays"
-    unread = (playing if rescore or compare else {}) | ({} if rescore else judging) | ({} if compare else comparing)
-    for option, value in unread.items():
-        if value is not None:
-            raise UsageError(f"{mode} does not read {option}; leave it out.")
+        raise UsageError("--rescore scores episodes and --compare shows evaluations; give one of them.")
     if compare:
+        _refuse_unread("--compare", chosen | evaluating | rescoring)
         _compare_runs([run, *changes], plot or Path("comparison.svg"), as_json)
     elif rescore:
-        _rescore(RunFolder(run_path(Path(run))), changes, scorer, episodes, prices, as_json)
+        _refuse_unread("--rescore", chosen | evaluating | comparing)
+        _rescore(RunFolder(resolve_run(Path(run))), changes, scorer, episodes, prices, as_json)
     else:
+        _refuse_unread("an evaluation that runs episodes", rescoring | comparing)
         if not base and policy is not None:
             raise UsageError("--no-base leaves policies out and --policy names them all; give one of the two.")
         if name is not None:
-            if RunFolder.is_run(run_path(Path(run))):
-                raise UsageError(
-                    f"--name names the run folder that is made of a recipe, but {run} is a run; leave it out."
-                )
-            changes.append(f"run.name={json.dumps(name)}")
-        from sparring.evaluation.losses import refuse_lost
+            changes.append(_name_run(run, name))
+        if on is not None:
+            changes = [*read_place_overrides(on, _find_recipe(run), changes), *changes]
+        from sparring.evaluation.lost_episodes import refuse_lost
         from sparring.evaluator import MultiTurnRLEvaluator
 
         evaluator = MultiTurnRLEvaluator(
-            run, overrides=changes, evaluate_base_model=base, policies=policy, temperatures=temperature,
-            api_key_env=key_env, resume=resume, quiet=as_json,
-        )  # fmt: skip
+            run,
+            overrides=changes,
+            evaluate_base_model=base,
+            policies=policy,
+            temperatures=temperature,
+            api_key_env=key_env,
+            resume=resume,
+            quiet=as_json,
+        )
         report = evaluator.evaluate()
         _show_report(report, prices or evaluator.config.tracking.prices, as_json)
         refuse_lost(report, evaluator.config.rollout.max_lost_share)
 
 
-def _refuse_beside_across(options: Mapping[str, object]) -> None:
+def _refuse_unread(mode: str, options: Mapping[str, object]) -> None:
     for option, value in options.items():
         if value is not None:
-            raise UsageError(f"--across does not read {option}; leave it out.")
+            raise UsageError(f"{mode} does not read {option}; leave it out.")
+
+
+def _refuse_settings(changes: Sequence[str]) -> None:
+    settings = [one for one in changes if "=" in one]
+    if settings:
+        raise UsageError(
+            f"--across evaluates each run with its own recipe, so it cannot use {settings[0]!r}; leave it out."
+        )
+
+
+def _find_recipe(source: str) -> Path:
+    path = resolve_run(Path(source))
+    return RunFolder(path).recipe if RunFolder.is_run(path) else path
+
+
+def _name_run(source: str, name: str) -> str:
+    if RunFolder.is_run(resolve_run(Path(source))):
+        raise UsageError(
+            f"--name names the run folder of a new evaluation of a recipe, but {source} is a run; leave it out."
+        )
+    return f"run.name={json.dumps(name)}"
 
 
 def _rescore(
-    folder: RunFolder, changes: Sequence[str], scorer: str | None, episodes: str | None, prices: Mapping[str, float],
+    folder: RunFolder,
+    changes: Sequence[str],
+    scorer: str | None,
+    episodes: str | None,
+    prices: Mapping[str, float],
     as_json: bool,
-) -> None:  # fmt: skip
+) -> None:
     if scorer is None:
-        raise UsageError("--rescore needs who judges; name a function with --scorer MODULE:NAME.")
+        raise UsageError("--rescore needs a scorer; name a function with --scorer MODULE:NAME.")
     from sparring.evaluation.rescoring import rescore
 
     config = folder.config(changes)
@@ -176,7 +223,7 @@ def _show_report(report: EvaluationReport, prices: Mapping[str, float], as_json:
     if as_json:
         print_json({"path": str(path), **report.as_json(prices), "claim": claim.as_json()})
         return
-    title = "held-out tasks" if report.rescored is None else f"{report.rescored['episodes']}, judged anew"
+    title = "held-out tasks" if report.rescored is None else f"{report.rescored['episodes']}, scored again"
     show_evaluations(report.evaluations, report.comparisons, title=title)
     for line in claim.lines():
         say(line)

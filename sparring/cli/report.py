@@ -1,4 +1,4 @@
-"""`sparring report` and `sparring export`: what a run leaves for others."""
+"""`sparring report`, `sparring watch` and `sparring export`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from sparring.cli.command import Json, Prices, Run, app, print_json, reported, run_path, say
+from sparring.cli.command import Json, Prices, Run, app, print_json, report_failures, resolve_run, say
 from sparring.errors import UsageError
 from sparring.tracking import Console
 
 
 @app.command()
-@reported
+@report_failures
 def report(
     run: Annotated[
         Path, typer.Argument(metavar="RUN", help="A run folder, or its name in `runs/`; or a family of runs.")
@@ -26,18 +26,18 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write a run as one page that opens from disk: whether to trust it, findings, curves, tasks, cost, every episode."""
-    from sparring.prices import read_prices
+    from sparring.metering.prices import read_prices
     from sparring.report import write_report
-    from sparring.tracking.family_folder import FamilyFolder
+    from sparring.run_folders.family_folder import FamilyFolder
 
     prices = read_prices(price or ())
-    if FamilyFolder.is_family(run_path(run)):
+    if FamilyFolder.is_family(resolve_run(run)):
         if prices:
             raise UsageError(f"{run} is a family of runs, whose page has no cost; give --price with one of its runs.")
-        _report_family(run_path(run), out, as_json)
+        _report_family(resolve_run(run), out, as_json)
         return
     with Console(quiet=as_json).phase("reading the run"):
-        written = write_report(run_path(run), out, prices=prices)
+        written = write_report(resolve_run(run), out, prices=prices)
     if as_json:
         print_json(written.as_json())
         return
@@ -59,7 +59,7 @@ def _report_family(path: Path, out: Path | None, as_json: bool) -> None:
 
 
 @app.command()
-@reported
+@report_failures
 def watch(
     run: Run,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8080,
@@ -67,26 +67,29 @@ def watch(
     as_json: Json = False,
 ) -> None:
     """Show the report of a run in the browser while it goes on, on this machine alone, until Ctrl-C."""
-    from sparring.prices import read_prices
+    from sparring.metering.prices import read_prices
     from sparring.report.live import watch as watch_run
 
     def ready(address: str) -> None:
         if as_json:
             print_json({"address": address})
         else:
-            say(f"the report of {run_path(run)} is at {address}, and follows the run; Ctrl-C stops it")
+            say(f"the report of {resolve_run(run)} is at {address}, and follows the run; Ctrl-C stops it")
 
     try:
         watch_run(
-            run_path(run), port=port, prices=read_prices(price or ()), on_ready=ready,
+            resolve_run(run),
+            port=port,
+            prices=read_prices(price or ()),
+            on_ready=ready,
             on_problem=lambda problem: typer.echo(f"warning: {problem}", err=True),
-        )  # fmt: skip
+        )
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
 
 
 @app.command()
-@reported
+@report_failures
 def export(
     run: Run,
     destination: Annotated[Path, typer.Argument(help="A new folder.")],
@@ -98,10 +101,10 @@ def export(
     """Write a run's newest policy, or that of RUN@STEP or RUN@best, for peft (an adapter) or transformers (`--merge`)."""
     from sparring.evaluation.policies import named_checkpoint
 
-    # Before torch is imported, so that a mistake is told at once.
+    # Before torch is imported, so that a mistake is reported at once.
     named_checkpoint(run)[0].trained_config()
-    from sparring.export import export as export_run
     from sparring.models.export_files import MANIFEST
+    from sparring.serving.export import export as export_run
 
     written = export_run(run, destination, merge=merge)
     manifest = json.loads((written / MANIFEST).read_text("utf-8"))

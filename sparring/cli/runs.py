@@ -9,20 +9,21 @@ from typing import Annotated, Any
 
 import typer
 
-from sparring.cli.command import Json, Overrides, Prices, Run, print_json, reported, run_path, runs_app, say
+from sparring.cli.command import Json, Overrides, Prices, Run, print_json, report_failures, resolve_run, runs_app, say
 from sparring.errors import DataError, ServiceError, UsageError
-from sparring.metering import read_usage
-from sparring.prices import read_prices
-from sparring.tracking import Console, RunFolder, list_runs
+from sparring.metering.prices import read_prices
+from sparring.metering.usage import read_usage
+from sparring.run_folders import RunFolder, list_runs
+from sparring.tracking import Console
 from sparring.tracking.mlflow_tracker import MlflowTracker
 from sparring.tracking.open_trackers import require_mlflow
-from sparring.training.checkpoint_files import best, numbered
+from sparring.training.checkpoint_files import find_best, list_numbered
 
 RunsDir = Annotated[Path, typer.Option(help="The folder that holds the runs.")]
 
 
 @runs_app.command("list")
-@reported
+@report_failures
 def runs_list(runs_dir: RunsDir = Path("runs"), as_json: Json = False) -> None:
     """All runs, oldest first."""
     if runs_dir.exists() and not runs_dir.is_dir():
@@ -39,10 +40,10 @@ def runs_list(runs_dir: RunsDir = Path("runs"), as_json: Json = False) -> None:
 
 
 @runs_app.command("show")
-@reported
+@report_failures
 def runs_show(run: Run, price: Prices = None, as_json: Json = False) -> None:
     """One run: how it stands, its latest numbers, its checkpoints, its held-out evaluations, what endpoints were asked."""
-    folder = RunFolder(run_path(run))
+    folder = RunFolder(resolve_run(run))
     status, latest = folder.status(), _latest_metrics(folder.path / "metrics.jsonl")
     kept = _checkpoints(folder)
     evaluations = sorted((folder.path / "evaluations").glob("held_out-*.json"))
@@ -74,62 +75,62 @@ def runs_show(run: Run, price: Prices = None, as_json: Json = False) -> None:
 
 
 @runs_app.command("stop")
-@reported
+@report_failures
 def runs_stop(run: Run, as_json: Json = False) -> None:
     """Ask a run to stop with a checkpoint."""
-    folder = RunFolder(run_path(run))
+    folder = RunFolder(resolve_run(run))
     status = folder.status()
     if status.get("status") != "running":
         raise UsageError(f"{folder.path} is {status.get('status')}, not running, so there is nothing to stop.")
-    was_told = folder.request_stop()
+    was_sent = folder.request_stop()
     if as_json:
-        print_json({"path": str(folder.path), "told": was_told})
+        print_json({"path": str(folder.path), "told": was_sent})
     else:
-        say(f"{folder.path} was asked to stop; `sparring runs show {folder.path}` says when it has")
+        say(f"{folder.path} was asked to stop; `sparring runs show {folder.path}` shows when it has")
 
 
 @runs_app.command("sync")
-@reported
+@report_failures
 def runs_sync(
     run: Run,
     overrides: Overrides = None,
     seconds: Annotated[float, typer.Option(help="How long to try.", min=0)] = 600.0,
     as_json: Json = False,
 ) -> None:
-    """Tell MLflow what it has not been told of a run: after an outage, or of a run that was trained without it
+    """Send to MLflow what it has not yet received of a run: after an outage, or of a run that was trained without it
     (`tracking.mlflow=true tracking.mlflow_uri=ADDRESS`)."""
-    folder = RunFolder(run_path(run))
+    folder = RunFolder(resolve_run(run))
     config = folder.config(overrides or ())
     if not config.tracking.mlflow:
         raise UsageError(
             f"{folder.path} was trained without MLflow; add tracking.mlflow=true, and tracking.mlflow_uri."
         )
     if folder.status().get("status") == "running":
-        raise UsageError(f"{folder.path} is running, and MLflow is told of it meanwhile; wait until it has ended.")
+        raise UsageError(f"{folder.path} is running and reports to MLflow itself; wait until it has ended.")
     require_mlflow()
-    all_told = MlflowTracker.open(config, folder).finish(seconds)
-    if not all_told:
+    is_complete = MlflowTracker.open(config, folder).finish(seconds)
+    if not is_complete:
         raise ServiceError(
-            "MLflow could not be told everything; the warnings above say why. Call this again when it can."
+            "MLflow did not receive everything; the warnings above give the reason. Run this command again later."
         )
     if as_json:
-        print_json({"path": str(folder.path), "all_told": all_told})
+        print_json({"path": str(folder.path), "all_told": is_complete})
     else:
-        say(f"MLflow has been told all of {folder.path}")
+        say(f"MLflow has received all of {folder.path}")
 
 
 def _checkpoints(folder: RunFolder) -> list[dict[str, Any]]:
-    """Of the steps, newest first, each with the score of its validation where it has one."""
+    """Return the checkpoints, newest first, each with its step and its validation score where it has one."""
     scores = folder.validation_scores()
-    pinned = best(folder.checkpoints, scores)
+    pinned = find_best(folder.checkpoints, scores)
     return [
         {"step": int(path.name), "score": scores.get(int(path.name)), "is_best": path == pinned}
-        for path in numbered(folder.checkpoints)
+        for path in list_numbered(folder.checkpoints)
     ]
 
 
 def _status_or_damage(folder: RunFolder) -> Mapping[str, Any]:
-    """How a run stands, for a list that one bad run must not hide the others from."""
+    """Return the status of a run; a damaged run must not hide the others of a list."""
     try:
         return folder.status()
     except (DataError, OSError) as error:
@@ -137,9 +138,9 @@ def _status_or_damage(folder: RunFolder) -> Mapping[str, Any]:
 
 
 def _latest_metrics(path: Path) -> Mapping[str, float]:
-    """The newest value of each metric. A torn last line, of a run being written, is passed over."""
+    """Return the newest value of each metric. An incomplete last line, of a run that is being written, is skipped."""
     latest: dict[str, float] = {}
-    # As bytes, so that a line that is no UTF-8 is one damaged line.
+    # As bytes, so that a line that is not UTF-8 is one damaged line.
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     for number, line in enumerate(lines, start=1):
         try:

@@ -1,4 +1,4 @@
-"""What `sparring train --seeds` and `sparring eval --across` do and show."""
+"""`sparring train --seeds` and `sparring eval --across`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def train_family(
     recipe: Path, seeds: str, changes: Sequence[str], *, name: str | None, check: bool, as_json: bool
 ) -> None:
-    """Exits with the code of the first seed that failed, or that of the signal that stopped the rest."""
-    from sparring.interrupts import exit_code, interruption
+    """Train a recipe with several seeds. Exits with the code of the first seed that failed, or of the signal that stopped it."""
+    from sparring.runtime.interrupts import exit_code, interruption
     from sparring.seeds import train_seeds
 
     trained = train_seeds(recipe, seeds, overrides=changes, name=name, check=check, quiet=as_json)
@@ -43,7 +43,7 @@ def evaluate_family(
 ) -> None:
     from sparring.evaluation.across_seeds import runs_of
     from sparring.evaluation.policies import run_path
-    from sparring.tracking.family_folder import FamilyFolder
+    from sparring.run_folders.family_folder import FamilyFolder
 
     runs_of(sources)  # before torch is imported, so that a mistake is reported at once
     from sparring.seeds import evaluate_seeds

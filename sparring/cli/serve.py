@@ -1,4 +1,4 @@
-"""`sparring serve` and `sparring record`: commands that answer until Ctrl-C."""
+"""`sparring serve`, `sparring engine` and `sparring record`: commands that answer requests until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from sparring.cli.command import Json, app, print_json, reported, say
-from sparring.config import endpoint_problems, key_from
+from sparring.cli.command import Json, Overrides, app, print_json, report_failures, say
+from sparring.config import endpoint_problems, key_from, load_config
 from sparring.errors import UsageError
 
 
 @app.command()
-@reported
+@report_failures
 def serve(
     model: Annotated[
         str, typer.Argument(help="A run (RUN@STEP, RUN@best), a model by name, or a folder with model files.")
@@ -35,13 +35,13 @@ def serve(
     from sparring.evaluation.policies import find_checkpoint, named_checkpoint
 
     served = model
-    # What is not there in the folder of runs is no name at a hub, so none is asked for it.
+    # A missing path in the folder of runs is never the name of a model on a hub, so no hub is requested.
     is_run = Path(model).parts[:1] == ("runs",) and not Path(model).exists()
     if (named := named_checkpoint(model) if is_run else find_checkpoint(model)) is not None:
         folder, step = named
         folder.trained_config()
         served = str(folder.path) if step is None else f"{folder.path}@{step}"
-    from sparring.serve import serve as serve_model
+    from sparring.serving.serve import serve as serve_model
 
     try:
         serve_model(served, host=host, port=port, api_key=api_key, on_ready=ready)
@@ -50,7 +50,39 @@ def serve(
 
 
 @app.command()
-@reported
+@report_failures
+def engine(
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="The recipe of the run, with its model.")],
+    overrides: Overrides = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8100,
+    api_key: Annotated[str | None, typer.Option(envvar="SPARRING_API_KEY", help="The run must send it.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Serve the engine of a recipe's model for a run with engine.type=remote, until Ctrl-C."""
+    path = recipe / "recipe.toml" if recipe.is_dir() else recipe
+    config = load_config(path, overrides or [])
+    if config.engine.type != "torch":
+        raise UsageError(
+            f"engine.type = {config.engine.type!r} has no model here to serve; use a recipe with engine.type = 'torch'."
+        )
+
+    def ready(base_url: str) -> None:
+        if as_json:
+            print_json({"base_url": base_url})
+        else:
+            say(f"the engine of {path} answers at {base_url}; Ctrl-C stops it")
+
+    from sparring.serving.parts import serve_engine
+
+    try:
+        serve_engine(path, config, host=host, port=port, api_key=api_key, on_ready=ready)
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
+
+
+@app.command()
+@report_failures
 def record(
     upstream: Annotated[str, typer.Option(metavar="URL", help="The endpoint to record, with its /v1.")],
     model: Annotated[str, typer.Option(help="Name of the model at the endpoint; clients may send any.")],
@@ -67,8 +99,8 @@ def record(
     problems = endpoint_problems(base_url=upstream, api_key_env=key_env)
     if problems:
         raise UsageError(" ".join(f"{options[key]} {message}" for key, message in problems))
-    from sparring.record import record as record_endpoint
-    from sparring.record import recording_path
+    from sparring.serving.record import record as record_endpoint
+    from sparring.serving.record import recording_path
 
     folder = out or recording_path(Path("runs"))
     counts = (0, 0)
@@ -79,12 +111,12 @@ def record(
             return
         say(f"{model} at {upstream} is recorded into {folder}; Ctrl-C stops it")
         say(f"point the client to {base_url}, with any key: each conversation is an episode")
-        say(f"or to {base_url.removesuffix('/v1')}/s/NAME/v1: all that is said there is one episode")
+        say(f"or to {base_url.removesuffix('/v1')}/s/NAME/v1: all messages there are one episode")
 
     def counted(turns: int, episodes: int) -> None:
         nonlocal counts
         counts = (turns, episodes)
-        # One line that is written over; where that is not possible, a line a turn would only fill a log.
+        # One line that is overwritten; without a terminal, a line per turn would only fill a log.
         if sys.stderr.isatty():
             typer.echo(f"\r{turns} turns in {episodes} episodes", err=True, nl=False)
 

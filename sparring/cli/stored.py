@@ -1,4 +1,4 @@
-"""`sparring review` and `sparring replay`: what stored episodes say, and what training makes of them."""
+"""`sparring review` and `sparring replay`: stored episodes graded again, run again, and trained on again."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparring.cli.command import Json, Run, app, print_json, reported, run_path, say
+from sparring.cli.command import Json, Run, app, print_json, report_failures, resolve_run, say
 from sparring.errors import GateError, ServiceError, UsageError
 from sparring.tracking import Console
 
 if TYPE_CHECKING:
     from sparring.evaluation.review import Review
-    from sparring.replay import Replay
+    from sparring.reproduce.episodes import Replay
 
 
 MOST_SHOWN = 20
@@ -24,7 +24,7 @@ MOST_SHOWN = 20
 
 
 @app.command()
-@reported
+@report_failures
 def review(
     run: Run,
     recipe: Annotated[
@@ -39,8 +39,8 @@ def review(
     """Ask reward and scorer about stored episodes again, and show where they disagree. Nothing is played or written."""
     from sparring.evaluation.review import review as review_run
 
-    with Console(quiet=as_json).phase("judging stored episodes"):
-        found = review_run(run_path(run), recipe, episodes=episodes)
+    with Console(quiet=as_json).phase("grading stored episodes"):
+        found = review_run(resolve_run(run), recipe, episodes=episodes)
     if as_json:
         print_json(found.as_json())
     else:
@@ -50,18 +50,24 @@ def review(
 
 
 def _show_review(found: Review) -> None:
-    """Agreement as it was and as it is, what is most often at fault, and the disagreements."""
+    """Show the agreement before and now, the most frequent causes of disagreement, and the disagreements."""
     console = Console()
     rows = [
         [
-            when, one.num, "-" if one.share is None else f"{one.share:.1%}", one.paid_wrong, one.unpaid_right,
+            when,
+            one.num,
+            "-" if one.share is None else f"{one.share:.1%}",
+            one.paid_wrong,
+            one.unpaid_right,
             f"{one.num_inverted} of {one.num_pairs}",
-            "-" if one.rank_correlation is None else f"{one.rank_correlation:.2f}", "-" if mean is None else f"{mean:.3f}",
+            "-" if one.rank_correlation is None else f"{one.rank_correlation:.2f}",
+            "-" if mean is None else f"{mean:.3f}",
         ]
         for when, one, mean in (
-            ("as stored", found.before, found.mean_before), ("judged now", found.after, found.mean_after)
+            ("as stored", found.before, found.mean_before),
+            ("graded now", found.after, found.mean_after),
         )
-    ]  # fmt: skip
+    ]
     columns = [
         "rewards",
         "episodes",
@@ -77,8 +83,8 @@ def _show_review(found: Review) -> None:
         rows = [[name, count] for name, count in list(found.after.culprits.items())[:MOST_SHOWN]]
         console.table("most often at fault", ["what", "disagreements"], rows)
     for one in found.after.disagreements[:MOST_SHOWN]:
-        said = "wrong, and paid" if one.kind == "paid_wrong" else "right, and not paid"
-        say(f"{one.trajectory_id} is {said} (reward {one.reward:g}, score {one.score:g}): {one.fault}")
+        what = "wrong, and paid" if one.kind == "paid_wrong" else "right, and not paid"
+        say(f"{one.trajectory_id} is {what} (reward {one.reward:g}, score {one.score:g}): {one.fault}")
     for endpoint in found.endpoints:
         say(f"asked: {endpoint.summary(found.prices)}")
     if found.independence != "scorer":
@@ -86,7 +92,7 @@ def _show_review(found: Review) -> None:
 
 
 @app.command()
-@reported
+@report_failures
 def replay(
     run: Run,
     episode: Annotated[
@@ -102,11 +108,11 @@ def replay(
     if training:
         if episode is not None:
             raise UsageError(f"--training replays the steps of a whole run; leave {episode!r} out.")
-        _relearn(run_path(run), as_json=as_json)
+        _relearn(resolve_run(run), as_json=as_json)
         return
-    from sparring.replay import Replays
+    from sparring.reproduce.episodes import Replays
 
-    replays, replayed = Replays(run_path(run), episode), []
+    replays, replayed = Replays(resolve_run(run), episode), []
     with Console(quiet=as_json).steps(f"replay of {replays.source}", len(replays)) as progress:
         for one in replays:
             replayed.append(one)
@@ -127,8 +133,8 @@ def replay(
 
 
 def _relearn(run: Path, *, as_json: bool) -> None:
-    """Compare the weights after each step with what is recorded of them, up to the first that differ."""
-    from sparring.relearning import Relearning
+    """Compare the weights after each step with the recorded ones, up to the first that differ."""
+    from sparring.reproduce.updates import Relearning
 
     relearning, relearned = Relearning(run), []
     with Console(quiet=as_json).steps("learning again", len(relearning)) as progress:
@@ -142,11 +148,14 @@ def _relearn(run: Path, *, as_json: bool) -> None:
     else:
         rows = [
             [
-                one.step, one.num_rollouts, one.reached, ", ".join(one.recorded) or "-",
+                one.step,
+                one.num_rollouts,
+                one.reached,
+                ", ".join(one.recorded) or "-",
                 "differs" if one.difference else "same" if one.recorded else "not recorded",
             ]
             for one in relearned
-        ]  # fmt: skip
+        ]
         Console().table("training", ["step", "rollouts", "weights now", "recorded by", "weights are"], rows)
     if relearned[-1].difference is not None:
         raise GateError(
@@ -157,7 +166,7 @@ def _relearn(run: Path, *, as_json: bool) -> None:
 
 
 def _show_replays(source: str, replays: Sequence[Replay]) -> None:
-    """A summary, which episodes went differently where, and of the first of them what."""
+    """Show a summary, the place of the first difference of each episode, and the first difference itself."""
     console = Console()
     changed = [(one.episode, one.difference) for one in replays if one.difference is not None]
     num_failed = sum(one.problem is not None for one in replays)
@@ -177,7 +186,7 @@ def _show_replays(source: str, replays: Sequence[Replay]) -> None:
 
 
 def _excerpts(recorded: object, now: object) -> tuple[str, str]:
-    """Two values as text, long ones from a little before where they part."""
+    """Return two values as text, long ones from a little before their first difference."""
     texts = [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in (recorded, now)]
     parts = next((index for index, (one, other) in enumerate(zip(*texts, strict=False)) if one != other), 0)
     begin = max(0, parts - 20)

@@ -20,7 +20,7 @@ def show_evaluations(
     from sparring.evaluation.tables import comparison_table, notes, outcome_table, pass_table, result_table
 
     greedy = {one.label for one in evaluations if one.temperature == 0}
-    # What is sampled first, since that is what users get.
+    # Sampled rows first, since users get sampled answers.
     rows = sorted(evaluations, key=lambda one: one.label in greedy)
     differences = sorted(comparisons, key=lambda one: one.after in greedy)
     console = Console()
@@ -32,7 +32,7 @@ def show_evaluations(
         say(line)
 
 
-def evidence_lines(evidence: Mapping[str, Any]) -> str:
-    """Evidence for a cell of a table; the JSON document has all of it."""
+def format_evidence(evidence: Mapping[str, Any]) -> str:
+    """Return evidence as the text of a table cell, long values cut; the JSON document has all of it."""
     lines = [f"{key}: {value if isinstance(value, str) else json.dumps(value)}" for key, value in evidence.items()]
     return "\n".join(line if len(line) <= 160 else f"{line[:157]}..." for line in lines)

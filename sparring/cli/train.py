@@ -13,18 +13,29 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from sparring.cli.command import Json, Overrides, app, print_json, reported, run_path, say
+from sparring.cli.command import (
+    Json,
+    On,
+    Overrides,
+    app,
+    print_json,
+    read_place_overrides,
+    report_failures,
+    resolve_run,
+    say,
+)
 from sparring.cli.seeds import train_family
 from sparring.cli.tables import show_evaluations
-from sparring.config import load_config, read_recipe, resolved_view, untrainable
+from sparring.config import find_warnings, load_config, read_recipe, resolved_view, untrainable
 from sparring.config.seeds import read_seeds
 from sparring.errors import UsageError
+from sparring.run_folders import RunFolder
 from sparring.supervision.supervisor import Supervisor
-from sparring.tracking import Console, RunFolder
+from sparring.tracking import Console
 
 
 @app.command()
-@reported
+@report_failures
 def init(
     folder: Annotated[Path, typer.Argument(help="A new folder.")],
     as_json: Json = False,
@@ -48,12 +59,13 @@ def init(
 
 
 @app.command()
-@reported
+@report_failures
 def train(
     recipe: Annotated[
         str | None, typer.Argument(metavar="RECIPE", help="A recipe.toml, or the folder it is in.")
     ] = None,
     overrides: Overrides = None,
+    on: On = None,
     name: Annotated[str | None, typer.Option(help="Name of the run folder; it must be new.")] = None,
     seeds: Annotated[
         str | None,
@@ -92,9 +104,15 @@ def train(
         if recipe is not None:
             changes.insert(0, recipe)
         resume_training(
-            run_path(resume), changes, name=name, dry_run=dry_run, supervise=supervise, as_json=as_json,
+            resolve_run(resume),
+            changes,
+            on=on,
+            name=name,
+            dry_run=dry_run,
+            supervise=supervise,
+            as_json=as_json,
             allow_changed=allow_changed,
-        )  # fmt: skip
+        )
         return
     if allow_changed is not None:
         raise UsageError("--allow-changed is about a run that goes on; give it with --resume RUN, or leave it out.")
@@ -102,10 +120,38 @@ def train(
         raise UsageError(
             "no recipe was given; name a recipe.toml (`sparring init FOLDER` writes one), or --resume RUN."
         )
+    _train_recipe(
+        recipe,
+        changes,
+        on=on,
+        name=name,
+        seeds=seeds,
+        dry_run=dry_run,
+        check=check,
+        supervise=supervise,
+        as_json=as_json,
+    )
+
+
+def _train_recipe(
+    recipe: str,
+    changes: list[str],
+    *,
+    on: Path | None,
+    name: str | None,
+    seeds: str | None,
+    dry_run: bool,
+    check: bool,
+    supervise: bool,
+    as_json: bool,
+) -> None:
+    """Train a new run, a family of runs, or with `dry_run` only show and load everything."""
     path = Path(recipe) / "recipe.toml" if Path(recipe).is_dir() else Path(recipe)
+    placed = read_place_overrides(on, path, changes)
     if dry_run:
-        _show_settings(path, changes, as_json)
-    # Before torch is imported, so that a mistake in the recipe is told at once.
+        _show_settings(path, changes, as_json, placed)
+    changes = [*placed, *changes]
+    # Before torch is imported, so that a mistake in the recipe is reported at once.
     config = load_config(path, changes)
     if not config.is_trainable:
         raise untrainable(config, str(path))
@@ -133,8 +179,8 @@ def train(
 def _supervise(
     begin: Sequence[str], changes: Sequence[str] = (), *, again: Sequence[str] | None = None, as_json: bool
 ) -> NoReturn:
-    """Train in processes of their own and exit as the last of them did. `changes` are those of a run that is resumed; `again` is
-    given instead where that goes on by itself."""
+    """Train in separate processes and exit with the code of the last one. `changes` are the overrides of a resumed run; `again`
+    replaces the resume command where a family of runs continues by itself."""
     command = (sys.executable, "-P", "-m", "sparring", "train", "--no-supervise", *(["--json"] if as_json else []))
     supervisor = Supervisor(
         (*command, *begin),
@@ -148,6 +194,7 @@ def resume_training(
     run: Path,
     changes: Sequence[str],
     *,
+    on: Path | None = None,
     name: str | None = None,
     dry_run: bool = False,
     supervise: bool = True,
@@ -164,15 +211,17 @@ def resume_training(
         raise UsageError(
             f"--resume continues {run} with its own recipe, so {misplaced[0]!r} has no place; leave it out."
         )
-    folder.config(changes)
+    placed = read_place_overrides(on, folder.recipe, changes)
+    folder.config([*placed, *changes])
     allowed = [] if allow_changed is None else [part.strip() for part in allow_changed.split(",")]
     if allowed:
-        from sparring.build import check_parts
+        from sparring.assembly import check_parts
 
         check_parts(allowed)
     if dry_run:
-        _show_settings(folder.recipe, changes, as_json)
+        _show_settings(folder.recipe, changes, as_json, placed)
         return
+    changes = [*placed, *changes]
     if supervise:
         again = [*changes, *([] if allow_changed is None else ["--allow-changed", allow_changed])]
         _supervise(["--resume", str(run), *again], again, as_json=as_json)
@@ -203,10 +252,10 @@ def _report_training(result: Any, as_json: bool) -> None:
     say(f"next: sparring eval {shlex.quote(str(result.run))}")
 
 
-def _show_settings(path: Path, changes: Sequence[str], as_json: bool) -> None:
-    config = load_config(path, changes)
-    Console(quiet=as_json).warned(config.warnings())
-    rows = resolved_view(read_recipe(path), changes, config)
+def _show_settings(path: Path, changes: Sequence[str], as_json: bool, placed: Sequence[str]) -> None:
+    config = load_config(path, [*placed, *changes])
+    Console(quiet=as_json).warned(find_warnings(config))
+    rows = resolved_view(read_recipe(path), changes, config, placed=placed)
     if as_json:
         print_json([{"key": key, "value": value, "origin": origin} for key, value, origin in rows])
     else:

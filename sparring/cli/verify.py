@@ -9,35 +9,35 @@ from typing import Annotated, Any
 
 import typer
 
-from sparring.cli.command import Json, app, print_json, reported, run_path, say
+from sparring.cli.command import Json, app, print_json, report_failures, resolve_run, say
 from sparring.errors import DataError
 from sparring.ledger.rows import LineageEntry, published_in
 from sparring.ledger.verification import read_account
 from sparring.models.export_files import is_export
 from sparring.models.export_files import verify as verify_export
-from sparring.tracking import RunFolder
+from sparring.run_folders import RunFolder
 
 MOST_SHOWN = 20
 
 
 @app.command()
-@reported
+@report_failures
 def verify(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, or a folder that `sparring export` wrote.")],
     as_json: Json = False,
 ) -> None:
     """Check that every rollout and turn of a run is accounted for, and that its checkpoints are whole and those of its
     ledger, also while the run goes on; or that an export is."""
-    from sparring.resuming import lost_steps, unknown_checkpoints
-    from sparring.training.checkpoint_files import newest_first
+    from sparring.training.checkpoint_files import list_newest_first
+    from sparring.training_run.resuming import lost_steps, unknown_checkpoints
 
     if is_export(run):
         _verify_export(run, as_json=as_json)
         return
-    folder = RunFolder(run_path(run))
+    folder = RunFolder(resolve_run(run))
     path = folder.ledger
-    # Before the ledger is read: a run that goes on records each there first.
-    checkpoints, step = newest_first(folder.checkpoints), folder.status().get("step", 0)
+    # Before the ledger is read: a run in progress records each checkpoint there first.
+    checkpoints, step = list_newest_first(folder.checkpoints), folder.status().get("step", 0)
     if not path.is_file():
         if checkpoints:
             raise DataError(
@@ -87,21 +87,19 @@ def _verify_export(folder: Path, *, as_json: bool) -> None:
 
 
 def _missing(checkpoints: Path, lineage: Sequence[LineageEntry]) -> list[str]:
-    """That the newest checkpoint which the ledger knows of is gone, in a sentence; a run that goes on may have a newer one."""
-    from sparring.training.checkpoint_files import numbered
+    """Return a sentence when the newest checkpoint in the ledger is missing, and no newer one of a run in progress exists."""
+    from sparring.training.checkpoint_files import list_numbered
 
     published = published_in(lineage)
     step = max(published, default=-1)
     is_there = step < 0 or (checkpoints / published[step]).is_dir()
-    if is_there or any(int(path.name) > step for path in numbered(checkpoints)):
+    if is_there or any(int(path.name) > step for path in list_numbered(checkpoints)):
         return []
-    return [
-        f"{checkpoints / published[step]} is not there: what the ledger says was trained up to step {step} rests on it."
-    ]
+    return [f"{checkpoints / published[step]} is missing, and the ledger's training up to step {step} rests on it."]
 
 
 def _damage(checkpoints: Path) -> list[str]:
-    """What is wrong with checkpoints, each in a sentence."""
+    """Return a sentence for each damaged checkpoint."""
     from sparring.training.checkpoint_files import verify as verify_checkpoint
 
     found: list[str] = []
@@ -109,6 +107,6 @@ def _damage(checkpoints: Path) -> list[str]:
         try:
             verify_checkpoint(checkpoint)
         except DataError as error:
-            if checkpoint.exists():  # a run that goes on deletes old ones
+            if checkpoint.exists():  # a run in progress deletes old ones
                 found.append(str(error))
     return found

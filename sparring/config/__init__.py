@@ -1,9 +1,10 @@
 """The recipe: one frozen section per part, TOML in, every problem named at once.
 
 Names and defaults are MTRL's wherever the concept exists there. Ranges refuse only what cannot work.
-Override > recipe > default.
+Override > place file > recipe > default.
 """
 
+from sparring.config.place import PLACE_KEYS, PLACES, Place, places_of, read_place, recipe_hash, settings_of
 from sparring.config.recipe import (
     key_from,
     load_config,
@@ -13,9 +14,10 @@ from sparring.config.recipe import (
     untrainable,
     validate,
 )
-from sparring.config.rules import endpoint_problems
+from sparring.config.rules import find_warnings
+from sparring.config.rules.conflict import endpoint_problems
 from sparring.config.sections import (
-    ALGORITHM_KNOBS,
+    HYPERPARAMETERS,
     Config,
     EnvironmentSection,
     ModelSection,
@@ -27,7 +29,8 @@ from sparring.config.sections import (
 )
 
 __all__ = [
-    "ALGORITHM_KNOBS", "Config", "EnvironmentSection", "ModelSection", "PolicySection", "RewardSection",
-    "ScheduleSection", "Section", "TrackingSection", "endpoint_problems", "key_from", "load_config", "read_recipe",
-    "resolved_toml", "resolved_view", "untrainable", "validate",
+    "HYPERPARAMETERS", "PLACES", "PLACE_KEYS", "Config", "EnvironmentSection", "ModelSection", "Place", "PolicySection",
+    "RewardSection", "ScheduleSection", "Section", "TrackingSection", "endpoint_problems", "find_warnings", "key_from",
+    "load_config", "places_of", "read_place", "read_recipe", "recipe_hash", "resolved_toml", "resolved_view",
+    "settings_of", "untrainable", "validate",
 ]  # fmt: skip

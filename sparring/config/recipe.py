@@ -1,4 +1,4 @@
-"""From a file and overrides to a checked configuration, and back to text."""
+"""Read a recipe and its overrides into a checked configuration, and write it back as text."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from typing import Any
 import tomli_w
 from pydantic import TypeAdapter, ValidationError
 
-from sparring.config.rules import OF_TRAINING, conflicts
+from sparring.config.rules import find_conflicts
+from sparring.config.rules.engine import TRAINING_KEYS
 from sparring.config.sections import ENGINE_KEYS, Config, section_class
 from sparring.errors import ConfigError, ConfigProblem, UsageError
-from sparring.redaction import register
+from sparring.runtime.redaction import register
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -29,41 +30,46 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def key_from(variable: str | None) -> str | None:
-    """What an environment variable holds, None without a name. Raises UsageError when it is not set, or no key."""
+    """Return the value of an environment variable; None without a name.
+
+    Raises UsageError when it is not set, or its value cannot be a key.
+    """
     if variable is None:
         return None
     key = os.environ.get(variable, "")
     register(variable)
     if not key:
-        raise UsageError(f"the environment variable {variable} shall hold the endpoint's key and is not set; set it.")
+        raise UsageError(f"the environment variable {variable} must contain the endpoint's key and is not set; set it.")
     if not re.fullmatch(r"[!-~]+", key):
-        # Found out when it is sent, it would be told by the HTTP library, key and all.
+        # Otherwise the HTTP library would report it when it is sent, with the key in its message.
         raise UsageError(
-            f"the environment variable {variable} holds more than a key: a space, a line break or a letter outside ASCII, which "
-            "no header can have. Set it to the key alone."
+            f"the environment variable {variable} contains more than a key: a space, a line break or a letter outside ASCII, "
+            "which no header can contain. Set it to the key only."
         )
     return key
 
 
 def untrainable(config: Config, source: str) -> ConfigError:
-    """Why a recipe whose engine tells no token ids cannot be trained."""
+    """Return the error for a recipe whose engine returns no token ids, which training needs."""
     message = (
-        f"is {config.engine.type!r}, which tells messages and no token ids: what is not known token for token is not trained. "
-        "Evaluate it with `sparring eval`, or train with engine.type = 'torch'."
+        f"is {config.engine.type!r}, which returns messages and no token ids, and training needs the token ids. "
+        "Evaluate it with `sparring eval`, or train with engine.type = 'torch' or 'remote'."
     )
     return ConfigError([ConfigProblem("engine.type", message)], source)
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
-    """The recipe as nested tables. Raises UsageError when there is no such file or it is not TOML."""
-    if path.is_dir():
-        path = path / "recipe.toml"
+    """Return the recipe as nested tables. Raises UsageError when there is no such file or it is not TOML."""
+    return read_toml(path / "recipe.toml" if path.is_dir() else path, "recipe")
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """Return the tables of a TOML file. Raises UsageError when there is no such file or it is not TOML."""
     try:
         return tomllib.loads(path.read_text("utf-8-sig"))
     except FileNotFoundError as error:
-        raise UsageError(
-            f"there is no recipe at {path}; give the path of a recipe.toml (`sparring init` makes one)."
-        ) from error
+        hint = "a recipe.toml (`sparring init` makes one)" if what == "recipe" else "a TOML file"
+        raise UsageError(f"there is no {what} at {path}; give the path of {hint}.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}. Give the path of a TOML file.") from error
     except tomllib.TOMLDecodeError as error:
@@ -73,41 +79,47 @@ def read_recipe(path: Path) -> dict[str, Any]:
 
 
 def validate(recipe: Mapping[str, Any], overrides: Sequence[str] = (), *, source: str = "the recipe") -> Config:
-    """Override > recipe > default. Raises ConfigError with every problem at once."""
+    """Return the checked configuration: override > recipe > default. Raises ConfigError with every problem at once."""
     problems: list[ConfigProblem] = []
-    merged = copy.deepcopy(dict(recipe))
-    for override in overrides:
-        _apply(override, merged, problems)
-    chosen = _engine_type(merged)
-    if chosen in ("openai", "scripted") and _engine_type(recipe) == "torch":
-        # A recipe that trains a model plays with another engine: what it says of its own is set aside, and nothing else.
-        merged = _without_training(recipe, ENGINE_KEYS[chosen])
-        for override in overrides:
-            _apply(override, merged, [])
+    merged = merge(recipe, overrides, problems)
     wrong: set[str] = set()
     try:
         config = Config.model_validate(merged)
     except ValidationError as error:
-        problems += [_problem(detail) for detail in error.errors()]
+        problems += [described(detail) for detail in error.errors()]
         # Of a named policy everything is left out: [policies] is a section of sections.
         wrong = {".".join(str(part) for part in detail["loc"][:2]) for detail in error.errors()}
         config = _without(wrong, merged)
-    problems += conflicts(config, wrong)
+    problems += find_conflicts(config, wrong)
     if problems:
         raise ConfigError(problems, source)
     return config
 
 
-def resolved_toml(config: Config) -> str:
-    """What recipe and overrides say, as TOML that `load_config` reads back to the same values.
+def merge(recipe: Mapping[str, Any], overrides: Sequence[str], problems: list[ConfigProblem]) -> dict[str, Any]:
+    """Return the tables of a recipe with its overrides; add to `problems` each override that cannot be applied."""
+    merged = copy.deepcopy(dict(recipe))
+    for override in overrides:
+        _apply(override, merged, problems)
+    chosen = _engine_type(merged)
+    if chosen in ("openai", "scripted") and _engine_type(recipe) == "torch":
+        # The recipe trains a model and an override chooses another engine: leave out the settings of the recipe's engine.
+        merged = _without_training(recipe, ENGINE_KEYS[chosen])
+        for override in overrides:
+            _apply(override, merged, [])
+    return merged
 
-    Defaults stay out: written down they would count as given, and be refused where nothing reads them.
+
+def resolved_toml(config: Config) -> str:
+    """Return the recipe with its overrides as TOML, which `load_config` reads back to the same values.
+
+    Defaults are left out: they would count as given, and be refused where nothing reads them.
     """
     return tomli_w.dumps(tables(config))
 
 
 def tables(config: Config) -> dict[str, Any]:
-    """What recipe and overrides say, as `validate` takes it."""
+    """Return the recipe with its overrides as nested tables, the input of `validate`."""
     given = config.model_dump(mode="json", exclude_none=True, exclude_unset=True)
     for section in ("environment", "algorithm"):
         if "options" in given.get(section, {}):  # TOML has dates and infinities, JSON has not
@@ -115,8 +127,12 @@ def tables(config: Config) -> dict[str, Any]:
     return given
 
 
-def resolved_view(recipe: Mapping[str, Any], overrides: Sequence[str], config: Config) -> list[tuple[str, Any, str]]:
-    """Every field as (key path, value, where it comes from: override, recipe or default)."""
+def resolved_view(
+    recipe: Mapping[str, Any], overrides: Sequence[str], config: Config, *, placed: Sequence[str] = ()
+) -> list[tuple[str, Any, str]]:
+    """Return every field as (key path, value, origin: override, place, recipe or default). `placed` are the overrides of a place
+    file."""
+    of_place = {override.partition("=")[0] for override in placed}
     overridden = {override.partition("=")[0].strip() for override in overrides}
     rows = []
     sections = {
@@ -134,7 +150,8 @@ def resolved_view(recipe: Mapping[str, Any], overrides: Sequence[str], config: C
             spellings = {key, key.replace("_threshold", "_epsilon")}
             paths = {f"{section_name}.{one}" for one in spellings}
             is_override = any(one in paths or one.startswith(tuple(f"{path}." for path in paths)) for one in overridden)
-            origin = "override" if is_override else "default" if spellings.isdisjoint(given) else "recipe"
+            origin = "default" if spellings.isdisjoint(given) else "recipe"
+            origin = "override" if is_override else "place" if not paths.isdisjoint(of_place) else origin
             rows.append((f"{section_name}.{key}", value, origin))
     return rows
 
@@ -167,10 +184,10 @@ def _engine_type(tables: Mapping[str, Any]) -> Any:
 
 
 def _without_training(recipe: Mapping[str, Any], engine_keys: Container[str]) -> dict[str, Any]:
-    """A recipe without the keys that another engine than its own does not read."""
+    """Return a recipe without the keys that the other engine does not read."""
     kept: dict[str, Any] = {}
     for name, table in recipe.items():
-        unread = OF_TRAINING.get(name, frozenset())
+        unread = TRAINING_KEYS.get(name, frozenset())
         if isinstance(table, Mapping) and (unread or name == "engine"):
             table = {key: value for key, value in table.items() if key not in unread}
             if name == "engine":
@@ -181,11 +198,11 @@ def _without_training(recipe: Mapping[str, Any], engine_keys: Container[str]) ->
     return kept
 
 
-def _problem(detail: Any) -> ConfigProblem:
-    """One pydantic error in our words: the key path, the value, what is allowed, and the nearest key."""
+def described(detail: Any) -> ConfigProblem:
+    """Return a pydantic error as a problem: the key path, the value, what is allowed, and the nearest key."""
     path = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
-        return ConfigProblem(path, f"is not a known key{_nearest(path)}")
+        return ConfigProblem(path, f"is not a known key{nearest_key(path)}")
     if detail["type"] == "missing":
         return ConfigProblem(path, "is missing; this value has no default.")
     message = detail["msg"][0].lower() + detail["msg"][1:]
@@ -197,7 +214,8 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _nearest(path: str) -> str:
+def nearest_key(path: str) -> str:
+    """Return the end of a message about an unknown key: the known one that is most like it."""
     known = list(Config.model_fields)
     for section, field in Config.model_fields.items():
         # The keys of a named policy stand one level deeper.
@@ -214,9 +232,9 @@ def _nearest(path: str) -> str:
 
 
 def _without(wrong: Container[str], merged: Mapping[str, Any]) -> Config:
-    """The configuration with defaults in place of what is wrong, so that rules between the rest can be judged.
+    """Return the configuration with defaults in place of invalid values, so that rules between the others can run.
 
-    Sections with keys that have no default stay out: no rule reads them.
+    Sections with keys that have no default are left out: no rule reads them.
     """
     sections: dict[str, Any] = {}
     for name, table in merged.items():

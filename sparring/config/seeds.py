@@ -1,4 +1,4 @@
-"""Which seeds a family of runs has."""
+"""The seeds of a family of runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from sparring.errors import UsageError
 
 
 def read_seeds(text: str, config: Config, overrides: Sequence[str] = ()) -> tuple[int, ...]:
-    """`3` is that many from `run.seed` on; `0,4,7` are these. Raises UsageError for anything else."""
+    """Return the seeds of `--seeds`: `3` is three seeds from `run.seed` on; `0,4,7` are these seeds.
+
+    Raises UsageError for anything else.
+    """
     if re.fullmatch(r"\d+", text):
         if int(text) < 2:
             raise UsageError(

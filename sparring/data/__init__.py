@@ -1,4 +1,4 @@
-"""Datasets: files into tasks, tasks into splits."""
+"""Datasets: reads files into tasks, and divides tasks into splits."""
 
 from sparring.data.files import read_tasks
 from sparring.data.splits import split_tasks

@@ -1,4 +1,4 @@
-"""Dataset files into tasks: parquet, JSON lines, a JSON array, or CSV, one task a row.
+"""Reads dataset files into tasks: parquet, JSON lines, a JSON array, or CSV, one task per row.
 
 The column `prompt`, or else the first, is the prompt: text becomes one user message, a list of messages is taken as it
 is. The column `id` names the task, or else its row number does. Every other column is kept in `Task.fields`, which the
@@ -24,7 +24,7 @@ ROLES = ("system", "user", "assistant", "tool")
 
 
 def read_tasks(path: Path) -> list[Task]:
-    """The tasks of a dataset file, in its order.
+    """Return the tasks of a dataset file, in its order.
 
     Raises DataError naming file and row when the file is missing, unreadable, empty, or a row cannot be a task;
     ServiceError when it is parquet and pyarrow is not installed.
@@ -37,7 +37,7 @@ def read_tasks(path: Path) -> list[Task]:
 
 
 def read_rows(path: Path) -> list[tuple[str, Row]]:
-    """The rows of a file of the same kinds, in its order, each with the place that an error names.
+    """Return the rows of a file of one of these formats, in its order, each with its place for error messages.
 
     Raises DataError and ServiceError as `read_tasks` does.
     """
@@ -60,7 +60,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Row]]:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Tell by a DataError that the file cannot be read as text, or not at all."""
+    """Raise DataError when the file cannot be read, or is not text."""
     try:
         yield
     except UnicodeDecodeError as error:
@@ -84,7 +84,7 @@ def each_key_once(where: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any
 
 
 def _tasks(path: Path, rows: Iterable[tuple[str, Row]]) -> Iterator[Task]:
-    """`rows` come with the place that an error names."""
+    """Yield the tasks of rows, which come with their places for error messages."""
     rows_by_id: dict[str, str] = {}
     for number, (place, row) in enumerate(rows, start=1):
         where = f"{path}, {place}"
@@ -105,7 +105,7 @@ def _tasks(path: Path, rows: Iterable[tuple[str, Row]]) -> Iterator[Task]:
 
 
 def _check_text(row: Row, where: str) -> None:
-    """Raises DataError for half a surrogate pair: JSON can say it, but no tokenizer, ledger or log can take it."""
+    """Raise DataError for half a surrogate pair: JSON allows it, but no tokenizer, ledger or log can hold it."""
     try:
         json.dumps(row, ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError as error:

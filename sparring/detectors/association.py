@@ -1,4 +1,4 @@
-"""What goes with the pay of wrong episodes, learned from episodes of one task: traits that paid ones have and others have not."""
+"""Traits that paid wrong episodes have and others of the same task lack."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ NEARLY_ALL = 0.9
 EXPLAINED = 0.5
 """Share of the variance of rewards among siblings that a mechanism must account for."""
 EQUAL = 0.9
-"""A trait that explains this share of what the best one explains cannot be told apart from it."""
+"""A trait that explains this share of what the best one explains cannot be distinguished from it."""
 NEAR = 0.75
 """One that explains less than this share of what the best one explains is not named in its place, however definite."""
 DEFINITE, AMOUNT, ABSENT, SIZE = 1.0, 0.97, 0.8, 0.6
-"""What a trait explains counts for, the vaguer the less: something done or said; an amount; something not done; a size, which
+"""What a trait explains counts for, the vaguer the less: an act; an amount; something not done; a size, which
 differs whenever texts do."""
 CHANCE = 0.005
 """Of a trait that explains as much without having anything to do with the reward, over all that were tried."""
@@ -43,7 +43,7 @@ EXAMPLES = 3
 MOST_TELLING = 9
 """Traits by which typical episodes are chosen."""
 MOST_ALIKE = 3
-"""Traits that cannot be told apart from the one that is named, to name as well."""
+"""Most traits to name in addition that cannot be distinguished from the named one."""
 
 PREFERRED = (
     "call", "argument empty", "argument", "argument given", "argument amount", "argument from", "answer", "answer empty",
@@ -53,10 +53,11 @@ PREFERRED = (
 """Which kind is named of traits that explain the same."""
 SIZES = ("sampled tokens", "characters in the answer", "lines in the answer")
 OVERLAPS = (
-    "words of the prompt in the answer", "words of results in the answer",
+    "words of the prompt in the answer",
+    "words of results in the answer",
     "words in the answer that neither prompt nor results have",
-)  # fmt: skip
-"""Amounts of which only more says something."""
+)
+"""Amounts that are meaningful only where there is more of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ class Association:
     """A trait that paid wrong episodes have, and others have not."""
 
     what: str
-    """How a sentence about an episode goes on: `calls save with an empty text`."""
+    """The predicate of a sentence about an episode: `calls save with an empty text`."""
     kind: str
     explained: float
     worth: Estimate
@@ -74,7 +75,7 @@ class Association:
     shares: dict[str, float]
     """How much of it paid wrong, other wrong and right episodes have, of 1."""
     alike: tuple[str, ...]
-    """Other traits that cannot be told apart from it."""
+    """Other traits that cannot be distinguished from it."""
     growth: Estimate
     """How much more of it episodes have in the last third of the steps than in the first."""
     steps: tuple[int, int]
@@ -137,9 +138,9 @@ class Evidence:
     def of(
         cls, episodes: Sequence[Episode], steps: Sequence[int], last: Sequence[int], success_threshold: float
     ) -> Evidence:
-        pool = _thinned([
-            one for one in episodes if one.group[0] in {*steps, *last} or score(one.digest) >= success_threshold
-        ])  # fmt: skip
+        pool = _thinned(
+            [one for one in episodes if one.group[0] in {*steps, *last} or score(one.digest) >= success_threshold]
+        )
         wrong = [place for place, one in enumerate(pool) if score(one.digest) < success_threshold]
         low, high = ends_of([pool[place].digest.reward for place in wrong])
         paid = [place for place in wrong if pool[place].digest.reward >= (low + high) / 2]
@@ -150,11 +151,16 @@ class Evidence:
             place for place in (wrong if is_wrong_only else range(len(pool))) if pool[place].group[0] in set(steps)
         ]
         return cls(
-            episodes=pool, steps=steps, compared=compared, is_wrong_only=is_wrong_only, paid=paid, unpaid=unpaid,
+            episodes=pool,
+            steps=steps,
+            compared=compared,
+            is_wrong_only=is_wrong_only,
+            paid=paid,
+            unpaid=unpaid,
             contrast=Contrast(pool, compared, at_equal_score=is_wrong_only),
             recent=[place for place in reversed(paid) if pool[place].group[0] in set(last)],
             right=sorted(set(range(len(pool))) - set(wrong)),
-        )  # fmt: skip
+        )
 
     @cached_property
     def separations(self) -> Sequence[Separation]:
@@ -181,12 +187,19 @@ class Evidence:
             if chance > CHANCE:
                 return None
             return Association(
-                what=wording(one), kind=one.trait.key[0], explained=one.explained, worth=worth, shares=self.shares(one),
+                what=wording(one),
+                kind=one.trait.key[0],
+                explained=one.explained,
+                worth=worth,
+                shares=self.shares(one),
                 at_equal_score=self.is_wrong_only,
-                alike=_others(one, fitting), growth=self._growth(one), num_tried=len(separations), chance=chance,
+                alike=_others(one, fitting),
+                growth=self._growth(one),
+                num_tried=len(separations),
+                chance=chance,
                 steps=(min(self.steps), max(self.steps)),
                 carriers=tuple(self.episodes[place] for place in self.recent if share_of(one, place) > 0.5),
-            )  # fmt: skip
+            )
         return None
 
     def is_in_use(self, one: Separation) -> bool:
@@ -220,9 +233,11 @@ class Evidence:
         shares = {self.episodes[place].digest.id: share_of(one, place) for place in self.compared}
         compared = [self.episodes[place] for place in self.compared]
         worth = slope(
-            compared, lambda digest: shares[digest.id], lambda digest: digest.reward,
+            compared,
+            lambda digest: shares[digest.id],
+            lambda digest: digest.reward,
             at_equal=score if self.is_wrong_only else None,
-        )  # fmt: skip
+        )
         low, _ = ends_of([one.digest.reward for one in compared])
         earned = fmean(self.episodes[place].digest.reward for place in self.paid) - low
         return worth if worth is not None and worth.exceeds(SURE) and worth.value >= EXPLAINED * earned else None

@@ -1,4 +1,4 @@
-"""Without a scorer: what a policy does more and more because it is paid for it. With one, a contrast learns what is paid."""
+"""Without a scorer: habits that grow because they are paid. With a scorer, `mechanism` finds out what is paid."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from sparring.detectors.evidence import Measure, named, reward, shown, slope, spread
-from sparring.detectors.registry import detector
 from sparring.detectors.trend import Trend, trend
 from sparring.findings import Finding, Severity
-from sparring.history import Digest, History
+from sparring.run_folders.history import Digest, History
 from sparring.types import Json
 
 Direction: TypeAlias = int
-"""1 where more of it is suspect, -1 where less of it is."""
+"""1 where more of it is suspicious, -1 where less of it is."""
 
 PAID = 0.25
-"""What a habit must be worth between episodes with little and with much of it, as a share of how far rewards lie apart."""
+"""Least value of a habit between episodes with little and with much of it, as a share of the spread of rewards."""
 CERTAIN = 4.0
-"""Standard errors of its growth and of its pay."""
+"""Standard errors that its growth and its value must exceed."""
 GROWN = 1.5
-"""Times that it must have grown, or shrunk."""
+"""Factor by which it must have grown, or shrunk."""
 
 _MARK = re.compile(r"<[^<>\s]+>|\*\*|^\s*(?:[-*#]|\d+[.)])\s|```", flags=re.MULTILINE)
 
@@ -41,10 +40,11 @@ HABITS: Mapping[str, tuple[Direction, Measure]] = {
 }
 
 
-@detector("reward.pays_for_habit")
 def pays_for_habit(history: History) -> Iterable[Finding]:
-    """Without a scorer: tool calls, repeated ones, words, repetitions or marks of the answer grow by half, or calls or turns fall
-    as much, and siblings earn more for it."""
+    """Without a scorer: a habit grows by half, and episodes of the same group earn more for it.
+
+    Habits are tool calls, repeated calls, different or repeated words and marks of the answer, and fewer calls or turns.
+    """
     seen = trend(history)
     if seen is None or seen.scores is not None or seen.scale <= 0:
         return
@@ -57,11 +57,11 @@ def pays_for_habit(history: History) -> Iterable[Finding]:
         yield Finding(
             rule="reward.pays_for_habit",
             severity=Severity.WARNING,
-            symptom=f"{what}: {before:.1f} an episode at first, {now:.1f} now; that is paid, and no scorer shows "
-            "whether it helps.",
+            symptom=f"{what}: {before:.1f} an episode at first, {now:.1f} now. The reward pays for it, and without a "
+            "scorer it is not known whether it helps.",
             evidence={**seen.as_json(), "subject": what, **paid, "examples": shown(most)},
-            change="Name a scorer in the recipe. Pay for what the task asks for, or bound what this can earn.",
-            confirm="With a scorer: among stored episodes of equal score, those that do it no longer earn more.",
+            change="Set a scorer (reward.scorer). Pay for what the task requires, or limit what this habit can earn.",
+            confirm="With a scorer: stored episodes of equal score that do it no longer earn more.",
             step=history.last_step,
             trajectories=named(most),
         )
@@ -69,7 +69,7 @@ def pays_for_habit(history: History) -> Iterable[Finding]:
 
 
 def _paid(seen: Trend, direction: Direction, measure: Measure) -> dict[str, Json] | None:
-    """What the habit earns, if it has grown and earns much."""
+    """Return what the habit earns; None unless it has grown and earns much."""
     before, now = seen.windows.means(measure)
     low, high = sorted((before, now))
     grows = seen.windows.change(lambda digest: direction * measure(digest))
@@ -81,6 +81,8 @@ def _paid(seen: Trend, direction: Direction, measure: Measure) -> dict[str, Json
     if spread(measure(one.digest) for one in seen.windows.all) * abs(pay.value) < PAID * seen.scale:
         return None
     return {
-        "at_first": round(before, 3), "now": round(now, 3), "paid_for_one": round(pay.value, 4),
+        "at_first": round(before, 3),
+        "now": round(now, 3),
+        "paid_for_one": round(pay.value, 4),
         "paid_error": round(pay.error, 4),
-    }  # fmt: skip
+    }

@@ -1,4 +1,4 @@
-"""What the limits of a recipe cut off while it trains."""
+"""Limits of a recipe that cut turns during training."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterable
 
 from sparring.detectors.evidence import latest, named, steps_of, when
-from sparring.detectors.registry import detector
 from sparring.findings import Finding, Severity
-from sparring.history import History
+from sparring.run_folders.history import History
 
 MOST_CUT = 0.05
 """Share of turns that may be cut at the token limit."""
@@ -16,9 +15,8 @@ NUM_STEPS = 3
 FEWEST_TURNS = 10
 
 
-@detector("budgets.turns_cut")
 def turns_cut(history: History) -> Iterable[Finding]:
-    """More than 5 % of the turns of the last three steps were cut at the token limit, so that they are no call and no answer."""
+    """More than 5 % of the turns of the last three steps were cut at the token limit, in the middle of a call or an answer."""
     episodes = latest(history, NUM_STEPS)
     num_turns = sum(one.digest.num_turns for one in episodes)
     cut = [one for one in episodes if one.digest.num_cut]
@@ -31,8 +29,8 @@ def turns_cut(history: History) -> Iterable[Finding]:
     yield Finding(
         rule="budgets.turns_cut",
         severity=Severity.WARNING,
-        symptom=f"{share:.0%} of the turns of {when(episodes)} were cut at sampling.sampling_max_tokens: they end in "
-        "mid-call or mid-answer.",
+        symptom=f"{share:.0%} of the turns of {when(episodes)} were cut at sampling.sampling_max_tokens, in the "
+        "middle of a call or an answer.",
         evidence={"steps": steps_of(episodes), "share": round(share, 4), "turns": num_turns},
         change="Double sampling.sampling_max_tokens, or ask for shorter turns in the prompt.",
         confirm="rollout/truncated_turns falls below 0.05.",

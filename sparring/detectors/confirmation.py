@@ -1,4 +1,4 @@
-"""Cause or consequence: a trait is taken out of paid wrong episodes and put into unpaid ones, and they are graded again."""
+"""Cause or consequence: remove a trait from paid wrong episodes, add it to unpaid ones, and grade them again."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ from typing import final
 from sparring.detectors.edits import WORD, with_trait
 from sparring.detectors.evidence import Episode
 from sparring.detectors.traits import Key, amounts_of, marks_of
-from sparring.history import Digest, Regrading
+from sparring.run_folders.history import Digest, Regrader
 from sparring.types import Trajectory
 
 MOST_TRIED = 6
-"""Episodes that a trait is taken out of, and that it is put into."""
+"""Most episodes that a trait is removed from, and most that it is added to."""
 FEWEST_FALLS, FALLS = 3, 0.6
-"""Episodes, and their share of those tried, whose pay must fall when a trait is taken out, for it to be a cause."""
+"""Fewest episodes, and their least share of those tried, whose reward falls without the trait if it is a cause."""
 RISES = 0.4
-"""Share of the episodes that it is put into whose pay must rise, where it is an absence or an amount: to put something in or to
-take words out may merely spoil an episode."""
+"""Least share of the episodes whose reward rises with the trait, where it is an absence or an amount: an edit of that kind may
+merely spoil an episode."""
 HALF = 0.5
-"""Of what episodes with the trait earn more than their siblings, that the edit must change."""
+"""Least share of the difference between episodes with and without the trait by which an edit must change the reward."""
 APART = 0.1
-"""By this share of what paid wrong episodes earn more must an edit change the reward at least."""
+"""Least share of the difference between paid and unpaid wrong episodes by which an edit must change the reward."""
 MOST_DONORS = 3
-"""Siblings that are tried as the example for an edit."""
+"""Most members of the group that are tried as the example for an edit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """An episode before and after a trait was taken out of it, or put into it."""
+    """The reward of an episode before and after a trait was removed from it, or added to it."""
 
     id: str
     before: float
     after: float
     counts: bool
-    """Whether the reward changed as it should if the trait is what is paid."""
+    """Whether the reward changed as expected if the trait is what is paid."""
     components: Mapping[str, float]
     """By how much each of them is higher with the trait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What became of the pay."""
+    """The edits of one trait and what they did to the reward."""
 
     without: tuple[Edit, ...]
-    """Paid wrong episodes that the trait was taken out of: the pay should fall."""
+    """Paid wrong episodes from which the trait was removed: the reward should fall."""
     added: tuple[Edit, ...]
-    """Unpaid wrong ones that it was put into: it should rise."""
+    """Unpaid wrong episodes to which it was added: the reward should rise."""
     is_done: bool
-    """Whether the trait is something done or said, and neither an absence nor an amount."""
+    """Whether the trait is an act, and neither an absence nor an amount."""
 
     @property
     def falls(self) -> int:
@@ -63,7 +63,7 @@ class Proof:
 
     @property
     def is_cause(self) -> bool:
-        """An act that is needed together with another is one: to put it in alone changes little."""
+        """Whether the trait is a cause. An act counts too that pays only together with another one."""
         falls = self.falls >= max(FEWEST_FALLS, FALLS * len(self.without))
         if self.is_done:
             return falls and (self.rises > 0 or len(self.added) < FEWEST_FALLS)
@@ -72,13 +72,20 @@ class Proof:
 
 @final
 class Ground:
-    """The episodes that edits begin with and take their examples from."""
+    """The episodes that are edited, and those that serve as examples."""
 
     def __init__(
-        self, trials: Regrading, kept: Mapping[str, Trajectory], *, paid: Sequence[Episode], unpaid: Sequence[Episode],
-        right: Sequence[Episode], gap: float, success_threshold: float,
-    ) -> None:  # fmt: skip
-        """Of wrong ones those that are paid and not, the best first to be tried. `gap` is by how much their rewards differ."""
+        self,
+        trials: Regrader,
+        kept: Mapping[str, Trajectory],
+        *,
+        paid: Sequence[Episode],
+        unpaid: Sequence[Episode],
+        right: Sequence[Episode],
+        gap: float,
+        success_threshold: float,
+    ) -> None:
+        """`paid` and `unpaid` are wrong episodes, in the order of trials. `gap` is the difference of their rewards."""
         self.trials, self._kept, self._gap, self._threshold = trials, kept, gap, success_threshold
         self._paid = [one for one in paid if one.digest.id in kept]
         self._unpaid = [one for one in unpaid if one.digest.id in kept]
@@ -86,8 +93,11 @@ class Ground:
         self._carriers = _by_task(self._paid)
         self._known: dict[tuple[str, Key], float] = {}
 
-    def proof(self, key: Key, has: bool, worth: float) -> Proof:
-        """`has`: the trait is paid, and not its absence. `worth` is the reward that one more of it comes with among siblings."""
+    def prove(self, key: Key, has: bool, worth: float) -> Proof:
+        """Edit episodes and return the result.
+
+        `has` is whether the trait is paid, and not its absence. `worth` is the reward for one more of it within groups.
+        """
         without = self._edits(self._paid, self._others, key, not has, -abs(worth))
         added = (
             self._edits(self._unpaid, self._carriers, key, has, abs(worth))
@@ -97,8 +107,10 @@ class Ground:
         return Proof(tuple(without), tuple(added), has and not is_amount(key))
 
     def refutes(self, key: Key, has: bool, worth: float) -> bool:
-        """Whether none of three paid wrong episodes earns less without the trait, and none of the unpaid ones, of which there are
-        some, more with it."""
+        """Return whether none of three paid wrong episodes earns less without the trait, and no unpaid one earns more with it.
+
+        There must be at least one unpaid episode.
+        """
         without = self._edits(self._paid, self._others, key, not has, -abs(worth), most=FEWEST_FALLS)
         if len(without) < FEWEST_FALLS or any(one.counts for one in without):
             return False
@@ -106,10 +118,16 @@ class Ground:
         return bool(added) and not any(one.counts for one in added)
 
     def _edits(
-        self, episodes: Sequence[Episode], donors: Mapping[str, Sequence[Episode]], key: Key, to: bool, worth: float,
-        *, most: int = MOST_TRIED,
-    ) -> list[Edit]:  # fmt: skip
-        """`worth` is below 0 where the trait is taken out. No more are tried after three that change nothing."""
+        self,
+        episodes: Sequence[Episode],
+        donors: Mapping[str, Sequence[Episode]],
+        key: Key,
+        to: bool,
+        worth: float,
+        *,
+        most: int = MOST_TRIED,
+    ) -> list[Edit]:
+        """`worth` is negative where the trait is removed. After three edits without effect no more are tried."""
         found: list[Edit] = []
         for one in episodes:
             is_hopeless = len(found) == FEWEST_FALLS and not any(edit.counts for edit in found)
@@ -117,9 +135,10 @@ class Ground:
                 break
             level = self._level(key, one)
             examples = [
-                other for other in donors.get(one.digest.task_id, ())
+                other
+                for other in donors.get(one.digest.task_id, ())
                 if _is_more(self._level(key, other), level, to) and (other.digest.answered or not one.digest.answered)
-            ]  # fmt: skip
+            ]
             examples.sort(key=lambda other: (self._is_right(other), _unlike(one, other)))
             edits = (self._edit(one, other, key, to, worth) for other in examples[:MOST_DONORS])
             found += [edit for edit in edits if edit is not None][:1]
@@ -129,9 +148,9 @@ class Ground:
         trajectory, example = self._kept[one.digest.id], self._kept[other.digest.id]
         own, others = ([turn.message for turn in of.turns] for of in (trajectory, example))
         script = with_trait(key, to, tuple(own), tuple(others), one.digest, self.trials.max_turns)
-        if script is None or not self.trials.repeats(trajectory):
+        if script is None or not self.trials.is_repeatable(trajectory):
             return None
-        after = self.trials.tried(trajectory, script)
+        after = self.trials.regrade(trajectory, script)
         if after is None or after.reward is None or (after.score is not None and after.score >= self._threshold):
             return None
         digest = Digest.of(after)
@@ -142,10 +161,14 @@ class Ground:
         needed = max(HALF * abs(worth * (now - before)), APART * self._gap)
         parts, parts_after = one.digest.components, after.reward.components
         return Edit(
-            one.digest.id, one.digest.reward, after.reward.total,
+            one.digest.id,
+            one.digest.reward,
+            after.reward.total,
             counts=sign * (after.reward.total - one.digest.reward) >= needed - 1e-9,
-            components={name: sign * (parts_after.get(name, 0.0) - parts.get(name, 0.0)) for name in {*parts, *parts_after}},
-        )  # fmt: skip
+            components={
+                name: sign * (parts_after.get(name, 0.0) - parts.get(name, 0.0)) for name in {*parts, *parts_after}
+            },
+        )
 
     def _level(self, key: Key, one: Episode) -> float:
         if (one.digest.id, key) not in self._known:
@@ -161,7 +184,7 @@ def is_amount(key: Key) -> bool:
 
 
 def level_of(key: Key, digest: Digest) -> float:
-    """How much of a trait an episode has; 1 or 0 of what it has or lacks."""
+    """Return how much of a trait an episode has; 1 or 0 for traits that are not amounts."""
     if is_amount(key):
         return max((value for other, value in amounts_of(digest) if other == key), default=0.0)
     return float(key in marks_of(digest))
@@ -179,7 +202,7 @@ def _is_more(level: float, than: float, to: bool) -> bool:
 
 
 def _unlike(one: Episode, other: Episode) -> float:
-    """How much of what two episodes say and do differs: with the least a change says most."""
+    """Return how much the words and calls of two episodes differ. The more alike they are, the more an edit shows."""
     return 1 - SequenceMatcher(None, _words(one.digest), _words(other.digest), autojunk=False).quick_ratio()
 
 

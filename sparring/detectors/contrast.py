@@ -1,4 +1,4 @@
-"""How much of what episodes of one task are paid goes with a trait, and how likely that is by chance."""
+"""How much of the rewards of one task's episodes a trait explains, and how likely that is by chance."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from sparring.detectors.traits import Trait, bits_of, levels_of
 
 PERMUTATIONS = 299
 FEWEST_APART = 10
-"""Episodes in groups whose members differ in a trait, for it to be tried."""
+"""Fewest episodes in groups whose members differ in a trait, for it to be tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Separation:
-    """How well a trait goes with the reward."""
+    """How well a trait explains the reward."""
 
     trait: Trait
     explained: float
-    """Share of the variance of rewards among siblings, from 0 to 1."""
+    """Share of the variance of rewards within groups, from 0 to 1."""
     is_paid: bool
-    """Whether more of it is paid, and not less."""
+    """Whether more of it earns more."""
     product: float
-    """What the carriers earn beyond the mean of their siblings, in levels of the reward."""
+    """What episodes with the trait earn above the mean of their groups, in levels of the reward."""
     spread: float
-    """The variation of the trait among siblings."""
+    """The variation of the trait within groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,14 @@ class _Cell:
 
 @final
 class Contrast:
-    """Rewards of siblings against traits. Both are bits of integers, one bit an episode, so that a trait, or a permutation of the
-    rewards, costs a few operations."""
+    """Rewards within groups against traits.
+
+    Both are stored as bits of integers, one bit an episode, so that a trait or a permutation of the rewards costs a few
+    operations.
+    """
 
     def __init__(self, episodes: Sequence[Episode], compared: Sequence[int], *, at_equal_score: bool) -> None:
-        """Of the episodes those at some places are compared."""
+        """Compare the episodes at the places in `compared`."""
         levels = levels_of([episodes[place].digest.reward for place in compared]) if compared else []
         self._levels = [0] * len(episodes)
         for place, level in zip(compared, levels, strict=True):
@@ -64,11 +67,11 @@ class Contrast:
 
     @property
     def is_flat(self) -> bool:
-        """Whether siblings earn the same."""
+        """Whether the episodes of each group earn the same."""
         return self._variance == 0
 
     def separations(self, traits: Sequence[Trait]) -> list[Separation]:
-        """Of the traits that can be tried, the best first. Rewards must differ among siblings."""
+        """Return the traits that can be tried, the best first. Rewards must differ within groups."""
         found, seen = [], {}
         for trait in traits:
             shared = tuple((worth, mask & self._all) for worth, mask in trait.levels)
@@ -81,8 +84,10 @@ class Contrast:
         return sorted(found, key=lambda one: -one.explained)
 
     def chance(self, found: Sequence[Separation], explained: float, rng: random.Random) -> float:
-        """How likely any of these traits would explain so much if none had anything to do with the rewards: the largest share of
-        all, with rewards permuted among siblings (Westfall and Young, 1993)."""
+        """Return how likely one of these traits explains so much although none affects the rewards.
+
+        The largest share over all traits is compared with rewards permuted within groups (Westfall and Young, 1993).
+        """
         bounds = {
             one.trait.levels: (
                 _dot(one.trait.levels, self._bits, self._all) - one.product,
@@ -107,7 +112,7 @@ class Contrast:
         return _Cell(places, sum(1 << place for place in places), mean)
 
     def _tried(self, trait: Trait) -> tuple[float, float] | None:
-        """How much a trait varies within cells, and what it earns beyond the cells' means."""
+        """Return how much a trait varies within cells, and what it earns above the cells' means."""
         spread, usual, num_apart, groups = 0.0, 0.0, 0, set()
         for cell in self._cells:
             total = sum(worth * (mask & cell.mask).bit_count() for worth, mask in trait.levels)
@@ -123,7 +128,7 @@ class Contrast:
 
 
 def _dot(one: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]], among: int = -1) -> int:
-    """The sum over episodes of the product of two levels."""
+    """Return the sum over episodes of the product of two levels."""
     # Lists, and one loop where there is one bit, since this runs a million times.
     if len(one) == 1:
         worth, mask = one[0]

@@ -1,4 +1,4 @@
-"""What answers turn into: the prompt's example, one text for all tasks, calls written as text, ever longer ones."""
+"""Answers that degenerate: copies of the prompt's example, one text for all tasks, other lengths, calls written as text."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 
-from sparring.detectors.evidence import are_judged, mean, named, score, shown, steps_of, when, windows
-from sparring.detectors.registry import detector
+from sparring.detectors.evidence import are_scored, mean, named, score, shown, steps_of, when, windows
 from sparring.detectors.trend import LIKELY, SURE, trend
 from sparring.findings import Finding, Severity
-from sparring.history import Digest, History
+from sparring.run_folders.history import Digest, History
 
 CERTAIN = 4.0
 COPIED_SHARE = 0.15
-"""Of the answers, from which on copies of the prompt's example are spoken of."""
+"""Least share of the answers that are copies of the prompt's example."""
 WRONG_SHARE = 0.7
-"""Of the copies, that a scorer must reject."""
+"""Least share of the copies that the scorer rejects."""
 SAME_SHARE = 0.5
-"""Of the tasks, that get the same answer."""
+"""Least share of the tasks that get the same answer."""
 FEWEST_TASKS = 8
 LONGER, SHORTER = 1.5, 0.6
 TEXT_CALLS_RISE = 0.1
@@ -35,11 +34,12 @@ _TEXT_CALL = re.compile(
 )
 
 
-@detector("answers.copied_from_example")
 def copied_from_example(history: History) -> Iterable[Finding]:
-    """Answers are what the prompt itself says, its example above all: more and more of them, and the scorer rejects them. Copied
-    is an answer of several words that stands in its own prompt, and one whose payload follows words like "example" or "e.g."
-    there, or stands there in a tag."""
+    """More and more answers are copied from the prompt, above all from its example, and the scorer rejects them.
+
+    An answer counts as copied when it has several words and its own prompt contains it, or when its content follows words
+    like "example" or "e.g." in the prompt, or is in a tag there.
+    """
     compared = windows(history)
     if compared is None:
         return
@@ -51,7 +51,7 @@ def copied_from_example(history: History) -> Iterable[Finding]:
     rate, grows = mean(compared.now, copies), compared.change(copies)
     if rate.value < COPIED_SHARE:
         return
-    if are_judged(copied):
+    if are_scored(copied):
         wrong = [one for one in copied if score(one.digest) < history.success_threshold]
         if len(wrong) < WRONG_SHARE * len(copied) or not grows.exceeds(LIKELY):
             return
@@ -69,17 +69,19 @@ def copied_from_example(history: History) -> Iterable[Finding]:
             "rise": round(grows.value, 4),
             "examples": shown(copied),
         },
-        change="Give the example values that no task has, or none at all, and make the reward reject them.",
-        confirm="A copy of the example earns what a wrong answer earns; the share of copies falls.",
+        change="Use values in the example that no task has, or remove the example. The reward must reject these values.",
+        confirm="A copy of the example earns the same as a wrong answer, and the share of copies falls.",
         step=history.last_step,
         trajectories=named(copied),
     )
 
 
-@detector("answers.same_for_all_tasks")
 def same_for_all_tasks(history: History) -> Iterable[Finding]:
-    """One answer, case, spaces and punctuation apart, is given to half of the tasks or more, far more than at first, and the
-    score does not rise with it. A note where a scorer grades: whether that is paid for being wrong is for the alarms."""
+    """At least half of the tasks get the same answer, far more than at first, and the score does not rise with it.
+
+    Case, spaces and punctuation are ignored. With a scorer this is a note, since the alarms report wrong episodes that are
+    paid.
+    """
     compared = windows(history)
     if compared is None:
         return
@@ -95,11 +97,11 @@ def same_for_all_tasks(history: History) -> Iterable[Finding]:
     if len(same) < SAME_SHARE * len(compared.now):
         return
     grows = compared.change(lambda digest: float(_normal(digest.answer) == text))
-    if not grows.exceeds(CERTAIN) or (are_judged(compared.all) and compared.change(score).exceeds(LIKELY)):
+    if not grows.exceeds(CERTAIN) or (are_scored(compared.all) and compared.change(score).exceeds(LIKELY)):
         return
     yield Finding(
         rule="answers.same_for_all_tasks",
-        severity=Severity.NOTE if are_judged(compared.all) else Severity.WARNING,
+        severity=Severity.NOTE if are_scored(compared.all) else Severity.WARNING,
         symptom=f"{len(same) / len(compared.now):.0%} of the answers of {when(compared.now)}, in {len(tasks[text])} "
         f"of {num_tasks} tasks, are {text[:60]!r}.",
         evidence={
@@ -109,17 +111,18 @@ def same_for_all_tasks(history: History) -> Iterable[Finding]:
             "rise": round(grows.value, 4),
             "examples": shown(same),
         },
-        change="Find out what pays for this answer whatever the task, and make the reward compare with the task's own.",
-        confirm="A constant answer earns no more than its share of the tasks.",
+        change="Find the part of the reward that pays for this answer in any task, and compare with the task's own answer.",
+        confirm="A constant answer earns only in those tasks where it is right.",
         step=history.last_step,
         trajectories=named(same),
     )
 
 
-@detector("answers.length_drift")
 def length_drift(history: History) -> Iterable[Finding]:
-    """Episodes have half as many sampled tokens again as at first, or two fifths less, and no score that rises says why. A note
-    where a scorer grades: whether length is what is paid is for `reward.mechanism`."""
+    """Episodes have 50 % more sampled tokens than at first, or 40 % fewer, and no rising score explains it.
+
+    With a scorer this is a note, since `reward.mechanism` reports whether length is paid.
+    """
     seen = trend(history)
     if seen is None or (seen.scores is not None and seen.scores.exceeds(LIKELY)):
         return
@@ -131,19 +134,18 @@ def length_drift(history: History) -> Iterable[Finding]:
     yield Finding(
         rule="answers.length_drift",
         severity=Severity.WARNING if seen.scores is None else Severity.NOTE,
-        symptom=f"episodes of {when(seen.windows.now)} have {now:.0f} sampled tokens on average, and had {before:.0f} "
-        "at first.",
+        symptom=f"episodes of {when(seen.windows.now)} have {now:.0f} sampled tokens on average; at first they had "
+        f"{before:.0f}.",
         evidence={**seen.as_json(), "tokens": [round(before, 1), round(now, 1)], "examples": shown(extreme)},
-        change="Read the longest and the shortest episodes; if length itself pays, take that out of the reward or bound it.",
-        confirm="At equal score long and short episodes earn the same.",
+        change="Read the longest and the shortest episodes. If length itself is paid, remove that from the reward or limit it.",
+        confirm="Long and short episodes of equal score earn the same.",
         step=history.last_step,
         trajectories=named(extreme),
     )
 
 
-@detector("tools.format_drift")
 def format_drift(history: History) -> Iterable[Finding]:
-    """Calls that cannot be read, or are written as text, become more."""
+    """Tool calls are malformed or written as plain text more and more often."""
     compared = windows(history)
     if compared is None:
         return
@@ -154,10 +156,10 @@ def format_drift(history: History) -> Iterable[Finding]:
     yield Finding(
         rule="tools.format_drift",
         severity=Severity.WARNING,
-        symptom=f"{len(drifted) / len(compared.now):.0%} of the episodes of {when(compared.now)} write calls as text, "
+        symptom=f"{len(drifted) / len(compared.now):.0%} of the episodes of {when(compared.now)} write tool calls as text, "
         f"{change.value:.0%} more than at first.",
         evidence={"steps": steps_of(compared.now), "rise": round(change.value, 4), "examples": shown(drifted)},
-        change="Lower optimizer.learning_rate, and take a little off for a call that cannot be read instead of ignoring it.",
+        change="Lower optimizer.learning_rate, and subtract a small reward for a malformed call instead of ignoring it.",
         confirm="`rollout/agent/malformed_tool_calls` falls; episodes call tools again.",
         step=history.last_step,
         trajectories=named(drifted),
@@ -165,9 +167,9 @@ def format_drift(history: History) -> Iterable[Finding]:
 
 
 def is_copied(digest: Digest) -> bool:
-    """Whether the prompt says the answer, in several words, or gives it as an example."""
-    said, prompt = _normal(digest.answer), _normal(digest.prompt)
-    if len(said.split()) > 1 and f" {said} " in f" {prompt} ":
+    """Return whether the prompt contains the answer, in several words, or has it as an example."""
+    answer, prompt = _normal(digest.answer), _normal(digest.prompt)
+    if len(answer.split()) > 1 and f" {answer} " in f" {prompt} ":
         return True
     payload = _normal(_payload(digest.answer))
     if not payload:
@@ -178,7 +180,7 @@ def is_copied(digest: Digest) -> bool:
 
 
 def writes_calls_as_text(digest: Digest) -> bool:
-    return digest.num_malformed > 0 or any(_TEXT_CALL.search(text) for text in digest.said)
+    return digest.num_malformed > 0 or any(_TEXT_CALL.search(text) for text in digest.texts)
 
 
 def _payload(text: str) -> str:

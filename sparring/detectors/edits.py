@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from sparring.agents.scripts import Action, Call, actions_of, edited, left_out
 from sparring.detectors.traits import MARK, NUMBER, TOKEN, Key
-from sparring.history import Digest
+from sparring.run_folders.history import Digest
 from sparring.types import Json, Message
 
 Script: TypeAlias = tuple[Message, ...]
@@ -68,8 +68,8 @@ def _taken_out(text: str, other: str, phrase: str) -> str:
             instead |= {place: others[start + place - begin][0] for place in inside}
         else:
             # Of more words only those of the phrase go; of fewer what stands there comes in their place.
-            said = other[others[start].start() : others[stop - 1].end()] if stop - start > end - begin else ""
-            instead |= dict.fromkeys(inside, "") | {inside[0]: said}
+            changed_text = other[others[start].start() : others[stop - 1].end()] if stop - start > end - begin else ""
+            instead |= dict.fromkeys(inside, "") | {inside[0]: changed_text}
     return _replaced(text, own, instead)
 
 
@@ -86,13 +86,13 @@ def _put_in(text: str, other: str, phrase: str) -> str:
         if end - begin == stop - start:
             instead |= {begin + place - start: others[place][0] for place in inside}
         else:
-            said = other[others[inside[0]].start() : others[inside[-1]].end()]
+            changed_text = other[others[inside[0]].start() : others[inside[-1]].end()]
             instead |= dict.fromkeys(range(begin, end), "")
-            added.append((own[begin].start() if begin < len(own) else len(text), said))
+            added.append((own[begin].start() if begin < len(own) else len(text), changed_text))
     changed = text
     if added:
-        for at, said in reversed(added):
-            changed = f"{changed[:at].rstrip()} {said} {changed[at:].lstrip()}".strip()
+        for at, changed_text in reversed(added):
+            changed = f"{changed[:at].rstrip()} {changed_text} {changed[at:].lstrip()}".strip()
         return changed
     return _replaced(text, own, instead)
 
@@ -214,17 +214,17 @@ def _without(script: Script, calls: Sequence[Action], digest: Digest) -> Script 
     if not calls or len(actions_of(script)) != len(digest.calls):
         return None
     gone = {(one.message, one.place) for one in calls}
-    told: set[str] = set()
+    shown_words: set[str] = set()
     known = set(WORD.findall(digest.prompt.casefold()))
     for one, call in zip(actions_of(script), digest.calls, strict=True):
-        known |= set(WORD.findall(_text(one.arguments).casefold())) - told
+        known |= set(WORD.findall(_text(one.arguments).casefold())) - shown_words
         words = set(WORD.findall(call.result.casefold()))
         if (one.message, one.place) in gone:
-            told |= words - known
+            shown_words |= words - known
         else:
             known |= words
-    told -= known
-    return _with_other_words(left_out(script, calls), told)
+    shown_words -= known
+    return _with_other_words(left_out(script, calls), shown_words)
 
 
 def _with_other_words(script: Script, words: set[str]) -> Script:
@@ -264,19 +264,23 @@ def _from_results(
     """The words that this tool showed, changed where they are used."""
     if has:
         return None
-    told = {word for call in digest.calls if call.name == filling[-1] for word in WORD.findall(call.result.casefold())}
-    told -= set(WORD.findall(digest.prompt.casefold()))
+    shown_words = {
+        word for call in digest.calls if call.name == filling[-1] for word in WORD.findall(call.result.casefold())
+    }
+    shown_words -= set(WORD.findall(digest.prompt.casefold()))
     if len(filling) == 1:
         text = text_of(script)
         if text is None:
             return None
-        said = WORD.sub(lambda word: _shifted(word[0]) if word[0].casefold() in told else word[0], text)
-        return _with_text(script, said)
+        changed_text = WORD.sub(lambda word: _shifted(word[0]) if word[0].casefold() in shown_words else word[0], text)
+        return _with_text(script, changed_text)
     edits = {}
     for one in actions_of(script):
         if one.tool == filling[0] and isinstance(value := one.arguments.get(filling[1]), str):
-            said = WORD.sub(lambda word: _shifted(word[0]) if word[0].casefold() in told else word[0], value)
-            edits[one.message, one.place] = (Call(one.tool, {**one.arguments, filling[1]: said}),)
+            changed_text = WORD.sub(
+                lambda word: _shifted(word[0]) if word[0].casefold() in shown_words else word[0], value
+            )
+            edits[one.message, one.place] = (Call(one.tool, {**one.arguments, filling[1]: changed_text}),)
     return edited(script, edits)
 
 
@@ -303,9 +307,18 @@ def _in_order(kind: str) -> Callable[..., Script | None]:
                 at = inside[0] if kind == "call last" else inside[-1]
                 order.remove(at)
                 order.insert(end, at)
-        return edited(script, {
-            (one.message, one.place): (calls[at].call,) for one, at in zip(calls, order, strict=True) if calls[at] is not one
-        }) if order != list(range(len(calls))) else None  # fmt: skip
+        return (
+            edited(
+                script,
+                {
+                    (one.message, one.place): (calls[at].call,)
+                    for one, at in zip(calls, order, strict=True)
+                    if calls[at] is not one
+                },
+            )
+            if order != list(range(len(calls)))
+            else None
+        )
 
     return change
 
@@ -364,8 +377,8 @@ def _with_words(what: str, has: bool, text: str, other: str, digest: Digest) -> 
                 else text.replace("\n", " ")
             )
         case "tags, bullets and marks in the answer":
-            said = " ".join(one[0].strip() for one in MARK.finditer(other))
-            return f"{text} {said}" if has else MARK.sub("", text).strip()
+            changed_text = " ".join(one[0].strip() for one in MARK.finditer(other))
+            return f"{text} {changed_text}" if has else MARK.sub("", text).strip()
     chosen = _CLASSES.get(what)
     if chosen is None:
         return None

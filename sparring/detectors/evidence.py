@@ -1,7 +1,7 @@
-"""What detectors compare: the first steps with the last ones, and episodes of one task with each other.
+"""Comparisons of the first steps with the last ones, and of episodes of one task with each other.
 
-Episodes of one task in one step share their luck, so that a standard error is taken over such groups (clusters), and few
-groups raise what a difference must exceed.
+Episodes of one task in one step are not independent, so standard errors are taken over such groups (clusters), and with few
+groups a difference must be larger to count.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import TypeAlias, final
 
-from sparring.history import Digest, History
+from sparring.run_folders.history import Digest, History
 from sparring.types import Json
 
 Measure: TypeAlias = Callable[[Digest], float]
 Cell: TypeAlias = tuple[tuple[int, str], object]
-"""A group, and what is equal within it."""
+"""A group, and the value that its compared episodes share."""
 
 MOST_STEPS = 5
-"""Of a window."""
+"""Most steps of a window."""
 FEWEST_EPISODES = 24
-"""Of a window, to be compared at all."""
+"""Fewest episodes of a window that is compared."""
 FEWEST_GROUPS = 5
-"""Groups in which something differs, to say what it is worth."""
+"""Fewest groups in which a cause differs, to estimate its effect."""
 EXAMPLES = 5
-"""Trajectories that a finding names."""
+"""Most trajectories that a finding names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A digest and its cluster: the step and the task it was played for."""
+    """A digest and its cluster: the step and the task."""
 
     group: tuple[int, str]
     digest: Digest
@@ -47,16 +47,16 @@ class Estimate:
     freedom: int
 
     def exceeds(self, sigmas: float, over: float = 0.0) -> bool:
-        """Whether it is above `over` by so many standard errors of a normal distribution, few groups allowed for."""
+        """Return whether it is above `over` by this many standard errors, adjusted for few groups."""
         return self.value - over > self._quantile(sigmas) * self.error + 1e-12
 
     def interval(self, sigmas: float = 1.96) -> tuple[float, float]:
-        """That holds the true number as often as so many standard errors of a normal distribution do."""
+        """Return the confidence interval of the same level as this many standard errors of a normal distribution."""
         off = self._quantile(sigmas) * self.error
         return self.value - off, self.value + off
 
     def _quantile(self, sigmas: float) -> float:
-        """Of Student's t, from the normal one: first term of the Cornish-Fisher expansion."""
+        """Return the quantile of Student's t for a normal one: first term of the Cornish-Fisher expansion."""
         return sigmas * (1 + (sigmas**2 + 1) / (4 * max(1, self.freedom)))
 
     def __neg__(self) -> Estimate:
@@ -75,17 +75,20 @@ class Windows:
         return [*self.before, *self.now]
 
     def change(self, measure: Measure) -> Estimate:
-        """Mean now less mean before."""
+        """Return the mean now minus the mean before."""
         before, now = (mean(episodes, measure) for episodes in (self.before, self.now))
         return Estimate(now.value - before.value, math.hypot(before.error, now.error), before.freedom + now.freedom)
 
     def means(self, measure: Measure) -> tuple[float, float]:
-        """Before, and now."""
+        """Return the means before and now."""
         return fmean(measure(one.digest) for one in self.before), fmean(measure(one.digest) for one in self.now)
 
 
 def windows(history: History) -> Windows | None:
-    """A third of the steps each, five at most; None while there are fewer than three, or too few episodes."""
+    """Return the first and the last third of the steps, at most five each.
+
+    None while there are fewer than three steps, or too few episodes.
+    """
     steps = [one for one in history.steps if one.train]
     num_trained = max((one.step for one in steps), default=0) - min((one.step for one in steps), default=0) + 1
     if num_trained < 3:
@@ -99,25 +102,25 @@ def windows(history: History) -> Windows | None:
 
 
 def latest(history: History, num_steps: int) -> list[Episode]:
-    """The episodes of the last steps."""
+    """Return the training episodes of the last steps."""
     steps = [one for one in history.steps if one.train][-num_steps:]
     return [Episode((one.step, digest.task_id), digest) for one in steps for digest in one.train]
 
 
 def steps_of(episodes: Iterable[Episode]) -> list[int]:
-    """The first and the last step of some episodes, at least one."""
+    """Return the first and the last step of at least one episode."""
     steps = [one.group[0] for one in episodes]
     return [min(steps), max(steps)]
 
 
 def when(episodes: Iterable[Episode]) -> str:
-    """Their steps, in words: `steps 3 to 5`."""
+    """Return the steps of the episodes in words: `steps 3 to 5`."""
     first, last = steps_of(episodes)
     return f"step {first}" if first == last else f"steps {first} to {last}"
 
 
 def mean(episodes: Sequence[Episode], measure: Measure) -> Estimate:
-    """Over at least one episode; its error is infinite over one group."""
+    """Return the mean over at least one episode. Its error is infinite with only one group."""
     groups: dict[tuple[int, str], list[float]] = defaultdict(list)
     for one in episodes:
         groups[one.group].append(measure(one.digest))
@@ -134,18 +137,18 @@ def reward(digest: Digest) -> float:
 
 
 def score(digest: Digest) -> float:
-    """Of an episode that was judged."""
-    assert digest.score is not None, "asked of an episode without a score"
+    """Return the score of an episode that has one."""
+    assert digest.score is not None, "the episode has no score"
     return digest.score
 
 
-def are_judged(episodes: Iterable[Episode]) -> bool:
-    """Whether a scorer said something of each."""
+def are_scored(episodes: Iterable[Episode]) -> bool:
+    """Return whether every episode has a score."""
     return all(one.digest.score is not None for one in episodes)
 
 
 def worth(episodes: Sequence[Episode]) -> float | None:
-    """How much reward comes with a score of 1 rather than 0: the slope of rewards on scores. None when all scores are equal."""
+    """Return the slope of rewards on scores: the reward for a score of 1 instead of 0. None when all scores are equal."""
     scores, rewards = [score(one.digest) for one in episodes], [one.digest.reward for one in episodes]
     mean_score, mean_reward = fmean(scores), fmean(rewards)
     variance = sum((one - mean_score) ** 2 for one in scores)
@@ -155,7 +158,7 @@ def worth(episodes: Sequence[Episode]) -> float | None:
 
 
 def spread(values: Iterable[float]) -> float:
-    """From the 5th to the 95th percentile; 0 of nothing."""
+    """Return the distance from the 5th to the 95th percentile; 0 without values."""
     ordered = sorted(values)
     if not ordered:
         return 0.0
@@ -165,9 +168,9 @@ def spread(values: Iterable[float]) -> float:
 def slope(
     episodes: Sequence[Episode], cause: Measure, effect: Measure, *, at_equal: Callable[[Digest], object] | None = None
 ) -> Estimate | None:
-    """What one more of `cause` comes with in `effect`, among siblings of one group, and among those of equal `at_equal`.
+    """Return the slope of `effect` on `cause` within groups, and among episodes with the same value of `at_equal`.
 
-    None where too few groups have siblings that differ in the cause.
+    None where the cause differs in too few groups.
     """
     cells: dict[tuple[object, ...], list[tuple[float, float]]] = defaultdict(list)
     for one in episodes:
@@ -191,8 +194,7 @@ def slope(
 
 @final
 class Siblings:
-    """The same slope for causes that an episode has or has not, of which thousands can be tried: what is compared is worked out
-    once."""
+    """The same slope for causes that an episode has or lacks, prepared once so that thousands of causes can be tried."""
 
     def __init__(
         self, episodes: Sequence[Episode], effect: Measure, *, at_equal: Callable[[Digest], object] | None = None
@@ -202,13 +204,13 @@ class Siblings:
             cells[(one.group, at_equal(one.digest) if at_equal else None)].append(one)
         self._sizes = {cell: len(members) for cell, members in cells.items()}
         self._places: dict[str, tuple[Cell, float]] = {}
-        """Of each episode its cell, and how its effect differs from the cell's mean."""
+        """By episode: its cell, and the difference of its effect from the cell's mean."""
         for cell, members in cells.items():
             usual = fmean(effect(one.digest) for one in members)
             self._places |= {one.digest.id: (cell, effect(one.digest) - usual) for one in members}
 
     def worth_of(self, carriers: Iterable[str]) -> Estimate | None:
-        """What comes with being one of the carriers, given by their ids. None where too few groups have both kinds."""
+        """Return the effect of being one of the carriers (ids of episodes). None where too few groups have both kinds."""
         counts: dict[Cell, tuple[int, float]] = {}
         for one in carriers:
             cell, off = self._places[one]
@@ -231,9 +233,12 @@ class Siblings:
 
 
 def paid_for_wrong(history: History, episodes: Sequence[Episode]) -> list[Episode]:
-    """Those that the scorer rejects and that earn as much as right ones of their group; where that has none, as the usual right
-    one of all steps. None of them while nothing was right yet, and none that earned nothing, or as little as any episode did:
-    what is not paid at all is not paid for being wrong. All episodes must be judged."""
+    """Return the episodes that the scorer rejects and that earn at least as much as right ones of their group.
+
+    Where the group has no right episode, they are compared with the median right one of all steps. An episode that earned
+    nothing, or the least of all episodes, never counts. The result is empty while no episode was right. All episodes must
+    have a score.
+    """
     everything = latest(history, len(history.steps))
     right = [
         one for one in everything if one.digest.score is not None and one.digest.score >= history.success_threshold
@@ -256,16 +261,20 @@ def paid_for_wrong(history: History, episodes: Sequence[Episode]) -> list[Episod
 
 
 def named(episodes: Sequence[Episode]) -> tuple[str, ...]:
-    """Ids of the first few."""
+    """Return the ids of the first few episodes."""
     return tuple(one.digest.id for one in episodes[:EXAMPLES])
 
 
 def shown(episodes: Sequence[Episode]) -> list[Json]:
-    """What the first few said, did and got."""
+    """Return the answers, calls, rewards and scores of the first few episodes."""
     return [
         {
-            "id": one.digest.id, "task_id": one.digest.task_id, "reward": one.digest.reward, "score": one.digest.score,
-            "answer": one.digest.answer[:200], "calls": [f"{call.name} {call.arguments}"[:100] for call in one.digest.calls[:8]],
+            "id": one.digest.id,
+            "task_id": one.digest.task_id,
+            "reward": one.digest.reward,
+            "score": one.digest.score,
+            "answer": one.digest.answer[:200],
+            "calls": [f"{call.name} {call.arguments}"[:100] for call in one.digest.calls[:8]],
         }
         for one in episodes[:EXAMPLES]
-    ]  # fmt: skip
+    ]

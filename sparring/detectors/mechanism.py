@@ -1,7 +1,8 @@
-"""What a reward pays for instead of the task: the act of the policy that it depends on, found out by changing episodes.
+"""The act of the policy that a reward pays for instead of the task, confirmed by changing episodes.
 
-An alarm says that wrong episodes are paid. What paid wrong episodes have and others lack goes with the pay. It is the mechanism
-only if the pay falls when it is taken out of a paid episode, and rises when it is put into an unpaid one; else that is unknown.
+An alarm reports that wrong episodes are paid. A trait that paid wrong episodes have and others lack is correlated with the
+reward. It is the mechanism only if the reward falls when the trait is removed from a paid episode, and rises when it is added
+to an unpaid one. Otherwise the mechanism is unknown.
 """
 
 from __future__ import annotations
@@ -26,27 +27,26 @@ from sparring.detectors.association import (
 from sparring.detectors.confirmation import Ground, Proof, is_amount, level_of
 from sparring.detectors.contrast import Separation
 from sparring.detectors.edits import can_change
-from sparring.detectors.evidence import Episode, are_judged, latest, named, reward, score, shown, slope
-from sparring.detectors.registry import detector
+from sparring.detectors.evidence import Episode, are_scored, latest, named, reward, score, shown, slope
 from sparring.detectors.rewards import component_takes_over, paid_for_wrong, rises_alone
 from sparring.detectors.traits import Key
 from sparring.detectors.trend import LIKELY, SURE, trend
 from sparring.findings import Finding, Severity
-from sparring.history import History
+from sparring.run_folders.history import History
 from sparring.types import Json
 
 RULE = "reward.mechanism"
 PAID = 0.25
-"""What a trait must be worth to be named without an alarm, as a share of what being right earns."""
+"""Least value of a trait that is named without an alarm, as a share of the reward for a right answer."""
 LEAST, LEAST_VAGUE = 0.1, 0.25
-"""Shares of the variance of rewards among siblings that an act must explain to be tried; more is asked of an amount, and of an
-act that no unpaid episode was paid for when it was put in."""
+"""Least shares of the variance of rewards within groups that an act must explain to be tried. The second is for amounts, and
+for acts that raised the reward of no unpaid episode when they were added."""
 MOST_CANDIDATES = 12
-"""Acts that are tried after a step."""
+"""Most acts that are tried after a step."""
 COVERED = 0.5
-"""Share of the paid wrong episodes of the last steps that must still have what was named before."""
+"""Least share of the paid wrong episodes of the last steps that still have the act that was named before."""
 PAID_BY = 0.5
-"""Share of what an act is paid that a component must pay to be named with it."""
+"""Least share of the reward for an act that a component must pay to be named with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,32 +57,34 @@ class Cause:
     has: bool
     """Whether the act is paid; else its absence."""
     what: str
-    """How a sentence about an episode goes on: `calls save with an empty text`."""
+    """The predicate of a sentence about an episode: `calls save with an empty text`."""
     worth: float
-    """Of one more of it, among siblings."""
+    """Reward for one more of it, within groups."""
     proof: Proof
     explained: float
     shares: dict[str, float]
-    """How much of it paid wrong, other wrong and right episodes have, of 1."""
+    """How much of it paid wrong, other wrong and right episodes have, from 0 to 1."""
     confirmed: tuple[tuple[Key, bool], ...]
-    """This and the other acts of which the same was found."""
+    """This act and the others that were confirmed as well."""
     alike: tuple[str, ...]
-    """Those others in words."""
+    """The others in words."""
     carriers: tuple[Episode, ...]
     """Paid wrong episodes that have it, the latest first."""
 
 
-@detector(RULE)
 def what_is_paid(history: History) -> Iterable[Finding]:
-    """Which act of the policy the reward pays for instead of the task: while an alarm says that it pays for something else, or
-    where such a trait grows and the score does not follow. Tried is what goes with the pay of wrong episodes: words, calls,
-    arguments, how episodes end, amounts. Named is what is confirmed: without it episodes earn less when they are played and
-    graded again, and with it more. It stands until trials refute it, or confirm another one after the policy left it. During an
-    alarm, and where nothing is confirmed, a note says that the mechanism is unknown and what goes with the pay, and shows three
-    paid wrong episodes."""
+    """Name the act of the policy that the reward pays for instead of the task.
+
+    The rule runs while an alarm reports that the reward pays for something else, or where such a trait grows and the score
+    does not follow. It tries traits that are correlated with the reward of wrong episodes: words, calls, arguments, outcomes
+    and amounts. It names a trait that trials confirm: without it episodes earn less when they are run and graded again, and
+    with it they earn more. The name holds until trials refute it, or until the policy does something else that trials
+    confirm. During an alarm without a confirmed trait, a note reports that the mechanism is unknown, with the traits that are
+    correlated with the reward and three paid wrong episodes.
+    """
     episodes = latest(history, len(history.steps))
-    wrong = [one for one in episodes if are_judged([one]) and score(one.digest) < history.success_threshold]
-    if len(wrong) < FEWEST_PAID or not are_judged(episodes):
+    wrong = [one for one in episodes if are_scored([one]) and score(one.digest) < history.success_threshold]
+    if len(wrong) < FEWEST_PAID or not are_scored(episodes):
         return
     alarms = (one for rule in (paid_for_wrong, rises_alone, component_takes_over) for one in rule(history))
     is_alarmed = next(iter(alarms), None) is not None
@@ -93,7 +95,7 @@ def what_is_paid(history: History) -> Iterable[Finding]:
         found = association(parts_of(episodes, history.success_threshold)[:1])
         if found is None or not found.growth.exceeds(SURE) or found.worth.value < PAID * seen.scale:
             return
-    before = stated(history)
+    before = find_stated(history)
     if history.trials is not None:
         history.trials.begin()
     parts = parts_of(episodes, history.success_threshold)
@@ -109,21 +111,23 @@ def what_is_paid(history: History) -> Iterable[Finding]:
     elif before is not None and not is_refuted:
         yield before
     elif is_alarmed:
-        said = [one for one in history.said if one.rule == RULE]
-        is_known = before is None and bool(said)
-        yield said[-1] if is_known else _unknown(history, parts, withdrawn=before)
+        reported = [one for one in history.findings if one.rule == RULE]
+        is_known = before is None and bool(reported)
+        yield reported[-1] if is_known else _unknown(history, parts, withdrawn=before)
 
 
-def stated(history: History) -> Finding | None:
-    """What was named last as the mechanism and was not withdrawn since."""
-    said = [
-        one for one in history.said if one.rule == RULE and ("confirmed" in one.evidence or "withdrawn" in one.evidence)
+def find_stated(history: History) -> Finding | None:
+    """Return the last finding that names the mechanism, unless it was withdrawn since."""
+    reported = [
+        one
+        for one in history.findings
+        if one.rule == RULE and ("confirmed" in one.evidence or "withdrawn" in one.evidence)
     ]
-    return said[-1] if said and said[-1].evidence.get("confirmed") else None
+    return reported[-1] if reported and reported[-1].evidence.get("confirmed") else None
 
 
 def _is_in_use(before: Finding, seen: Evidence) -> bool:
-    """Whether what was named is still what the paid wrong episodes of the last steps do."""
+    """Return whether the paid wrong episodes of the last steps still have the act that was named."""
     key, has = _trait(before)
     if is_amount(key) or not seen.recent:
         return True
@@ -141,7 +145,7 @@ def _trait(before: Finding) -> tuple[Key, bool]:
 
 
 def _cause(seen: Evidence, history: History) -> Cause | None:
-    """The most definite of the confirmed acts that explain most; None where none is confirmed."""
+    """Return the most definite of the confirmed acts that explain most; None where none is confirmed."""
     if history.trials is None or len(seen.recent) < FEWEST_PAID:
         return None
     ground, confirmed = _ground(seen, history), list[tuple[Separation, Proof, float]]()
@@ -149,7 +153,7 @@ def _cause(seen: Evidence, history: History) -> Cause | None:
         if confirmed and _strength(one) < EQUAL * _strength(confirmed[0][0]):
             break
         worth = _worth(one, seen)
-        proof = ground.proof(one.trait.key, one.is_paid, worth)
+        proof = ground.prove(one.trait.key, one.is_paid, worth)
         if proof.is_cause and (proof.rises or one.explained >= LEAST_VAGUE):
             confirmed.append((one, proof, worth))
     if not confirmed:
@@ -157,16 +161,24 @@ def _cause(seen: Evidence, history: History) -> Cause | None:
     confirmed.sort(key=lambda found: definiteness(found[0]))
     (one, proof, worth), *others = confirmed
     return Cause(
-        key=one.trait.key, has=one.is_paid, what=wording(one) + _paid_by(proof), worth=worth, proof=proof,
-        explained=one.explained, shares=seen.shares(one),
+        key=one.trait.key,
+        has=one.is_paid,
+        what=wording(one) + _paid_by(proof),
+        worth=worth,
+        proof=proof,
+        explained=one.explained,
+        shares=seen.shares(one),
         confirmed=tuple((other.trait.key, other.is_paid) for other, _, _ in confirmed),
         alike=tuple(wording(other) for other, _, _ in others)[:MOST_ALIKE],
         carriers=tuple(seen.episodes[place] for place in seen.recent if one.trait.level(place) > 0 or not one.is_paid),
-    )  # fmt: skip
+    )
 
 
 def _candidates(seen: Evidence) -> list[Separation]:
-    """Acts that go with the pay, the strongest first; of those that the same episodes have, the most definite."""
+    """Return the acts that are correlated with the reward, the strongest first.
+
+    Of acts that the same episodes have, only the most definite is kept.
+    """
     found: dict[object, Separation] = {}
     acts = (
         one
@@ -187,12 +199,17 @@ def _strength(one: Separation) -> float:
 
 
 def _worth(one: Separation, seen: Evidence) -> float:
-    """Of one more of it, in reward among siblings; what paid wrong episodes earn more, where too few siblings differ."""
+    """Return the reward for one more of it within groups.
+
+    Where too few members of groups differ, it is the difference between paid and unpaid wrong episodes.
+    """
     levels = {seen.episodes[place].digest.id: one.trait.level(place) for place in seen.compared}
     found = slope(
-        [seen.episodes[place] for place in seen.compared], lambda digest: levels[digest.id], reward,
+        [seen.episodes[place] for place in seen.compared],
+        lambda digest: levels[digest.id],
+        reward,
         at_equal=score if seen.is_wrong_only else None,
-    )  # fmt: skip
+    )
     return (seen.gap if found is None else found.value) / one.trait.unit
 
 
@@ -203,13 +220,18 @@ def _ground(seen: Evidence, history: History) -> Ground:
         for places in (dict.fromkeys([*seen.recent, *reversed(seen.paid)]), reversed(seen.unpaid), reversed(seen.right))
     )
     return Ground(
-        history.trials, history.played, paid=paid, unpaid=unpaid, right=right, gap=seen.gap,
+        history.trials,
+        history.episodes,
+        paid=paid,
+        unpaid=unpaid,
+        right=right,
+        gap=seen.gap,
         success_threshold=history.success_threshold,
-    )  # fmt: skip
+    )
 
 
 def _paid_by(proof: Proof) -> str:
-    """The components that pay for it, where there are several."""
+    """Return the components that pay for it, where the reward has several."""
     edits = [one for one in (*proof.without, *proof.added) if one.counts]
     changes = {name: fmean(one.components.get(name, 0.0) for one in edits) for name in edits[0].components}
     names = [name for name, change in changes.items() if change >= PAID_BY * sum(changes.values())]
@@ -218,7 +240,7 @@ def _paid_by(proof: Proof) -> str:
 
 def _named(history: History, found: Cause, withdrawn: Finding | None) -> Finding:
     without, added = found.proof.without, found.proof.added
-    alike = f" (the same was found of: {'; '.join(found.alike)})" if found.alike else ""
+    alike = f" (trials confirm the same for: {'; '.join(found.alike)})" if found.alike else ""
     trials = f"Without it, {found.proof.falls} of {len(without)} such episodes earn less: {_shown(without)}."
     if added:
         trials += f" With it, {found.proof.rises} of {len(added)} others earn more: {_shown(added)}."
@@ -227,23 +249,31 @@ def _named(history: History, found: Cause, withdrawn: Finding | None) -> Finding
         severity=Severity.WARNING,
         symptom=f"the reward pays an episode that {found.what}{alike}. {trials}{_withdrawal(withdrawn)}",
         evidence={
-            "subject": found.what, "confirmed": True, "what": found.what, "alike": list(found.alike),
-            "trait": list(found.key), "has": found.has, "worth": found.worth, "explained": round(found.explained, 3),
+            "subject": found.what,
+            "confirmed": True,
+            "what": found.what,
+            "alike": list(found.alike),
+            "trait": list(found.key),
+            "has": found.has,
+            "worth": found.worth,
+            "explained": round(found.explained, 3),
             "shares": {name: round(share, 3) for name, share in found.shares.items()},
             "without": [[one.id, one.before, one.after] for one in without],
             "added": [[one.id, one.before, one.after] for one in added],
-            "components": _components(found.carriers), "examples": shown(found.carriers), **_withdrawn(withdrawn),
+            "components": _components(found.carriers),
+            "examples": shown(found.carriers),
+            **_withdrawn(withdrawn),
         },
-        change=f"Find the part of the reward that pays an episode that {found.what}, and make it ask for the task itself.",
-        confirm="Scored with the new reward, stored episodes that do it earn no more than others of equal score.",
+        change=f"Find the part of the reward that pays an episode that {found.what}, and make it pay for the task itself.",
+        confirm="Graded with the new reward, stored episodes that do it earn no more than others of equal score.",
         step=history.last_step,
         trajectories=named(found.carriers),
-    )  # fmt: skip
+    )
 
 
 def _shown(edits: Sequence[object]) -> str:
     first = next((one for one in edits if one.counts), edits[0])  # pyright: ignore[reportAttributeAccessIssue]
-    return f"{first.id} {first.after:.2f} in place of {first.before:.2f}"  # pyright: ignore[reportAttributeAccessIssue]
+    return f"{first.id} {first.after:.2f} instead of {first.before:.2f}"  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _unknown(history: History, parts: Sequence[Evidence], withdrawn: Finding | None) -> Finding:
@@ -253,30 +283,35 @@ def _unknown(history: History, parts: Sequence[Evidence], withdrawn: Finding | N
     return Finding(
         rule=RULE,
         severity=Severity.NOTE,
-        symptom=f"the mechanism is unknown: {_goes_with(found)} Read these three of steps {steps[0]} to {steps[-1]}: "
+        symptom=f"the mechanism is unknown: {_goes_with(found)} Read these three episodes of steps {steps[0]} to {steps[-1]}: "
         f"{', '.join(named(examples))}.{_withdrawal(withdrawn)}",
         evidence={
-            "subject": "unknown", "confirmed": False, "steps": [steps[0], steps[-1]],
-            "goes_with": [] if found is None else [found.what, *found.alike], **_association(found),
-            "components": _components(examples), "examples": shown(examples), **_withdrawn(withdrawn),
+            "subject": "unknown",
+            "confirmed": False,
+            "steps": [steps[0], steps[-1]],
+            "goes_with": [] if found is None else [found.what, *found.alike],
+            **_association(found),
+            "components": _components(examples),
+            "examples": shown(examples),
+            **_withdrawn(withdrawn),
         },
-        change="Read the three episodes, and take out of the reward what they were paid for.",
-        confirm="Scored with the new reward, these episodes earn what other wrong ones earn.",
+        change="Read the three episodes, and change the reward so that it no longer pays for what they do.",
+        confirm="Graded with the new reward, these episodes earn the same as other wrong ones.",
         step=history.last_step,
         trajectories=named(examples),
-    )  # fmt: skip
+    )
 
 
 def _goes_with(found: Association | None) -> str:
     if found is None:
         return (
-            "no word, call, argument, result, state or amount separates the paid wrong episodes from the others for sure, or "
-            "changes their pay when it is changed."
+            "no word, call, argument, result, state or amount reliably separates the paid wrong episodes from the others, or "
+            "changes their reward when it is changed."
         )
     low, high = found.worth.interval()
     return (
-        f"the pay goes with an episode that {'; that '.join([found.what, *found.alike])} ({found.worth.value:.2f} "
-        f"[{low:.2f}, {high:.2f}] more), and no trial confirms that this is what is paid."
+        f"the reward is higher for an episode that {'; that '.join([found.what, *found.alike])} ({found.worth.value:.2f} "
+        f"[{low:.2f}, {high:.2f}] more), but no trial confirms that this is the cause."
     )
 
 
@@ -284,16 +319,18 @@ def _association(found: Association | None) -> dict[str, Json]:
     if found is None:
         return {}
     return {
-        "explained": round(found.explained, 3), "shares": {name: round(share, 3) for name, share in found.shares.items()},
+        "explained": round(found.explained, 3),
+        "shares": {name: round(share, 3) for name, share in found.shares.items()},
         "worth": [round(one, 4) for one in (found.worth.value, *found.worth.interval())],
-        "traits_tried": found.num_tried, "chance": found.chance,
-    }  # fmt: skip
+        "traits_tried": found.num_tried,
+        "chance": found.chance,
+    }
 
 
 def _withdrawal(before: Finding | None) -> str:
     if before is None:
         return ""
-    return f" What was named after step {before.step} ({before.evidence['what']}) does not hold any more."
+    return f" What was named after step {before.step} ({before.evidence['what']}) no longer applies."
 
 
 def _withdrawn(before: Finding | None) -> dict[str, Json]:
@@ -301,6 +338,6 @@ def _withdrawn(before: Finding | None) -> dict[str, Json]:
 
 
 def _components(episodes: Sequence[Episode]) -> dict[str, Json]:
-    """What these episodes earn by each component, on average."""
+    """Return the mean of each component over these episodes."""
     names = sorted({name for one in episodes for name in one.digest.components})
     return {name: round(fmean(one.digest.components.get(name, 0.0) for one in episodes), 4) for name in names}

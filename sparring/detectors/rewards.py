@@ -1,4 +1,4 @@
-"""Alarms: the reward pays for more than the task, or for something else. What that is they do not say."""
+"""Alarms: the reward pays for more than the task, or for something else. They do not name what that is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparring.detectors import evidence
 from sparring.detectors.evidence import (
     Episode,
     Estimate,
-    are_judged,
+    are_scored,
     latest,
     mean,
     named,
@@ -21,29 +21,29 @@ from sparring.detectors.evidence import (
     steps_of,
     when,
 )
-from sparring.detectors.registry import detector
 from sparring.detectors.trend import EXPLAINED, LIKELY, SURE, Trend, trend
 from sparring.findings import Finding, Severity
-from sparring.history import History, StepRecord
+from sparring.run_folders.history import History, StepRecord
 
 LATEST = 3
-"""Steps that are looked at for what is paid now."""
+"""Steps in which rewards count as current."""
 FEWEST_PAID = 5
-"""Episodes paid for what the scorer rejects, from which on it is no accident."""
+"""Fewest episodes paid although the scorer rejects them, for a finding."""
 PAID_SHARE, PAID_SHARE_ERROR = 0.02, 0.08
-"""Shares of episodes that a warning and an error need, less two standard errors."""
+"""Shares of episodes for a warning and for an error, after two standard errors are subtracted."""
 EVALUATION_SHARE = 0.8
-"""Of the training return, that the evaluation return reaches at least."""
+"""Least ratio of the validation reward to the training reward."""
 COMPONENT_SHARE = 0.7
-"""Of the reward's rise, from which on a component has taken over."""
+"""Share of the rise of the reward from which a component has taken over."""
 AT_EQUAL_SCORE = 0.5
-"""What a component is paid among episodes of equal score, as a share of what being right is paid."""
+"""Spread of a component among episodes of equal score, as a share of the reward for a right answer."""
 
 
-@detector("reward.rises_alone")
 def rises_alone(history: History) -> Iterable[Finding]:
-    """The training reward rises and the score of the same episodes does not follow: by less than half of what the rise would
-    be worth if it came from being right. An error when the score falls meanwhile."""
+    """The training reward rises and the score of the same episodes does not follow.
+
+    The score rises by less than half of what right answers would explain. An error when the score falls at the same time.
+    """
     seen = trend(history)
     if seen is None or seen.scores is None or not seen.rewards.exceeds(SURE, over=0.05 * seen.scale):
         return
@@ -58,19 +58,20 @@ def rises_alone(history: History) -> Iterable[Finding]:
         symptom=f"{seen.in_words} the training reward rises and the score of the same episodes "
         f"{'falls' if seen.score_falls else 'does not'}.",
         evidence=seen.as_json(),
-        change="Read the episodes named here, and take out of the reward what they were paid for; stop the run until then.",
-        confirm="Score stored episodes with the new reward: right ones must earn more than these.",
+        change="Stop the run. Read the episodes named here, and change the reward so that it no longer pays for what they do.",
+        confirm="Grade stored episodes with the new reward: right ones must earn more than these.",
         step=history.last_step,
         trajectories=named(worst),
     )
 
 
-@detector("reward.paid_for_wrong")
 def paid_for_wrong(history: History) -> Iterable[Finding]:
-    """Episodes that the scorer rejects earn as much as right ones of the same task, or more. Where no sibling is right, the
-    right ones of all steps are the measure."""
+    """Episodes that the scorer rejects earn at least as much as right episodes of the same task.
+
+    Where no episode of the group is right, they are compared with the right episodes of all steps.
+    """
     now = latest(history, LATEST)
-    if not now or not are_judged(now):
+    if not now or not are_scored(now):
         return
     examples = sorted(evidence.paid_for_wrong(history, now), key=lambda one: -one.digest.reward)
     paid = {one.digest.id for one in examples}
@@ -90,17 +91,18 @@ def paid_for_wrong(history: History) -> Iterable[Finding]:
             "components": _means(examples),
             "examples": shown(examples),
         },
-        change="Make the reward reject what these episodes did, or the scorer accept it if it is right.",
-        confirm="The share falls to none when stored episodes are scored with the new reward.",
+        change="Change the reward so that it rejects these episodes. If they are right, change the scorer.",
+        confirm="Grade stored episodes with the new reward: the share must fall to 0.",
         step=history.last_step,
         trajectories=named(examples),
     )
 
 
-@detector("reward.component_takes_over")
 def component_takes_over(history: History) -> Iterable[Finding]:
-    """One component makes up the rise of the reward, differs widely among episodes of equal score, and the score does not
-    follow. Without a scorer: it rises while another component falls."""
+    """One component makes up the rise of the reward, varies widely among episodes of equal score, and the score does not follow.
+
+    Without a scorer: it rises while another component falls.
+    """
     seen = trend(history)
     if seen is None:
         return
@@ -128,17 +130,18 @@ def component_takes_over(history: History) -> Iterable[Finding]:
                 "subject": name,
                 "changes": {key: [round(one.value, 4), round(one.error, 4)] for key, one in changes.items()},
             },
-            change=f"Bound {name!r} so that all of it is worth less than being right, or pay it only to right answers.",
-            confirm="At equal score episodes earn nearly the same; the score rises with the reward.",
+            change=f"Limit {name!r} so that it is always worth less than a right answer, or pay it only for right answers.",
+            confirm="Episodes of equal score earn nearly the same, and the score rises with the reward.",
             step=history.last_step,
             trajectories=named(most),
         )
 
 
-@detector("evaluation.below_training")
 def below_training(history: History) -> Iterable[Finding]:
-    """The mean reward on validation tasks is below 80 % of that on training tasks around the same step. Said with the
-    temperatures of both, since greedy play is no like for like with sampled play."""
+    """The mean reward on validation tasks is below 80 % of the mean reward on training tasks around the same step.
+
+    The evidence has the temperatures of both: greedy and sampled episodes are not directly comparable.
+    """
     validated = [one for one in history.steps if one.validation and one.step > 0]
     if not validated:
         return
@@ -169,15 +172,15 @@ def below_training(history: History) -> Iterable[Finding]:
             "validation_temperature": last.validation[0].temperature,
             "training_temperature": trained[0].digest.temperature,
         },
-        change="Give training more tasks or fewer epochs, so that it cannot learn them by heart.",
-        confirm="The two returns come within 20 % of each other, at the same temperature.",
+        change="Train on more tasks or for fewer epochs, so that the policy cannot memorize them.",
+        confirm="At the same temperature, the two mean rewards differ by less than 20 %.",
         step=history.last_step,
         trajectories=named(sorted(played, key=lambda one: one.digest.reward)),
     )
 
 
 def _apart_at_equal_score(seen: Trend, name: str) -> float:
-    """How far a component lies apart among episodes of the most common score."""
+    """Return the spread of a component among episodes of the most common score."""
     values: dict[float, list[float]] = defaultdict(list)
     for one in seen.windows.all:
         values[score(one.digest)].append(one.digest.components.get(name, 0.0))

@@ -1,6 +1,6 @@
-"""What an episode can be recognized by: words, calls, arguments, results, the final state, how it ended, and how much of each.
+"""The traits of an episode: words, calls, arguments, results, the final state, the outcome, and amounts of these.
 
-No trait is a trick that somebody has seen before: a contrast learns which of them the reward pays for.
+There is no list of known tricks: a contrast learns which traits the reward pays for.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
-from sparring.history import Call, Digest
+from sparring.run_folders.history import Digest, RecordedCall
 from sparring.types import Json
 
 Key: TypeAlias = tuple[str, ...]
 """The kind of a trait, and what fills the places in its wording."""
 
 MOST_WORDS = 4
-"""Of a phrase."""
+"""Most words of a phrase."""
 MOST_TOKENS = 160
-"""Of one text, half of them from its end."""
+"""Most tokens of one text that are read, half of them from its end."""
 FEWEST, FEWEST_SHARE = 5, 0.03
-"""Episodes, and their share, that have a trait, and that lack it, for it to be looked at."""
+"""Fewest episodes, and their least share, that have a trait, and that lack it, for it to be compared."""
 LEVELS = 15
-"""An amount has so many equal steps from its 5th lowest to its 5th highest value."""
+"""Number of equal steps of an amount from its 5th lowest to its 5th highest value."""
 OUTERMOST = 4
-"""Values at either end that an amount's steps do not reach to."""
+"""Number of values at either end that are outside an amount's steps."""
 
 WORDING: Mapping[str, tuple[str, str]] = {
     "argument": ("calls {} with {!r} in {}", "does not call {} with {!r} in {}"),
@@ -52,8 +52,8 @@ WORDING: Mapping[str, tuple[str, str]] = {
     "answer amount": ("answers with a higher number", "answers with a lower number"),
     "state amount": ("ends in a state with a higher {}", "ends in a state with a lower {}"),
 }
-"""How a sentence about an episode goes on, by the kind of the trait: where the episode has it, and where it lacks it. Those
-before `amount` are had or lacked; of the others there is more or less."""
+"""Predicates of a sentence about an episode that has the trait, and of one that lacks it, by the kind of the trait. Kinds from
+`amount` on are amounts: an episode has more or less of them."""
 _KINDS = list(WORDING)
 _FIRST_AMOUNT = _KINDS.index("amount")
 
@@ -64,19 +64,19 @@ MARK = re.compile(r"<[^<>\s]+>|\*\*|^\s*(?:[-*#]|\d+[.)])\s|```", flags=re.MULTI
 
 @dataclass(frozen=True, slots=True)
 class Trait:
-    """Something that episodes have or lack, or have more or less of."""
+    """A property that episodes have or lack, or an amount of which they have more or less."""
 
     key: Key
     levels: tuple[tuple[int, int], ...]
-    """Of how much each episode has: bits of the level, each with the episodes that have it set (bit i is the i-th)."""
+    """How much each episode has: bits of the level, each with the episodes that have it set (bit i is the i-th episode)."""
     unit: float = 1.0
-    """How much of an amount one level is."""
+    """The amount that one level stands for."""
 
     def wording(self, *, has: bool) -> str:
         return WORDING[self.key[0]][not has].format(*self.key[1:])
 
     def level(self, place: int) -> int:
-        """How much an episode has, from 0; 1 or 0 of what it has or lacks."""
+        """Return how much an episode has, from 0; 1 or 0 if it is not an amount."""
         return sum(worth for worth, mask in self.levels if mask >> place & 1)
 
     @property
@@ -89,7 +89,7 @@ class Trait:
 
 
 def traits_of(episodes: Sequence[Digest]) -> list[Trait]:
-    """Of all episodes, in a fixed order."""
+    """Return the traits of all episodes, in a fixed order."""
     carriers: dict[Key, list[int]] = defaultdict(list)
     amounts: dict[Key, dict[int, float]] = defaultdict(dict)
     for place, digest in enumerate(episodes):
@@ -107,20 +107,20 @@ def traits_of(episodes: Sequence[Digest]) -> list[Trait]:
 
 
 def levels_of(values: Sequence[float]) -> list[int]:
-    """Equal steps from the 5th lowest value to the 5th highest."""
+    """Return the values as equal steps from the 5th lowest value to the 5th highest."""
     low, high = ends_of(values)
     return [round(LEVELS * (min(max(one, low), high) - low) / ((high - low) or 1.0)) for one in values]
 
 
 def ends_of(values: Sequence[float]) -> tuple[float, float]:
-    """The 5th lowest and the 5th highest."""
+    """Return the 5th lowest and the 5th highest value."""
     ordered = sorted(values)
     end = min(OUTERMOST, (len(ordered) - 1) // 2)
     return ordered[end], ordered[-1 - end]
 
 
 def bits_of(levels: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """The bits of levels, each with the places that have it set; bits with the same places as one."""
+    """Return the bits of levels, each with the places that have it set; bits with the same places are merged."""
     worth: dict[int, int] = defaultdict(int)
     for bit in range(LEVELS.bit_length()):
         mask = _mask([place for place, level in enumerate(levels) if level >> bit & 1])
@@ -146,7 +146,7 @@ def _mask(places: Sequence[int]) -> int:
 def marks_of(digest: Digest) -> Iterator[Key]:
     for phrase in _phrases(digest.answer, MOST_WORDS):
         yield "answer", phrase
-    for text in digest.said[:-1] if digest.answered else digest.said:
+    for text in digest.texts[:-1] if digest.answered else digest.texts:
         for phrase in _phrases(text, 1):
             yield "message", phrase
     if digest.answered:
@@ -167,7 +167,7 @@ def marks_of(digest: Digest) -> Iterator[Key]:
             yield "state", path, json.dumps(value, ensure_ascii=False)
 
 
-def _marks_of_call(call: Call) -> Iterator[Key]:
+def _marks_of_call(call: RecordedCall) -> Iterator[Key]:
     yield "call", call.name
     for name, value in _arguments(call).items():
         yield "argument given", call.name, name
@@ -180,7 +180,7 @@ def _marks_of_call(call: Call) -> Iterator[Key]:
 
 
 def _sources(digest: Digest) -> Iterator[Key]:
-    """Which tool showed first what arguments and the answer say; of what the prompt says none did."""
+    """Yield the tool that first returned each word of the arguments and the answer, except words of the prompt."""
     shown = dict.fromkeys(_words(digest.prompt), "")
     for call in digest.calls:
         for name, value in _arguments(call).items():
@@ -237,8 +237,8 @@ def _is_number(value: Json) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15
 
 
-def _arguments(call: Call) -> Mapping[str, Json]:
-    """By name; an empty mapping where they are no JSON object."""
+def _arguments(call: RecordedCall) -> Mapping[str, Json]:
+    """Return the arguments by name; an empty mapping where they are not a JSON object."""
     try:
         content = json.loads(call.arguments)
     except ValueError:

@@ -1,4 +1,4 @@
-"""How a run goes: whether its reward rises, whether the score does, and whether the one explains the other."""
+"""The trend of a run: whether its reward rises, whether its score rises, and whether one explains the other."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sparring.detectors.evidence import (
     Estimate,
     Windows,
-    are_judged,
+    are_scored,
     reward,
     score,
     spread,
@@ -16,14 +16,14 @@ from sparring.detectors.evidence import (
     windows,
     worth,
 )
-from sparring.history import History
+from sparring.run_folders.history import History
 from sparring.types import Json
 
 SURE = 3.0
-"""Standard errors from which on a change is taken for one."""
+"""Standard errors from which a change counts as sure."""
 LIKELY = 2.0
 EXPLAINED = 0.5
-"""Share of the reward's rise that the score's must account for."""
+"""Least share of the reward's rise that the rise of the score must account for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,14 @@ class Trend:
 
     @property
     def scale(self) -> float:
-        """What a difference of reward is measured by: what being right earns, else how far rewards lie apart."""
+        """The unit for differences of reward: the reward for a right answer, else the spread of rewards."""
         if self.worth is not None and self.worth > 0:
             return self.worth
         return spread(one.digest.reward for one in self.windows.all)
 
     @property
     def is_explained(self) -> bool:
-        """Whether the score has risen as much as the reward has, or half of it. False where no scorer says so."""
+        """Whether the rise of the score accounts for at least half of the rise of the reward. False without a scorer."""
         if self.scores is None:
             return False
         return self.scores.value * self.scale >= EXPLAINED * self.rewards.value and self.scores.value > 0
@@ -56,32 +56,32 @@ class Trend:
 
     def as_json(self) -> dict[str, Json]:
         before, now = self.windows.means(reward)
-        said: dict[str, Json] = {
+        content: dict[str, Json] = {
             "steps": [steps_of(self.windows.before), steps_of(self.windows.now)],
             "reward": [round(before, 4), round(now, 4)],
         }
         if self.scores is not None:
             before, now = self.windows.means(score)
-            said["score"] = [round(before, 4), round(now, 4)]
-            said["score_change_error"] = round(self.scores.error, 4)
-        return said
+            content["score"] = [round(before, 4), round(now, 4)]
+            content["score_change_error"] = round(self.scores.error, 4)
+        return content
 
     @property
     def in_words(self) -> str:
-        """Which steps are compared."""
+        """The compared steps, in words."""
         before, now = (when(part) for part in (self.windows.before, self.windows.now))
         return f"between {before} and {now}"
 
 
 def trend(history: History) -> Trend | None:
-    """None while there is too little to compare."""
+    """Return the trend of a run; None while there are too few steps or episodes."""
     compared = windows(history)
     if compared is None:
         return None
-    is_judged = are_judged(compared.all)
+    is_scored = are_scored(compared.all)
     return Trend(
         windows=compared,
         rewards=compared.change(reward),
-        scores=compared.change(score) if is_judged else None,
-        worth=worth(compared.all) if is_judged else None,
+        scores=compared.change(score) if is_scored else None,
+        worth=worth(compared.all) if is_scored else None,
     )

@@ -1,7 +1,7 @@
-"""Episodes played and graded again with one thing changed: what they then earn shows what the reward depends on.
+"""Run and grade changed episodes again: what they earn shows what the reward depends on.
 
-The policy's messages are said again in a fresh environment for the same task. Episodes that do not repeat, word for word and with
-the same reward, are of no use here: their environment is not deterministic, or asks a user or a model.
+The policy's messages are replayed in a new environment for the same task. Episodes that do not repeat exactly, with the same
+messages and reward, are not used: their environment is not deterministic, or involves a user or a model.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from sparring.agents.scripted import PolicySession, saying, scripted_turn
 from sparring.agents.tool_loop import play
 from sparring.environments import Environment, opened
 from sparring.errors import DataError
-from sparring.logs import get_logger
 from sparring.protocols import RewardFunction, Scorer
 from sparring.rewards.rules import evaluate_reward
+from sparring.runtime.logs import get_logger
 from sparring.scorers.score import evaluate_score
 from sparring.types import Message, Trajectory, Turn
 
 logger = get_logger(__name__)
 
 MOST = 96
-"""Episodes that are played or graded again after one step."""
+"""Most episodes that are run or graded again after one step."""
 SECONDS, SHARE = 3.0, 0.1
-"""That they may take together, or this share of the time since the step before, where that is more."""
+"""Time limit for all of them after one step, or this share of the time since the step before, whichever is more."""
 MOST_FAILURES = 8
-"""Episodes that do not repeat, after which none is tried any more."""
+"""Episodes that do not repeat, after which no more are tried."""
 
 
 @final
 class Trials:
-    """Plays and grades changed episodes, as many as there is time for after a step. What was tried is remembered."""
+    """Runs and grades changed episodes, as many as there is time for after a step, and remembers the results."""
 
     def __init__(
         self,
@@ -53,13 +53,13 @@ class Trials:
         self._make_environment, self.max_turns, self._loop = make_environment, max_turns, loop
         self._known: dict[tuple[str, str], Trajectory | None] = {}
         self._repeated: dict[str, bool] = {}
-        self._began, self._until, self._left = 0.0, 0.0, 0
+        self._started, self._until, self._left = 0.0, 0.0, 0
 
     def begin(self) -> None:
-        """A look after a step, with new time: some seconds, or a part of the time since the last look."""
+        """Start the trials of a new step, with a new time limit."""
         now = time.monotonic()
-        seconds = max(SECONDS, SHARE * (now - self._began)) if self._began else SECONDS
-        self._began, self._until, self._left = now, now + seconds, MOST
+        seconds = max(SECONDS, SHARE * (now - self._started)) if self._started else SECONDS
+        self._started, self._until, self._left = now, now + seconds, MOST
 
     @property
     def is_over(self) -> bool:
@@ -69,16 +69,16 @@ class Trials:
     def _is_hopeless(self) -> bool:
         return len(self._repeated) >= MOST_FAILURES and not any(self._repeated.values())
 
-    def repeats(self, one: Trajectory) -> bool:
-        """Whether the same messages come to the same end and the same reward."""
-        again = self.tried(one, [turn.message for turn in one.turns])
+    def is_repeatable(self, one: Trajectory) -> bool:
+        """Return whether the same messages lead to the same outcome and the same reward."""
+        again = self.regrade(one, [turn.message for turn in one.turns])
         is_same = again is not None and _is_same(again, one)
         if one.id not in self._repeated:
             self._repeated[one.id] = is_same
         return is_same
 
-    def tried(self, one: Trajectory, script: Sequence[Message]) -> Trajectory | None:
-        """The episode with these messages of the policy. None where it cannot be played or graded, or there is no time left."""
+    def regrade(self, one: Trajectory, script: Sequence[Message]) -> Trajectory | None:
+        """Return the episode with these messages of the policy. None where it cannot be run or graded, or no time is left."""
         key = one.id, json.dumps(script, sort_keys=True, default=str)
         if key not in self._known:
             if self.is_over:
@@ -98,7 +98,7 @@ class Trials:
             if self._loop is None:
                 return asyncio.run(bounded())
             return asyncio.run_coroutine_threadsafe(bounded(), self._loop).result(left + 1.0)
-        except Exception as error:  # noqa: BLE001 - whatever the user's code raises of an episode that no policy played
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything on a changed episode
             logger.debug("a changed episode could not be tried: %r", error)
             return None
 
@@ -108,12 +108,12 @@ class Trials:
                 raise DataError("without an environment only the last message of an episode can be changed")
             changed = _with_last(one, script[-1])
         else:
-            changed = await self._played(one, script)
+            changed = await self._run_episode(one, script)
         reward = await evaluate_reward(self._reward, changed)
         score = None if self._scorer is None else (await evaluate_score(self._scorer, changed)).value
         return replace(changed, reward=reward, score=score)
 
-    async def _played(self, one: Trajectory, script: tuple[Message, ...]) -> Trajectory:
+    async def _run_episode(self, one: Trajectory, script: tuple[Message, ...]) -> Trajectory:
         assert self._make_environment is not None
         task = copy.deepcopy(one.task)
         environment = self._make_environment()
@@ -121,44 +121,53 @@ class Trials:
         async with opened(environment, task):
             result = await play(task, environment, session, max_turns=self.max_turns)
         return Trajectory(
-            id=f"{one.id}/changed", task=one.task, attempt=one.attempt, turns=_priced(session.turns, one.turns),
-            messages=copy.deepcopy(tuple(result.messages)), outcome=result.outcome, reward=None, score=None,
-            metrics=result.metrics, transitions=tuple(result.transitions), final_state=result.final_state, error=result.error,
-        )  # fmt: skip
+            id=f"{one.id}/changed",
+            task=one.task,
+            attempt=one.attempt,
+            turns=_priced(session.turns, one.turns),
+            messages=copy.deepcopy(tuple(result.messages)),
+            outcome=result.outcome,
+            reward=None,
+            score=None,
+            metrics=result.metrics,
+            transitions=tuple(result.transitions),
+            final_state=result.final_state,
+            error=result.error,
+        )
 
 
 def _is_same(again: Trajectory, one: Trajectory) -> bool:
-    said = [[(m.get("role"), m.get("content")) for m in of.messages] for of in (again, one)]
+    texts = [[(m.get("role"), m.get("content")) for m in of.messages] for of in (again, one)]
     return (
         one.reward is not None
         and again.reward is not None
         and abs(again.reward.total - one.reward.total) < 1e-6
         and again.outcome == one.outcome
-        and said[0] == said[1]
+        and texts[0] == texts[1]
     )
 
 
 def _with_last(one: Trajectory, message: Message) -> Trajectory:
-    """The same episode with another last message."""
+    """Return the same episode with another last message."""
     turns = (*one.turns[:-1], replace(one.turns[-1], message=message))
     return replace(one, turns=turns, messages=(*one.messages[:-1], message), reward=None, score=None)
 
 
 def _priced(turns: Sequence[Turn], before: Sequence[Turn]) -> tuple[Turn, ...]:
-    """With as many tokens as the same messages had when they were sampled; other messages at the same rate."""
-    known = {_said(turn.message): turn.num_sampled_tokens for turn in before}
+    """Return turns with the token counts of the same messages when they were sampled; other messages at the same rate."""
+    known = {_text(turn.message): turn.num_sampled_tokens for turn in before}
     rate = sum(known.values()) / max(1, sum(map(len, known)))
     return tuple(
         scripted_turn(
             turn.id,
             turn.message,
             turn.fingerprint,
-            known.get(_said(turn.message), round(rate * len(_said(turn.message)))),
+            known.get(_text(turn.message), round(rate * len(_text(turn.message)))),
         )
         for turn in turns
     )
 
 
-def _said(message: Message) -> str:
+def _text(message: Message) -> str:
     calls = [one["function"] for one in message.get("tool_calls") or ()]
     return json.dumps([message.get("content") or "", calls], sort_keys=True, default=str)

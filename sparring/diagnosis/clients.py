@@ -1,4 +1,4 @@
-"""What the agent's client does that the gateway cannot take."""
+"""Requests of the agent's client that the gateway refuses."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Iterable
 
 from sparring.diagnosis.observed import LATE_STEPS, Observed
-from sparring.diagnosis.registry import symptom
 from sparring.findings import Finding, Severity
 from sparring.tracking.refused import refused_reasons
 
 
-@symptom("clients.refused")
 def refused(observed: Observed) -> Iterable[Finding]:
-    """The gateway refused requests of the agent's client in the last steps, or the run ended before a step since it did. Many
-    clients swallow a refusal: the policy then looks bad. An error from a fifth of the episodes on."""
+    """The gateway refused requests of the agent's client in the last steps, or before the run ended without a step.
+
+    Many clients hide a refusal, and then the policy looks bad. An error from a fifth of the episodes on.
+    """
     reasons = Counter[str]()
     for record in observed.trained[-LATE_STEPS:]:
         reasons.update({reason: int(number) for reason, number in refused_reasons(record.metrics).items()})
@@ -29,14 +29,17 @@ def refused(observed: Observed) -> Iterable[Finding]:
         severity=Severity.ERROR if share >= MANY_REFUSED else Severity.WARNING,
         symptom=f"the gateway refuses what the agent's client sends ({named}); {share:.1%} of the episodes are lost to that.",
         evidence={
-            "steps": observed.late_steps, "reasons": dict(reasons), "lost_share": round(share, 4), "lost": lost,
+            "steps": observed.late_steps,
+            "reasons": dict(reasons),
+            "lost_share": round(share, 4),
+            "lost": lost,
             "last": attempts.refusal,
         },
-        change="Have the client leave out or change what is refused: docs/gateway.md says what is read.",
+        change="Remove or change these parts of the client's requests; docs/gateway.md lists what the gateway accepts.",
         confirm="rollout/refused_requests is 0.",
         step=observed.history.last_step if observed.history.steps else 0,
         confirm_after=LATE_STEPS,
-    )  # fmt: skip
+    )
 
 
 MANY_REFUSED = 0.2

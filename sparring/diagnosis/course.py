@@ -1,4 +1,4 @@
-"""How a series of one number a step goes: whether it rises, falls or stands still, as far as its noise lets one say."""
+"""The course of a series of one number a step: whether it rises, falls or stays the same, beyond its noise."""
 
 from __future__ import annotations
 
@@ -14,25 +14,28 @@ SURE = 3.0
 LIKELY = 2.0
 """Standard errors."""
 JUDGE_AFTER = 25
-"""Steps after which a change of the training can be judged; up to twice as many where the curve is noisy."""
+"""Steps after which the effect of a change is visible; up to twice as many where the curve is noisy."""
 FLAT, EQUIVALENT = 0.12, 1.645
 """Share of the range of rewards within which a curve stands still, and the standard errors within which it must lie there for
 sure (two one-sided tests at 5 %)."""
 HEALTHY_SIGNAL = 0.3
-"""Share of groups with signal, below which a stall has an easier explanation than capacity or the size of the updates."""
+"""Share of groups with signal below which a stall has a simpler explanation than capacity or the size of the updates."""
 STALL_STEPS = 10
-"""Steps that must have passed before anything is said of a curve's course."""
+"""Fewest steps of a curve whose course is reported."""
 
 
 def difference(before: Sequence[float], now: Sequence[float]) -> Estimate:
-    """Mean of `now` less mean of `before`, one number a step each; two steps at least. What a step is off by is taken from how
-    far neighbors lie apart (von Neumann 1941), so that a trend within a part is no noise."""
+    """Return the mean of `now` minus the mean of `before`, one number a step each, at least two steps.
+
+    The noise of a step is estimated from differences of neighbors (von Neumann 1941), so that a trend within a part does not
+    count as noise.
+    """
     squares = [_noise(part) / len(part) for part in (before, now)]
     return Estimate(fmean(now) - fmean(before), math.sqrt(sum(squares)), len(before) + len(now) - 2)
 
 
 def _noise(values: Sequence[float]) -> float:
-    """Variance of a step about the course: half of the mean squared difference of neighbors."""
+    """Return the variance of a step around the course: half of the mean squared difference of neighbors."""
     return fmean((after - before) ** 2 for before, after in itertools.pairwise(values)) / 2
 
 
@@ -52,7 +55,7 @@ def stands_still(values: Sequence[float], span: float) -> bool:
 
 
 def reward_span(observed: Observed) -> float:
-    """How far rewards of episodes lie apart, over all steps: what a rise is measured by."""
+    """Return the spread of the episodes' rewards over all steps, the unit in which a rise is measured."""
     highest, lowest = observed.series("rollout/reward/max"), observed.series("rollout/reward/min")
     span = max(highest) - min(lowest) if highest and lowest else 0.0
     # Where all episodes earn the same, being right would be worth the threshold's distance.
@@ -60,8 +63,10 @@ def reward_span(observed: Observed) -> float:
 
 
 def is_flat(observed: Observed, last: int | None = None) -> bool:
-    """Whether the training reward stands still, over all steps or the `last` ones: by its course, or since no step changed the
-    policy, so that it goes up and down with the tasks alone."""
+    """Return whether the training reward stays the same, over all steps or the `last` ones.
+
+    It does by its course, or because no step changed the policy, so that it varies only with the tasks.
+    """
     values, idle = (observed.series(name) for name in ("rollout/reward/mean", "training/steps_without_signal"))
     if last is not None:
         values, idle = values[-last:], idle[-last:]

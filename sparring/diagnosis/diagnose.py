@@ -1,4 +1,4 @@
-"""Ask every rule about a run, leave out what another finding explains, and say what to change first."""
+"""Apply every rule to a run, leave out findings that another one explains, and propose what to change first."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from sparring.detectors import DETECTORS
+from sparring.diagnosis import SYMPTOMS
 from sparring.diagnosis.course import STALL_STEPS, thirds
-from sparring.diagnosis.observed import Observed
+from sparring.diagnosis.observed import Observed, Symptom
 from sparring.diagnosis.proposal import overrides
-from sparring.diagnosis.registry import SYMPTOMS, Symptom
 from sparring.evaluation.claim import Claim
 from sparring.findings import Finding, Severity
-from sparring.logs import get_logger
+from sparring.runtime.logs import get_logger
 from sparring.types import Json
 
 logger = get_logger(__name__)
@@ -33,7 +33,7 @@ TUNING = (
     "tasks.",
     "tools.",
 )
-"""Advice on how to train, which an alarm may explain."""
+"""Rules with advice on training, which an alarm may explain."""
 ALARMS = (
     "system.",
     "environment.",
@@ -43,12 +43,18 @@ ALARMS = (
     "exploits.",
     "judge.",
 )
-"""What, as an error, makes advice on training idle: a system that does not work, and a reward that pays for something else."""
+"""Rules whose errors make advice on training useless: the system does not work, or the reward pays for something else."""
 CUT_SHORT = (
-    "budgets.", "difficulty.", "evaluation.all_zero", "evaluation.completion", "signal.", "stall.groups_agree",
-    "stall.flat_from_start", "system.filtered",
-)  # fmt: skip
-"""What follows where episodes are cut before they can be right."""
+    "budgets.",
+    "difficulty.",
+    "evaluation.all_zero",
+    "evaluation.completion",
+    "signal.",
+    "stall.groups_agree",
+    "stall.flat_from_start",
+    "system.filtered",
+)
+"""Consequences of episodes that are cut before they can be right."""
 EXPLAINS: Mapping[str, tuple[str, ...]] = {
     "system.stalled": ("system.starved", "system.stragglers"),
     "system.stragglers": ("system.starved",),
@@ -92,25 +98,33 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = {
     "stall.nothing_moves": ("budgets.", "difficulty.", "episodes.", "evaluation.", "signal.", "stall.", "system.filtered"),
     "signal.valid_below_mean": ("difficulty.", "evaluation.completion"),
 }  # fmt: skip
-"""What a finding explains, by the beginnings of names: advice that would treat its consequence is left out."""
+"""The findings that a finding explains, as prefixes of names: advice about its consequences is left out."""
 ORDER = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
 TASKS = 4
 CAUSES: Mapping[str, int] = {
-    "system.": 0, "environment.": 0, "clients.": 0, "histories.": 0,
-    "optimizer.": 1, "stall.collapse": 1, "stall.nothing_moves": 1,
-    "format.": 2, "reward.": 2, "tools.": 2, "sampling.": 2,
-    "budgets.": 3, "evaluation.all_zero": 3,
+    "system.": 0,
+    "environment.": 0,
+    "clients.": 0,
+    "histories.": 0,
+    "optimizer.": 1,
+    "stall.collapse": 1,
+    "stall.nothing_moves": 1,
+    "format.": 2,
+    "reward.": 2,
+    "tools.": 2,
+    "sampling.": 2,
+    "budgets.": 3,
+    "evaluation.all_zero": 3,
     "system.filtered": TASKS,
     "system.memory": 5,
-}  # fmt: skip
-"""Of findings that weigh the same, which comes first, by the longest beginning of the name: what does not work at all, then the
-size of the updates, then what is paid and in which format, then budgets, then tasks and the rest, and last what does not touch
-learning."""
+}
+"""The order of findings of the same severity, by the longest matching prefix of the name: first what does not work at all, then
+the size of the updates, the reward and the format, budgets, tasks and the rest, and last what does not affect learning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silenced:
-    """A finding that is left out, and which one explains it."""
+    """A finding that is left out, and the rule that explains it."""
 
     finding: Finding
     by: str
@@ -118,94 +132,104 @@ class Silenced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What is to be said of a run, the most important first."""
+    """The findings about a run, the most important first."""
 
     run: str
     step: int
     state: State
     headline: str
-    """One sentence: what to change first, or why nothing."""
+    """One sentence: what to change first, or why nothing needs to change."""
     findings: tuple[Finding, ...]
-    """The heaviest first; those of detectors among them."""
+    """The most severe first, including those of detectors."""
     silenced: tuple[Silenced, ...]
     past: tuple[Finding, ...]
-    """What detectors said while it trained and does not hold any more."""
+    """Findings of detectors during training that no longer apply."""
     course: Mapping[str, Json]
     """Reward, score and validation, at first and now."""
     claim: Claim | None = None
-    """What the evaluations show; None where they were not read."""
+    """The claim from the evaluations; None where they were not read."""
 
     @property
     def first(self) -> Finding | None:
-        """The one to act on; None where nothing is to be changed."""
+        """The finding to act on; None where nothing needs to change."""
         if self.state != "change":
             return None
         return next(one for one in self.findings if one.severity is not Severity.NOTE)
 
     def as_json(self) -> dict[str, Json]:
         return {
-            "format": 1, "run": self.run, "step": self.step, "state": self.state, "headline": self.headline,
-            "course": dict(self.course), "findings": [one.as_json() for one in self.findings],
-            "silenced": [{"rule": one.finding.rule, "by": one.by, "symptom": one.finding.symptom} for one in self.silenced],
+            "format": 1,
+            "run": self.run,
+            "step": self.step,
+            "state": self.state,
+            "headline": self.headline,
+            "course": dict(self.course),
+            "findings": [one.as_json() for one in self.findings],
+            "silenced": [
+                {"rule": one.finding.rule, "by": one.by, "symptom": one.finding.symptom} for one in self.silenced
+            ],
             "past": [one.as_json() for one in self.past],
             "claim": None if self.claim is None else self.claim.as_json(),
-        }  # fmt: skip
+        }
 
 
-def diagnosed(run: str, observed: Observed) -> Diagnosis:
-    """Pure: the same evidence gives the same diagnosis. `run` is how commands name it."""
-    own: list[Finding] = []
-    heard, past = _heard(observed)
-    observed = replace(observed, said=heard)
-    asked = observed
-    for one in SYMPTOMS.values():
-        found = _asked(one, asked)
+def diagnose(run: str, observed: Observed) -> Diagnosis:
+    """Return the diagnosis of a run: a pure function of what it shows. `run` is its name in commands."""
+    holding, past = _reported_by_detectors(observed)
+    observed = replace(observed, detected=holding)
+    for rule in SYMPTOMS.values():
+        found = _apply(rule, observed)
         if found:
-            own += found
-            asked = replace(asked, said=[*asked.said, *found])
-    everything = sorted([*own, *heard], key=_weight)
+            observed = replace(observed, diagnosed=[*observed.diagnosed, *found])
+    everything = sorted([*observed.diagnosed, *holding], key=_weight)
     silenced = _silenced(everything)
     left_out = [one.finding for one in silenced]
     findings = tuple(one for one in everything if all(one is not other for other in left_out))
     state, headline = _verdict(run, observed, findings)
     return Diagnosis(
-        run=run, step=observed.history.last_step if observed.history.steps else 0, state=state, headline=headline,
-        findings=findings, silenced=tuple(silenced), past=tuple(past), course=_course(observed),
-    )  # fmt: skip
+        run=run,
+        step=observed.history.last_step if observed.history.steps else 0,
+        state=state,
+        headline=headline,
+        findings=findings,
+        silenced=tuple(silenced),
+        past=tuple(past),
+        course=_course(observed),
+    )
 
 
-def _asked(one: Symptom, observed: Observed) -> list[Finding]:
-    """What a rule says; of one that fails, nothing: the others, and the report that shows them, go on."""
+def _apply(rule: Symptom, observed: Observed) -> list[Finding]:
+    """Return the findings of a rule. A rule that fails finds nothing, so that the others and the report still work."""
     try:
-        return list(one.rule(observed))
+        return list(rule.function(observed))
     except Exception as error:  # noqa: BLE001 - an older run may lack what a rule takes for granted
-        logger.warning("the rule %s failed (%r); the diagnosis goes on without it", one.name, error)
+        logger.warning("the rule %s failed (%r); the diagnosis continues without it", rule.name, error)
         return []
 
 
 def _detected(observed: Observed) -> list[Finding]:
-    """What detectors say of the run as it stands, of runs, too, that were trained without them."""
+    """Return the findings of detectors on the whole run, also if it was trained without them."""
     if not observed.history.steps:
         return []
     off = observed.config.detectors.off
-    return [finding for name, one in DETECTORS.items() if name not in off for finding in one.rule(observed.history)]
+    return [finding for name, one in DETECTORS.items() if name not in off for finding in one.function(observed.history)]
 
 
-def _heard(observed: Observed) -> tuple[list[Finding], list[Finding]]:
-    """What detectors have said that holds now, each once, and what does not hold any more.
+def _reported_by_detectors(observed: Observed) -> tuple[list[Finding], list[Finding]]:
+    """Return the findings of detectors that apply now, each once, and those that no longer apply.
 
-    It holds when they say it of the run as it stands. An error outlives that, since a hack that every episode has taken up can no
-    longer be seen by comparing them; not one that the scorer calls solved, nor one of a detector that is not there any more. What
-    cannot be asked again (scanners of the recipe, training itself) holds.
+    A finding applies when the detectors report it on the whole run. An error also applies later, since a hack that every
+    episode uses can no longer be found by comparing episodes; but not if the scorer counts the run as solved, or if the
+    detector no longer exists. Findings that cannot be repeated (scanners of the recipe, training itself) apply.
     """
     by_key: dict[tuple[str, str], list[Finding]] = defaultdict(list)
-    for one in observed.said:
+    for one in observed.detected:
         by_key[_key(one)].append(one)
     present = {_key(one): one for one in sorted(_detected(observed), key=_weight, reverse=True)}
     is_solved = observed.is_solved
     families = {name.partition(".")[0] for name in DETECTORS}
     unasked = {f"exploits.{name}" for name in observed.config.detectors.scanners}
-    unasked |= {one.rule for one in observed.said if one.rule.partition(".")[0] not in families}
+    unasked |= {one.rule for one in observed.detected if one.rule.partition(".")[0] not in families}
     holds, past = [], []
     for key in {**by_key, **present}:
         before = sorted(by_key[key], key=_weight)
@@ -219,18 +243,21 @@ def _heard(observed: Observed) -> tuple[list[Finding], list[Finding]]:
 
 
 def _key(finding: Finding) -> tuple[str, str]:
-    """What was said: by which rule, and of which of the things that it speaks of."""
+    """Return the rule and the subject of a finding."""
     return finding.rule, str(finding.evidence.get("subject", ""))
 
 
 def _weight(finding: Finding) -> tuple[int, int]:
-    """Errors first, and of equals the cause before its consequences."""
+    """Return the sort key: errors first, and causes before their consequences."""
     beginnings = [one for one in CAUSES if finding.rule.startswith(one)]
     return ORDER.index(finding.severity), CAUSES[max(beginnings, key=len)] if beginnings else TASKS
 
 
 def _silenced(everything: Sequence[Finding]) -> tuple[Silenced, ...]:
-    """What others explain, with the first cause of each. Of two that explain each other the heavier, or the first, stays."""
+    """Return the findings that others explain, each with its first cause.
+
+    Of two findings that explain each other, the more severe one stays, or the first.
+    """
     causes: dict[int, Finding] = {}
     for finding in reversed(everything):
         cause = next(
@@ -259,7 +286,7 @@ def _explains(cause: Finding, finding: Finding) -> bool:
 
 def _verdict(run: str, observed: Observed, findings: Sequence[Finding]) -> tuple[State, str]:
     is_solved = observed.is_solved
-    # What is solved needs no advice; what makes the success doubtful is an error.
+    # A solved run needs no advice, but an error may put its success in doubt.
     least = ORDER.index(Severity.ERROR if is_solved else Severity.WARNING)
     first = next((one for one in findings if ORDER.index(one.severity) <= least), None)
     if first is not None:
@@ -273,7 +300,7 @@ def _verdict(run: str, observed: Observed, findings: Sequence[Finding]) -> tuple
     if len(rewards) < STALL_STEPS:
         return (
             "early",
-            f"Nothing found yet; after {len(rewards)} steps little can be said, most of it from step {STALL_STEPS} on.",
+            f"Nothing found yet after {len(rewards)} steps; most rules need {STALL_STEPS} steps.",
         )
     rise = thirds(rewards)
     ends = f"{rewards[0]:.2f} at first, {observed.now('rollout/reward/mean'):.2f} now"
@@ -283,13 +310,13 @@ def _verdict(run: str, observed: Observed, findings: Sequence[Finding]) -> tuple
 
 
 def _course(observed: Observed) -> dict[str, Json]:
-    told: dict[str, Json] = {"steps": len(observed.trained)}
+    course: dict[str, Json] = {"steps": len(observed.trained)}
     for name, shown in (("rollout/reward/mean", "reward"), ("rollout/score/mean", "score")):
         values = observed.series(name)
         if values:
-            told[shown] = [round(values[0], 4), round(observed.now(name), 4)]
+            course[shown] = [round(values[0], 4), round(observed.now(name), 4)]
     if observed.validations:
         name = "val/score/mean" if "val/score/mean" in observed.validations[-1].metrics else "val/reward/mean"
         ends = (observed.validations[0], observed.validations[-1])
-        told["validation"] = [round(one.metrics.get(name, 0.0), 4) for one in ends]
-    return told
+        course["validation"] = [round(one.metrics.get(name, 0.0), 4) for one in ends]
+    return course

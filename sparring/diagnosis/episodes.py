@@ -1,5 +1,7 @@
-"""What episodes show when one reads them: budgets, tools, loops, answers; MTRL's budget rules, its list for reading trajectories
-and its table for evaluations."""
+"""Symptoms in the episodes: budgets, tools, loops and answers.
+
+They follow MTRL's budget rules, its list for reading trajectories and its table for evaluations.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,15 @@ from sparring.detectors.evidence import Episode, named, shown
 from sparring.diagnosis.course import JUDGE_AFTER, LIKELY, STALL_STEPS, is_flat, thirds
 from sparring.diagnosis.observed import LATE_STEPS, Observed
 from sparring.diagnosis.proposal import SAME, possible, warmer
-from sparring.diagnosis.registry import symptom
 from sparring.findings import Finding, Severity
-from sparring.history import Digest
+from sparring.run_folders.history import Digest
 from sparring.types import Json, Outcome
 
 MOST_CUT, MOST_OUT_OF_TURNS = 0.05, 0.10
 """MTRL's bounds: episodes with a turn cut at the token limit, and episodes that use up their turns without an answer."""
 MOST, RAMBLING = 0.5, 0.5
-"""Share of the episodes that are cut, from which on nothing else can be said of them where none is right; entropy, in nats a
-token, of a policy that does not come to an end for another reason."""
+"""Share of cut episodes from which on, if none is right, nothing else can be found out about them; entropy, in nats a token, of
+a policy that does not come to an end for another reason."""
 FIRST_STEPS = 2
 """Which play the policy as it came, or nearly so."""
 MOST_TOKENS = 8192
@@ -38,7 +39,7 @@ MANY = 0.2
 FLUENT, POOR = 0.9, 0.3
 """Share of episodes that end by themselves, and of those that are right."""
 CERTAIN = -0.1
-"""Mean log-probability of sampled tokens that are not certain: nine in ten of the probability goes to what is said."""
+"""Mean log-probability of sampled tokens that are not certain: nine tenths of the probability are on the sampled token."""
 SHORT_ANSWER = 2
 """Words."""
 NEAR_LIMIT = 0.8
@@ -53,12 +54,12 @@ def _share(episodes: Sequence[Episode], is_one: Callable[[Digest], bool]) -> tup
 
 
 def _exceeds(share: float, episodes: Sequence[Episode], bound: float) -> bool:
-    """Whether a share is above a bound by two standard errors."""
+    """Return whether a share is above a bound by two standard errors."""
     return share - LIKELY * math.sqrt(share * (1 - share) / len(episodes)) > bound
 
 
 def _is_hopeless(observed: Observed, share: float) -> bool:
-    """Whether most episodes are cut and not one is right, although the policy is certain of what it says."""
+    """Return whether most episodes are cut and none is right, although the policy is certain of its tokens."""
     is_sure = observed.now("rollout/logprob/entropy", math.inf) < RAMBLING
     return share >= MOST and is_sure and not any(observed.succeeds(one.digest) for one in observed.late)
 
@@ -69,20 +70,22 @@ def _max_turns(observed: Observed) -> int | None:
 
 
 def _turns_needed(right: Iterable[Episode]) -> int:
-    """What nine of ten of them get along with; 0 of none."""
+    """Return the number of turns that is enough for nine tenths of the episodes; 0 without episodes."""
     turns = sorted(one.digest.num_turns for one in right)
     return turns[math.ceil(0.9 * len(turns)) - 1] if turns else 0
 
 
 def _repeats(digest: Digest) -> int:
-    """How often the most frequent call was made."""
+    """Return how often the most frequent call was made."""
     return max(Counter(digest.calls).values(), default=0)
 
 
-@symptom("tools.failing")
 def failing_tools(observed: Observed) -> Iterable[Finding]:
-    """Many tool calls fail, and they do not become fewer. By kind: unknown tools, arguments that are no JSON or have the wrong
-    type are the policy's and the prompt's; tools that raise are the environment's. An error where half of the calls raise."""
+    """Many tool calls fail, and their share does not fall.
+
+    Unknown tools and arguments that are not JSON or have the wrong type come from the policy and the prompt; tools that raise
+    are a fault of the environment. An error where half of the calls raise.
+    """
     calls, errors = observed.series("rollout/agent/tool_calls"), observed.series("rollout/agent/tool_errors")
     if not calls or not sum(calls[-LATE_STEPS:]):
         return
@@ -99,31 +102,34 @@ def failing_tools(observed: Observed) -> Iterable[Finding]:
     worst = max(kinds, key=lambda kind: kinds[kind], default="tool_raised")
     is_broken = worst == "tool_raised" and share >= BROKEN_TOOLS
     advice = {
-        "unknown_tool": "Name the tools in the prompt as the environment does: the policy calls some that there are not.",
-        "bad_json": "Show the call format in the prompt, or warm-start on demonstrations that have it: arguments are no JSON.",
-        "wrong_type": "Say in the tools' descriptions what each argument is: the policy gives the wrong types.",
-        "fixture_miss": "Record the calls that the policy makes: the replayed answers do not have them.",
+        "unknown_tool": "Use the same tool names in the prompt as in the environment: the policy calls tools that do not exist.",
+        "bad_json": "Show the call format in the prompt, or warm-start on demonstrations that use it: arguments are not JSON.",
+        "wrong_type": "Describe the type of each argument in the tools' descriptions: the policy uses the wrong types.",
+        "fixture_miss": "Record the calls that the policy makes: the recorded answers do not include them.",
     }
     yield Finding(
         rule="tools.failing",
         severity=Severity.ERROR if is_broken else Severity.WARNING,
         symptom=f"{share:.0%} of the last tool calls failed, mostly as {worst}.",
         evidence={
-            "steps": observed.late_steps, "share": round(share, 4), "an_episode": {k: round(v, 4) for k, v in kinds.items()},
+            "steps": observed.late_steps,
+            "share": round(share, 4),
+            "an_episode": {k: round(v, 4) for k, v in kinds.items()},
             "examples": shown(observed.late),
         },
-        change=advice.get(worst,
-        "Mend the tools: they raise. `sparring check` calls them with the arguments that the schemas allow."),
+        change=advice.get(
+            worst,
+            "Fix the tools: they raise errors. `sparring check` calls them with the arguments that the schemas allow.",
+        ),
         confirm="rollout/agent/tool_errors falls.",
         step=observed.history.last_step,
         trajectories=named(observed.late),
         confirm_after=JUDGE_AFTER,
-    )  # fmt: skip
+    )
 
 
-@symptom("episodes.looping")
 def looping(observed: Observed) -> Iterable[Finding]:
-    """Many episodes make the same call with the same arguments three times or more, and are seldom right."""
+    """Many episodes repeat the same call with the same arguments three times or more, and are rarely right."""
     if len(observed.late) < FEWEST:
         return
     share, loops = _share(observed.late, lambda digest: _repeats(digest) >= LOOP)
@@ -137,21 +143,26 @@ def looping(observed: Observed) -> Iterable[Finding]:
         f"{len(loops)} "
         "are wrong.",
         evidence={
-            "steps": observed.late_steps, "share": round(share, 4), "turns": round(observed.now("rollout/turns/mean"), 2),
-            "max_turns": _max_turns(observed), "examples": shown(loops),
+            "steps": observed.late_steps,
+            "share": round(share, 4),
+            "turns": round(observed.now("rollout/turns/mean"), 2),
+            "max_turns": _max_turns(observed),
+            "examples": shown(loops),
         },
-        change="Have the tool say that it was asked before, or end such episodes: with the same answer the policy asks again.",
+        change="Return an error from a tool that gets the same call again, or end such episodes: with the same answer the policy "
+        "repeats the call.",
         confirm="The share of such episodes falls; rollout/turns/mean does too.",
         step=observed.history.last_step,
         trajectories=named(wrong),
         confirm_after=JUDGE_AFTER,
-    )  # fmt: skip
+    )
 
 
-@symptom("budgets.turn_tokens_in_training")
 def cut_turns(observed: Observed) -> Iterable[Finding]:
-    """More than 5 % of the episodes have a turn that was cut at `sampling_max_tokens`, so that it is no call and no answer. An
-    error where most are and none is right, of a policy that is certain of what it says: it is not rambling."""
+    """More than 5 % of the episodes have a turn that was cut at `sampling_max_tokens`, before its call or answer was complete.
+
+    An error where most are cut, none is right, and the policy is certain of its tokens, so that it does not ramble.
+    """
     if len(observed.late) < FEWEST:
         return
     share, cut = _share(observed.late, lambda digest: digest.num_cut > 0)
@@ -165,23 +176,24 @@ def cut_turns(observed: Observed) -> Iterable[Finding]:
         severity=Severity.ERROR if _is_hopeless(observed, share) else Severity.WARNING,
         symptom=f"{share:.0%} of the last episodes have a turn that was cut at sampling_max_tokens = {limit}.",
         evidence={
-            "steps": observed.late_steps, "share": round(share, 4), "sampling_max_tokens": limit,
+            "steps": observed.late_steps,
+            "share": round(share, 4),
+            "sampling_max_tokens": limit,
             "response_mean": round(observed.now("rollout/tokens/response_mean"), 1),
             "success_of_cut": round(fmean(observed.succeeds(one.digest) for one in cut), 4),
             "success_of_others": _success_of(observed, [one for one in observed.late if one.digest.num_cut == 0]),
         },
         change=f"Raise the tokens of a turn, to {enough}."
         if settings
-        else "Ask for shorter turns in the prompt: the limit is as high as it goes.",
+        else "Ask for shorter turns in the prompt: the limit is already at its maximum.",
         confirm="Less than 5 % of the episodes are cut (rollout/truncated_turns falls).",
         step=observed.history.last_step,
         trajectories=named(cut),
         settings=settings,
         confirm_after=JUDGE_AFTER,
-    )  # fmt: skip
+    )
 
 
-@symptom("budgets.turns_in_training")
 def out_of_turns(observed: Observed) -> Iterable[Finding]:
     """More than 10 % of the episodes use up their turns without an answer, and they do not go round in circles; or the first ones
     did, and right episodes still need every turn: the policy has learned to answer before it knows. Proposed are twice as many,
@@ -211,8 +223,12 @@ def out_of_turns(observed: Observed) -> Iterable[Finding]:
         symptom=f"{share:.0%} of the {when} episodes used up their {limit} turns without an answer"
         + ("." if when == "last" else ", and those that are right use all of them now."),
         evidence={
-            "steps": steps, "share": round(share, 4), "max_turns": limit, "turns_of_right_episodes": usual,
-            "success": round(observed.success, 4), "examples": shown(out),
+            "steps": steps,
+            "share": round(share, 4),
+            "max_turns": limit,
+            "turns_of_right_episodes": usual,
+            "success": round(observed.success, 4),
+            "examples": shown(out),
         },
         change=f"Raise max_turns, to {enough}.",
         confirm="Less than 10 % of the episodes end as max_turns.",
@@ -220,12 +236,11 @@ def out_of_turns(observed: Observed) -> Iterable[Finding]:
         trajectories=named(out),
         settings=possible(observed.config, {f"{section}.max_turns": enough}),
         confirm_after=JUDGE_AFTER,
-    )  # fmt: skip
+    )
 
 
-@symptom("budgets.context_in_training")
 def out_of_context(observed: Observed) -> Iterable[Finding]:
-    """More than 5 % of the episodes ended since they had no room left: in the context, or under `rollout_max_tokens`."""
+    """More than 5 % of the episodes ended because no tokens were left: in the context, or under `rollout_max_tokens`."""
     if len(observed.late) < FEWEST:
         return
     share, out = _share(observed.late, lambda digest: digest.outcome is Outcome.MAX_TOKENS)
@@ -242,26 +257,27 @@ def out_of_context(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="budgets.context_in_training",
         severity=Severity.WARNING,
-        symptom=f"{share:.0%} of the last episodes ended for want of room: {key} = {limit}.",
+        symptom=f"{share:.0%} of the last episodes ended because no tokens were left: {key} = {limit}.",
         evidence={
-            "steps": observed.late_steps, "share": round(share, 4), key: limit,
+            "steps": observed.late_steps,
+            "share": round(share, 4),
+            key: limit,
             "sampled_tokens": round(median(one.digest.num_tokens for one in out), 1),
             "prompt_tokens_a_turn": round(observed.now("rollout/tokens/prompt_mean"), 1),
         },
-        change=f"Double {key}, as far as the model goes.",
+        change=f"Double {key}, as far as the model allows.",
         confirm="Less than 5 % of the episodes end as max_tokens.",
         step=observed.history.last_step,
         trajectories=named(out),
         settings=possible(config, {key: 2 * limit}),
         confirm_after=JUDGE_AFTER,
-    )  # fmt: skip
+    )
 
 
-@symptom("evaluation.all_zero")
 def all_zero(observed: Observed) -> Iterable[Finding]:
     """Every episode of the last validation, and every one in training, earned nothing and is wrong: tools, dataset or the
     environment are broken, or the task is out of reach. With many turns it loops; with very short answers prompt format and model
-    do not fit; the finding says which."""
+    do not fit; the finding states which."""
     last = observed.validations[-1].metrics if observed.validations else None
     played = [
         Episode((one.step, digest.task_id), digest) for one in observed.validations[-1:] for digest in one.validation
@@ -278,45 +294,44 @@ def all_zero(observed: Observed) -> Iterable[Finding]:
         sub, change = (
             "looping",
             (
-                "Read the episodes: they use up their turns. Have the tools say what was asked before, and say in the prompt "
-                "how an "
-                "episode ends."
+                "Read the episodes: they use up their turns. Return an error from tools that get the same call again, and "
+                "explain in the prompt how an episode ends."
             ),
         )
     elif answers < SHORT_ANSWER and not any(one.digest.calls for one in played):
         sub, change = (
             "short_answers",
             (
-                "Compare the prompt with what the model knows (`sparring check RECIPE --only prompt`): answers are empty or "
-                "one word, "
-                "and no tool is called."
+                "Check that the prompt has the format that the model was trained with (`sparring check RECIPE --only "
+                "prompt`): answers are empty or one word, and no tool is called."
             ),
         )
     else:
         sub, change = (
             "broken",
             (
-                "Look for what is broken, one after the other: `sparring check RECIPE` plays the expert, the tools and the "
-                "dataset's "
-                "answers without the model."
+                "Find the broken part: `sparring check RECIPE` tests the expert, the tools and the dataset's answers without "
+                "the model."
             ),
         )
     yield Finding(
         rule="evaluation.all_zero",
         severity=Severity.ERROR,
-        symptom=f"not one of the {len(played)} episodes of the last validation earned anything or is right.",
+        symptom=f"none of the {len(played)} episodes of the last validation earned a reward or is right.",
         evidence={
-            "pattern": sub, "turns": round(turns, 2), "max_turns": limit, "words_of_the_answer": answers,
+            "pattern": sub,
+            "turns": round(turns, 2),
+            "max_turns": limit,
+            "words_of_the_answer": answers,
             "examples": shown(played),
         },
         change=change,
         confirm="A validation of the same tasks has successes.",
         step=observed.history.last_step,
         trajectories=named(played),
-    )  # fmt: skip
+    )
 
 
-@symptom("evaluation.uneven_turns")
 def uneven_turns(observed: Observed) -> Iterable[Finding]:
     """Some tasks always use up their turns and are never right, while others end early and are: some tasks or tools are
     broken. Who is stuck asks the same again, calls what others do not, or has had half as many turns more as nine of ten
@@ -336,7 +351,7 @@ def uneven_turns(observed: Observed) -> Iterable[Finding]:
     rest = [one for task, episodes in tasks.items() if task not in stuck for one in episodes]
     if not 0.1 <= len(stuck) / len(tasks) <= 0.9 or not rest or _success_of(observed, rest) < 0.5:
         return
-    # Who gets on with every call may only need more turns.
+    # Episodes that make progress with every call may only need more turns.
     again = fmean(_repeats(one.digest) > 1 for episodes in stuck.values() for one in episodes)
     called = Counter(call.name for episodes in stuck.values() for one in episodes for call in one.digest.calls)
     usual = Counter(call.name for one in rest for call in one.digest.calls)
@@ -351,22 +366,25 @@ def uneven_turns(observed: Observed) -> Iterable[Finding]:
         symptom=f"{len(stuck)} of {len(tasks)} tasks always use up their turns and are never right; the others are right in "
         f"{_success_of(observed, rest):.0%} of their episodes.",
         evidence={
-            "steps": observed.late_steps, "tasks": list(stuck)[:20], "tools_called_there_above_all": suspects,
-            "ask_the_same_again": round(again, 4), "max_turns": limit, "turns_of_right_episodes": needed,
+            "steps": observed.late_steps,
+            "tasks": list(stuck)[:20],
+            "tools_called_there_above_all": suspects,
+            "ask_the_same_again": round(again, 4),
+            "max_turns": limit,
+            "turns_of_right_episodes": needed,
             "examples": shown(examples),
         },
-        change="Read the episodes named here, and mend these tasks or the tools that they need; where they only have a longer "
-        "way to go, raise max_turns.",
+        change="Read the episodes named here, and fix these tasks or the tools that they need. If they only need more steps, "
+        "raise max_turns.",
         confirm="These tasks have right episodes too.",
         step=observed.history.last_step,
         trajectories=named(examples),
         confirm_after=JUDGE_AFTER,
-    )  # fmt: skip
+    )
 
 
-@symptom("evaluation.confidently_wrong")
 def confidently_wrong(observed: Observed) -> Iterable[Finding]:
-    """The policy is nearly certain of what it says, mostly wrong, and does not get better: in most groups all episodes are the
+    """The policy is nearly certain of its answers, mostly wrong, and does not get better: in most groups all episodes are the
     same word for word, so that there is nothing to choose among. That needs other data or another reward, or play that
     explores."""
     certainty = observed.now("rollout/logprob/nz_mean", -1.0)
@@ -381,20 +399,22 @@ def confidently_wrong(observed: Observed) -> Iterable[Finding]:
         return
     config = observed.config
     settings = warmer(observed)
-    advice = "Give it tasks or demonstrations from which it can see better answers."
+    advice = "Train on tasks or demonstrations that show better answers."
     if settings:
-        advice = f"Sample as the policy is: sampling.temperature is {config.sampling.temperature:g}."
+        advice = f"Sample at temperature 1: sampling.temperature is {config.sampling.temperature:g}."
     elif not config.algorithm.entropy_coef:
         settings = possible(config, {"algorithm.entropy_coef": 0.01})
-        advice += " A bonus for entropy keeps what variety is left."
+        advice += " A bonus for entropy keeps the variety that is left."
     yield Finding(
         rule="evaluation.confidently_wrong",
         severity=Severity.WARNING,
         symptom=f"{1 - observed.success:.0%} of the last episodes are wrong, and the policy is nearly certain of every token.",
         evidence={
-            "steps": observed.late_steps, "mean_logprob": round(certainty, 4),
+            "steps": observed.late_steps,
+            "mean_logprob": round(certainty, 4),
             "entropy": round(observed.now("training/entropy"), 4),
-            "success": round(observed.success, 4), "groups_of_equal_episodes": round(observed.equal_groups, 4),
+            "success": round(observed.success, 4),
+            "groups_of_equal_episodes": round(observed.equal_groups, 4),
             "examples": shown(observed.late),
         },
         change=advice,
@@ -403,10 +423,9 @@ def confidently_wrong(observed: Observed) -> Iterable[Finding]:
         trajectories=named(observed.late),
         settings=settings,
         confirm_after=JUDGE_AFTER,
-    )  # fmt: skip
+    )
 
 
-@symptom("evaluation.completion")
 def completion(observed: Observed) -> Iterable[Finding]:
     """Completion and correctness read together, once the reward stands still: episodes end by themselves and are wrong (fluent
     but wrong: the reward must say more), or end in time seldom and are then right (the budget is too small)."""
@@ -416,8 +435,10 @@ def completion(observed: Observed) -> Iterable[Finding]:
     share = len(finished) / len(observed.late)
     right = _success_of(observed, finished) if finished else 0.0
     evidence: dict[str, Json] = {
-        "steps": observed.late_steps, "completion": round(share, 4), "right_of_the_completed": round(right, 4),
-    }  # fmt: skip
+        "steps": observed.late_steps,
+        "completion": round(share, 4),
+        "right_of_the_completed": round(right, 4),
+    }
     if share >= FLUENT and right < POOR:
         wrong = [one for one in finished if not observed.succeeds(one.digest)]
         yield Finding(
@@ -425,7 +446,7 @@ def completion(observed: Observed) -> Iterable[Finding]:
             severity=Severity.NOTE,
             symptom=f"{share:.0%} of the last episodes end by themselves, and {right:.0%} of these are right: fluent, but wrong.",
             evidence={**evidence, "examples": shown(wrong)},
-            change="Have the reward tell wrong answers apart: pay for parts that are right.",
+            change="Give partial credit: a reward for right parts distinguishes between wrong answers.",
             confirm="The share of right episodes rises at the same completion.",
             step=observed.history.last_step,
             trajectories=named(wrong),
@@ -438,7 +459,7 @@ def completion(observed: Observed) -> Iterable[Finding]:
             severity=Severity.NOTE,
             symptom=f"{right:.0%} of the episodes that end by themselves are right, but only {share:.0%} do.",
             evidence={**evidence, "outcomes": Counter(one.digest.outcome.value for one in others)},
-            change="Tune the budget that the others run into: turns, tokens of a turn, or context.",
+            change="Raise the limit that the other episodes reach: turns, tokens of a turn, or context.",
             confirm="More episodes end by themselves at the same share of right ones.",
             step=observed.history.last_step,
             trajectories=named(others),
@@ -446,7 +467,6 @@ def completion(observed: Observed) -> Iterable[Finding]:
         )
 
 
-@symptom("difficulty.calibration")
 def calibration(observed: Observed) -> Iterable[Finding]:
     """How hard the tasks are for groups of this size: the share of tasks that no episode of a group solves (pass@G is 0), and of
     those that all solve (pass^G is 1). Neither teaches anything."""
@@ -468,14 +488,16 @@ def calibration(observed: Observed) -> Iterable[Finding]:
         if is_hard
         else f"{solved:.0%} of the last groups of {size} are right throughout.",
         evidence={
-            "steps": observed.late_steps, f"pass_at_{size}": round(1 - hopeless, 4), f"pass_power_{size}": round(solved, 4),
+            "steps": observed.late_steps,
+            f"pass_at_{size}": round(1 - hopeless, 4),
+            f"pass_power_{size}": round(solved, 4),
             "success": round(observed.success, 4),
         },
-        change="Play easier tasks first, or pay for parts of an answer." if is_hard else "Play harder tasks.",
+        change="Train on easier tasks first, or give partial credit." if is_hard else "Train on harder tasks.",
         confirm="Between a tenth and nine tenths of the episodes of most tasks are right.",
         step=observed.history.last_step,
         confirm_after=JUDGE_AFTER,
-    )  # fmt: skip
+    )
 
 
 def _success_of(observed: Observed, episodes: Sequence[Episode]) -> float:

@@ -1,4 +1,4 @@
-"""Symptoms of the format: what the policy says cannot be read from the first step on."""
+"""Symptoms of the format: the policy's calls and answers cannot be parsed from the first step on."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ from statistics import fmean
 from sparring.detectors.evidence import Episode, named, shown
 from sparring.diagnosis.histories import CHANGES
 from sparring.diagnosis.observed import Observed
-from sparring.diagnosis.registry import symptom
 from sparring.diagnosis.sampling import HOT
 from sparring.findings import Finding, Severity
 
 FIRST_STEPS = 2
 """Which play the policy as it came, or nearly so."""
 UNREADABLE, HARDLY_RIGHT, POOR = 0.3, 0.1, 0.3
-"""Share of the turns that are calls nobody can read or are cut at their limit, and of the episodes that are right: at first, and
+"""Share of the turns that are unreadable calls or are cut at their limit, and of the episodes that are right: at first, and
 now."""
 UNSURE = 0.3
-"""Entropy, in nats a token, of a policy that does not know what comes next."""
+"""Entropy, in nats a token, of a policy that is uncertain of its tokens."""
 
 
-@symptom("format.template")
 def template(observed: Observed) -> Iterable[Finding]:
     """The chat template contradicts itself (an error, however well the run learns); or, from the first step on, three tenths of
     the turns are calls that cannot be read though they were not cut, or have no end while the policy is unsure of each token, and
@@ -37,9 +35,9 @@ def template(observed: Observed) -> Iterable[Finding]:
                 "problem": observed.template_problem,
                 "model": observed.config.model.name,
             },
-            change="Give the model the chat template that it was trained with, and train anew: what was learned with another is "
+            change="Use the chat template that the model was trained with, and train again: what was learned with another is "
             "lost once the right one is used.",
-            confirm="The training begins without a warning about the chat template.",
+            confirm="The training starts without a warning about the chat template.",
             step=observed.history.last_step,
             confirm_after=1,
         )
@@ -72,8 +70,11 @@ def template(observed: Observed) -> Iterable[Finding]:
         f"{right:.0%} of the episodes were right.",
         evidence={
             "turns_not_continued": round(refused, 4),
-            "malformed_turns": round(malformed, 4), "cut_turns": round(cut, 4), "right": round(right, 4),
-            "entropy": round(entropy, 4), "examples": shown(played),
+            "malformed_turns": round(malformed, 4),
+            "cut_turns": round(cut, 4),
+            "right": round(right, 4),
+            "entropy": round(entropy, 4),
+            "examples": shown(played),
         },
         change=CHANGES["splice_refused"]
         if is_rewritten
@@ -84,4 +85,4 @@ def template(observed: Observed) -> Iterable[Finding]:
         step=observed.history.last_step,
         trajectories=named(played),
         confirm_after=1,
-    )  # fmt: skip
+    )

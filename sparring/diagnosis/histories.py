@@ -1,18 +1,17 @@
-"""Symptoms of the agents' clients: what they make of the histories that they send back."""
+"""Symptoms of the agents' clients: conversation histories that come back changed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from sparring.diagnosis.observed import LATE_STEPS, Observed
-from sparring.diagnosis.registry import symptom
 from sparring.findings import Finding, Severity
 
 COSTLY = 0.1
-"""Share of the episodes' tokens that may be computed twice."""
+"""Largest share of the episodes' tokens that may be computed twice."""
 CHANGES = {
     "edited_history": "Send each message back as it was: the answers as they came, with their text and calls.",
-    "dropped_text": "Send an answer's text back beside its tool calls.",
+    "dropped_text": "Send an answer's text back together with its tool calls.",
     "system_changed": "Keep the system message the same for the whole conversation: put what changes into the newest message.",
     "tools_changed": "Offer the same tools, in the same order and words, in every request of a conversation; where they change "
     "on purpose (`available_tools`), let them change seldom.",
@@ -21,10 +20,8 @@ CHANGES = {
 }
 
 
-@symptom("histories.changed")
 def changed(observed: Observed) -> Iterable[Finding]:
-    """Histories come back other than they were played, and a tenth of the episodes' tokens is rendered, and computed in
-    training, a second time for that."""
+    """Histories come back changed, so that a tenth of the episodes' tokens is computed a second time in training."""
     again, tokens = observed.now("rollout/tokens/played_again"), observed.now("rollout/tokens/of_episodes")
     if not tokens or again / tokens < COSTLY:
         return
@@ -41,14 +38,17 @@ def changed(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="histories.changed",
         severity=Severity.WARNING,
-        symptom=f"{client or 'the agent'} sends histories back other than they were played ({worst}: {reasons[worst]:.0%} of the "
+        symptom=f"{client or 'the agent'} sends changed histories back ({worst}: {reasons[worst]:.0%} of the "
         f"turns), so that {again / tokens:.0%} of the episodes' tokens are rendered and trained on as context a second time.",
         evidence={
-            "steps": observed.late_steps, "played_again": round(again), "of_episodes": round(tokens),
-            "breaks": {reason: round(share, 4) for reason, share in reasons.items() if share}, "clients": clients,
+            "steps": observed.late_steps,
+            "played_again": round(again),
+            "of_episodes": round(tokens),
+            "breaks": {reason: round(share, 4) for reason, share in reasons.items() if share},
+            "clients": clients,
         },
         change=CHANGES[worst],
         confirm=f"rollout/breaks/{worst} falls to 0, and rollout/tokens/played_again with it.",
         step=observed.history.last_step,
         confirm_after=1,
-    )  # fmt: skip
+    )

@@ -9,9 +9,8 @@ from sparring.detectors.evidence import Estimate
 from sparring.diagnosis.course import JUDGE_AFTER, SURE, difference
 from sparring.diagnosis.observed import LATE_STEPS, Lineage, Observed
 from sparring.diagnosis.proposal import overrides
-from sparring.diagnosis.registry import symptom
 from sparring.findings import Finding, Severity
-from sparring.history import History
+from sparring.run_folders.history import History
 from sparring.types import Json
 
 NO_CHANGE = ("schedule.", "run.", "tracking.")
@@ -21,8 +20,7 @@ MOVES = ("stall.", "signal.", "system.filtered")
 SIGNAL = "analysis/batch_valid_ratio"
 
 
-@symptom("change.judged")
-def judged(observed: Observed) -> Iterable[Finding]:
+def evaluate_change(observed: Observed) -> Iterable[Finding]:
     """Of a branched run: what was changed since its parent, whether the symptom that it was changed for is gone, and whether the
     reward (the score, where there is one) is better than the parent's at the same steps. Too early before the steps that the
     parent's finding names; a warning when it did not help, or when several things were changed at once."""
@@ -38,41 +36,42 @@ def judged(observed: Observed) -> Iterable[Finding]:
     )
     needed = (advised.confirm_after if advised is not None else None) or JUDGE_AFTER
     num_steps = len(observed.trained)
-    is_gone = advised is None or all(one.rule != advised.rule for one in observed.said)
+    is_gone = advised is None or all(one.rule != advised.rule for one in observed.findings)
     gain = _gain(
         observed, lineage, reward_changed=any(key.startswith("reward.") for key in changes) or bool(lineage.files)
     )
     evidence: dict[str, Json] = {
-        "parent": lineage.parent, "from_step": lineage.step, "steps": num_steps,
-        "changes": {key: list(values) for key, values in changes.items()}, "files": list(lineage.files),
-        "made_for": None if advised is None else advised.rule, "symptom_is_gone": is_gone if advised is not None else None,
-    }  # fmt: skip
+        "parent": lineage.parent,
+        "from_step": lineage.step,
+        "steps": num_steps,
+        "changes": {key: list(values) for key, values in changes.items()},
+        "files": list(lineage.files),
+        "made_for": None if advised is None else advised.rule,
+        "symptom_is_gone": is_gone if advised is not None else None,
+    }
     if gain is not None:
         evidence |= {"gain": round(gain.value, 4), "gain_error": round(gain.error, 4)}
     what = ", ".join([*overrides({key: new for key, (_, new) in changes.items()}), *lineage.files])
-    severity, says, change = Severity.NOTE, "", "Keep it."
+    severity, symptom, change = Severity.NOTE, "", "Keep it."
     if not is_one:
         severity, evidence["verdict"] = Severity.WARNING, "several"
-        says = f"{len(changes) + bool(lineage.files)} things were changed at once ({what}): which of them did what cannot be "
-        "told."
+        symptom = (
+            f"{len(changes) + bool(lineage.files)} things were changed at once ({what}), so their effects cannot be "
+            "separated."
+        )
         change = f"Branch from {lineage.parent} again at step {lineage.step} with one of them."
     elif num_steps < needed:
         evidence["verdict"] = "too early"
-        says = f"{what} was changed {num_steps} steps ago; it can be judged after {needed}."
-        change = "Let it train."
+        symptom = f"{what} was changed {num_steps} steps ago; its effect is visible after {needed}."
+        change = "Continue the training."
     elif not is_gone or (gain is not None and (-gain).exceeds(SURE)):
         severity, evidence["verdict"] = Severity.WARNING, "failed"
-        says = f"{what} did not help: " + (
+        symptom = f"{what} did not help: " + (
             f"{advised.rule} is still there."
             if advised is not None and not is_gone
             else "it got worse than its parent."
         )
-        other = next(
-            (one for one in lineage.findings if one.severity is not Severity.NOTE and one is not advised), None
-        )
-        change = f"Go back to {lineage.parent} at step {lineage.step} and change another thing." + (
-            f" Next was {other.rule}: {other.change}" if other is not None else ""
-        )
+        change = _other_change(lineage, advised)
     elif (
         advised is not None
         and advised.rule.startswith(MOVES)
@@ -80,19 +79,34 @@ def judged(observed: Observed) -> Iterable[Finding]:
         and not any(one is not None and one.exceeds(SURE) for one in (gain, _change(observed, lineage, SIGNAL)))
     ):
         evidence["verdict"] = "unclear"
-        says = f"{what}: {advised.rule} is not found any more, but neither the score nor the groups with a signal became more."
-        change = "Let it train on; where that changes nothing, go back and change another thing."
+        symptom = (
+            f"{what}: {advised.rule} is no longer found, but neither the score nor the groups with signal have risen."
+        )
+        change = "Continue the training. If nothing changes, go back and change another thing."
     else:
         evidence["verdict"] = "worked"
-        says = f"{what} worked: " + (
+        symptom = f"{what} worked: " + (
             f"{advised.rule} is gone" if advised is not None else "it is not worse than its parent"
         )
-        says += f", and it gained {gain.value:.2f}." if gain is not None and gain.exceeds(SURE) else "."
+        symptom += f", and it gained {gain.value:.2f}." if gain is not None and gain.exceeds(SURE) else "."
     yield Finding(
-        rule="change.judged", severity=severity, symptom=says, evidence=evidence, change=change,
+        rule="change.judged",
+        severity=severity,
+        symptom=symptom,
+        evidence=evidence,
+        change=change,
         confirm=f"After {needed} steps the symptom is gone and the reward is not lower than the parent's at the same steps.",
-        step=observed.history.last_step if observed.history.steps else lineage.step, confirm_after=needed,
-    )  # fmt: skip
+        step=observed.history.last_step if observed.history.steps else lineage.step,
+        confirm_after=needed,
+    )
+
+
+def _other_change(lineage: Lineage, advised: Finding | None) -> str:
+    """Return what to do after a change that failed: go back, and what the parent's next finding proposes."""
+    other = next((one for one in lineage.findings if one.severity is not Severity.NOTE and one is not advised), None)
+    return f"Go back to {lineage.parent} at step {lineage.step} and change another thing." + (
+        f" Next was {other.rule}: {other.change}" if other is not None else ""
+    )
 
 
 def _advised(lineage: Lineage, changes: Mapping[str, Any]) -> Finding | None:

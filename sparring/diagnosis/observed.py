@@ -1,68 +1,76 @@
-"""What a run shows of itself: all that a rule of the diagnosis may look at."""
+"""What a run shows of itself: all that a rule of the diagnosis may look at, and the shape of such a rule."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import fmean
-from typing import final
+from typing import TypeAlias, final
 
 from sparring.config import Config
 from sparring.detectors.evidence import Episode, latest
-from sparring.findings import Finding
-from sparring.history import Digest, History, StepRecord
+from sparring.findings import Finding, Rule
 from sparring.ledger.attempts import Attempts
+from sparring.run_folders.history import Digest, History, StepRecord
 from sparring.types import Json
 
 LATE_STEPS = 5
-"""Over which the present is taken: one step alone is noisy."""
+"""Number of steps that count as the present: a single step is noisy."""
+SOLVED = 0.9
+"""Success rate from which a run counts as solved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How a run stands while nobody has ended it."""
+    """The state of a run that has not ended."""
 
     status: str
     seconds_since_last: float
-    """Since it last wrote down a number or its status."""
+    """Since it last wrote a metric or its status."""
     reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lineage:
-    """Where a run branched off, and what its parent was told."""
+    """The run that this one was branched from, and the findings about it."""
 
     parent: str
     step: int
-    """The parent's checkpoint that it began from."""
+    """The checkpoint of the parent that it started from."""
     changes: Mapping[str, tuple[Json, Json]]
     """Settings that differ, by key path: the parent's value and the run's own."""
     files: Sequence[str] = ()
     """Files of the recipe that differ."""
     history: History
-    """The parent's, all of it."""
+    """The complete history of the parent."""
     findings: Sequence[Finding] = ()
-    """What the diagnosis says of the parent."""
+    """The findings of the diagnosis about the parent."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """One run, up to now. Pure data: rules read nothing else."""
+    """What one run shows up to now. Rules read nothing else."""
 
     config: Config
     history: History
-    said: Sequence[Finding] = ()
-    """What detectors said while it trained and say now, and then what rules of the diagnosis have said before this one."""
+    detected: Sequence[Finding] = ()
+    """What detectors reported while the run trained and report now."""
+    diagnosed: Sequence[Finding] = ()
+    """What the rules of the diagnosis before this one found."""
     attempts: Attempts = field(default_factory=Attempts)
     progress: Progress | None = None
-    """None of a run that has ended."""
+    """None for a run that has ended."""
     lineage: Lineage | None = None
     template_problem: str | None = None
-    """How the chat template contradicts itself, as the manifest has it."""
+    """How the chat template contradicts itself, from the manifest."""
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [*self.detected, *self.diagnosed]
 
     @cached_property
     def trained(self) -> Sequence[StepRecord]:
@@ -76,16 +84,16 @@ class Observed:
 
     @property
     def late_steps(self) -> list[int]:
-        """First and last of them."""
+        """The first and the last of the late steps."""
         steps = [one.step for one in self.trained][-LATE_STEPS:]
         return [steps[0], steps[-1]] if steps else []
 
     def series(self, name: str) -> list[float]:
-        """A metric of the steps that trained, where it was measured."""
+        """Return a metric of the steps that trained, where it was measured."""
         return [one.metrics[name] for one in self.trained if one.metrics.get(name) is not None]
 
     def now(self, name: str, default: float = 0.0) -> float:
-        """Mean of a metric over the last steps that have it."""
+        """Return the mean of a metric over the last steps that have it."""
         values = self.series(name)[-LATE_STEPS:]
         return fmean(values) if values else default
 
@@ -95,9 +103,9 @@ class Observed:
         return [one for one in self.history.steps if "val/reward/mean" in one.metrics]
 
     def succeeds(self, digest: Digest) -> bool:
-        """Whether an episode is right: by its score, or by its reward where there is no scorer."""
-        judged = digest.reward if digest.score is None else digest.score
-        return judged >= self.history.success_threshold
+        """Return whether an episode is right: by its score, or by its reward where there is no scorer."""
+        value = digest.reward if digest.score is None else digest.score
+        return value >= self.history.success_threshold
 
     @cached_property
     def success(self) -> float:
@@ -106,23 +114,26 @@ class Observed:
 
     @cached_property
     def equal_groups(self) -> float:
-        """Share of the late groups whose episodes said and did the same, word for word."""
+        """Share of the late groups whose episodes have exactly the same messages and calls."""
         groups: dict[object, set[object]] = defaultdict(set)
         for one in self.late:
-            groups[one.group].add((one.digest.said, one.digest.calls))
+            groups[one.group].add((one.digest.texts, one.digest.calls))
         return fmean(len(members) == 1 for members in groups.values()) if groups else 0.0
 
     @property
     def silent_groups_agree(self) -> bool:
-        """Whether most groups without an advantage are such whose episodes earned the same, as they are with most methods."""
+        """Whether most groups without an advantage have equal rewards, as with most methods."""
         kinds = ("all_right", "all_wrong", "all_between")
         equal = sum(self.now(f"analysis/equal_groups/{kind}") for kind in kinds)
         return equal >= 0.5 * self.now("analysis/zero_adv_groups")
 
     @property
     def is_solved(self) -> bool:
-        """Whether hardly anything is left to learn: then what stands still need not move. What validation of the last steps
-        contradicts is not solved: it is right of these tasks, or at this temperature, alone."""
+        """Whether hardly anything is left to learn, so that a flat curve is no problem.
+
+        A run is not solved if validation of the last steps contradicts it: then it is right only on the training tasks, or at
+        the training temperature.
+        """
         if self.success < SOLVED or not self.trained:
             return False
         latest_ones = [one.metrics for one in self.validations if one.step > self.trained[-1].step - LATE_STEPS]
@@ -134,4 +145,5 @@ class Observed:
         return right + 2 * error >= SOLVED
 
 
-SOLVED = 0.9
+Symptom: TypeAlias = Rule[Observed, Iterable[Finding]]
+"""A rule of the diagnosis."""

@@ -19,7 +19,6 @@ from sparring.diagnosis.course import (
 )
 from sparring.diagnosis.observed import LATE_STEPS, Observed
 from sparring.diagnosis.proposal import possible, rounded
-from sparring.diagnosis.registry import symptom
 from sparring.findings import Finding, Severity
 from sparring.types import Json
 
@@ -39,7 +38,6 @@ DROWNED = 1e-3
 """Times the norm of the gradient, from which on `adam_eps` outweighs the gradient of the single weight."""
 
 
-@symptom("optimizer.updates_too_large")
 def updates_too_large(observed: Observed) -> Iterable[Finding]:
     """An update changed the weights by a twentieth of their norm or more, and the policy is worse since, or another one by its
     entropy, or three tenths were changed and nothing was gained: what follows, turns without an end and calls that cannot be read
@@ -83,8 +81,10 @@ def updates_too_large(observed: Observed) -> Iterable[Finding]:
         symptom=f"the update of step {first} changed the weights by {dict(sizes)[first]:.0%} of their norm, and since then the "
         f"reward is {left.value:.2f}, not {fall.value:.2f}.",
         evidence={
-            "update_size": {str(step): round(one, 4) for step, one in sizes[:8]}, "usual_update_size": USUAL,
-            "reward_before": round(fall.value, 4), "reward_since": round(left.value, 4),
+            "update_size": {str(step): round(one, 4) for step, one in sizes[:8]},
+            "usual_update_size": USUAL,
+            "reward_before": round(fall.value, 4),
+            "reward_since": round(left.value, 4),
             "entropy": {str(step): round(one, 4) for step, one in list(entropies.items())[:8]},
             "grad_norm": [round(one, 4) for one in observed.series("training/grad_norm")[:8]],
             "ratio_max": [round(one, 4) for one in observed.series("training/ratio_max")[:8]],
@@ -98,10 +98,9 @@ def updates_too_large(observed: Observed) -> Iterable[Finding]:
         settings=possible(observed.config, {"optimizer.learning_rate": lower}),
         before_step=first,
         confirm_after=JUDGE_AFTER,
-    )  # fmt: skip
+    )
 
 
-@symptom("stall.nothing_moves")
 def nothing_moves(observed: Observed) -> Iterable[Finding]:
     """Groups have signal and updates are made, yet they leave the policy as it is: by what they change of the log-probabilities
     of one text (an error), or, where that was not measured, by a reward, entropy and log-probabilities that stand still and
@@ -120,14 +119,17 @@ def nothing_moves(observed: Observed) -> Iterable[Finding]:
     rate = observed.config.optimizer.learning_rate
     change, settings = _for_small_updates(observed)
     evidence: dict[str, Json] = {
-        "updates": len(updates), "learning_rate": rate, "grad_norm": round(observed.now("training/grad_norm"), 5),
+        "updates": len(updates),
+        "learning_rate": rate,
+        "grad_norm": round(observed.now("training/grad_norm"), 5),
         "farthest_any_weight_went": _farthest(observed),
         "groups_with_signal": round(observed.now("analysis/batch_valid_ratio"), 4),
-    }  # fmt: skip
+    }
     if moves:
         evidence |= {
-            "probe_change": float(f"{median(moves):.2g}"), "update_size": float(f"{median(_sizes(observed)):.2g}"),
-        }  # fmt: skip
+            "probe_change": float(f"{median(moves):.2g}"),
+            "update_size": float(f"{median(_sizes(observed)):.2g}"),
+        }
     yield Finding(
         rule="stall.nothing_moves",
         severity=Severity.ERROR if is_still else Severity.WARNING,

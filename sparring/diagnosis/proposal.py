@@ -1,4 +1,4 @@
-"""A change as settings: whether a recipe takes it, and how it is written on the command line."""
+"""Proposed changes as settings: whether a recipe accepts them, and how they are written on the command line."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from sparring.errors import ConfigError
 from sparring.types import Json
 
 SAME = 0.5
-"""Share of the groups whose episodes are all the same, from which on there is nothing to choose among."""
+"""Share of the groups with equal episodes from which there is nothing left to compare."""
 
 
 def overrides(settings: Mapping[str, Json]) -> list[str]:
-    """As commands take them: `rollout.max_steps_off_policy=0`."""
+    """Return the settings as arguments of commands: `rollout.max_steps_off_policy=0`."""
     return [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in settings.items()]
 
 
 def possible(config: Config, settings: Mapping[str, Json]) -> Mapping[str, Json]:
-    """The settings, or none of them where the recipe with them would be refused: a proposal must work as it is."""
+    """Return the settings, or none where the recipe with them would be refused: a proposal must work without changes."""
     try:
         validate(tables(config), overrides(settings))
     except ConfigError:
@@ -30,18 +30,18 @@ def possible(config: Config, settings: Mapping[str, Json]) -> Mapping[str, Json]
 
 
 def rounded(value: float) -> float:
-    """As a person would write it: ten times 5e-7 is 5e-6, and not 4.9999999999999996e-6."""
+    """Return the number rounded as a person would write it: 5e-6, not 4.9999999999999996e-6."""
     return float(f"{value:.6g}")
 
 
 def warmer(observed: Observed) -> Mapping[str, Json]:
-    """Sampling as the policy is, where it is colder and most groups hold one episode several times over; else nothing."""
+    """Return temperature 1 where sampling is colder and most groups have equal episodes; else nothing."""
     if observed.config.sampling.temperature >= 1 or observed.equal_groups < SAME:
         return {}
     return possible(observed.config, {"sampling.temperature": 1.0})
 
 
 def value_of(config: Config, key: str) -> Json:
-    """The value in effect of a key path. Raises AttributeError for a key that there is not."""
+    """Return the value in effect of a key path. Raises AttributeError for a key that does not exist."""
     section, _, name = key.partition(".")
     return getattr(getattr(config, section), name)

@@ -1,4 +1,4 @@
-"""What rules look at, read from a run's folder: of one that has ended, or of one under way."""
+"""Read what the rules look at from the folder of a run, also while it trains."""
 
 from __future__ import annotations
 
@@ -7,66 +7,73 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from sparring.diagnosis.diagnose import Diagnosis, diagnosed
+from sparring.diagnosis.diagnose import Diagnosis, diagnose
 from sparring.diagnosis.observed import Lineage, Observed, Progress
 from sparring.errors import DataError
 from sparring.evaluation.of_run import claim_of_run
 from sparring.findings import Finding
-from sparring.history import History, read_history
 from sparring.ledger.attempts import count_attempts
-from sparring.tracking import RunFolder
-from sparring.tracking.stored import rows
+from sparring.run_folders import RunFolder
+from sparring.run_folders.history import History, read_history
+from sparring.run_folders.stored import read_rows
 
-UNDER_WAY = ("running", "paused", "interrupted")
+UNFINISHED = ("running", "paused", "interrupted")
 
 
-def diagnose(run: Path, *, clock: Callable[[], float] = time.time) -> Diagnosis:
-    """The diagnosis of a stored run, or of one under way, from its files alone. Raises DataError for a folder that is no run,
-    for a run that trains nothing, and for damaged files."""
-    return replace(diagnosed(str(run), observe(run, clock=clock)), claim=claim_of_run(RunFolder(run)))
+def diagnose_run(run: Path, *, clock: Callable[[], float] = time.time) -> Diagnosis:
+    """Return the diagnosis of a run from its files, also while it trains.
+
+    Raises DataError for a folder that is not a run, for a run that trains nothing, and for damaged files.
+    """
+    return replace(diagnose(str(run), observe(run, clock=clock)), claim=claim_of_run(RunFolder(run)))
 
 
 def observe(run: Path, *, clock: Callable[[], float] = time.time, with_parent: bool = True) -> Observed:
-    """As `diagnose`. `with_parent` reads what it was branched from, too, where that still exists."""
+    """Read a run. `with_parent` also reads the run that it was branched from, where that exists.
+
+    Raises DataError as `diagnose_run` does.
+    """
     folder = RunFolder(run)
     config = folder.config()
     if not config.is_trainable:
         raise DataError(
-            f"{run} is a baseline that {config.engine.type!r} plays, so there is no training to diagnose; name a run."
+            f"{run} is a baseline of engine.type = {config.engine.type!r}, so there is no training to diagnose; name another run."
         )
     observed = Observed(
         config=config,
         history=read_history(run, success_threshold=config.evaluation.success_threshold),
-        said=tuple(_said(run / "findings.jsonl")),
+        detected=tuple(_findings(run / "findings.jsonl")),
         attempts=count_attempts(run / "ledger.sqlite"),
         progress=_progress(folder, clock),
         template_problem=folder.manifest().get("template_problem"),
     )
-    # Nothing is tried again here, so that detectors go by what trials have confirmed.
-    observed.history.said += observed.said
+    # No trials run here: detectors use what the trials of the training confirmed.
+    observed.history.findings += observed.detected
     return replace(observed, lineage=_lineage(folder, clock)) if with_parent else observed
 
 
-def _said(path: Path) -> Iterator[Finding]:
-    """What was said of steps of training; what was said of the recipe before is not about this run."""
-    for where, row in rows(path, is_growing=True) if path.is_file() else ():
+def _findings(path: Path) -> Iterator[Finding]:
+    """Yield the findings about steps of training, not those of the check before it."""
+    for where, row in read_rows(path, is_growing=True) if path.is_file() else ():
         try:
             finding = Finding.from_json(row)
         except (LookupError, TypeError, ValueError) as error:
-            raise DataError(f"{where}: {error!r}; this is no finding as `sparring` writes them.") from error
+            raise DataError(f"{where}: {error!r}; this is not a finding that `sparring` wrote.") from error
         if finding.step is not None:
             yield finding
 
 
 def _progress(folder: RunFolder, clock: Callable[[], float]) -> Progress | None:
     status = folder.status()
-    if status.get("status") not in UNDER_WAY:
+    if status.get("status") not in UNFINISHED:
         return None
     metrics = folder.path / "metrics.jsonl"
     last = max(float(status.get("time", 0.0)), metrics.stat().st_mtime if metrics.exists() else 0.0)
     return Progress(
-        status=status["status"], seconds_since_last=max(0.0, clock() - last), reason=status.get("reason"),
-    )  # fmt: skip
+        status=status["status"],
+        seconds_since_last=max(0.0, clock() - last),
+        reason=status.get("reason"),
+    )
 
 
 def _lineage(folder: RunFolder, clock: Callable[[], float]) -> Lineage | None:
@@ -79,8 +86,10 @@ def _lineage(folder: RunFolder, clock: Callable[[], float]) -> Lineage | None:
     is_there = RunFolder.is_run(parent)
     observed = observe(parent, clock=clock, with_parent=False) if is_there else None
     return Lineage(
-        parent=str(parent), step=origin["step"],
-        changes={key: (old, new) for key, (old, new) in origin["changes"].items()}, files=tuple(origin["files"]),
+        parent=str(parent),
+        step=origin["step"],
+        changes={key: (old, new) for key, (old, new) in origin["changes"].items()},
+        files=tuple(origin["files"]),
         history=History() if observed is None else observed.history,
-        findings=() if observed is None else diagnosed(str(parent), observed).findings,
-    )  # fmt: skip
+        findings=() if observed is None else diagnose(str(parent), observed).findings,
+    )

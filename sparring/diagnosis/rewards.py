@@ -1,4 +1,4 @@
-"""Symptoms of what is paid: a reward that is the same for all, and reference answers that seem to be wrong."""
+"""Symptoms of the reward: one that is constant or contradicts the scorer, and reference answers that seem to be wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from statistics import fmean, median, stdev
 from sparring.detectors.evidence import FEWEST_EPISODES, Episode, latest, named, shown, steps_of
 from sparring.diagnosis.course import JUDGE_AFTER, LIKELY
 from sparring.diagnosis.observed import Observed
-from sparring.diagnosis.registry import symptom
 from sparring.findings import Finding, Severity
 from sparring.types import Outcome
 
@@ -29,10 +28,12 @@ ALIKE = 0.8
 round of turns, to be played as these are."""
 
 
-@symptom("reward.constant")
 def constant(observed: Observed) -> Iterable[Finding]:
-    """Every episode since the first step has earned the same, whatever it did: right and wrong ones by the scorer (an error), or,
-    where nothing is scored, ones that answer differently. Of rewards of 0 that nothing contradicts, other rules speak."""
+    """Every episode since the first step has earned the same.
+
+    An error where the scorer finds right and wrong episodes among them. Without a scorer, the episodes must have different
+    answers. Other rules report rewards of 0 that nothing contradicts.
+    """
     lowest, highest = observed.series("rollout/reward/min"), observed.series("rollout/reward/max")
     played = [Episode((one.step, digest.task_id), digest) for one in observed.trained for digest in one.train]
     if len(lowest) < FEWEST_STEPS or len(played) < FEWEST_EPISODES or min(lowest) != max(highest):
@@ -47,35 +48,44 @@ def constant(observed: Observed) -> Iterable[Finding]:
         rule="reward.constant",
         severity=Severity.ERROR if differs else Severity.WARNING,
         symptom=f"the reward is constant: each of {len(played)} episodes earned {value:g}, "
-        + (f"and {len(right) / len(played):.0%} of them are right by the scorer." if differs else "whatever it answered."),
+        + (
+            f"and {len(right) / len(played):.0%} of them are right according to the scorer."
+            if differs
+            else "whatever its answer was."
+        ),
         evidence={
-            "steps": [observed.trained[0].step, observed.trained[-1].step], "episodes": len(played), "reward": value,
+            "steps": [observed.trained[0].step, observed.trained[-1].step],
+            "episodes": len(played),
+            "reward": value,
             "right_by_the_scorer": round(len(right) / len(played), 4) if is_scored else None,
-            "different_answers": len({one.digest.answer for one in played}), "examples": shown(right or played),
+            "different_answers": len({one.digest.answer for one in played}),
+            "examples": shown(right or played),
         },
-        change=f"Have {observed.config.reward.reward or 'the agent'} return what an episode is worth: it returns {value:g} "
-        + ("for right and wrong ones" if differs else "for all")
-        + (", or it looks for a form of answer that no episode has." if value == 0 else "."),
+        change=f"Fix {observed.config.reward.reward or 'the agent'}: it returns {value:g} "
+        + ("for right and wrong episodes" if differs else "for every episode")
+        + (", or it expects a form of answer that no episode has." if value == 0 else "."),
         confirm="rollout/reward/std is above 0.",
         step=observed.history.last_step,
         trajectories=named(right or played),
         confirm_after=FEWEST_STEPS,
-    )  # fmt: skip
+    )
 
 
 def _agree(played: Sequence[Episode]) -> bool:
-    """Whether the episodes of a group say the same."""
+    """Return whether the episodes of each group have the same messages."""
     groups: dict[object, set[tuple[str, ...]]] = defaultdict(set)
     for one in played:
-        groups[one.group].add(one.digest.said)
-    return all(len(said) == 1 for said in groups.values())
+        groups[one.group].add(one.digest.texts)
+    return all(len(texts) == 1 for texts in groups.values())
 
 
-@symptom("reward.disagrees")
 def disagrees(observed: Observed) -> Iterable[Finding]:
-    """A fifth of the episodes that the scorer calls right earn no more than wrong ones do, and others are paid: by task, the
-    reference answers of the reward are wrong; within tasks, the reward is drawn or reads some of the answers only. Of the last
-    episodes, or, where these do not show it, of all: what a run pays for does not change while it trains."""
+    """A fifth of the episodes that the scorer accepts earn no more than wrong ones, while others are paid.
+
+    If these are always the same tasks, the reference answers of the reward are wrong; otherwise the reward is random or reads
+    only some of the answers. The rule uses the last episodes, or all of them where the last ones do not show it: a reward does
+    not change during training.
+    """
     for played in (observed.late, latest(observed.history, len(observed.trained))):
         right, wrong = _by_score(played, observed.history.success_threshold)
         if len(right) < FEWEST_EPISODES or not wrong:
@@ -92,38 +102,48 @@ def disagrees(observed: Observed) -> Iterable[Finding]:
     mixed = {one.digest.task_id for one in unpaid} & {one.digest.task_id for one in paid}
     tasks = sorted({one.digest.task_id for one in unpaid})
     by_task = len(mixed) < len(tasks) / 4
-    judge = observed.config.reward.reward or "the agent"
+    paying = observed.config.reward.reward or "the agent"
     yield Finding(
         rule="reward.disagrees",
         severity=Severity.ERROR,
-        symptom=f"{len(unpaid) / len(right):.0%} of the {'last ' if is_late else ''}episodes that are right by the scorer earn "
+        symptom=f"{len(unpaid) / len(right):.0%} of the {'last ' if is_late else ''}episodes that the scorer accepts earn "
         "no more than wrong ones, "
-        + (f"always the same tasks: {len(tasks)} of them." if by_task else "and others of the same tasks are paid."),
+        + (
+            f"always the same tasks: {len(tasks)} of them."
+            if by_task
+            else "and other episodes of the same tasks are paid."
+        ),
         evidence={
-            "steps": steps_of(played), "right": len(right), "unpaid": len(unpaid), "tasks": tasks[:20],
-            "tasks_of_which_some_are_paid": len(mixed), "reward_of_wrong_ones": usual, "examples": shown(unpaid),
+            "steps": steps_of(played),
+            "right": len(right),
+            "unpaid": len(unpaid),
+            "tasks": tasks[:20],
+            "tasks_of_which_some_are_paid": len(mixed),
+            "reward_of_wrong_ones": usual,
+            "examples": shown(unpaid),
         },
-        change=f"Compare the reference answers that {judge} reads with those of the scorer, for the tasks named here."
+        change=f"Compare the reference answers that {paying} reads with those of the scorer, for the tasks named here."
         if by_task
-        else f"Read what {judge} pays for in the episodes named here: it does not follow from whether they are right.",
+        else f"Find out what {paying} pays for in the episodes named here: it does not depend on whether they are right.",
         confirm="rollout/agreement/unpaid_right is near 0.",
         step=observed.history.last_step,
         trajectories=named(unpaid),
         confirm_after=FEWEST_STEPS,
-    )  # fmt: skip
+    )
 
 
 def _by_score(played: Sequence[Episode], threshold: float) -> tuple[list[Episode], list[Episode]]:
-    """Those that are right by the scorer, and those that are wrong by it."""
+    """Return the episodes that the scorer accepts, and those that it rejects."""
     scored = [(one, one.digest.score) for one in played if one.digest.score is not None]
     return [one for one, score in scored if score >= threshold], [one for one, score in scored if score < threshold]
 
 
-@symptom("tasks.labels")
 def labels(observed: Observed) -> Iterable[Finding]:
-    """In a quarter of the groups nothing is ever right, in the others most is, and the policy plays both alike: it ends by
-    itself, after as many turns, its episodes agree on an answer, and that is another one for another task: what is too hard ends
-    in the same few guesses. Then the reference answers are to be looked at first."""
+    """In a quarter of the groups no episode is right, in the others most are, and the policy behaves the same in both.
+
+    Episodes end by themselves after the same number of turns, and the episodes of a group agree on an answer that differs from
+    task to task (tasks that are too hard end in the same few guesses). Then the reference answers are the first suspects.
+    """
     groups: dict[object, list[Episode]] = defaultdict(list)
     for one in latest(observed.history, LABEL_STEPS):
         groups[one.group].append(one)
@@ -158,36 +178,39 @@ def labels(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="tasks.labels",
         severity=Severity.WARNING,
-        symptom=f"in {share:.0%} of the last groups nothing is right, in the others {right:.0%} of the episodes are, and the "
-        "policy plays both alike.",
+        symptom=f"in {share:.0%} of the last groups no episode is right, in the others {right:.0%} of the episodes are, and the "
+        "policy behaves the same in both.",
         evidence={
-            "steps": observed.late_steps, "groups": len(groups), "never_right": len(never),
+            "steps": observed.late_steps,
+            "groups": len(groups),
+            "never_right": len(never),
             "right_in_the_others": round(right, 4),
-            "agreement": [round(agree, 4), round(usually, 4)], "turns": [round(turns, 2), round(needed, 2)],
+            "agreement": [round(agree, 4), round(usually, 4)],
+            "turns": [round(turns, 2), round(needed, 2)],
             "different_answers": [round(different, 2), round(usual, 2)],
             "answers": [[members[0].digest.task_id, _answer(members)[:100]] for members in never[:10]],
         },
-        change="Compare the reference answers of the tasks named here with what their episodes agree on: probably the references "
-        "are wrong.",
+        change="Compare the reference answers of the tasks named here with the answers that their episodes agree on: probably "
+        "the references are wrong.",
         confirm="The same tasks have right episodes.",
         step=observed.history.last_step,
         trajectories=named(doubtful),
         confirm_after=JUDGE_AFTER,
-    )  # fmt: skip
+    )
 
 
 def _answer(members: Sequence[Episode]) -> str:
-    """What most of a group end with."""
+    """Return the most common answer of a group."""
     return Counter(one.digest.answer for one in members).most_common(1)[0][0]
 
 
 def _agreement(members: Sequence[Episode]) -> float:
-    """Share of a group that ends with the same."""
+    """Return the share of a group that has the most common answer."""
     return Counter(one.digest.answer for one in members).most_common(1)[0][1] / len(members)
 
 
 def _variety(answers: Iterable[str], size: int) -> float:
-    """How many different ones `size` of the answers hold on average, drawn without replacement."""
+    """Return the mean number of different answers among `size` of them, drawn without replacement."""
     counts = Counter(answers)
     total = counts.total()
     return sum(1 - math.comb(total - count, size) / math.comb(total, size) for count in counts.values())

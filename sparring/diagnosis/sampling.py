@@ -11,9 +11,8 @@ from sparring.detectors.evidence import Episode, Estimate, mean, reward, score
 from sparring.diagnosis.course import JUDGE_AFTER, LIKELY
 from sparring.diagnosis.observed import LATE_STEPS, Observed
 from sparring.diagnosis.proposal import possible
-from sparring.diagnosis.registry import symptom
 from sparring.findings import Finding, Severity
-from sparring.history import StepRecord
+from sparring.run_folders.history import StepRecord
 
 FEWEST = 8
 """Episodes with an advantage that a step should learn from: of fewer the next batch may teach the opposite."""
@@ -22,7 +21,6 @@ HOT, COLD = 1.3, 0.5
 """Temperatures beyond which what is sampled is another policy."""
 
 
-@symptom("batch.too_small")
 def too_small(observed: Observed) -> Iterable[Finding]:
     """A step plays fewer than eight episodes, or has a signal from fewer since its batch is small: what it learns is noise."""
     batch, steps = observed.config.batch, len(observed.trained)
@@ -39,8 +37,10 @@ def too_small(observed: Observed) -> Iterable[Finding]:
         symptom=f"a step plays {played} episodes, of which {played * valid:.1f} have a sibling that did otherwise: what one "
         "step learns the next may undo.",
         evidence={
-            "global_batch_size": batch.global_batch_size, "group_size": batch.group_size,
-            "groups_with_signal": round(valid, 4), "steps": steps,
+            "global_batch_size": batch.global_batch_size,
+            "group_size": batch.group_size,
+            "groups_with_signal": round(valid, 4),
+            "steps": steps,
             "steps_without_signal": round(fmean(observed.series("training/steps_without_signal") or [0.0]), 4),
         },
         change=f"Play {groups} tasks a step.",
@@ -48,18 +48,19 @@ def too_small(observed: Observed) -> Iterable[Finding]:
         step=observed.history.last_step,
         settings=possible(observed.config, {"batch.global_batch_size": groups}),
         confirm_after=JUDGE_AFTER,
-    )  # fmt: skip
+    )
 
 
-@symptom("sampling.temperature")
 def temperature(observed: Observed) -> Iterable[Finding]:
-    """Training samples at a temperature above 1.3, and is right less often than validation is of the same policy at a lower one:
-    the episodes of a step are of the policy that was validated before it. Or it samples below 0.5,
-    and validation at a higher temperature stays below it: nothing is learned of what the policy says beside its favorite."""
+    """The sampling temperature of training is above 1.3 and success is lower than in validation of the same policy.
+
+    The episodes of a step come from the policy that was validated before it. Or the temperature is below 0.5, and validation at
+    a higher temperature is worse: only the most likely answers are trained.
+    """
     hot, config = observed.config.sampling.temperature, observed.config.evaluation
     if not observed.trained or observed.is_solved:
         return
-    if hot <= COLD and config.val_temperature > hot and any(one.rule == BELOW for one in observed.said):
+    if hot <= COLD and config.val_temperature > hot and any(one.rule == BELOW for one in observed.findings):
         yield _cold(observed)
     if hot < HOT or config.val_temperature >= hot:
         return
@@ -76,21 +77,24 @@ def temperature(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="sampling.temperature",
         severity=Severity.WARNING,
-        symptom=f"training samples at temperature {hot:g} and has {trained.value:.2f} in step "
-        f"{', '.join(str(step.step) for _, step in some)}; validation of the same policy at {config.val_temperature:g} has "
+        symptom=f"training at temperature {hot:g} reaches {trained.value:.2f} in step "
+        f"{', '.join(str(step.step) for _, step in some)}; validation of the same policy at {config.val_temperature:g} reaches "
         f"{validated:.2f}.",
         evidence={
-            "temperature": hot, "val_temperature": config.val_temperature, "training": round(trained.value, 4),
-            "validation": round(validated, 4), "steps": [step.step for _, step in some],
+            "temperature": hot,
+            "val_temperature": config.val_temperature,
+            "training": round(trained.value, 4),
+            "validation": round(validated, 4),
+            "steps": [step.step for _, step in some],
             "entropy": round(observed.now("rollout/logprob/entropy"), 4),
             "truncated_turns": round(observed.now("rollout/truncated_turns"), 4),
         },
-        change="Sample as the policy is, at temperature 1.",
-        confirm="The step after a validation is about as good as it.",
+        change="Sample at temperature 1.",
+        confirm="The step after a validation reaches about the same value.",
         step=observed.history.last_step,
         settings=possible(observed.config, {"sampling.temperature": 1.0}),
         confirm_after=1,
-    )  # fmt: skip
+    )
 
 
 Pair: TypeAlias = tuple[Mapping[str, float], StepRecord]
@@ -118,15 +122,17 @@ def _cold(observed: Observed) -> Finding:
     return Finding(
         rule="sampling.temperature",
         severity=Severity.WARNING,
-        symptom=f"training samples at temperature {given:g}, where its reward is {observed.now('rollout/reward/mean'):.2f}; "
-        f"validation at {other:g} has {last['val/reward/mean']:.2f}.",
+        symptom=f"at the training temperature {given:g} the reward is {observed.now('rollout/reward/mean'):.2f}; "
+        f"in validation at {other:g} it is {last['val/reward/mean']:.2f}.",
         evidence={
-            "temperature": given, "val_temperature": other, "equal_groups": round(observed.equal_groups, 4),
+            "temperature": given,
+            "val_temperature": other,
+            "equal_groups": round(observed.equal_groups, 4),
             "groups_with_signal": round(observed.now("analysis/batch_valid_ratio"), 4),
         },
-        change="Sample as the policy is, at temperature 1.",
+        change="Sample at temperature 1.",
         confirm="Validation follows the training reward.",
         step=observed.history.last_step,
         settings=possible(observed.config, {"sampling.temperature": 1.0}),
         confirm_after=JUDGE_AFTER,
-    )  # fmt: skip
+    )

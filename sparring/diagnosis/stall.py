@@ -22,7 +22,6 @@ from sparring.diagnosis.course import (
 )
 from sparring.diagnosis.observed import LATE_STEPS, Observed
 from sparring.diagnosis.proposal import possible, rounded, warmer
-from sparring.diagnosis.registry import symptom
 from sparring.diagnosis.sampling import COLD
 from sparring.findings import Finding, Severity
 from sparring.types import Json
@@ -42,17 +41,17 @@ WINDOW, SHORT_WINDOW = 5, 2
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
-    """How many of how many episodes succeeded."""
+class SuccessCount:
+    """The number of episodes, and how many of them succeeded."""
 
     right: int
     played: int
 
 
-@symptom("stall.flat_from_start")
 def flat_from_start(observed: Observed) -> Iterable[Finding]:
-    """The reward has stood still since the first step, although episodes are judged right, or hardly any episode earns anything:
-    the output format and the parser of the reward do not fit each other. An error where the scorer calls right what is unpaid."""
+    """The reward has stood still since the first step, although episodes are scored as right, or hardly any episode earns
+    anything: the output format and the parser of the reward do not fit each other. An error where unpaid
+    episodes are right by the scorer."""
     if not is_flat(observed) or (observed.is_solved and not observed.now("rollout/agreement/unpaid_right")):
         return
     unpaid = [
@@ -72,26 +71,27 @@ def flat_from_start(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="stall.flat_from_start",
         severity=Severity.ERROR if is_unread else Severity.WARNING,
-        symptom=f"the reward has stood still since the first step, and {share:.0%} of the last episodes are right by the scorer "
-        "and unpaid."
+        symptom=f"the reward has not changed since the first step, and {share:.0%} of the last episodes are accepted by the "
+        "scorer and not paid."
         if is_unread
-        else f"the reward has stood still since the first step: {nothing:.0%} of the last episodes earn nothing.",
+        else f"the reward has not changed since the first step: {nothing:.0%} of the last episodes earn nothing.",
         evidence={
-            "steps": len(observed.trained), "reward": round(observed.now("rollout/reward/mean"), 4),
-            "score": round(observed.now("rollout/score/mean"), 4), "unpaid_right": round(share, 4),
-            "zero_reward": round(nothing, 4), "examples": shown(shown_ones),
+            "steps": len(observed.trained),
+            "reward": round(observed.now("rollout/reward/mean"), 4),
+            "score": round(observed.now("rollout/score/mean"), 4),
+            "unpaid_right": round(share, 4),
+            "zero_reward": round(nothing, 4),
+            "examples": shown(shown_ones),
         },
         change=f"Compare the output format that the prompt asks for with what {parser} parses, on the episodes named here, and "
-        "mend "
-        "the one that is wrong.",
-        confirm="`sparring review RUN RECIPE` with the mended reward: right episodes are paid; then the reward leaves its level.",
+        "fix the one that is wrong.",
+        confirm="`sparring review RUN RECIPE` with the corrected reward: right episodes are paid. Then the reward rises.",
         step=observed.history.last_step,
         trajectories=named(shown_ones),
         confirm_after=JUDGE_AFTER,
-    )  # fmt: skip
+    )
 
 
-@symptom("stall.groups_agree")
 def groups_agree(observed: Observed) -> Iterable[Finding]:
     """The reward stands still, or goes up and down without a rise, and in most groups all episodes earn the same, so that hardly
     anything is learned from; or they do since play is so cold that they are the same word for word. What is
@@ -104,19 +104,21 @@ def groups_agree(observed: Observed) -> Iterable[Finding]:
     is_cold = observed.config.sampling.temperature <= COLD and bool(warmer(observed))
     if not is_still and not is_cold:
         return
-    groups = [*_tallies(observed, by_group=True).values()]
+    groups = [*_count_successes(observed, by_group=True).values()]
     if not groups:
         return
-    tallies, batch = _tallies(observed), observed.config.batch
+    tallies, batch = _count_successes(observed), observed.config.batch
     right = sum(one.right for one in tallies.values()) / sum(one.played for one in tallies.values())
     half = batch.group_size // 2
     evidence: dict[str, Json] = {
-        "steps": observed.late_steps, "groups_without_signal": round(agreeing, 4),
+        "steps": observed.late_steps,
+        "groups_without_signal": round(agreeing, 4),
         "all_right": round(observed.now("analysis/equal_groups/all_right"), 2),
         "all_wrong": round(observed.now("analysis/equal_groups/all_wrong"), 2),
-        "success": round(right, 4), "group_size": batch.group_size,
+        "success": round(right, 4),
+        "group_size": batch.group_size,
         "groups_with_signal_a_step": round((1 - agreeing) * batch.global_batch_size, 2),
-    }  # fmt: skip
+    }
     if half >= 2:
         silent = fmean(_agreement_at(one, half) for one in groups)
         evidence["at_half_the_group_size"] = {
@@ -130,8 +132,8 @@ def groups_agree(observed: Observed) -> Iterable[Finding]:
         symptom=("the reward does not rise, and " if is_still else "")
         + f"in {agreeing:.0%} of the last groups all episodes earned the same.",
         evidence=evidence,
-        change=f"{change} MTRL's guide says: group_size 8 to 4 with a larger batch; `at_half_the_group_size` is what that "
-        "gives here.",
+        change=f"{change} MTRL's guide recommends group_size 4 instead of 8 with a larger batch; `at_half_the_group_size` "
+        "has the effect of that here.",
         confirm="analysis/batch_valid_ratio rises (analysis/zero_adv_groups falls), then the reward does.",
         step=observed.history.last_step,
         trajectories=named(_of_agreeing(observed)),
@@ -140,7 +142,6 @@ def groups_agree(observed: Observed) -> Iterable[Finding]:
     )
 
 
-@symptom("stall.validation_flat")
 def validation_flat(observed: Observed) -> Iterable[Finding]:
     """The training reward rises and the validation does not follow, by a third of the rise at least: the reward is hacked, or,
     where the scorer sees training episodes get better, the training tasks are learned by heart."""
@@ -172,13 +173,13 @@ def validation_flat(observed: Observed) -> Iterable[Finding]:
     scored = thirds(observed.series("rollout/score/mean"))
     by_heart = scored is not None and scored.exceeds(SURE) and scored.value >= 0.5 * rise.value / reward_span(observed)
     accused = sorted(
-        {one.rule for one in observed.said if one.rule.startswith(("reward.", "answers.", "exploits.", "judge."))}
+        {one.rule for one in observed.findings if one.rule.startswith(("reward.", "answers.", "exploits.", "judge."))}
     )
     evidence: dict[str, Json] = {
         "training_reward": [round(rewards[0], 4), round(observed.now("rollout/reward/mean"), 4)],
         measured: [[step, round(metrics[measured], 4)] for step, metrics in validations],
         "error": round(error, 4),
-    }  # fmt: skip
+    }
     if scored is not None:
         evidence["training_score"] = [
             round(observed.series("rollout/score/mean")[0], 4),
@@ -188,10 +189,7 @@ def validation_flat(observed: Observed) -> Iterable[Finding]:
         evidence["detectors"] = accused
     worst = sorted(observed.late, key=lambda one: (observed.succeeds(one.digest), -one.digest.reward))
     if by_heart:
-        change = (
-            "Give training more tasks, or stop at the step with the best validation: what is learned holds for these "
-            "tasks alone."
-        )
+        change = "Train on more tasks, or stop at the step with the best validation: the policy memorizes the training tasks."
         confirm = "val/reward/mean rises with the training reward."
     else:
         change = (
@@ -200,12 +198,14 @@ def validation_flat(observed: Observed) -> Iterable[Finding]:
             "best: what was unlearned since does not come back by itself."
         )
         confirm = (
-            "`sparring review RUN RECIPE` with the mended reward: these episodes earn nothing; then validation follows "
+            "`sparring review RUN RECIPE` with the corrected reward: these episodes earn nothing. Then validation follows "
             "training."
         )
     yield Finding(
         rule="stall.validation_flat",
-        severity=Severity.ERROR if not by_heart and scored is not None and not scored.exceeds(LIKELY) else Severity.WARNING,
+        severity=Severity.ERROR
+        if not by_heart and scored is not None and not scored.exceeds(LIKELY)
+        else Severity.WARNING,
         symptom=f"the training reward rises and {measured} does not: {first[measured]:.2f} at first, {last[measured]:.2f} after "
         f"step {last_step}.",
         evidence=evidence,
@@ -214,17 +214,16 @@ def validation_flat(observed: Observed) -> Iterable[Finding]:
         step=observed.history.last_step,
         trajectories=named(worst),
         confirm_after=JUDGE_AFTER,
-    )  # fmt: skip
+    )
 
 
-@symptom("stall.collapse")
 def collapse(observed: Observed) -> Iterable[Finding]:
     """The reward had risen and has fallen again, by half of what it had gained or more; MTRL names steps 40 to 80. An error
     when a quarter or less is left. The first change is what the numbers show: stale tokens, else a loss that never clips, else
     the learning rate. Where the tools are broken, it is not the policy that fell; where a step plays a few episodes, its reward
     is that of its tasks."""
-    is_broken = any(one.rule == "tools.failing" and one.severity is Severity.ERROR for one in observed.said)
-    if is_broken or any(one.rule == "batch.too_small" for one in observed.said):
+    is_broken = any(one.rule == "tools.failing" and one.severity is Severity.ERROR for one in observed.findings)
+    if is_broken or any(one.rule == "batch.too_small" for one in observed.findings):
         return
     values = observed.series("rollout/reward/mean")
     lowest = observed.series("rollout/reward/min")
@@ -251,24 +250,26 @@ def collapse(observed: Observed) -> Iterable[Finding]:
         severity=Severity.ERROR if now <= GONE * top else Severity.WARNING,
         symptom=f"the reward has fallen from {means[peak]:.2f} around step {steps[peak]} to {now + floor:.2f}.",
         evidence={
-            "peak_steps": [steps[peak], steps[peak + width - 1]], "peak": round(means[peak], 4), "now": round(now + floor, 4),
+            "peak_steps": [steps[peak], steps[peak + width - 1]],
+            "peak": round(means[peak], 4),
+            "now": round(now + floor, 4),
             "staleness_max": observed.now("training/staleness_max"),
             "effective_sample_size": round(observed.now("training/effective_sample_size", 1.0), 4),
             "entropy": [round(one, 4) for one in _ends(observed.series("training/entropy"))],
-            "grad_norm": [round(one, 4) for one in _ends(norms)], "loss_fn": observed.config.algorithm.loss_fn,
+            "grad_norm": [round(one, 4) for one in _ends(norms)],
+            "loss_fn": observed.config.algorithm.loss_fn,
             "learning_rate": observed.config.optimizer.learning_rate,
         },
         change=change,
-        confirm="From a checkpoint before the peak the reward stays up, perhaps lower; judge it past the step of the fall.",
+        confirm="From a checkpoint before the peak the reward stays high, perhaps lower. Wait until after the step of the fall.",
         step=observed.history.last_step,
         trajectories=named(observed.late),
         settings=settings,
         before_step=steps[fallen],
         confirm_after=max(JUDGE_AFTER, min(50, steps[fallen + width - 1] - steps[peak])),
-    )  # fmt: skip
+    )
 
 
-@symptom("signal.valid_below_mean")
 def valid_below_mean(observed: Observed) -> Iterable[Finding]:
     """The reward stands still, and the mean over groups with signal has drifted below the mean over all: what is left to learn is
     hard, and solved tasks take the room. Partial credit or a choice among tasks keeps the signal up."""
@@ -290,19 +291,21 @@ def valid_below_mean(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="signal.valid_below_mean",
         severity=Severity.WARNING,
-        symptom=f"groups with signal earn {-late:.2f} less than all on average, and the reward stands still.",
+        symptom=f"groups with signal earn {-late:.2f} less than all groups on average, and the reward does not rise.",
         evidence={
             "mean": round(observed.now("rollout/reward/mean"), 4),
             "valid_mean": round(observed.now("rollout/reward/valid_mean"), 4),
-            "drift": round(drift.value, 4), "error": round(drift.error, 4),
+            "drift": round(drift.value, 4),
+            "error": round(drift.error, 4),
         },
-        change="Play the tasks that are not solved yet more often." if settings else "Pay for parts of an answer, so that hard "
-        "tasks give a signal.",
+        change="Play the tasks that are not solved yet more often."
+        if settings
+        else "Pay for parts of an answer, so that hard tasks give a signal.",
         confirm="rollout/reward/valid_mean stops falling behind rollout/reward/mean, and the reward rises.",
         step=observed.history.last_step,
         settings=settings,
         confirm_after=JUDGE_AFTER,
-    )  # fmt: skip
+    )
 
 
 def _noise_hides_it(observed: Observed, agreeing: float) -> bool:
@@ -314,7 +317,7 @@ def _noise_hides_it(observed: Observed, agreeing: float) -> bool:
 
 
 def _for_agreeing_groups(
-    observed: Observed, tallies: Mapping[object, Tally], right: float
+    observed: Observed, tallies: Mapping[object, SuccessCount], right: float
 ) -> tuple[str, Mapping[str, Json]]:
     """The change that the success of single tasks supports."""
     batch = observed.config.batch
@@ -375,8 +378,10 @@ def _for_collapse(observed: Observed, *, at_peak: float | None) -> tuple[str, Ma
         )
     if config.algorithm.loss_fn in WITHOUT_TRUST_REGION:
         settings = {
-            "algorithm.loss_fn": "ppo", "algorithm.clip_low_threshold": 0.8, "algorithm.clip_high_threshold": 1.2,
-        }  # fmt: skip
+            "algorithm.loss_fn": "ppo",
+            "algorithm.clip_low_threshold": 0.8,
+            "algorithm.clip_high_threshold": 1.2,
+        }
         return (
             f"{config.algorithm.loss_fn!r} removes no gradient however far the policy moves: take ppo with bounds 0.8 and 1.2.",
             possible(config, settings),
@@ -387,16 +392,16 @@ def _for_collapse(observed: Observed, *, at_peak: float | None) -> tuple[str, Ma
     )
 
 
-def _tallies(observed: Observed, *, by_group: bool = False) -> Mapping[object, Tally]:
+def _count_successes(observed: Observed, *, by_group: bool = False) -> Mapping[object, SuccessCount]:
     """How often each task succeeded in the late steps by its reward, over all its groups or in each of them."""
     found: dict[object, list[bool]] = defaultdict(list)
     for one in observed.late:
         key = one.group if by_group else one.digest.task_id
         found[key].append(one.digest.reward >= observed.history.success_threshold)
-    return {key: Tally(sum(members), len(members)) for key, members in found.items()}
+    return {key: SuccessCount(sum(members), len(members)) for key, members in found.items()}
 
 
-def _agreement_at(group: Tally, size: int) -> float:
+def _agreement_at(group: SuccessCount, size: int) -> float:
     """Probability that `size` of the members, drawn without replacement, all succeeded or all did not: unbiased for a smaller
     group of the same task."""
     size = min(size, group.played)

@@ -1,4 +1,4 @@
-"""Symptoms of the system rather than of learning: what waits, fails, ages or grows. They silence the advice that they explain."""
+"""Symptoms of the system rather than of learning: stalls, failures, stale tokens, waiting and memory."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from sparring.detectors.evidence import Episode, named
 from sparring.diagnosis.course import JUDGE_AFTER, thirds
 from sparring.diagnosis.observed import LATE_STEPS, Observed
 from sparring.diagnosis.proposal import possible, value_of, warmer
-from sparring.diagnosis.registry import symptom
 from sparring.findings import Finding, Severity
-from sparring.history import Digest, StepRecord
 from sparring.ledger.attempts import INFRASTRUCTURE
 from sparring.ledger.states import DiscardReason
+from sparring.run_folders.history import Digest, StepRecord
 from sparring.types import Json
 
 STALLED, STALLED_SECONDS = 6.0, 60.0
-"""Times the median step, and seconds at least, that a run may say nothing."""
+"""Longest silence of a healthy run, as a multiple of its median step and at least in seconds."""
 MOST_FAILED, BROKEN = 0.01, 0.2
-"""Share of attempts that the environment may lose; from which on it is broken."""
+"""Share of failed attempts for a warning, and for an error."""
 FEWEST_ATTEMPTS = 50
 LATE_FACTOR = 5.0
 """Times the median that a straggler takes."""
@@ -28,7 +27,7 @@ STRAGGLING, STARVED = 0.4, 0.7
 """Share of a step that is waited for the last few episodes, and for play at all."""
 STARVED_FOR_GOOD = 0.9
 """Of a step that is play, from which on play during learning gains less than a tenth."""
-WORLD_SHARE = 0.3
+ENVIRONMENT_SHARE = 0.3
 """Of the wait for a step's episodes, that the environment of an ordinary one takes."""
 SHORT_SECONDS = 0.05
 """Differences below are noise of the machine."""
@@ -49,10 +48,8 @@ FEWEST_STEPS = 24
 MEMORY = ("system/memory_rss_bytes", "system/memory_device_bytes")
 
 
-@symptom("system.stalled")
 def stalled(observed: Observed) -> Iterable[Finding]:
-    """A run that is not over says nothing any more: for six times its median step, and a minute at least; or its process is
-    gone."""
+    """A run that has not ended reports nothing for six times its median step and at least a minute, or its process is gone."""
     progress = observed.progress
     if progress is None:
         return
@@ -60,10 +57,11 @@ def stalled(observed: Observed) -> Iterable[Finding]:
         yield Finding(
             rule="system.stalled",
             severity=Severity.ERROR,
-            symptom=f"the process of the run is gone since step {observed.history.last_step if observed.history.steps else 0}.",
+            symptom="the process of the run ended unexpectedly after step "
+            f"{observed.history.last_step if observed.history.steps else 0}.",
             evidence={"status": progress.status, "seconds": round(progress.seconds_since_last, 1)},
             change="Continue it from its newest checkpoint: `sparring train --resume RUN`.",
-            confirm="`sparring runs show RUN` says running, and steps come again.",
+            confirm="`sparring runs show RUN` shows `running`, and new steps are reported.",
             step=observed.history.last_step if observed.history.steps else 0,
         )
         return
@@ -75,23 +73,25 @@ def stalled(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="system.stalled",
         severity=Severity.ERROR,
-        symptom=f"the run has said nothing for {progress.seconds_since_last:.0f} s; its steps take {usual:.1f} s.",
+        symptom=f"the run has reported nothing for {progress.seconds_since_last:.0f} s; its steps take {usual:.1f} s.",
         evidence={
-            "seconds": round(progress.seconds_since_last, 1), "median_step_seconds": round(usual, 2),
+            "seconds": round(progress.seconds_since_last, 1),
+            "median_step_seconds": round(usual, 2),
             "step": observed.history.last_step,
         },
-        change="See what it waits for: an environment, an agent or an endpoint that does not answer. `sparring runs stop RUN` "
-        "ends it "
-        "with a checkpoint; a shorter rollout.rollout_timeout keeps one episode from holding a step up.",
-        confirm="Steps come again at their usual pace.",
+        change="Find out what it waits for: an environment, an agent or an endpoint that does not answer. `sparring runs "
+        "stop RUN` ends it with a checkpoint. A shorter rollout.rollout_timeout keeps one episode from delaying a step.",
+        confirm="New steps are reported at their usual pace.",
         step=observed.history.last_step,
-    )  # fmt: skip
+    )
 
 
-@symptom("environment.failures")
 def failures(observed: Observed) -> Iterable[Finding]:
-    """More than 1 % of the last attempts at an episode were lost to infrastructure: the environment, an agent or an endpoint
-    failed, or was not done in time. An error from a fifth on. They are in no mean, so that nothing else shows them."""
+    """More than 1 % of the last attempts at an episode were lost to infrastructure.
+
+    The environment, an agent or an endpoint failed or exceeded its time limit. An error from 20 % on. Lost attempts are in no
+    mean, so no other number shows them.
+    """
     lost = _lost_attempts(observed)
     failed = sum(lost.by_reason.values())
     if lost.total < FEWEST_ATTEMPTS or failed / lost.total <= MOST_FAILED:
@@ -105,24 +105,26 @@ def failures(observed: Observed) -> Iterable[Finding]:
         symptom=f"{failed / lost.total:.1%} of the last {lost.total:.0f} attempts at an episode were lost to infrastructure, "
         f"mostly as {worst}.",
         evidence={
-            "steps": lost.steps, "attempts": lost.total, "failed": dict(lost.by_reason),
-            "lost_episodes_a_step": round(observed.now("rollout/lost"), 2), "last": observed.attempts.detail,
+            "steps": lost.steps,
+            "attempts": lost.total,
+            "failed": dict(lost.by_reason),
+            "lost_episodes_a_step": round(observed.now("rollout/lost"), 2),
+            "last": observed.attempts.detail,
         },
         change=f"Give episodes more time than rollout.rollout_timeout = {timeout:g}, or find out what they wait for."
         if is_late
-        else "Mend the environment: read what it raised (the ledger keeps it); `sparring check RECIPE --only environment` "
-        "plays it "
-        "without the model.",
+        else "Fix the environment: read the errors that it raised (they are in the ledger). `sparring check RECIPE --only "
+        "environment` runs it without the model.",
         confirm="Less than 1 % of the attempts fail (rollout/failed_attempts falls).",
         step=observed.history.last_step if observed.history.steps else 0,
         settings=possible(observed.config, {"rollout.rollout_timeout": 2 * timeout}) if is_late else {},
         confirm_after=LATE_STEPS,
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lost:
-    """Attempts of some steps, and those of them that infrastructure took."""
+    """Attempts of some steps, and those that were lost to infrastructure."""
 
     steps: list[int]
     """First and last of them; empty where no step counted them."""
@@ -131,8 +133,10 @@ class _Lost:
 
 
 def _lost_attempts(observed: Observed) -> _Lost:
-    """Of the last steps, and of as many before as make their number worth a share: what was mended since does not count. Of a
-    run without a step that counted them, all that the ledger knows."""
+    """Return the lost attempts of the last steps, and of earlier ones until there are enough attempts for a share.
+
+    Without a step that counted them: all attempts in the ledger.
+    """
     counted = [one for one in observed.trained if "rollout/failed_attempts" in one.metrics]
     if not counted:
         failed = observed.attempts.failed
@@ -143,19 +147,22 @@ def _lost_attempts(observed: Observed) -> _Lost:
     last = counted[-num_steps:]
     by_reason = {str(reason): _sum(last, f"rollout/discarded/{reason}") for reason in INFRASTRUCTURE}
     return _Lost(
-        steps=[last[0].step, last[-1].step], total=_sum(last, "rollout/attempts"),
+        steps=[last[0].step, last[-1].step],
+        total=_sum(last, "rollout/attempts"),
         by_reason={reason: count for reason, count in by_reason.items() if count},
-    )  # fmt: skip
+    )
 
 
 def _sum(records: Sequence[StepRecord], name: str) -> float:
     return sum(one.metrics.get(name, 0.0) for one in records)
 
 
-@symptom("system.mismatch")
 def mismatch(observed: Observed) -> Iterable[Finding]:
-    """Sampler and learner disagree about tokens of the same weights: what is trained is not what was played. Looked at where no
-    token is stale, since only there they should agree."""
+    """Sampler and learner compute different log-probabilities with the same weights.
+
+    Then training does not fit what was sampled. The rule applies only where no token is stale, since otherwise they differ for
+    a good reason.
+    """
     if not observed.trained or observed.now("training/staleness_max") > 0 or observed.config.algorithm.num_passes > 1:
         return
     gap, count = observed.now("training/logprob_difference_mean"), observed.now("training/effective_sample_size", 1.0)
@@ -168,26 +175,28 @@ def mismatch(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="system.mismatch",
         severity=Severity.ERROR,
-        symptom=f"the learner gives tokens that were just sampled another log-probability: {gap:.2g} apart on average.",
+        symptom=f"the learner computes other log-probabilities for newly sampled tokens: the mean difference is {gap:.2g}.",
         evidence={
-            "logprob_difference_mean": gap, "logprob_difference_max": observed.now("training/logprob_difference_max"),
-            "entropy": round(observed.now("training/entropy"), 4), "effective_sample_size": round(count, 4),
+            "logprob_difference_mean": gap,
+            "logprob_difference_max": observed.now("training/logprob_difference_max"),
+            "entropy": round(observed.now("training/entropy"), 4),
+            "effective_sample_size": round(count, 4),
             "precision": observed.config.model.precision,
         },
-        change="Compute in fp32." if settings else "Find what differs between playing and training the model: dropout, a layer "
-        "that "
-        "keeps state, a chat template that changes what was said. The built-in models agree to 1e-4.",
+        change="Compute in fp32."
+        if settings
+        else "Find what differs between sampling and training: dropout, a layer that keeps "
+        "state, a chat template that changes earlier messages. The built-in models agree to 1e-4.",
         confirm="training/logprob_difference_mean falls below 1e-3 in the first step.",
         step=observed.history.last_step,
         settings=settings,
         confirm_after=1,
-    )  # fmt: skip
+    )
 
 
-@symptom("system.stale")
 def stale(observed: Observed) -> Iterable[Finding]:
-    """Tokens are older than allowed (an error), are thrown away for their age, or count for little or nothing, since the policy
-    has moved away from the one that sampled them."""
+    """Tokens are older than allowed (an error), are discarded for their age, or hardly count because the policy has moved away
+    from the one that sampled them."""
     rollout = observed.config.rollout
     oldest, count = observed.now("training/staleness_max"), observed.now("training/effective_sample_size", 1.0)
     discarded = observed.attempts.stale / max(1, observed.attempts.stale + observed.attempts.played)
@@ -195,12 +204,14 @@ def stale(observed: Observed) -> Iterable[Finding]:
     left_out = max(0.0, 1 - fmean(weights)) if weights else 0.0
     highest = max(observed.series("training/staleness_max")[-LATE_STEPS:], default=0.0)
     evidence: dict[str, Json] = {
-        "max_steps_off_policy": rollout.max_steps_off_policy, "staleness_max": highest,
-        "effective_sample_size": round(count, 4), "left_out_by_the_correction": round(left_out, 4),
+        "max_steps_off_policy": rollout.max_steps_off_policy,
+        "staleness_max": highest,
+        "effective_sample_size": round(count, 4),
+        "left_out_by_the_correction": round(left_out, 4),
         "changed_by_the_correction": round(observed.now("training/correction/changed_fraction"), 4),
         "off_policy_correction": observed.config.off_policy_correction,
         "discarded": round(discarded, 4),
-    }  # fmt: skip
+    }
     if highest > rollout.max_steps_off_policy:
         yield Finding(
             rule="system.stale",
@@ -241,7 +252,6 @@ def stale(observed: Observed) -> Iterable[Finding]:
     )
 
 
-@symptom("system.filtered")
 def filtered(observed: Observed) -> Iterable[Finding]:
     """Nearly everything that is played is filtered out: steps without any signal or without a turn that may be trained, or all
     replacements used up, while tasks are far from solved."""
@@ -281,16 +291,18 @@ def filtered(observed: Observed) -> Iterable[Finding]:
         if without >= 0.5
         else f"all {refill} replacements of a step are used up, and most groups still have no signal.",
         evidence={
-            "steps": observed.late_steps, "steps_without_signal": round(without, 4),
+            "steps": observed.late_steps,
+            "steps_without_signal": round(without, 4),
             "replaced_groups": round(observed.now("rollout/replaced_groups"), 2),
-            "groups_with_signal": round(valid, 4), "success": round(right, 4),
+            "groups_with_signal": round(valid, 4),
+            "success": round(right, 4),
         },
         change=change,
         confirm="training/steps_without_signal stays at 0.",
         step=observed.history.last_step,
         settings=settings,
         confirm_after=JUDGE_AFTER,
-    )  # fmt: skip
+    )
 
 
 def _untrained(observed: Observed, without: float, valid: float) -> Finding:
@@ -305,30 +317,32 @@ def _untrained(observed: Observed, without: float, valid: float) -> Finding:
         severity=Severity.WARNING,
         symptom=f"{without:.0%} of the last steps changed nothing: groups had a signal, but no turn with one may be trained.",
         evidence={
-            "steps": observed.late_steps, "steps_without_signal": round(without, 4), "groups_with_signal": round(valid, 4),
-            "untrained_turns": round(untrained, 4), "overruled_turns": round(overruled, 4),
+            "steps": observed.late_steps,
+            "steps_without_signal": round(without, 4),
+            "groups_with_signal": round(valid, 4),
+            "untrained_turns": round(untrained, 4),
+            "overruled_turns": round(overruled, 4),
         },
         change=change,
         confirm="rollout/untrained_turns falls, and training/steps_without_signal stays at 0.",
         step=observed.history.last_step,
         confirm_after=JUDGE_AFTER,
-    )  # fmt: skip
+    )
 
 
-@symptom("system.stragglers")
 def stragglers(observed: Observed) -> Iterable[Finding]:
-    """Two fifths of a step or more are waiting for a few episodes whose environment takes more than five times the usual time."""
+    """At least 40 % of a step is spent on waiting for a few episodes whose environment takes more than five times as long."""
     waited: list[float] = []
     slow: list[Episode] = []
     for record in observed.trained[-LATE_STEPS:]:
-        spent = sorted((_world_seconds(one), one.id) for one in record.train)
+        spent = sorted((_environment_seconds(one), one.id) for one in record.train)
         if len(spent) < 8 or "timing_s/rollout" not in record.metrics:
             continue
         usual, longest = spent[len(spent) // 2][0], spent[-1][0]
         many = spent[int(0.8 * (len(spent) - 1))][0]
-        # A fifth of the episodes that are slow are no stragglers: then the world is slow.
+        # If a fifth of the episodes is slow, the environment is slow: there are no stragglers.
         is_late = longest > LATE_FACTOR * usual + SHORT_SECONDS and many < longest / 2
-        # Of what the last one takes longer, what learning did wait for: the rest went on beside it.
+        # The part of the extra time of the last one for which training waited.
         share = min(longest - usual, record.metrics["timing_s/rollout"]) / max(1e-9, record.metrics["timing_s/step"])
         waited.append(share if is_late else 0.0)
         names = {name for seconds, name in spent if is_late and seconds > longest / 2}
@@ -343,46 +357,48 @@ def stragglers(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="system.stragglers",
         severity=Severity.WARNING,
-        symptom=f"{median(waited):.0%} of a step is waiting for {len(slow) / len(waited):.1f} episodes whose environment is "
-        f"slow.",
+        symptom=f"{median(waited):.0%} of a step is spent on waiting for {len(slow) / len(waited):.1f} episodes whose "
+        "environment is slow.",
         evidence={
-            "steps": observed.late_steps, "share_of_step": round(median(waited), 4),
-            "their_environment_seconds": round(max(_world_seconds(one.digest) for one in slow), 2),
-            "usual_environment_seconds": round(median(_world_seconds(one.digest) for one in observed.late), 3),
+            "steps": observed.late_steps,
+            "share_of_step": round(median(waited), 4),
+            "their_environment_seconds": round(max(_environment_seconds(one.digest) for one in slow), 2),
+            "usual_environment_seconds": round(median(_environment_seconds(one.digest) for one in observed.late), 3),
             "timing_s/rollout": round(observed.now("timing_s/rollout"), 2),
             "tasks": sorted({one.digest.task_id for one in slow})[:10],
         },
-        change="Find out what these episodes wait for, and bound it in the tool. Until then let other groups overtake them, with "
+        change="Find out what these episodes wait for, and limit it in the tool. Until then let other groups overtake them, with "
         f"tokens at most {allowed} steps old.",
         confirm="timing_s/rollout takes a smaller share of timing_s/step.",
         step=observed.history.last_step,
         trajectories=named(slow),
         settings=possible(config, settings),
         confirm_after=5,
-    )  # fmt: skip
+    )
 
 
-@symptom("system.starved")
 def starved(observed: Observed) -> Iterable[Finding]:
-    """Learning waits for play, and play for the environment: most of the time of episodes is not the policy's. Where slots are
-    the limit, more of them are proposed; else that play goes on during learning."""
+    """Training waits for episodes, and episodes wait for the environment most of the time.
+
+    The proposal is more concurrent episodes where they are the limit, else rollouts during training.
+    """
     record = [one for one in observed.trained[-LATE_STEPS:] if one.train and "timing_s/rollout" in one.metrics]
     if not record:
         return
     share = fmean(one.metrics["timing_s/rollout"] / max(1e-9, one.metrics["timing_s/step"]) for one in record)
     played = [digest for one in record for digest in one.train]
     total = sum(one.seconds for one in played)
-    world = sum(_world_seconds(one) for one in played)
+    environment = sum(_environment_seconds(one) for one in played)
     waiting = sum(one.metrics["timing_s/rollout"] for one in record)
     in_play = total / max(1e-9, waiting)
     config = observed.config
     episodes = config.batch.global_batch_size * config.batch.group_size
     slots = config.rollout.rollout_max_concurrency
-    usual = median(_world_seconds(one) for one in played)
+    usual = median(_environment_seconds(one) for one in played)
     if (
         share < STARVED
         or usual < SHORT_SECONDS
-        or not (world > 0.5 * total or usual > WORLD_SHARE * waiting / len(record))
+        or not (environment > 0.5 * total or usual > ENVIRONMENT_SHARE * waiting / len(record))
     ):
         return
     is_narrow = slots < episodes and in_play > 0.4 * slots
@@ -405,19 +421,22 @@ def starved(observed: Observed) -> Iterable[Finding]:
         severity=Severity.WARNING,
         symptom=f"{share:.0%} of a step is waiting for episodes, and these wait for their environment: {usual:.2f} s each.",
         evidence={
-            "steps": observed.late_steps, "share_of_step": round(share, 4), "environment_seconds": round(usual, 3),
-            "episode_seconds": round(total / len(played), 3), "episodes_in_play": round(in_play, 1),
-            "rollout_max_concurrency": slots, "episodes_a_step": episodes,
+            "steps": observed.late_steps,
+            "share_of_step": round(share, 4),
+            "environment_seconds": round(usual, 3),
+            "episode_seconds": round(total / len(played), 3),
+            "episodes_in_play": round(in_play, 1),
+            "rollout_max_concurrency": slots,
+            "episodes_a_step": episodes,
         },
         change=change,
         confirm="timing_s/rollout takes a smaller share of timing_s/step, and steps are shorter.",
         step=observed.history.last_step,
         settings=settings,
         confirm_after=5,
-    )  # fmt: skip
+    )
 
 
-@symptom("system.memory")
 def memory(observed: Observed) -> Iterable[Finding]:
     """Memory grows from step to step without an end: by 30 % since the first third of the steps, and in four of five steps."""
     for name in MEMORY:
@@ -436,7 +455,10 @@ def memory(observed: Observed) -> Iterable[Finding]:
             severity=Severity.WARNING,
             symptom=f"{name} grows with every step: {first / 2**20:.0f} MiB at first, {now / 2**20:.0f} MiB now.",
             evidence={
-                "metric": name, "at_first": first, "now": now, "bytes_a_step": round(a_step),
+                "metric": name,
+                "at_first": first,
+                "now": now,
+                "bytes_a_step": round(a_step),
                 "last_values": [round(value / 2**20, 1) for value in values[-5:]],
             },
             change="Look for what keeps growing in the environment, reward or agent: a list at module level, a cache without a "
@@ -445,10 +467,10 @@ def memory(observed: Observed) -> Iterable[Finding]:
             confirm=f"{name} stays level over {JUDGE_AFTER} steps.",
             step=observed.history.last_step,
             confirm_after=JUDGE_AFTER,
-        )  # fmt: skip
+        )
         return
 
 
-def _world_seconds(digest: Digest) -> float:
+def _environment_seconds(digest: Digest) -> float:
     """Of an episode, what was not the policy's."""
     return max(0.0, digest.seconds - digest.policy_seconds)

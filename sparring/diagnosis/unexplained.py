@@ -1,4 +1,4 @@
-"""Symptoms of a run of which no other rule has anything to say."""
+"""Symptoms of a run that no other rule explains."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from sparring.detectors.evidence import Episode, latest, named, shown
 from sparring.diagnosis.course import HEALTHY_SIGNAL, JUDGE_AFTER, LIKELY, STALL_STEPS, is_flat, thirds
 from sparring.diagnosis.observed import Observed
 from sparring.diagnosis.proposal import possible
-from sparring.diagnosis.registry import SYMPTOMS, symptom
 from sparring.findings import Finding, Severity
 from sparring.types import Json
 
@@ -28,7 +27,6 @@ MOSTLY_WRONG = 0.5
 """Share of the episodes that are right, below which one expects it to rise."""
 
 
-@symptom("tasks.surer_not_right")
 def surer_not_right(observed: Observed) -> Iterable[Finding]:
     """The episodes of a group agree more and more on wrong answers and are right no more often, where the answer is what is
     graded: the policy settles, and finds nothing right to settle on. In a healthy run agreement grows with success."""
@@ -57,19 +55,20 @@ def surer_not_right(observed: Observed) -> Iterable[Finding]:
         symptom=f"the episodes of a group agree more and more on wrong answers ({agreed[0]:.0%} at first, {agreed[1]:.0%} now), "
         f"and are right no more often ({were_right[0]:.0%}, {were_right[1]:.0%}).",
         evidence={
-            "steps": [steps[0][0][0].group[0], observed.history.last_step], "right": [round(one, 4) for one in were_right],
-            "agreement_on_wrong_answers": [round(one, 4) for one in agreed], "examples": shown(wrong),
+            "steps": [steps[0][0][0].group[0], observed.history.last_step],
+            "right": [round(one, 4) for one in were_right],
+            "agreement_on_wrong_answers": [round(one, 4) for one in agreed],
+            "examples": shown(wrong),
         },
-        change="Compare the reference answers of the tasks named here with what their episodes agree on. Where the references "
-        "are right, see whether the prompt and the tools say enough to find the answer.",
+        change="Compare the reference answers of the tasks named here with what their episodes agree on. If the references "
+        "are right, check whether the prompt and the tools contain enough information to find the answer.",
         confirm="rollout/reward/mean rises as the episodes of a group come to agree.",
         step=observed.history.last_step,
         trajectories=named(wrong),
         confirm_after=JUDGE_AFTER,
-    )  # fmt: skip
+    )
 
 
-@symptom("stall.capacity")
 def capacity(observed: Observed) -> Iterable[Finding]:
     """The reward has risen, stands still below its ceiling, and nothing else is amiss: groups have signal, tokens count, the
     gradient is steady. The adapter may be too small."""
@@ -98,14 +97,15 @@ def capacity(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="stall.capacity",
         severity=Severity.WARNING if settings else Severity.NOTE,
-        symptom=f"the reward has stood still at {observed.now('rollout/reward/mean'):.2f} for {recent} steps, and nothing else "
-        "is "
-        "amiss.",
+        symptom=f"the reward has stayed at {observed.now('rollout/reward/mean'):.2f} for {recent} steps, and no other cause "
+        "was found.",
         evidence={
-            "steps": observed.late_steps, "success": round(observed.success, 4),
+            "steps": observed.late_steps,
+            "success": round(observed.success, 4),
             "groups_with_signal": round(observed.now("analysis/batch_valid_ratio"), 4),
             "effective_sample_size": round(observed.now("training/effective_sample_size", 1.0), 4),
-            "grad_norm": round(observed.now("training/grad_norm"), 4), "trained_weights": model.trained_weights,
+            "grad_norm": round(observed.now("training/grad_norm"), 4),
+            "trained_weights": model.trained_weights,
             "lora_rank": model.lora_rank if is_adapter else None,
         },
         change=change,
@@ -113,19 +113,18 @@ def capacity(observed: Observed) -> Iterable[Finding]:
         step=observed.history.last_step,
         settings=settings,
         confirm_after=50,
-    )  # fmt: skip
+    )
 
 
-@symptom("stall.no_progress")
 def no_progress(observed: Observed) -> Iterable[Finding]:
-    """Most episodes are wrong and success does not rise, or it falls, in training and validation taken together, and nothing else
-    is said of the run. The cause is not known then; what is shown is where to look for it, labels and rewards first."""
+    """Most episodes are wrong and success does not rise, or it falls, in training and validation taken together, and no other
+    symptom explains it. The cause is then unknown; the finding shows where to look for it, labels and rewards first."""
     name = "rollout/score/mean" if observed.series("rollout/score/mean") else "rollout/reward/mean"
     values = observed.series(name)
     rise = thirds(values)
     if len(values) < STALL_STEPS or rise is None or observed.is_solved:
         return
-    if any(one.severity is not Severity.NOTE for one in observed.said):
+    if any(one.severity is not Severity.NOTE for one in observed.findings):
         return
     rises = [rise.value / max(rise.error, 1e-9)]
     validated = [one.metrics.get("val/score/mean", one.metrics["val/reward/mean"]) for one in observed.validations]
@@ -151,34 +150,38 @@ def no_progress(observed: Observed) -> Iterable[Finding]:
         symptom=f"success {'has fallen' if falls else 'has not risen'} in {len(values)} steps ({ends[0]:.2f} in the first third, "
         f"{ends[1]:.2f} in the last"
         + (f"; in validation {validated[0]:.2f}, then {validated[-1]:.2f}" if len(validated) > 1 else "")
-        + "), and no cause is seen.",
+        + "), and no cause was found.",
         evidence={
-            "steps": [observed.trained[0].step, observed.trained[-1].step], name: [round(one, 4) for one in ends],
-            "validation": [round(one, 4) for one in validated], "standard_errors": [round(one, 2) for one in rises],
+            "steps": [observed.trained[0].step, observed.trained[-1].step],
+            name: [round(one, 4) for one in ends],
+            "validation": [round(one, 4) for one in validated],
+            "standard_errors": [round(one, 2) for one in rises],
             "agreed_wrong_answers": [
                 [group[0].digest.task_id, Counter(one.digest.answer for one in group).most_common(1)[0][0][:100]]
                 for group in settled[:10]
             ],
-            "equal_episodes": same, "of_these_paid_differently": differently, "examples": shown(wrong),
+            "equal_episodes": same,
+            "of_these_paid_differently": differently,
+            "examples": shown(wrong),
         },
         change="Look for the cause in this order: compare the reference answers with what the episodes of a task agree on "
-        f"(agreed_wrong_answers: {len(settled)} of the last {len(groups)} groups); see why equal episodes of a task earn other "
-        f"rewards ({differently} of {same} do); hold the reward against the scorer in the episodes named here; then see whether "
-        "prompt and tools say enough to find the answer.",
+        f"(agreed_wrong_answers: {len(settled)} of the last {len(groups)} groups); find out why equal episodes of a task earn "
+        f"different rewards ({differently} of {same} do); compare the reward with the scorer in the episodes named here; then "
+        "check whether prompt and tools contain enough information to find the answer.",
         confirm="The reward rises above its level.",
         step=observed.history.last_step,
         trajectories=named(wrong),
         confirm_after=JUDGE_AFTER,
-    )  # fmt: skip
+    )
 
 
 def _paid_differently(groups: Iterable[Sequence[Episode]]) -> tuple[int, int]:
-    """How many episodes said and did what another of their group did, and how many of these earn what not all of them earn."""
+    """Return how many episodes equal another one of their group, and how many of these have different rewards."""
     same = differently = 0
     for group in groups:
         alike: dict[object, list[float]] = defaultdict(list)
         for one in group:
-            alike[one.digest.said, one.digest.calls].append(one.digest.reward)
+            alike[one.digest.texts, one.digest.calls].append(one.digest.reward)
         several = [rewards for rewards in alike.values() if len(rewards) > 1]
         same += sum(map(len, several))
         differently += sum(len(rewards) for rewards in several if len(set(rewards)) > 1)
@@ -186,8 +189,8 @@ def _paid_differently(groups: Iterable[Sequence[Episode]]) -> tuple[int, int]:
 
 
 def _is_alone(observed: Observed) -> bool:
-    """Whether no rule of the diagnosis has asked for a change of this run."""
-    return not any(one.severity is not Severity.NOTE and one.rule in SYMPTOMS for one in observed.said)
+    """Return whether no earlier rule of the diagnosis proposes a change of this run."""
+    return all(one.severity is Severity.NOTE for one in observed.diagnosed)
 
 
 def _groups_by_step(observed: Observed) -> list[list[list[Episode]]]:

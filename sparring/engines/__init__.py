@@ -1,1 +1,1 @@
-"""Who samples: the policy in process, a remote endpoint, or a script."""
+"""Engines: they sample from the policy in this process, a remote endpoint, or a script."""

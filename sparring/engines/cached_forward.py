@@ -1,4 +1,4 @@
-"""What an engine computes: it feeds prompts into the cache, decodes a token of each turn, and scores whole sequences.
+"""The computations of an engine: feed prompts into the cache, decode one token of each turn, and score whole sequences.
 
 Shapes: N tokens of the flat batch, S tokens of the cache, B rows, K key/value heads, R query heads that share one,
 L tokens a row, D head dimension, H hidden, V vocabulary.
@@ -24,28 +24,29 @@ from sparring.models.policy import Policy
 from sparring.types import TokenSegment, Weights
 
 MIN_SHARING_ROWS, MIN_SHARED_PROMPT = 16, 64
-"""Rows, and tokens that all of them begin with, from which attention over them is computed together."""
+"""The fewest rows, and the fewest tokens of a common prefix, for which attention over the prefix is computed together."""
 
 
 class Forward(Protocol):
-    """A way to run a policy. `weights` are always what `materialize` gave for some version of it."""
+    """A way to run a policy. `weights` are always the result of `materialize` for one of its versions."""
 
     cache: KVCache
 
     def materialize(self, weights: Weights) -> Any:
-        """What the other methods compute with."""
+        """Return the weights in the form that the other methods compute with."""
         ...
 
     def prefill(self, weights: Any, chunks: Sequence[tuple[Row, Sequence[int]]]) -> None:
-        """Add new tokens to each row; they attend to what the row holds and to themselves."""
+        """Add new tokens to each row; they attend to the tokens of the row and to themselves."""
         ...
 
     def decode(self, weights: Any, rows: Sequence[Row], token_ids: Sequence[int]) -> Tensor:
-        """Add one token to each row; logits [B, V] of the next. Rows come sorted by capacity and offset."""
+        """Add one token to each row, and return the logits [B, V] of the next token. Rows must be sorted by capacity and
+        offset."""
         ...
 
     def logprobs(self, weights: Any, token_ids: Sequence[int], temperature: float) -> Tensor:
-        """Log-probability of each id but the first."""
+        """Return the log-probability (in nats) of each id but the first."""
         ...
 
 
@@ -121,27 +122,36 @@ class LeanForward:
     def logprobs(self, weights: LlamaWeights, token_ids: Sequence[int], temperature: float) -> Tensor:
         zeros = (0.0,) * len(token_ids)
         segment = TokenSegment(
-            parent=None, token_ids=tuple(token_ids), mask=(False,) + (True,) * (len(token_ids) - 1),
-            sampled_logprobs=zeros, advantages=zeros, weights=zeros, temperature=temperature,
-        )  # fmt: skip
+            parent=None,
+            token_ids=tuple(token_ids),
+            mask=(False,) + (True,) * (len(token_ids) - 1),
+            sampled_logprobs=zeros,
+            advantages=zeros,
+            weights=zeros,
+            temperature=temperature,
+        )
         return forest_logprobs(weights, layout([segment], device=self._policy.device))[0]
 
 
 @final
 class GenericForward:
-    """transformers' own forward, one sequence after the other. The cache only keeps account of space: each turn reads
-    its whole history, because not every architecture's cache can be cut or copied."""
+    """The forward of transformers, one sequence after another. The cache only tracks space: each turn reads its whole
+    history, because not every architecture's cache can be cut or copied."""
 
     def __init__(self, policy: Policy, *, kv_cache_tokens: int) -> None:
         self._model = GenericModel(policy)
         self._caches: WeakKeyDictionary[Row, Any] = WeakKeyDictionary()
         nothing = LlamaShape(
             num_layers=0, hidden_size=0, num_heads=1, num_kv_heads=1, head_dim=0, rms_eps=0.0, vocab_size=0
-        )  # fmt: skip
+        )
         self.cache = KVCache(
-            nothing, num_tokens=kv_cache_tokens, max_row_tokens=policy.max_positions, dtype=policy.dtype,
-            device=policy.device, keeps_rows=False,
-        )  # fmt: skip
+            nothing,
+            num_tokens=kv_cache_tokens,
+            max_row_tokens=policy.max_positions,
+            dtype=policy.dtype,
+            device=policy.device,
+            keeps_rows=False,
+        )
 
     def materialize(self, weights: Weights) -> Mapping[str, Tensor]:
         return weights.tensors
@@ -171,21 +181,22 @@ class GenericForward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """Rows of one capacity, at least half of them side by side, that one attention reads in place."""
+    """Rows of one capacity that one attention reads in place; they are at least half of the capacities in their range."""
 
     members: slice
-    """Of the batch."""
+    """The slice of the batch."""
     begin: int
     end: int
-    """Of the cache, in tokens."""
+    """The end of the range in the cache, in tokens (`begin` is its start)."""
     capacity: int
     longest: int
     places: Tensor | None
-    """Which of the capacities between begin and end are the members'; None when all are."""
+    """The indices of the members' capacities between begin and end; None when all belong to members."""
     mask: Tensor
     """[capacities, 1, longest - shared], added to the scores."""
     prompt: slice
-    """Of the cache, in tokens: what all members begin with, read from the first of them. Empty where it is short."""
+    """The common prefix of all members, as a slice of the cache in tokens, read from the first member. Empty where it is
+    short."""
 
     def attend(self, queries_B_K_R_D: Tensor, keys_K_S_D: Tensor, values_K_S_D: Tensor) -> Tensor:
         if self.places is not None:
@@ -199,8 +210,9 @@ class _Run:
         return out if self.places is None else out[self.places]
 
     def _attend_shared(self, queries_B_K_R_D: Tensor, keys_K_S_D: Tensor, values_K_S_D: Tensor) -> Tensor:
-        """One product of all queries with the shared prompt, one of each row with the rest of its own, one softmax over
-        both: the prompt's keys and values are read once instead of once a row (as in arXiv:2402.05099)."""
+        """Return the attention with one product of all queries with the shared prompt, one product of each row with its own
+        rest, and one softmax over both. So the prompt's keys and values are read once instead of once per row (as in
+        arXiv:2402.05099)."""
         num_rows, num_heads, repeat, head_dim = queries_B_K_R_D.shape
         scaled = queries_B_K_R_D * head_dim**-0.5
         flat_K_BR_D = scaled.transpose(0, 1).reshape(num_heads, num_rows * repeat, head_dim)
@@ -219,13 +231,13 @@ class _Run:
         return (shared_K_B_R_D + torch.stack(own)).transpose(0, 1)
 
     def _rows(self, tensor_K_S_D: Tensor) -> Tensor:
-        """What each row holds beyond the shared prompt: [K, capacities, longest - shared, D]."""
+        """Return the part of each row after the shared prompt: [K, capacities, longest - shared, D]."""
         rows = tensor_K_S_D[:, self.begin : self.end].unflatten(1, (-1, self.capacity))
         return rows[:, :, self.prompt.stop - self.prompt.start : self.longest]
 
 
 def _runs(rows: Sequence[Row], *, device: torch.device, dtype: torch.dtype) -> list[_Run]:
-    """Cut the batch where the capacity changes, or where more capacities would be skipped than are in use."""
+    """Divide the batch where the capacity changes, or where more capacities would be skipped than are in use."""
     cuts = [0]
     for index in range(1, len(rows)):
         first, row = rows[cuts[-1]], rows[index]
@@ -239,7 +251,7 @@ def _runs(rows: Sequence[Row], *, device: torch.device, dtype: torch.dtype) -> l
         num_slots = (end - begin) // capacity
         # On a GPU one fused attention takes less time to launch than the products that it would be split into.
         num_shared = _num_shared(members) if device.type == "cpu" else 0
-        lengths = [num_shared] * num_slots  # a skipped row attends to a token of some row: nobody reads the result
+        lengths = [num_shared] * num_slots  # a skipped row attends to some token: its result is never read
         slots = [(row.offset - begin) // capacity for row in members]
         for slot, row in zip(slots, members, strict=True):
             lengths[slot] = len(row.token_ids)
@@ -249,16 +261,21 @@ def _runs(rows: Sequence[Row], *, device: torch.device, dtype: torch.dtype) -> l
         mask = torch.zeros(is_hidden.shape, dtype=dtype, device=device).masked_fill_(is_hidden, float("-inf"))
         runs.append(
             _Run(
-                members=slice(start, stop), begin=begin, end=end, capacity=capacity, longest=longest,
+                members=slice(start, stop),
+                begin=begin,
+                end=end,
+                capacity=capacity,
+                longest=longest,
                 places=None if num_slots == len(members) else torch.tensor(slots, device=device),
-                mask=mask[:, None], prompt=slice(begin, begin + num_shared),
+                mask=mask[:, None],
+                prompt=slice(begin, begin + num_shared),
             )
-        )  # fmt: skip
+        )
     return runs
 
 
 def _num_shared(rows: Sequence[Row]) -> int:
-    """How many tokens all rows begin with; 0 where reading them once would not make up for the products it takes."""
+    """Return the length of the common prefix of all rows; 0 where reading it once does not pay for the additional products."""
     if len(rows) < MIN_SHARING_ROWS:
         return 0
     shared = min(common_prefix(rows[0].token_ids, row.token_ids) for row in rows[1:])

@@ -1,37 +1,42 @@
-"""A policy that stays as it is, played by the engine of the one in training."""
+"""A frozen policy, sampled by the engine of the policy in training."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import final
+from typing import TYPE_CHECKING, final
 
-from sparring.engines.torch_engine import TorchEngine
 from sparring.engines.turns import Version
 from sparring.errors import InfrastructureError
 from sparring.protocols import TokenCallback
-from sparring.types import Completion, SampleRequest, Weights
+from sparring.types import Completion, EngineCapabilities, SampleRequest, Weights
+
+if TYPE_CHECKING:
+    from sparring.engines.torch_engine import TorchEngine
 
 
 @final
 class FrozenEngine:
-    """Weights of the same model that no training changes: a user simulator, an opponent. Implements `protocols.Engine`.
+    """An engine for fixed weights of the same model: a user simulator, an opponent. Implements `protocols.Engine`.
 
-    Its turns share batches, cache and deterministic rounds with those of the engine it is a part of, which outlives it.
+    Its turns share batches, cache and deterministic rounds with those of the underlying engine, which must outlive it.
     """
 
     def __init__(self, engine: TorchEngine, weights: Weights | None = None) -> None:
-        """Without `weights`, `load_weights` has to come before the first turn."""
+        """Create the engine. Without `weights`, `load_weights` must be called before the first turn."""
         self._engine = engine
-        self._version: Version | None = None if weights is None else engine.freeze(weights, 0)
+        self._version: Version | None = None if weights is None else engine.keep(weights, 0)
 
     async def sample(self, request: SampleRequest, on_token: TokenCallback | None = None) -> Completion:
-        """As `TorchEngine.sample`."""
+        """Sample a turn with the frozen weights, as `TorchEngine.sample` does."""
         return await self._engine.sample(request, on_token, frozen=self._loaded)
 
     async def load_weights(self, weights: Weights, version: int) -> None:
-        """Freeze these instead. `version` is told of its turns; it must not fall."""
-        self._version = await asyncio.to_thread(self._engine.freeze, weights, version)
+        """Freeze these weights instead. Turns report `version`, which must not decrease."""
+        self._version = await asyncio.to_thread(self._engine.keep, weights, version)
+
+    def freeze(self, weights: Weights | None = None) -> FrozenEngine:
+        return FrozenEngine(self._engine, weights)
 
     async def logprobs(self, token_ids: Sequence[int], temperature: float = 1.0) -> list[float]:
         return await self._engine.logprobs(token_ids, temperature, frozen=self._loaded)
@@ -41,6 +46,10 @@ class FrozenEngine:
 
     def close_session(self, session_id: str) -> None:
         self._engine.close_session(session_id)
+
+    @property
+    def capabilities(self) -> EngineCapabilities:
+        return self._engine.capabilities
 
     @property
     def policy_version(self) -> int:
@@ -54,8 +63,12 @@ class FrozenEngine:
     def max_context_tokens(self) -> int:
         return self._engine.max_context_tokens
 
+    def metrics(self) -> dict[str, float]:
+        """Return nothing: the underlying engine measures the load of both."""
+        return {}
+
     async def close(self) -> None:
-        """The engine it is a part of is closed by whoever made that."""
+        """Do nothing: the owner of the underlying engine closes it."""
 
     @property
     def _loaded(self) -> Version:

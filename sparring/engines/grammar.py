@@ -1,7 +1,7 @@
-"""Grammars that answers follow: which tokens may come next. The door of llguidance.
+"""Grammars of answers: which tokens may come next. The only module that uses llguidance.
 
-A constraint is compiled once and kept; each answer then has a guide of its own, which costs a fraction of a
-millisecond a token (https://github.com/guidance-ai/llguidance).
+A constraint is compiled once and cached; each answer then has its own guide, which takes a fraction of a millisecond per
+token (https://github.com/guidance-ai/llguidance).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparring.errors import ConstraintError
 from sparring.types import Constraint
 
 MAX_CONSTRAINT_CHARACTERS = 256 * 1024
-"""Of a grammar with its schemas: about half a second to compile."""
+"""The longest grammar with its schemas, in characters; it takes about half a second to compile."""
 
 _NUM_KEPT = 64
 _LIMITS = LLParserLimits(verbose_errors=False)
@@ -29,16 +29,16 @@ _LIMITS = LLParserLimits(verbose_errors=False)
 
 @final
 class Guide:
-    """Follows one answer through its grammar."""
+    """Tracks the position of one answer in its grammar."""
 
     def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
         self._matcher = matcher
         self._vocab_size = vocab_size
 
     def allowed(self) -> Tensor:
-        """Which tokens may come next, as bools [V]; only stop ids once the grammar is complete.
+        """Return which tokens may come next, as bools [V]; only stop ids once the grammar is complete.
 
-        Raises ConstraintError when the grammar turns out too complex to follow any further.
+        Raises ConstraintError when the grammar is too complex to continue.
         """
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         if self._matcher.is_error():
@@ -52,16 +52,17 @@ class Guide:
         return torch.from_numpy(allowed)
 
     def advance(self, token: int) -> None:
-        """Note a token that was allowed."""
+        """Advance by a token that was allowed."""
         self._matcher.consume_token(token)
 
 
 @final
 class Grammars:
-    """Compiles constraints for one tokenizer; may be used from several threads."""
+    """Compiles constraints for one tokenizer. Several threads may use it."""
 
     def __init__(self, tokenizer: Any, vocab_size: int) -> None:
-        """`tokenizer` is a fast one of transformers, or has `token_bytes`; `vocab_size` is the number of logits."""
+        """Create a compiler. `tokenizer` is a fast tokenizer of transformers, or has `token_bytes`; `vocab_size` is the
+        number of logits."""
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._lock = threading.Lock()
@@ -69,7 +70,7 @@ class Grammars:
         self._vocabulary = functools.lru_cache(maxsize=4)(self._read_vocabulary)
 
     def guide(self, constraint: Constraint, stop_ids: frozenset[int]) -> Guide:
-        """A guide for one answer. Raises ConstraintError when the grammar cannot be followed."""
+        """Return a guide for one answer. Raises ConstraintError for an invalid or too complex grammar."""
         if not stop_ids:
             raise ConstraintError("An answer that follows a grammar ends with a stop id, and this model has none.")
         with self._lock:
@@ -95,7 +96,7 @@ class Grammars:
         return matcher
 
     def _read_vocabulary(self, stop_ids: frozenset[int]) -> LLTokenizer:
-        """The bytes of each token; takes half a second for fifty thousand."""
+        """Return the vocabulary with the bytes of each token. It takes half a second for fifty thousand tokens."""
         ends = sorted(stop_ids)
         fast = getattr(self._tokenizer, "backend_tokenizer", None)
         if fast is not None:
@@ -103,14 +104,14 @@ class Grammars:
             return LLTokenizer(fast.to_str(), n_vocab=num_tokens, eos_token=ends)
         if not hasattr(self._tokenizer, "token_bytes"):
             raise ConstraintError(
-                f"The tokens of a {type(self._tokenizer).__name__} cannot be told byte by byte, which constraining an answer "
+                f"The tokens of a {type(self._tokenizer).__name__} cannot be read byte by byte, which constraining an answer "
                 "needs; use a model with a fast tokenizer (tokenizer.json)."
             )
         return LLTokenizer(TokenizerWrapper(_ByBytes(self._tokenizer, ends[0])), eos_token=ends)
 
 
 class _ByBytes:
-    """A tokenizer that says the bytes of its tokens, as llguidance reads them."""
+    """A tokenizer with known token bytes, in the form that llguidance reads."""
 
     bos_token_id = None
 
@@ -127,5 +128,5 @@ class _ByBytes:
 
 
 def _problem(grammar: dict[str, Any]) -> str:
-    """Why a grammar alone cannot be followed; empty if it can."""
+    """Return why llguidance cannot follow a grammar; empty if it can."""
     return LLMatcher.validate_grammar(json.dumps({"grammars": [grammar]}), limits=_LIMITS)

@@ -1,7 +1,8 @@
-"""Keys and values of past tokens: a row for each session, prefixes copied from other rows instead of computed again.
+"""The cache of keys and values of past tokens: a row for each session. Prefixes are copied from other rows, not recomputed.
 
-A layer's keys are one block of memory a head, cut into rows whose capacities are halves of halves of the longest context,
-so that short histories take little and rows of one capacity lie side by side: attention reads neighbors in place.
+A layer's keys are one block of memory per head, cut into rows. The capacity of a row is the longest context halved some
+number of times, so that short histories take little space and rows of one capacity are adjacent: attention reads neighbors
+in place.
 
 Shapes: S tokens that the cache holds, K key/value heads, D head dimension.
 """
@@ -20,12 +21,12 @@ from torch import Tensor
 from sparring.models.llama import LlamaShape
 
 SMALLEST_ROW = 64
-"""Tokens; shorter rows would split a batch into more pieces than the memory is worth."""
+"""The smallest capacity of a row, in tokens. Shorter rows would split a batch into too many pieces for the memory they save."""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Row:
-    """A place in the cache: the tokens whose keys and values it holds, and the weights that computed them."""
+    """A row of the cache: the tokens whose keys and values it holds, and the weights that computed them."""
 
     offset: int
     capacity: int
@@ -33,15 +34,16 @@ class Row:
     fingerprint: str
     token_ids: list[int] = field(default_factory=list)
     is_busy: bool = True
-    """A turn reads or writes it: it may not be evicted."""
+    """Whether a turn reads or writes the row, so that it must not be evicted."""
     is_closed: bool = False
-    """Its session has ended; it goes before rows that may be read again."""
+    """Whether its session has ended. Such rows are evicted before rows that may be read again."""
     last_used: int = 0
 
 
 @final
 class KVCache:
-    """At most `num_tokens` tokens. When they are taken, idle rows go: first of closed sessions, then longest unused."""
+    """A cache of at most `num_tokens` tokens. When it is full, idle rows are evicted: first those of closed sessions, then the
+    least recently used."""
 
     def __init__(
         self,
@@ -53,7 +55,7 @@ class KVCache:
         device: torch.device,
         keeps_rows: bool = True,
     ) -> None:
-        """`keeps_rows` False frees a row with its turn."""
+        """Create a cache. With `keeps_rows` False a row is freed at the end of its turn."""
         self._space = Space(num_tokens, largest=min(max_row_tokens, num_tokens))
         size = (shape.num_kv_heads, self._space.num_tokens, shape.head_dim)
         self.keys_K_S_D = [_zeros(size, dtype, device) for _ in range(shape.num_layers)]
@@ -65,13 +67,13 @@ class KVCache:
         self._clock = 0
 
     def claim(self, session_id: str, token_ids: Sequence[int], fingerprint: str, *, room: int) -> Row | None:
-        """A busy row for a turn with space for `token_ids` and `room` more. It holds as many of them as any row does,
-        but never the last, which has to be computed for its logits. None when busy rows leave no space."""
+        """Return a busy row for a turn, with space for `token_ids` and `room` more tokens; None when busy rows leave no space.
+        It holds the longest cached prefix of `token_ids`, but never the last token, which must be computed for its logits."""
         known = token_ids[:-1] if self._keeps_rows else []
         size = min(len(token_ids) + room, self.row_tokens)
         donor, shared = self.longest_prefix(session_id, known, fingerprint)
         is_own = donor is not None and donor.session_id == session_id and not donor.is_busy
-        # A row of which most would be lost is of another conversation: an episode has several where further policies play.
+        # A row that would lose most of its tokens belongs to another conversation: several policies have several per episode.
         if donor is not None and is_own and 2 * shared >= len(donor.token_ids):
             row = self._take_over(donor, size)
         else:
@@ -89,8 +91,8 @@ class KVCache:
         return row
 
     def longest_prefix(self, session_id: str, token_ids: Sequence[int], fingerprint: str) -> tuple[Row | None, int]:
-        """The row, computed by these weights, that shares the most tokens from the start (the session's own idle row
-        among equals), and how many it shares."""
+        """Return the row of these weights with the longest common prefix (the session's own idle row among equals), and the
+        length of that prefix."""
         best, most, best_is_own = None, 0, False
         wanted = list(token_ids)
         for row in self._rows:
@@ -103,7 +105,7 @@ class KVCache:
         return best, most
 
     def grow(self, row: Row, num_tokens: int) -> bool:
-        """Give the row space for `num_tokens`; False when busy rows leave none, and then nothing has changed."""
+        """Give the row space for `num_tokens`. Return False, without any change, when busy rows leave no space."""
         while row.capacity < num_tokens:
             moved = self._space.double(row.offset, row.capacity)
             if moved is not None:
@@ -114,27 +116,27 @@ class KVCache:
         return True
 
     def release(self, row: Row) -> None:
-        """The turn is over; what the row holds stays for later."""
+        """End the turn of a row, which keeps its tokens for later turns."""
         row.is_busy = False
         self._touch(row)
         if not self._keeps_rows:
             self._free(row)
 
     def write(self, layer: int, places_N: Tensor, keys_N_K_D: Tensor, values_N_K_D: Tensor) -> tuple[Tensor, Tensor]:
-        """Store keys and values of new tokens; all of the layer's keys and values, [K, S, D]."""
+        """Store the keys and values of new tokens, and return all keys and values of the layer, [K, S, D]."""
         keys, values = self.keys_K_S_D[layer], self.values_K_S_D[layer]
         keys.index_copy_(1, places_N, keys_N_K_D.transpose(0, 1))
         values.index_copy_(1, places_N, values_N_K_D.transpose(0, 1))
         return keys, values
 
     def close_session(self, session_id: str) -> None:
-        """No turn of this session follows: its rows go first."""
+        """Mark the rows of a session that has ended, so that they are evicted first."""
         for row in self._rows:
             if row.session_id == session_id:
                 row.is_closed = True
 
     def drop(self, *, besides: frozenset[str] = frozenset(), session_id: str | None = None) -> None:
-        """Forget idle rows: those not computed by the weights `besides`, or those of one session."""
+        """Drop idle rows: those that were not computed by the weights `besides`, or those of one session."""
         for row in list(self._rows):
             if session_id is None:
                 is_wanted = row.fingerprint in besides
@@ -183,10 +185,10 @@ class KVCache:
 
 @final
 class Space:
-    """Which tokens of the cache are free: a buddy allocator whose capacities are `largest` halved again and again.
+    """The free space of the cache: a buddy allocator whose capacities are `largest` halved any number of times.
 
     A block of capacity c starts at a multiple of c. Its buddy is the other half of the block it was split from; two
-    free buddies become one block again. The lowest block that fits is given out, so what is used stays together.
+    free buddies become one block again. The lowest block that fits is used, so the used space stays together.
     """
 
     def __init__(self, num_tokens: int, *, largest: int) -> None:
@@ -199,7 +201,7 @@ class Space:
         self._free[top] = set(range(0, self.num_tokens, top))
 
     def take(self, size: int) -> tuple[int, int] | None:
-        """(offset, capacity) of a block of at least `size`, None when there is none."""
+        """Return (offset, capacity) of a new block of at least `size` tokens; None when there is none."""
         wanted = next(capacity for capacity in self.capacities if capacity >= size)
         for capacity in self.capacities:
             if capacity < wanted or not self._free[capacity]:
@@ -213,14 +215,15 @@ class Space:
         return None
 
     def give(self, offset: int, capacity: int) -> None:
-        """Take a block back."""
+        """Free a block."""
         while capacity < self.capacities[-1] and _buddy(offset, capacity) in self._free[capacity]:
             self._free[capacity].remove(_buddy(offset, capacity))
             offset, capacity = min(offset, _buddy(offset, capacity)), 2 * capacity
         self._free[capacity].add(offset)
 
     def double(self, offset: int, capacity: int) -> int | None:
-        """Exchange a block for one twice as large: its offset, or None. The free buddy is joined where possible."""
+        """Exchange a block for one twice as large, and return its offset, or None. It is joined with its buddy where that
+        is free."""
         buddy = _buddy(offset, capacity)
         if buddy in self._free[capacity]:
             self._free[capacity].remove(buddy)
@@ -228,15 +231,15 @@ class Space:
         taken = self.take(2 * capacity)
         if taken is None:
             return None
-        # The old block is given back at once: until the next take nobody writes there, and the caller copies first.
+        # The old block is freed at once: nothing is written there before the next take, and the caller copies first.
         self.give(offset, capacity)
         return taken[0]
 
 
 def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros that take no memory on the CPU before something is written: torch's own zeros touch every page.
+    """Return zeros that take no memory on the CPU until they are written: torch's own zeros touch every page.
 
-    They must be zeros, because attention multiplies what it does not see by 0, and 0 times garbage may be NaN.
+    They must be zeros, because attention multiplies masked values by 0, and 0 times garbage may be NaN.
     """
     if device.type != "cpu":
         return torch.zeros(size, dtype=dtype, device=device)
@@ -248,7 +251,7 @@ def _buddy(offset: int, capacity: int) -> int:
 
 
 def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many tokens two sequences of the same type share from the start."""
+    """Return the length of the common prefix of two sequences of the same type."""
     limit = min(len(left), len(right))
     if left[:limit] == right[:limit]:
         return limit

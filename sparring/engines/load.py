@@ -1,4 +1,4 @@
-"""How busy an engine is, counted while it works."""
+"""The load of an engine, counted while it works."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ import torch
 
 @final
 class Load:
-    """Counts since somebody last asked. The engine's thread adds, another asks."""
+    """Counts the work of an engine since the last `take`. The engine's thread adds, another thread reads."""
 
     def __init__(self, now: float | None = None) -> None:
         self._lock = threading.Lock()
-        """Of all counts."""
+        """Protects all counts."""
         self._forget(time.monotonic() if now is None else now)
 
     def worked(self, seconds: float) -> None:
+        """Add the seconds of one step."""
         with self._lock:
             self._seconds += seconds
 
     def decoded(self, num_turns: int) -> None:
-        """One token of so many turns was computed at once."""
+        """Count a batch that computed one token of each of `num_turns` turns."""
         with self._lock:
             self._num_batches += 1
             self._num_turns += num_turns
 
     def preempted(self) -> None:
-        """A running turn gave its place in the cache up."""
+        """Count a running turn that gave up its place in the cache."""
         with self._lock:
             self._num_preempted += 1
 
     def take(self, now: float, *, capacity: int) -> dict[str, float]:
-        """By metric name, for an engine that can run `capacity` turns at once; from `now` on it counts from 0."""
+        """Return the metrics of an engine that can run `capacity` turns at once, and restart the counts at time `now`."""
         with self._lock:
             return self._take(now, capacity)
 
@@ -53,7 +54,7 @@ class Load:
 
 
 def device_metrics(device: torch.device) -> dict[str, float]:
-    """The most bytes of an accelerator's memory that were in use since somebody last asked; nothing without one."""
+    """Return the peak memory of the accelerator in bytes since the last call; no metrics without an accelerator."""
     if device.type != "cuda":
         return {}
     peak = torch.cuda.max_memory_allocated(device)

@@ -1,6 +1,7 @@
-"""An engine that asks an OpenAI-compatible endpoint: for evaluation, baselines and recording.
+"""An engine that uses an OpenAI-compatible endpoint, for evaluation, baselines and recording.
 
-Chat completions (https://platform.openai.com/docs/api-reference/chat) tell no token ids, so nothing can be trained on it.
+Chat completions (https://platform.openai.com/docs/api-reference/chat) return no token ids, so its turns cannot be
+trained on.
 """
 
 from __future__ import annotations
@@ -20,33 +21,42 @@ import httpx
 
 from sparring.chat.messages import canonical_json
 from sparring.errors import ContextOverflow, DataError, InfrastructureError, PolicyTimeout, ServiceError
-from sparring.metering import count_request, endpoint_name
+from sparring.metering.usage import count_request, endpoint_name
 from sparring.protocols import DeltaCallback
-from sparring.types import Json, Message, MessageAnswer, MessageRequest, Sampling, StopReason, Usage
+from sparring.types import (
+    EngineCapabilities,
+    Json,
+    Message,
+    MessageAnswer,
+    MessageRequest,
+    Sampling,
+    StopReason,
+    Usage,
+)
 
 UNSET = Sampling(temperature=math.nan, top_p=math.nan, max_tokens=sys.maxsize)
-"""Sampling of which nothing is sent: the endpoint does as it does by default."""
+"""The default sampling settings, which are not sent: the endpoint uses its own defaults."""
 
 _CONNECT_SECONDS = 10.0
 _MOST_TOKENS = 1 << 40
-"""More than any answer takes; an endpoint that reports more is not believed."""
+"""More tokens than any answer has. A larger reported count is treated as unknown."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 10.0
 _LONGEST_RETRY_AFTER_SECONDS = 120.0
 _PASSING = frozenset({408, 409, 425, 429})
-"""Statuses below 500 after which the same request may work later."""
+"""The statuses below 500 after which the same request may succeed later."""
 _OVERFLOW = re.compile(
     r"context.?length|context.?window|context size|maximum context|max_model_len|prompt is too long", re.IGNORECASE
 )
-"""How endpoints say that the messages are too long; OpenAI's own has the code `context_length_exceeded`."""
+"""Phrases of endpoints for messages that are too long; OpenAI's own has the code `context_length_exceeded`."""
 _FILTERED = re.compile(
     r"content.?(filter|management|polic)|usage polic|flagged|data_inspection_failed|inappropriate content|content exists risk",
     re.IGNORECASE,
 )
-"""How they say that what the conversation is about may not be, in a code or in words."""
+"""Codes and phrases of endpoints that refuse the content of a conversation."""
 
 
 class _Unanswered(Exception):
-    """The same request may work later: after `pause` seconds, where the endpoint says so."""
+    """A failure after which the same request may succeed later: after `pause` seconds, where the endpoint gives a time."""
 
     def __init__(self, problem: str, pause: float | None = None) -> None:
         super().__init__(problem)
@@ -57,9 +67,9 @@ class _Unanswered(Exception):
 class OpenAIEngine:
     """Implements `protocols.MessageEngine` over HTTP.
 
-    Connections that break, 408, 409, 425, 429 and 5xx are asked again with exponential backoff, or when `Retry-After`
-    says; each request that is on its way or pauses holds one of `max_concurrency` slots, so that an endpoint that is
-    overloaded is asked less. Each request is counted in the run's `usage.jsonl`.
+    Requests are repeated after broken connections and the statuses 408, 409, 425, 429 and 5xx, with exponential backoff or
+    after the time in `Retry-After`. Each running or pausing request holds one of `max_concurrency` slots, so that an
+    overloaded endpoint gets fewer requests. Each request is counted in the run's `usage.jsonl`.
 
         engine = OpenAIEngine("http://127.0.0.1:8000/v1", "quickstart-001")
     """
@@ -76,7 +86,8 @@ class OpenAIEngine:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         rng: random.Random | None = None,
     ) -> None:
-        """`base_url` with its `/v1`; `max_retries` further tries of one request; deadlines are times of `clock`."""
+        """Create an engine. `base_url` includes `/v1`; `max_retries` is the number of retries of one request; deadlines
+        are times of `clock`."""
         self._base_url = base_url.rstrip("/")
         self._model = model
         self._name = endpoint_name(model, base_url)
@@ -88,7 +99,7 @@ class OpenAIEngine:
         self._sleep = sleep
         self._rng = rng or random.Random()
         self._token_limit = "max_tokens"
-        # How long an answer may take is for the deadline to say, how many there are for the slots.
+        # The deadline limits how long an answer may take, and the slots limit how many there are.
         self._client = httpx.AsyncClient(
             headers={"authorization": f"Bearer {api_key}"} if api_key else {},
             timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
@@ -96,15 +107,18 @@ class OpenAIEngine:
         )
 
     @property
+    def capabilities(self) -> EngineCapabilities:
+        return EngineCapabilities()
+
+    @property
     def fingerprint(self) -> str:
         return f"openai:{self._model}@{self._base_url}"
 
     async def answer(self, request: MessageRequest, on_delta: DeltaCallback | None = None) -> MessageAnswer:
-        """The endpoint's message; with `on_delta` it is asked to stream.
+        """Return the endpoint's message. With `on_delta` it is streamed.
 
-        An answer that broke off after its first piece was told is not asked for again: another would not go on from it.
-        Raises as `protocols.MessageEngine` says; past the deadline PolicyTimeout only if no try failed
-        before.
+        An answer that breaks off after its first piece is not requested again, since another answer would not continue it.
+        Raises as documented in `protocols.MessageEngine`; past the deadline, PolicyTimeout only if no try failed before.
         """
         problem: str | None = f"{self._max_concurrency} other requests were on their way"
         seconds = None if request.deadline is None else max(0.0, request.deadline - self._clock())
@@ -131,21 +145,22 @@ class OpenAIEngine:
         return f"model {self._model!r} at {self._base_url}"
 
     def _pause(self, attempt: int, wanted: float | None) -> float:
-        """Seconds until the next try: as the endpoint wants, else doubled each time and spread."""
+        """Return the seconds until the next try: those that the endpoint wants, otherwise doubled each time with jitter."""
         if wanted is not None:
             return min(wanted, _LONGEST_RETRY_AFTER_SECONDS)
         longest = min(_FIRST_PAUSE_SECONDS * 2**attempt, _LONGEST_PAUSE_SECONDS)
         return longest * self._rng.uniform(0.75, 1.0)
 
     async def _asked(self, request: MessageRequest, on_delta: DeltaCallback | None) -> MessageAnswer:
-        """One try. Raises _Unanswered and what `answer` raises."""
+        """Make one try. Raises _Unanswered, and what `answer` raises."""
         heard, token_limit = _Heard(on_delta), self._token_limit
         try:
             async with self._client.stream(
-                "POST", f"{self._base_url}/chat/completions",
+                "POST",
+                f"{self._base_url}/chat/completions",
                 content=json.dumps(self._body(request, stream=on_delta is not None)).encode(),
                 headers={"content-type": "application/json"},
-            ) as response:  # fmt: skip
+            ) as response:
                 if response.status_code != 200:
                     await response.aread()
                 elif "event-stream" in response.headers.get("content-type", ""):
@@ -182,39 +197,40 @@ class OpenAIEngine:
         return {**body, "stream": True, "stream_options": {"include_usage": True}} if stream else body
 
     def _failure(self, response: httpx.Response) -> Exception:
-        """What a status other than 200 means."""
-        status, (said, code) = response.status_code, _error_of(response)
-        told = f"status {status}: {said}"
+        """Return the error for a status other than 200."""
+        status, (text, code) = response.status_code, _error_of(response)
+        reply = f"status {status}: {text}"
         if self._api_key:
-            told = told.replace(self._api_key, "***")
+            reply = reply.replace(self._api_key, "***")
         if code == "insufficient_quota":
-            return ServiceError(f"{self._where} answered {told}. Nothing is left of the account's quota; raise it.")
+            return ServiceError(f"{self._where} answered {reply}. Nothing is left of the account's quota; raise it.")
         if status in _PASSING or status >= 500:
             if response.headers.get("x-should-retry") == "false":
-                return InfrastructureError(f"{self._where} answered {told}.")
-            return _Unanswered(told, _retry_after(response))
-        if status in (400, 403, 422) and _FILTERED.search(f"{code} {said}"):
-            # It is about one conversation and no mistake in the run. What the policy's play is worth nobody has said.
-            return InfrastructureError(f"{self._where} answered {told}. Its content filter refuses this conversation.")
+                return InfrastructureError(f"{self._where} answered {reply}.")
+            return _Unanswered(reply, _retry_after(response))
+        if status in (400, 403, 422) and _FILTERED.search(f"{code} {text}"):
+            # This concerns one conversation and is no error of the run, and the policy's result is unknown.
+            return InfrastructureError(f"{self._where} answered {reply}. Its content filter refuses this conversation.")
         if status in (400, 413, 422):
-            if code == "context_length_exceeded" or status == 413 or _OVERFLOW.search(said):
-                return ContextOverflow(f"{self._where}: the conversation is too long for it: {said}.")
-            return DataError(f"{self._where} refuses a request with {told}. Send what it takes.")
-        return ServiceError(f"{self._where} answered {told}. Check base_url, model and key.")
+            if code == "context_length_exceeded" or status == 413 or _OVERFLOW.search(text):
+                return ContextOverflow(f"{self._where}: the conversation is too long for it: {text}.")
+            return DataError(f"{self._where} refuses a request with {reply}. Change the request to what it accepts.")
+        return ServiceError(f"{self._where} answered {reply}. Check base_url, model and key.")
 
 
 def _takes_other_limit(response: httpx.Response) -> bool:
-    """Some models refuse `max_tokens` for its newer name, some endpoints do not know that one yet."""
+    """Return whether the endpoint wants the other name of the limit: some models refuse `max_tokens` for its newer name, some
+    endpoints do not know the newer name yet."""
     return response.status_code == 400 and "max_completion_tokens" in response.text
 
 
 def _form(request: MessageRequest) -> dict[str, Json]:
-    """What a required form of the answer is as fields, which the endpoint heeds or refuses."""
+    """Return the request fields for the answer format. The endpoint applies or refuses them."""
     form, fields = request.answer_format, dict[str, Json]()
     if form.tool_name is not None:
         fields["tool_choice"] = {"type": "function", "function": {"name": form.tool_name}}
     elif form.tool_choice == "required" or (form.tool_choice == "none" and request.tools):
-        # Without tools there are no calls anyway, and endpoints refuse a choice among none.
+        # Without tools there are no calls anyway, and endpoints refuse a tool choice then.
         fields["tool_choice"] = form.tool_choice
     if request.tools and not form.parallel_tool_calls:
         fields["parallel_tool_calls"] = False
@@ -225,7 +241,7 @@ def _form(request: MessageRequest) -> dict[str, Json]:
 
 @final
 class _Heard:
-    """What came of one answer, whole or in chunks."""
+    """Collects one answer, whole or in chunks."""
 
     def __init__(self, on_delta: DeltaCallback | None) -> None:
         self._on_delta = on_delta
@@ -233,18 +249,18 @@ class _Heard:
         self._calls: dict[int, dict[str, str]] = {}
         self._finish: str | None = None
         self.usage: Usage | None = None
-        self._is_told = False
+        self._has_streamed = False
 
     @property
     def is_whole(self) -> bool:
         return self._finish is not None
 
     def broken(self, problem: str) -> Exception:
-        """For an answer that broke off: whether it may be asked for again."""
-        return InfrastructureError(f"An answer broke off: {problem}.") if self._is_told else _Unanswered(problem)
+        """Return the error for an answer that broke off. It depends on whether the answer may be requested again."""
+        return InfrastructureError(f"An answer broke off: {problem}.") if self._has_streamed else _Unanswered(problem)
 
     def take_whole(self, body: bytes) -> None:
-        """Raises _Unanswered for a body that is no chat completion."""
+        """Read a whole answer. Raises _Unanswered for a body that is not a chat completion."""
         try:
             completion = json.loads(body)
             choice = completion["choices"][0]
@@ -253,13 +269,15 @@ class _Heard:
             raise _Unanswered(f"what it answered is no chat completion: {body[:200]!r}") from error
 
     def take_chunk(self, data: str) -> None:
-        """Raises as `broken` says for a chunk that is none, or tells an error."""
+        """Read a chunk. Raises the error of `broken` for an invalid chunk, or one that reports an error."""
         if data == "[DONE]":
             return
         try:
             chunk = json.loads(data)
             if chunk.get("error"):
-                raise self.broken(f"in the middle of its answer it said {canonical_json(chunk['error'])[:500]}")
+                raise self.broken(
+                    f"in the middle of its answer it sent the error {canonical_json(chunk['error'])[:500]}"
+                )
             for choice in chunk.get("choices") or ():
                 self._add(choice.get("delta") or {}, {}, finish=choice.get("finish_reason"))
             self._add({}, chunk, finish=None)
@@ -267,7 +285,7 @@ class _Heard:
             raise self.broken(f"what it streams is no chat completion: {data[:200]!r}") from error
 
     def answer(self) -> MessageAnswer:
-        """Raises as `broken` says when the end did not come."""
+        """Return the complete answer. Raises the error of `broken` when the end is missing."""
         if self._finish is None:
             raise self.broken("the stream ended before the answer did")
         message: dict[str, Json] = {"role": "assistant", "content": self._texts["content"]}
@@ -286,18 +304,18 @@ class _Heard:
         return MessageAnswer(message=message, stop_reason=reason, usage=self.usage)
 
     def _add(self, part: Mapping[str, Any], around: Mapping[str, Any], *, finish: str | None) -> None:
-        """Append what a message or a delta says."""
-        told = {
-            # vLLM says `reasoning`; a refusal is what the policy says instead of content.
+        """Append the texts and calls of a message or a delta."""
+        texts = {
+            # vLLM names the field `reasoning`; a refusal replaces the content.
             "reasoning_content": part.get("reasoning_content") or part.get("reasoning"),
             "content": part.get("content") or part.get("refusal"),
         }
-        for key, text in told.items():
+        for key, text in texts.items():
             if not isinstance(text, str):
                 continue
             self._texts[key] += text
             if self._on_delta is not None and text:
-                self._is_told = True
+                self._has_streamed = True
                 self._on_delta({key: text})
         for place, call in enumerate(part.get("tool_calls") or ()):
             known = self._calls.setdefault(call.get("index", place), {"id": "", "name": "", "arguments": ""})
@@ -309,19 +327,20 @@ class _Heard:
         self._finish = finish or self._finish
 
 
-def _usage(said: Any) -> Usage | None:
-    """What an endpoint reports that an answer took; None where that is nothing, or no number of tokens: it is unknown then."""
-    if not isinstance(said, Mapping):
+def _usage(reported: Any) -> Usage | None:
+    """Return the token counts that an endpoint reports; None where it reports none or invalid ones."""
+    if not isinstance(reported, Mapping):
         return None
-    details = said.get("prompt_tokens_details")
-    read, sampled = _num_tokens(said.get("prompt_tokens")), _num_tokens(said.get("completion_tokens"))
+    details = reported.get("prompt_tokens_details")
+    read, sampled = _num_tokens(reported.get("prompt_tokens")), _num_tokens(reported.get("completion_tokens"))
     cached = _num_tokens(details.get("cached_tokens")) if isinstance(details, Mapping) else None
     if read is None or sampled is None:
         return None
     return Usage(
-        num_prompt_tokens=read, num_sampled_tokens=sampled,
+        num_prompt_tokens=read,
+        num_sampled_tokens=sampled,
         num_cached_tokens=None if cached is None or cached > read else cached,
-    )  # fmt: skip
+    )
 
 
 def _num_tokens(value: Any) -> int | None:
@@ -330,7 +349,7 @@ def _num_tokens(value: Any) -> int | None:
 
 
 def _plain(message: Message) -> dict[str, Json]:
-    """As the API takes it: our own keys left out, arguments as text."""
+    """Return a message in the API's form: without our own keys, with arguments as text."""
     plain = {key: value for key, value in message.items() if key != "malformed_tool_calls"}
     if plain.get("tool_calls"):
         plain["tool_calls"] = [{**call, "function": _with_text(call["function"])} for call in plain["tool_calls"]]
@@ -343,7 +362,7 @@ def _with_text(function: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _error_of(response: httpx.Response) -> tuple[str, str | None]:
-    """What an error says, and its code."""
+    """Return the text and the code of an error."""
     try:
         body = response.json()
     except ValueError:
@@ -351,14 +370,14 @@ def _error_of(response: httpx.Response) -> tuple[str, str | None]:
     error = body.get("error", body) if isinstance(body, dict) else body
     if not isinstance(error, dict):
         return (str(error) if error else response.text.strip() or response.reason_phrase)[:500], None
-    said = error.get("message") or error.get("detail") or canonical_json(error)
+    text = error.get("message") or error.get("detail") or canonical_json(error)
     code = error.get("code") or error.get("type")
-    return str(said)[:500].rstrip("."), code if isinstance(code, str) else None
+    return str(text)[:500].rstrip("."), code if isinstance(code, str) else None
 
 
 def _retry_after(response: httpx.Response) -> float | None:
-    """Seconds that the endpoint wants to be left alone, from `retry-after-ms` or `Retry-After` (a number, or a date of its own
-    clock)."""
+    """Return the seconds to wait that the endpoint gives in `retry-after-ms` or `Retry-After` (a number, or a date of its
+    own clock)."""
     milliseconds, seconds = response.headers.get("retry-after-ms", ""), response.headers.get("retry-after", "")
     try:
         return max(0.0, float(milliseconds) / 1000 if milliseconds else float(seconds))

@@ -1,4 +1,4 @@
-"""Draw one token a row from logits, each row with a random stream of its own.
+"""Sampling of one token per row from logits. Each row has its own random stream.
 
 Shapes: B rows, V vocabulary.
 """
@@ -16,12 +16,12 @@ from torch import Tensor
 from sparring.types import Sampling
 
 BLOCK = 256
-"""Tokens whose probabilities are summed together: a draw searches the blocks, then within one."""
+"""The number of tokens whose probabilities are summed together: a draw searches the blocks, then within one block."""
 
 
 @final
 class UniformStream:
-    """Uniform numbers in [0, 1) that depend on the seed alone (Philox, a counter-based generator)."""
+    """A stream of uniform numbers in [0, 1) that depends only on the seed (Philox, a counter-based generator)."""
 
     __slots__ = ("_generator",)
 
@@ -29,12 +29,13 @@ class UniformStream:
         self._generator = np.random.Generator(np.random.Philox(seed))
 
     def next(self) -> float:
+        """Return the next number."""
         return float(self._generator.random())
 
 
 @torch.inference_mode()
 def draw(logits_B_V: Tensor, sampling: Sequence[Sampling], uniforms: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """Token [B] and its log-probability [B] under the distribution it was drawn from.
+    """Return a sampled token [B] of each row, and its log-probability [B] under the distribution that it was drawn from.
 
     Temperature 0 takes the likeliest token and reports its log-probability at temperature 1. top_p < 1 keeps the
     smallest set of likeliest tokens whose probability reaches top_p, and renormalizes.
@@ -64,10 +65,11 @@ def draw(logits_B_V: Tensor, sampling: Sequence[Sampling], uniforms: Sequence[fl
 
 @torch.inference_mode()
 def constrain(logits_B_V: Tensor, allowed: Mapping[int, Tensor], sampling: Sequence[Sampling]) -> tuple[Tensor, Tensor]:
-    """The logits with what a constrained row does not allow at -inf, and the probability [C] that this takes from each.
+    """Return the logits with the tokens that a constrained row does not allow at -inf, and the probability [C] that this
+    removes from each constrained row.
 
-    `allowed` has the mask [V] of each of the C constrained rows; the others stay as they are. The probability is the one
-    after the temperature, at temperature 0 that at 1.
+    `allowed` has the mask [V] of each of the C constrained rows; the other rows do not change. The probability is measured
+    after the temperature, and at temperature 1 for temperature 0.
     """
     constrained_B_V, removed = logits_B_V.to(torch.float32, copy=True), []
     for row, mask_V in allowed.items():
@@ -79,7 +81,8 @@ def constrain(logits_B_V: Tensor, allowed: Mapping[int, Tensor], sampling: Seque
 
 
 def _search(blocks: Tensor, cumulated: Tensor, uniforms_B: Tensor) -> Tensor:
-    """The inverse of the cumulated distribution: `blocks` [B, blocks, BLOCK] with their cumulated sums [B, blocks]."""
+    """Return the inverse of the cumulative distribution at `uniforms_B`, from `blocks` [B, blocks, BLOCK] with their cumulative
+    sums [B, blocks]."""
     targets = uniforms_B.clamp(max=1 - 1e-12) * cumulated[:, -1]  # a product must not round up to the whole sum
     block = torch.searchsorted(cumulated, targets[:, None], right=True)[:, 0].clamp(max=cumulated.shape[1] - 1)
     rows = torch.arange(len(block), device=block.device)
@@ -93,7 +96,7 @@ def _search(blocks: Tensor, cumulated: Tensor, uniforms_B: Tensor) -> Tensor:
 
 
 def _nucleus(scores_V: Tensor, top_p: float) -> Tensor:
-    """The scores with all but the smallest set of likeliest tokens whose probability reaches top_p at -inf."""
+    """Return the scores with all tokens at -inf except the smallest set of likeliest tokens whose probability reaches top_p."""
     ordered, indices = scores_V.sort(descending=True)
     probabilities = ordered.softmax(dim=-1)
     before = probabilities.cumsum(dim=-1) - probabilities

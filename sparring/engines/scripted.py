@@ -7,9 +7,9 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias, final
 
-from sparring.errors import ConstraintError, PolicyTimeout
+from sparring.errors import ConstraintError, InfrastructureError, PolicyTimeout
 from sparring.protocols import TokenCallback
-from sparring.types import Completion, SampleRequest, StopReason, Weights
+from sparring.types import Completion, EngineCapabilities, SampleRequest, StopReason, Weights
 
 Answer: TypeAlias = str | Sequence[int] | Exception
 """A text (encoded, and ended with a stop id), token ids (sampled as they are), or an exception (raised)."""
@@ -17,7 +17,7 @@ Answer: TypeAlias = str | Sequence[int] | Exception
 
 @final
 class ScriptedEngine:
-    """Implements `protocols.Engine` without torch.
+    """An engine without a model or torch. Implements `protocols.Engine`.
 
     `script` is a callable from a request to an answer, or a list of answers given in order of the requests.
     An answer is cut after its first stop id, at `max_tokens` and at the end of the context, like a policy's own; a text
@@ -38,8 +38,8 @@ class ScriptedEngine:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`encode` turns texts into ids and must add no special tokens; `stop_id` ends a text answer, by default
-        the smallest stop id of the request; every token gets `logprob`; `seconds` is how long an answer takes."""
+        """Create an engine. `encode` converts texts to ids and must not add special tokens; `stop_id` ends a text answer, by
+        default the smallest stop id of the request; every token gets `logprob`; `seconds` returns how long an answer takes."""
         self._script = script
         self._encode = encode
         self._stop_id = stop_id
@@ -50,13 +50,14 @@ class ScriptedEngine:
         self._clock = clock
         self._policy_version = 0
         self._fingerprint = "scripted"
+        self._is_closed = False
         self.requests: list[SampleRequest] = []
-        """Every request so far, in order of arrival."""
+        """All requests so far, in order of arrival."""
         self.open_sessions: set[str] = set()
 
     async def sample(self, request: SampleRequest, on_token: TokenCallback | None = None) -> Completion:
-        """Answer from the script. Raises what the script says, PolicyTimeout past the deadline, ConstraintError when
-        the answer is to follow a grammar."""
+        """Answer from the script. Raises the exceptions of the script, PolicyTimeout past the deadline, and ConstraintError
+        when the answer must follow a grammar."""
         if request.constraint is not None:
             raise ConstraintError("A scripted engine cannot constrain what it answers; leave the constraint out.")
         version, fingerprint = self._policy_version, self._fingerprint
@@ -65,6 +66,10 @@ class ScriptedEngine:
         if request.deadline is not None and self._clock() + seconds > request.deadline:
             raise PolicyTimeout(f"session {request.session_id}: the deadline passed before the answer was complete.")
         await self._sleep(seconds)
+        if self._is_closed:
+            raise InfrastructureError(
+                f"session {request.session_id}: the engine was closed before this turn was complete."
+            )
         if isinstance(answer, Exception):
             raise answer
         token_ids, stop_reason = self._cut(answer, request)
@@ -106,12 +111,28 @@ class ScriptedEngine:
         return token_ids, StopReason.STOP if is_stopped and len(token_ids) == len(answer) else StopReason.LENGTH
 
     async def load_weights(self, weights: Weights, version: int) -> None:
-        """Later answers carry this version and fingerprint; the script itself does not change."""
+        """Report this version and fingerprint in later answers; the script does not change."""
         self._policy_version = version
         self._fingerprint = weights.fingerprint
 
+    def freeze(self, weights: Weights | None = None) -> ScriptedEngine:
+        """Return another engine with the same script, which reports these weights."""
+        frozen = ScriptedEngine(
+            self._script,
+            encode=self._encode,
+            stop_id=self._stop_id,
+            max_context_tokens=self._max_context_tokens,
+            logprob=self._logprob,
+            seconds=self._seconds,
+            sleep=self._sleep,
+            clock=self._clock,
+        )
+        if weights is not None:
+            frozen._fingerprint = weights.fingerprint
+        return frozen
+
     async def logprobs(self, token_ids: Sequence[int], temperature: float = 1.0) -> list[float]:
-        """The scripted log-probability for each id but the first."""
+        """Return the scripted log-probability for each id but the first."""
         return [self._logprob] * (len(token_ids) - 1)
 
     def open_session(self, session_id: str) -> None:
@@ -119,6 +140,10 @@ class ScriptedEngine:
 
     def close_session(self, session_id: str) -> None:
         self.open_sessions.discard(session_id)
+
+    @property
+    def capabilities(self) -> EngineCapabilities:
+        return EngineCapabilities(reports_token_ids=True, scores_given_ids=True)
 
     @property
     def policy_version(self) -> int:
@@ -132,5 +157,10 @@ class ScriptedEngine:
     def max_context_tokens(self) -> int:
         return self._max_context_tokens
 
+    def metrics(self) -> dict[str, float]:
+        """Return nothing: a script has no load."""
+        return {}
+
     async def close(self) -> None:
+        self._is_closed = True
         self.open_sessions.clear()

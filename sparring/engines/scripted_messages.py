@@ -1,4 +1,4 @@
-"""An engine that answers with messages from a script: dry runs, constant policies, baselines, worlds without a model."""
+"""An engine that answers with messages from a script: for dry runs, constant policies, baselines and scripted experts."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from pathlib import Path
 from typing import TypeAlias, final
 
 from sparring.errors import ConstraintError, DataError, SparringError, UsageError
-from sparring.plugins import call
 from sparring.protocols import DeltaCallback
-from sparring.types import AnswerFormat, Message, MessageAnswer, MessageRequest, StopReason, Task
+from sparring.runtime.plugins import call
+from sparring.types import AnswerFormat, EngineCapabilities, Message, MessageAnswer, MessageRequest, StopReason, Task
 
 MessageScript: TypeAlias = Callable[[Sequence[Message]], Message | str | Awaitable[Message | str]]
-"""From the messages so far to the assistant's next one, or to its text."""
+"""A function from the messages so far to the assistant's next message, or to its text."""
 
 
 @final
 class ScriptedMessages:
     """Implements `protocols.MessageEngine` with a function, or with fixed messages.
 
-    Of fixed messages the n-th answers where the assistant speaks for the n-th time; the last one is said from then on.
+    Of fixed messages, the n-th is the assistant's n-th answer; the last one is repeated from then on.
 
         engine = ScriptedMessages([tool_call("get", key="b"), "done"], name="constant")
     """
 
     def __init__(self, script: MessageScript | Sequence[Message | str], *, name: str) -> None:
-        """`name` is what evaluations show. Raises DataError for an empty list, and for a message whose content is no text."""
+        """Create an engine. `name` appears in evaluations. Raises DataError for an empty list, and for a message whose
+        content is not a text."""
         if not callable(script):
             if not script:
                 raise DataError(f"The script {name} holds no message; give one at least.")
@@ -38,29 +39,33 @@ class ScriptedMessages:
         self._name = name
 
     @property
+    def capabilities(self) -> EngineCapabilities:
+        return EngineCapabilities()
+
+    @property
     def fingerprint(self) -> str:
         return f"scripted:{self._name}"
 
     async def answer(self, request: MessageRequest, on_delta: DeltaCallback | None = None) -> MessageAnswer:
-        """Raises UsageError when the function fails, or says what is no message of the assistant, ConstraintError for a
-        required form, which a script does not heed."""
+        """Return the next message of the script. Raises UsageError when the function fails or returns no assistant message,
+        ConstraintError for an answer format, which a script cannot apply."""
         if request.answer_format != AnswerFormat():
             raise ConstraintError("A script cannot be held to a form of its answers; leave tool_choice and format out.")
-        said = await self._said(request.messages)
-        message = {"role": "assistant", "content": said} if isinstance(said, str) else said
+        written = await self._next_message(request.messages)
+        message = {"role": "assistant", "content": written} if isinstance(written, str) else written
         if not isinstance(message, dict) or message.get("role", "assistant") != "assistant":
             raise UsageError(
-                f"The script {self._name} said {message!r}; it must say a message of the assistant, or a text."
+                f"The script {self._name} returned {message!r}; it must return a message of the assistant, or a text."
             )
         if problem := _no_text(message):
-            raise UsageError(f"The script {self._name} said {message!r}: {problem}")
+            raise UsageError(f"The script {self._name} returned {message!r}: {problem}")
         whole = {**message, "role": "assistant", "content": message.get("content") or ""}
         if whole.get("tool_calls"):
             try:
                 whole["tool_calls"] = [_spelt_out(one) for one in whole["tool_calls"]]
             except (LookupError, TypeError, ValueError, AttributeError) as error:
                 raise UsageError(
-                    f"The script {self._name} said {message!r}, whose tool calls cannot be read ({error!r}); a call is "
+                    f"The script {self._name} returned {message!r}, whose tool calls cannot be read ({error!r}); a call is "
                     '{"function": {"name": ..., "arguments": {...}}}.'
                 ) from error
         if on_delta is not None:
@@ -68,25 +73,25 @@ class ScriptedMessages:
         return MessageAnswer(message=whole, stop_reason=StopReason.STOP)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: a script has no resources."""
 
-    async def _said(self, messages: Sequence[Message]) -> Message | str:
+    async def _next_message(self, messages: Sequence[Message]) -> Message | str:
         if not callable(self._script):
-            num_said = sum(message.get("role") == "assistant" for message in messages)
-            return self._script[min(num_said, len(self._script) - 1)]
+            num_written = sum(message.get("role") == "assistant" for message in messages)
+            return self._script[min(num_written, len(self._script) - 1)]
         try:
             return await call(self._script, copy.deepcopy(list(messages)))
         except SparringError:
             raise
         except Exception as error:
-            raise UsageError(f"The script {self._name} raised {error!r}; mend it.") from error
+            raise UsageError(f"The script {self._name} raised {error!r}; correct it.") from error
 
 
 @final
 class ScriptedEpisodes:
-    """Implements `protocols.MessageEngine` with a script for each episode: what an expert says who knows its task.
+    """Implements `protocols.MessageEngine` with a script for each episode, such as that of an expert that knows the task.
 
-    `introduce` comes before the episode's first turn. Who has said all of its script says nothing more.
+    `introduce` must be called before the episode's first turn. After the end of its script, answers are empty.
     """
 
     def __init__(self, script_of: Callable[[Task], Awaitable[Sequence[Message]]], *, name: str) -> None:
@@ -95,23 +100,27 @@ class ScriptedEpisodes:
         self._scripts: dict[str, ScriptedMessages] = {}
 
     @property
+    def capabilities(self) -> EngineCapabilities:
+        return EngineCapabilities()
+
+    @property
     def fingerprint(self) -> str:
         return f"scripted:{self._name}"
 
     async def introduce(self, task: Task, session_id: str) -> None:
-        """Have the script of a task said in a session. Raises what `script_of` raises."""
+        """Use the script of a task in a session. Raises what `script_of` raises."""
         self._scripts[session_id] = ScriptedMessages([*await self._script_of(task), ""], name=self._name)
 
     async def answer(self, request: MessageRequest, on_delta: DeltaCallback | None = None) -> MessageAnswer:
-        """Raises as `ScriptedMessages.answer`."""
+        """Return the next message of the episode's script. Raises as `ScriptedMessages.answer` does."""
         return await self._scripts[request.session_id].answer(request, on_delta)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: a script has no resources."""
 
 
 def read_script(path: Path) -> list[Message]:
-    """The assistant's messages from a .jsonl file, one a line. Raises DataError naming the line."""
+    """Return the assistant's messages from a .jsonl file, one per line. Raises DataError that names the line."""
     if not path.is_file():
         raise DataError(f"engine.script: {path} does not exist; name a .jsonl file with one message a line.")
     messages = []
@@ -127,7 +136,9 @@ def read_script(path: Path) -> list[Message]:
         except ValueError as error:
             raise DataError(f"{path}, line {row}: {error}; every line must be a message as JSON.") from error
         if not isinstance(message, dict) or message.get("role", "assistant") != "assistant":
-            raise DataError(f"{path}, line {row}: {line[:80]} is no message of the assistant; only those are said.")
+            raise DataError(
+                f"{path}, line {row}: {line[:80]} is not a message of the assistant; a script contains no others."
+            )
         if problem := _no_text(message):
             raise DataError(f"{path}, line {row}: {problem}")
         messages.append(message)
@@ -135,16 +146,17 @@ def read_script(path: Path) -> list[Message]:
 
 
 def _no_text(message: Message | str) -> str | None:
-    """What of a message is to be text and is something else, and what to do about it."""
-    told = message if isinstance(message, dict) else {}
+    """Return a description of a field that must be text and is not, with what to do; None where there is none."""
+    fields = message if isinstance(message, dict) else {}
     for key in ("content", "reasoning_content"):
-        if not isinstance(told.get(key), str | None):
-            return f"its {key} is {told[key]!r}; write text, JSON as text too, or leave it out."
+        if not isinstance(fields.get(key), str | None):
+            return f"its {key} is {fields[key]!r}; write text, JSON as text too, or leave it out."
     return None
 
 
 def _spelt_out(call: Message) -> Message:
-    """As endpoints spell calls: arguments as JSON text. Without id, since a script says the same one again and again."""
+    """Return a call in the form of endpoints, with arguments as JSON text. The id is left out, since a script repeats its
+    calls."""
     arguments = call["function"].get("arguments", {})
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     return {"type": "function", "function": {"name": str(call["function"]["name"]), "arguments": text}}

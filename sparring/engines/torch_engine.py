@@ -3,8 +3,8 @@
 One thread computes; `sample` waits for it. Between two steps turns join and leave the running batch. Each step first
 feeds new prompt tokens (a bounded number), then decodes one token of every running turn.
 
-In deterministic mode it works in rounds: nothing starts until every open session asks for a turn, then they are
-played in the order of their `order`, so that the shapes of all computations follow from what is played, not from when.
+In deterministic mode it works in rounds: nothing starts until every open session has requested a turn. Then the turns run
+in the order of their `order`, so that the shapes of all computations do not depend on when requests arrive.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from typing import Literal, final
 from torch import Tensor
 
 from sparring.engines.cached_forward import Forward, GenericForward, LeanForward
+from sparring.engines.frozen import FrozenEngine
 from sparring.engines.grammar import Grammars
 from sparring.engines.kv_cache import SMALLEST_ROW, Row, common_prefix
 from sparring.engines.load import Load, device_metrics
 from sparring.engines.sampling import constrain, draw
 from sparring.engines.turns import RunningTurn, Version
 from sparring.errors import ConstraintError, ContextOverflow, InfrastructureError, PolicyTimeout, SparringError
-from sparring.faults import fault_point
 from sparring.models.policy import Policy
 from sparring.models.threads import release_threads, releases_threads
 from sparring.protocols import TokenCallback
-from sparring.types import Completion, SampleRequest, Weights
+from sparring.runtime.faults import fault_point
+from sparring.types import Completion, EngineCapabilities, SampleRequest, Weights
 
 MIN_SHARED = 8
-"""Prompt tokens that a turn must be able to save for it to wait until another has computed them."""
+"""The fewest prompt tokens that a turn must save to wait until another turn has computed them."""
 
 
 @final
@@ -50,7 +51,8 @@ class TorchEngine:
         deterministic: bool = False,
         session_weights: Literal["latest", "pinned"] = "latest",
     ) -> None:
-        """`kv_cache_tokens` bounds the cache, and with it the context where the policy's own limit is longer."""
+        """Create an engine and start its thread. `kv_cache_tokens` bounds the cache, and so also the context where the policy's
+        own limit is longer."""
         self._forward: Forward
         if policy.is_lean:
             self._forward = LeanForward(policy, policy.materialize(weights).shape, kv_cache_tokens=kv_cache_tokens)
@@ -67,25 +69,37 @@ class TorchEngine:
         self._chunk = prefill_chunk_tokens
         self._deterministic = deterministic
         self._is_pinned = session_weights == "pinned"
-        # The condition protects what both sides touch: from here to `_is_closed`. The worker waits on it for work.
+        # The condition protects the state that both threads use: from here to `_is_closed`. The worker waits on it for work.
         self._wake = threading.Condition()
         self._waiting: list[RunningTurn] = []
         self._open: set[str] = set()
         self._just_closed: list[str] = []
         self._is_cache_stale = False
-        """Deterministic: there was a moment without open sessions; what is cached may not reach beyond it."""
+        """Deterministic mode: there was a moment without open sessions, and cached rows must not be used after it."""
         self._is_closed = False
-        # Only the worker touches the rest.
+        # Only the worker uses the rest.
         self._queue: list[RunningTurn] = []
-        """Turns of this round (or all that came) that have no row yet."""
+        """The turns of this round (otherwise all turns) that have no row yet."""
         self._running: list[RunningTurn] = []
         self._pins: dict[str, Version] = {}
         self._frozen: dict[str, Version] = {}
-        """Versions that other policies play with, by fingerprint; only grows."""
+        """The versions of frozen policies, by fingerprint; entries are never removed."""
         self._strangers: list[str] = []
-        """Deterministic: sessions of this round that were never opened; later rounds must not see their rows."""
+        """Deterministic mode: the sessions of this round that were never opened. Later rounds must not use their rows."""
         self._thread = threading.Thread(target=self._work, name="sparring-engine", daemon=True)
         self._thread.start()
+
+    @property
+    def capabilities(self) -> EngineCapabilities:
+        has_grammars = self._decode_text is not None
+        return EngineCapabilities(
+            reports_token_ids=True,
+            pins_weights=True,
+            deterministic_rounds=True,
+            constrained_sampling=has_grammars,
+            reports_removed_mass=has_grammars,
+            scores_given_ids=True,
+        )
 
     @property
     def policy_version(self) -> int:
@@ -103,7 +117,7 @@ class TorchEngine:
         self, request: SampleRequest, on_token: TokenCallback | None = None, *, frozen: Version | None = None
     ) -> Completion:
         """Continue the prompt; `on_token` is called in the event loop. Cancelling the task frees the slot. `frozen` is
-        what `freeze` gave: the turn is played with those weights.
+        a result of `keep`: the turn is sampled with those weights.
 
         Raises ContextOverflow when the turn can never fit, PolicyTimeout past the deadline, InfrastructureError when
         the engine is closed or fails, ConstraintError for a constraint that cannot be followed, ValueError for an empty
@@ -131,15 +145,19 @@ class TorchEngine:
                 self._wake.notify()
 
     async def load_weights(self, weights: Weights, version: int) -> None:
-        """Turns that start from now on use these weights; turns already running keep theirs."""
+        """Use these weights for turns that start from now on. Running turns keep theirs."""
         fault_point("engine.loading")
         loaded = await asyncio.to_thread(self._version, weights, version)
         with self._wake:
             self._current = loaded
         fault_point("engine.loaded")
 
-    def freeze(self, weights: Weights, version: int) -> Version:
-        """Keep these weights beside those in training, for `sample` and `logprobs`; as long as the engine lives."""
+    def freeze(self, weights: Weights | None = None) -> FrozenEngine:
+        """Return an engine for fixed weights, whose turns share batches, cache and rounds with those of this one."""
+        return FrozenEngine(self, weights)
+
+    def keep(self, weights: Weights, version: int) -> Version:
+        """Keep these weights in addition to those in training, for `sample` and `logprobs`, until the engine is closed."""
         known = self._frozen.get(weights.fingerprint)
         if known is None or known.number != version:
             loaded = self._version(weights, version)
@@ -150,9 +168,10 @@ class TorchEngine:
     async def logprobs(
         self, token_ids: Sequence[int], temperature: float = 1.0, *, frozen: Version | None = None
     ) -> list[float]:
-        """Log-probability of each id but the first, given those before it, under the newest weights or the frozen ones.
+        """Return the log-probability (in nats) of each id but the first, given those before it, under the newest or frozen
+        weights.
 
-        Temperature 0 reports those at temperature 1, as `sample` does.
+        Temperature 0 counts as temperature 1, as in `sample`.
         """
         if len(token_ids) < 2:
             return []
@@ -160,12 +179,12 @@ class TorchEngine:
         return (await asyncio.to_thread(releases_threads(self._forward.logprobs), *arguments)).tolist()
 
     def open_session(self, session_id: str) -> None:
-        """A deterministic engine plays no round without this session from now on."""
+        """Register a session. A deterministic engine runs no round without it from now on."""
         with self._wake:
             self._open.add(session_id)
 
     def close_session(self, session_id: str) -> None:
-        """No turn of this session will follow; its keys and values may go."""
+        """Unregister a session, so that its keys and values may be evicted."""
         with self._wake:
             self._open.discard(session_id)
             self._just_closed.append(session_id)
@@ -173,8 +192,8 @@ class TorchEngine:
             self._wake.notify()
 
     def metrics(self) -> dict[str, float]:
-        """How busy it was since somebody last asked, and the accelerator's memory at its highest in that time, the learner's
-        included where that is in this process."""
+        """Return the load since the last call, and the accelerator's peak memory in that time, which includes the learner's
+        where that is in this process."""
         return self._load.take(time.monotonic(), capacity=self._max_running) | device_metrics(self._device)
 
     async def close(self) -> None:
@@ -206,7 +225,7 @@ class TorchEngine:
         elif self._deterministic and turn.version is None:
             where = "it waited for a round, which begins when every open session asks for a turn"
         else:
-            where = f"it waited for a place beside {len(self._running)} running turns"
+            where = f"it waited for a place next to {len(self._running)} running turns"
         return (
             f"session {turn.request.session_id}: no answer to a prompt of {prompt} tokens within {seconds:.1f} s: "
             f"{where}. Raise rollout.rollout_timeout, or lower rollout.rollout_max_concurrency."
@@ -216,7 +235,7 @@ class TorchEngine:
     def _version(self, weights: Weights, number: int) -> Version:
         return Version(number=number, fingerprint=weights.fingerprint, weights=self._forward.materialize(weights))
 
-    # From here on everything runs in the worker thread.
+    # All methods below run in the worker thread.
 
     def _work(self) -> None:
         closed = InfrastructureError("the engine was closed before this turn was complete.")
@@ -226,7 +245,7 @@ class TorchEngine:
                 try:
                     self._admit()
                     self._step()
-                except Exception as error:  # noqa: BLE001 - whoever waits must hear of it; the engine goes on
+                except Exception as error:  # noqa: BLE001 - the waiting callers get the error; the engine continues
                     failure = InfrastructureError(f"the engine failed while it computed a turn: {error!r}.")
                     failure.__cause__ = error
                     self._fail(self._running + self._queue, failure)
@@ -255,8 +274,8 @@ class TorchEngine:
         return False
 
     def _next_round(self) -> list[RunningTurn]:
-        """The turns of a deterministic round, once it may begin: one of every open session, in their order. A turn of
-        a session that was never opened is a round of its own, so that the others do not depend on when it came."""
+        """Return the turns of a deterministic round once it may start: one of every open session, in their order. A turn of
+        a session that was never opened is a separate round, so that the others do not depend on when it arrives."""
         if self._running or self._queue:
             return []
         strangers = [turn for turn in self._waiting if turn.request.session_id not in self._open]
@@ -272,8 +291,8 @@ class TorchEngine:
         return taken
 
     def _tidy_cache(self) -> None:
-        """Forget what no later turn may read: rows of weights that are gone, and in deterministic mode those that
-        would carry something over from one round of open sessions to another."""
+        """Drop rows that no later turn may read: those of replaced weights, and in deterministic mode those that would make one
+        round of open sessions depend on an earlier one."""
         for session_id in self._just_closed:
             self._cache.close_session(session_id)
             self._pins.pop(session_id, None)
@@ -303,7 +322,7 @@ class TorchEngine:
         self._waiting = [turn for turn in self._waiting if not turn.future.cancelled()]
 
     def _admit(self) -> None:
-        """Give rows to queued turns, as many as fit. A turn waits while another computes what it can copy then."""
+        """Give rows to as many queued turns as fit. A turn waits while another one computes a prefix that it can then copy."""
         left: list[RunningTurn] = []
         reading = [turn for turn in self._running if turn.num_unfed > 1]
         for place, turn in enumerate(self._queue):
@@ -314,9 +333,11 @@ class TorchEngine:
                 continue
             if len(self._running) < self._max_running:
                 turn.row = self._cache.claim(
-                    turn.request.session_id, turn.ids, turn.version.fingerprint,
+                    turn.request.session_id,
+                    turn.ids,
+                    turn.version.fingerprint,
                     room=min(turn.request.sampling.max_tokens, SMALLEST_ROW),
-                )  # fmt: skip
+                )
             if turn.row is None:
                 left += self._queue[place:]
                 break
@@ -342,8 +363,8 @@ class TorchEngine:
         self._running = [turn for turn in self._running if turn.row is not None]
 
     def _has_space(self, turn: RunningTurn) -> bool:
-        """Whether its next token fits. A turn that can get no more space goes back to the queue and gives its own up,
-        should another need it: it then reads its history again, sampled tokens included."""
+        """Return whether the next token of a turn fits. A turn that cannot get more space returns to the queue, and its row may
+        be used by another turn. In that case it later reads its history again, including the sampled tokens."""
         if self._cache.grow(turn.held, len(turn.ids)):
             return True
         self._cache.release(turn.held)
@@ -353,7 +374,7 @@ class TorchEngine:
         return False
 
     def _prefill(self, version: Version, turns: Sequence[RunningTurn]) -> None:
-        """Feed prompt tokens, at most a chunk in all and never a prompt's last token, which decoding feeds."""
+        """Feed prompt tokens, at most one chunk in total, and never the last token of a prompt, which decoding feeds."""
         chunks: list[tuple[Row, list[int]]] = []
         space = self._chunk
         for turn in turns:
@@ -391,7 +412,7 @@ class TorchEngine:
                 turn.complete(version, reason)
 
     def _masks(self, turns: Sequence[RunningTurn]) -> dict[RunningTurn, Tensor]:
-        """Which tokens may follow in each constrained turn. A turn whose grammar turns out too complex fails alone."""
+        """Return which tokens may follow in each constrained turn. If a grammar is too complex, only its own turn fails."""
         masks: dict[RunningTurn, Tensor] = {}
         for turn in turns:
             if turn.guide is not None:
@@ -410,7 +431,7 @@ class TorchEngine:
 
 
 def _in_loop(loop: asyncio.AbstractEventLoop, on_token: TokenCallback) -> Callable[[int], None]:
-    """The callback, callable from the worker thread; a loop that has been closed hears nothing more."""
+    """Return the callback in a form that the worker thread may call. It does nothing after the loop was closed."""
 
     def call(token: int) -> None:
         if not loop.is_closed():

@@ -1,4 +1,4 @@
-"""A turn on its way from request to completion, and the version of the weights that plays it."""
+"""A running turn, from request to completion, and the version of the weights that samples it."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ from sparring.types import Completion, SampleRequest, StopReason
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Version:
+    """A version of the weights, ready for sampling."""
+
     number: int
     fingerprint: str
     weights: Any
-    """What the forward materialized."""
+    """The weights in the form that the forward materialized."""
 
 
 @dataclass(slots=True, eq=False)
 class RunningTurn:
-    """`ids` are the prompt and what was sampled so far."""
+    """A turn that is being sampled. `ids` are the prompt and the tokens sampled so far."""
 
     request: SampleRequest
     on_token: Callable[[int], None] | None = None
     guide: Guide | None = None
-    """Follows the answer where it is constrained."""
+    """The guide of a constrained answer; None without a constraint."""
     future: Future[Completion] = field(default_factory=Future)
     version: Version | None = None
     frozen: Version | None = None
-    """Of a policy that is not in training: the version it has to be, whatever the others are."""
+    """The version of a frozen policy, which the turn must use; None for the policy in training."""
     row: Row | None = None
     ids: list[int] = field(init=False)
     logprobs: list[float] = field(default_factory=list)
@@ -47,21 +49,22 @@ class RunningTurn:
 
     @property
     def held(self) -> Row:
-        """The row of a turn that has one."""
+        """The row of the cache, for a turn that has one."""
         assert self.row is not None, "a turn without a row does not run"
         return self.row
 
     @property
     def num_unfed(self) -> int:
-        """Tokens whose keys and values are missing; at least the last, whose logits are sampled from."""
+        """The number of tokens without keys and values; at least one, the last, whose logits are sampled from."""
         return len(self.ids) - len(self.held.token_ids)
 
     def unfed(self, limit: int) -> list[int]:
+        """Return at most `limit` of the tokens without keys and values."""
         begin = len(self.held.token_ids)
         return self.ids[begin : begin + limit]
 
     def append(self, token: int, logprob: float) -> None:
-        """Note a sampled token and announce it."""
+        """Append a sampled token, and call `on_token`."""
         self.ids.append(token)
         self.logprobs.append(logprob)
         self.num_computed += 1
@@ -71,12 +74,12 @@ class RunningTurn:
             self.on_token(token)
 
     def stop_reason(self, max_ids: int, decode: Callable[[Sequence[int]], str] | None = None) -> StopReason | None:
-        """Why the turn is over, with at most `max_ids` of prompt and answer; None while it goes on. `decode` is needed
-        for stop texts."""
+        """Return why the turn is over, with at most `max_ids` tokens of prompt and answer; None while it continues. `decode` is
+        needed for stop texts."""
         if self.ids[-1] in self.request.stop_ids:
             return StopReason.STOP
         if self.request.stop_texts and decode is not None:
-            # A token says one byte at least: no more of them can hold a stop text that the last one completed.
+            # Each token has at least one byte, so a stop text that the last token completed lies in this tail.
             longest = max(len(text.encode()) for text in self.request.stop_texts)
             tail = decode(self.ids[-min(longest + 3, len(self.logprobs)) :])
             if any(text in tail for text in self.request.stop_texts):
@@ -94,7 +97,7 @@ class RunningTurn:
             num_computed_tokens=self.num_computed,
             removed_mass=self.removed_mass,
         )
-        with suppress(InvalidStateError):  # it may have been cancelled a moment ago
+        with suppress(InvalidStateError):  # it may just have been cancelled
             self.future.set_result(completion)
 
     def fail(self, error: Exception) -> None:

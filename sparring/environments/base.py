@@ -1,4 +1,4 @@
-"""The world of one episode: a base class to derive from, and the guarantee that it is closed."""
+"""The base class of environments, and the guarantee that each is closed."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any, ClassVar, Literal
 
 from sparring.environments.tools import ToolLike, tools_of
 from sparring.errors import InfrastructureError, SparringError, UsageError
-from sparring.faults import fault_point
-from sparring.plugins import call
 from sparring.protocols import SessionLike
+from sparring.runtime.faults import fault_point
+from sparring.runtime.plugins import call
 from sparring.types import Json, Message, Task, ToolSchema
 
 CLOSE_SECONDS = 30.0
 """How long an asynchronous `close` may take before it counts as failed."""
 
 EVALUATION_ONLY = "evaluation_only"
-"""The field of a task that says why nobody may train on it; tasks without it may be trained on, whoever plays them."""
+"""The field of a task with the reason why it must not be trained on; tasks without it may be trained on."""
 
 REPAIRS = "repairs"
-"""The field of a task that lists what was changed of its source when it was made, and the entry of a transition that lists what
-an adapter changed of a result: texts, which `sparring check` shows."""
+"""The field of a task that lists what was changed in its source, and the entry of a transition that lists what an adapter
+changed in a result. `sparring check` shows these texts."""
 
 
 class Environment:
-    """Derive from this, mark methods with `@tool`; a fresh object is made for every episode.
+    """Base class of environments. Mark methods with `@tool`; every episode gets a new object.
 
         class Library(Environment):
             @tool
@@ -56,42 +56,42 @@ class Environment:
             )
 
     def reset(self, task: Task) -> Sequence[Message] | Awaitable[Sequence[Message] | None] | None:
-        """Prepare the world; return opening messages, or None for the task's own."""
+        """Prepare the state; return opening messages, or None for the task's own."""
         return None
 
     def reply(self, messages: Sequence[Message], session: SessionLike) -> str | Awaitable[str | None] | None:
-        """What the user says to a message without tool calls, the last of `messages`; None, as here, ends the episode.
+        """Return the user's reply to the last of `messages`, which has no tool calls; None, as here, ends the episode.
 
-        A policy that the recipe names may play the user: ask it at `session.of(name)`, or return what a `UserSimulator`
-        replies.
+        A policy that the recipe names may act as the user: call `session.of(name).chat`, or return the reply of a
+        `UserSimulator`.
         """
         return None
 
     def final_state(self) -> Json | Awaitable[Json]:
-        """What the world is like when the episode is over, for scorers (`scorers.state_difference`); never shown to the policy.
-        None, as here, says nothing."""
+        """Return the state at the end of the episode, for scorers (`scorers.state_difference`); it is never shown to the policy.
+        None, as here, means no state."""
         return None
 
     def close(self) -> Awaitable[None] | None:
-        """Release what the world holds. Called on every exit path, exactly once, also when `reset` failed."""
+        """Release what the environment holds. Called exactly once, however the episode ended, also when `reset` failed."""
         return None
 
     @property
     def is_done(self) -> bool:
-        """True ends the episode after the tool call that made it so."""
+        """Whether the episode is over; read after each tool call."""
         return False
 
     @property
     def available_tools(self) -> Collection[str] | None:
-        """Names of the tools that the next turn may call; None, as here, for all of `tools()`.
+        """The names of the tools that the next turn may call; None, as here, for all of `tools()`.
 
         Read before every turn. Where the names change, the next turn begins a new segment: its prompt is rendered again with the
-        schemas of the tools that are available now, and its branch reason names them. Each change computes the prompt again.
+        schemas of the tools that are available now, and its branch reason names them. Each change costs a whole prompt.
         """
         return None
 
     def demonstrate(self, task: Task) -> Sequence[Message]:
-        """The assistant messages of a perfect episode, in order; the warm start learns from them."""
+        """Return the assistant messages of a perfect episode, in order. The warm start learns from them."""
         raise UsageError(
             f"{type(self).__name__} has no scripted expert, so there is nothing to demonstrate; "
             "define `demonstrate(task)`, or set warm_start.demonstrations to a function or a file."
@@ -99,37 +99,37 @@ class Environment:
 
     @classmethod
     def with_options(cls, **options: Any) -> type[Environment]:
-        """The class that plays under a recipe's options: this one, unless its tools depend on them (see `Adapter`)."""
+        """Return the class to use with a recipe's options: this one, unless its tools depend on them (see `Adapter`)."""
         return cls
 
     @classmethod
     def evaluation_only(cls, **options: Any) -> str | None:
-        """Why nobody may train in this environment under these options; None, as here, where training is allowed."""
+        """Return why training in this environment is not allowed under these options; None, as here, where it is."""
         return None
 
     @classmethod
     def tools(cls) -> Mapping[str, ToolLike]:
-        """The tools by name. Raises UsageError when a signature cannot become a schema."""
+        """Return the tools by name. Raises UsageError when a signature cannot become a schema."""
         return tools_of(cls)
 
     async def call_tool(self, name: str, arguments: Mapping[str, Json]) -> Json:
-        """Run one of `tools()` with arguments that fit it; `calls.execute` says what becomes of what it raises."""
+        """Run one of `tools()` with arguments that fit it; `calls.execute` handles what it raises."""
         fault_point("environment.tool")
         return await call(getattr(self, name), **arguments)
 
     @classmethod
     def tool_schemas(cls) -> tuple[ToolSchema, ...]:
-        """All tools in the OpenAI shape. Raises UsageError when a signature cannot become a schema."""
+        """Return all tools in the OpenAI shape. Raises UsageError when a signature cannot become a schema."""
         return tuple(tool.schema for tool in cls.tools().values())
 
     @classmethod
     def offered_tools(cls) -> tuple[ToolSchema, ...]:
-        """The tools that go to the chat template with every turn; none when the prompt describes them."""
+        """Return the tools that every turn passes to the chat template; none when the prompt describes them."""
         return cls.tool_schemas() if cls.describe_tools == "schema" else ()
 
 
 def available_tools(environment: Environment) -> Mapping[str, ToolLike]:
-    """The tools that the next turn may call, by name, in the order of `tools()`. Raises UsageError for names of no tool."""
+    """Return the tools that the next turn may call, by name, in the order of `tools()`. Raises UsageError for unknown names."""
     tools, names = environment.tools(), environment.available_tools
     if names is None:
         return tools
@@ -143,8 +143,8 @@ def available_tools(environment: Environment) -> Mapping[str, ToolLike]:
 
 
 def available_schemas(environment: Environment) -> tuple[ToolSchema, ...]:
-    """What the chat template lists at the next turn: the available ones of `offered_tools()`. Raises UsageError as
-    `available_tools` does."""
+    """Return the schemas that the chat template lists at the next turn: the available ones of `offered_tools()`. Raises
+    UsageError as `available_tools` does."""
     offered = environment.offered_tools()
     if environment.available_tools is None:
         return offered
@@ -168,7 +168,7 @@ async def opened(environment: Environment, task: Task) -> AsyncIterator[Environm
 
 
 async def reset(environment: Environment, task: Task) -> list[Message]:
-    """Prepare the world and return the opening messages. Raises InfrastructureError when it cannot be prepared."""
+    """Reset the environment and return the opening messages. Raises InfrastructureError when that fails."""
     name = type(environment).__name__
     try:
         fault_point("environment.reset")
@@ -187,21 +187,21 @@ async def reset(environment: Environment, task: Task) -> list[Message]:
 
 
 async def reply(environment: Environment, messages: Sequence[Message], session: SessionLike, task: Task) -> str | None:
-    """What the user says next, None at the end. Raises InfrastructureError when the environment fails over it."""
+    """Return the user's next message, None at the end. Raises InfrastructureError when the environment fails."""
     name = type(environment).__name__
     try:
-        said = await call(environment.reply, messages, session)
+        text = await call(environment.reply, messages, session)
     except SparringError:
         raise
     except Exception as error:
         raise InfrastructureError(f"Task {task.id}: {name}.reply failed: {error!r}.") from error
-    if said is not None and not isinstance(said, str):
-        raise UsageError(f"{name}.reply returned {said!r:.60}; return the text that the user says, or None to end.")
-    return said
+    if text is not None and not isinstance(text, str):
+        raise UsageError(f"{name}.reply returned {text!r:.60}; return the user's text, or None to end.")
+    return text
 
 
 async def final_state(environment: Environment, task: Task) -> Json:
-    """What the world is like now, as a value of its own. Raises InfrastructureError when the environment fails over it."""
+    """Return a copy of the environment's present state. Raises InfrastructureError when the environment fails."""
     try:
         return copy.deepcopy(await call(environment.final_state))
     except SparringError:
@@ -216,7 +216,7 @@ async def _close(environment: Environment, task: Task) -> None:
     try:
         await asyncio.shield(closing)
     except asyncio.CancelledError:
-        # A cancellation must not leave the world half closed.
+        # A cancellation must not leave the environment half closed.
         with suppress(InfrastructureError):
             await closing
         raise

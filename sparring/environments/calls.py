@@ -1,4 +1,4 @@
-"""One tool call: checked strictly, run, and logged; a bad call is answered, never raised."""
+"""One tool call: checked strictly, run, and logged. A bad call is answered with an error, never raised."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from enum import StrEnum
 from sparring.chat.messages import read_json, without_half_characters
 from sparring.environments.base import REPAIRS, Environment, available_tools
 from sparring.errors import InfrastructureError
-from sparring.plugins import call, text_of
+from sparring.runtime.plugins import call, error_text
 from sparring.types import Json
 
 _MOST_LEVELS = 100
-"""Of lists and objects in arguments: what writes and sends them goes no deeper than a few hundred."""
+"""The deepest nesting of lists and objects in arguments; JSON libraries support a few hundred levels."""
 
 
 class ToolError(StrEnum):
-    """What was wrong with a call."""
+    """The kind of error of a call."""
 
     UNKNOWN_TOOL = "unknown_tool"
     BAD_JSON = "bad_json"
@@ -29,37 +29,37 @@ class ToolError(StrEnum):
 
 
 class ToolFailure(Exception):
-    """Raise it in a tool to tell the model exactly this text, as an error of this kind."""
+    """Raise it in a tool to return exactly this text to the model, as an error of this kind."""
 
     kind = ToolError.TOOL_RAISED
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a tool may return instead of its bare result, to log more than the model reads."""
+    """A tool may return this instead of its bare result, to log more than the model reads."""
 
     content: Json
     logged: Mapping[str, Json] = field(default_factory=dict)
-    """Further entries of the call's transition (`reward`, say), beside those of `ToolResult.transition`."""
+    """More entries of the call's transition, such as `reward`, in addition to those of `ToolResult.transition`."""
     repairs: Sequence[str] = ()
-    """What was changed so that the model can read the result ("heat: NaN became null"): the transition's entry `repairs`."""
+    """The changes that made the result readable for the model ("heat: NaN became null"): the transition's entry `repairs`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """What the model reads, what was wrong if anything, and the entry of the environment's own log."""
+    """The text that the model reads, the kind of error if any, and the entry of the environment's own log."""
 
     content: str
     error: ToolError | None
     transition: Mapping[str, Json]
-    """{"tool", "arguments", "result", "error"}; arguments as sent when they are no JSON object."""
+    """{"tool", "arguments", "result", "error"}; arguments as sent when they are not a JSON object."""
 
 
 async def execute(environment: Environment, name: str, arguments: str | Mapping[str, Json]) -> ToolResult:
     """Call a tool with arguments given as JSON text (or already parsed).
 
-    Results that are not strings are written as compact JSON. Only InfrastructureError leaves; whatever else a tool
-    raises is told to the model as an error.
+    Results that are not strings are written as compact JSON. Only InfrastructureError is raised; any other exception of a
+    tool is returned to the model as an error.
     """
     offered = available_tools(environment)
     if name not in offered:
@@ -84,8 +84,10 @@ async def execute(environment: Environment, name: str, arguments: str | Mapping[
         raise
     except ToolFailure as error:
         return _refused(name, parsed, error.kind, str(error))
-    except Exception as error:  # noqa: BLE001 (the policy is told, whatever it was)
-        return _refused(name, parsed, ToolError.TOOL_RAISED, f"{name} failed: {type(error).__name__}: {text_of(error)}")
+    except Exception as error:  # noqa: BLE001 (returned to the policy as an error)
+        return _refused(
+            name, parsed, ToolError.TOOL_RAISED, f"{name} failed: {type(error).__name__}: {error_text(error)}"
+        )
     logged = dict(result.logged) if isinstance(result, Observation) else {}
     if isinstance(result, Observation) and result.repairs:
         logged[REPAIRS] = list(result.repairs)

@@ -1,4 +1,4 @@
-"""Scripted episodes played against the real environment, so that demonstrations hold real tool results."""
+"""Scripted episodes run against the real environment, so that demonstrations hold real tool results."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from sparring.types import Json, Message, Task, ToolSchema
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The part of a demonstration that was played with the same tools: `messages[first:]`, after the messages before it."""
+    """The part of a demonstration with the same tools: `messages[first:]`, after the messages before it."""
 
     messages: Sequence[Message]
     tools: Sequence[ToolSchema]
-    """As offered to the chat template."""
+    """The tools that the chat template lists."""
     first: int = 0
 
 
 def tool_call(name: str, /, **arguments: Json) -> Message:
-    """The assistant message that calls one tool."""
+    """Return the assistant message that calls one tool."""
     return {
         "role": "assistant",
         "content": "",
@@ -33,14 +33,14 @@ def tool_call(name: str, /, **arguments: Json) -> Message:
 
 
 def answer(content: str) -> Message:
-    """The assistant message that ends an episode."""
+    """Return the assistant message that ends an episode."""
     return {"role": "assistant", "content": content}
 
 
 def record_demonstration(
     environment_class: Callable[[], Environment], task: Task, messages: Sequence[Message] | None = None
 ) -> list[Message]:
-    """The whole conversation of a scripted episode: opening, assistant messages, and what the tools really returned.
+    """Return the whole conversation of a scripted episode: opening, assistant messages, and the real results of the tools.
 
     `messages` are the assistant's, by default the environment's own `demonstrate(task)`. The last one answers, or makes the
     call at which the environment ends the episode (`is_done`). Raises DataError when a scripted call fails, since a
@@ -52,15 +52,15 @@ def record_demonstration(
 def record_segments(
     environment_class: Callable[[], Environment], task: Task, messages: Sequence[Message] | None = None
 ) -> list[Segment]:
-    """The same conversation, cut where the available tools change, since a policy is asked with other prompts from there on. The
-    last segment has all messages. Raises as `record_demonstration`."""
+    """Return the same conversation, cut where the available tools change, since the policy gets another prompt from there on.
+    The last segment has all messages. Raises as `record_demonstration`."""
     # A thread of its own, because the caller may run inside an event loop (a notebook).
     with ThreadPoolExecutor(max_workers=1) as executor:
         return executor.submit(asyncio.run, _play(environment_class(), task, messages)).result()
 
 
 async def expert_script(make_environment: Callable[[], Environment], task: Task) -> list[Message]:
-    """What the environment's expert says over an episode, to be played. Raises UsageError where there is no expert."""
+    """Return the messages of the environment's scripted expert. Raises UsageError where there is none."""
     environment = make_environment()
     async with opened(environment, task):
         await reset(environment, task)
@@ -79,10 +79,10 @@ async def _play(environment: Environment, task: Task, script: Sequence[Message] 
                     "is asked for another; end the script there."
                 )
             if turn and (now := available_schemas(environment)) != tools:
-                said = max(index for index, one in enumerate(messages) if one["role"] == "assistant")
-                segments.append(Segment(tuple(messages[: said + 1]), tools, first))
+                last = max(index for index, one in enumerate(messages) if one["role"] == "assistant")
+                segments.append(Segment(tuple(messages[: last + 1]), tools, first))
                 tools, first = now, len(messages)
-            # Ids as sessions give them, so that a recorded and a played conversation look alike.
+            # The ids that sessions give, so that recorded and sampled conversations look alike.
             calls = [{**call, "id": f"call_{turn}_{index}"} for index, call in enumerate(message.get("tool_calls", ()))]
             messages.append({**message, "tool_calls": calls} if calls else message)
             for call in calls:

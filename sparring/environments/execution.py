@@ -1,4 +1,4 @@
-"""The execution pattern: what the policy writes is really run, in a sandbox that lives for one episode."""
+"""The execution pattern: programs that the policy writes run in a sandbox that lives for one episode."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ class ExecutionEnvironment(Environment):
     _database: SqlDatabase | None = None
 
     def files(self) -> Mapping[str, Content]:
-        """What lies in the scratch folder when the first program starts."""
+        """Return the files of the scratch folder at the start of the first program."""
         return {}
 
     def database(self) -> SqlDatabase:
-        """The episode's database; made at the first query."""
+        """Return the episode's database. Called at the first query."""
         raise UsageError(f"{type(self).__name__} has no database; define `database(self)` and return a SqlDatabase.")
 
     def sandbox(self) -> Sandbox:
-        """Where programs run. Raises UsageError with instructions when no back end works on this machine."""
+        """Return the sandbox that programs run in. Raises UsageError with instructions when no back end works on this machine."""
         return open_sandbox(limits=self.limits, backend=self.backend)
 
     async def box(self) -> Box:
-        """The episode's box. Raises InfrastructureError when it cannot be opened."""
+        """Return the episode's box. Raises InfrastructureError when it cannot be opened."""
         if self._box is None:
             # In a thread, because the first one of a process tries the back ends.
             sandbox = await asyncio.to_thread(self.sandbox)
@@ -60,7 +60,7 @@ class ExecutionEnvironment(Environment):
         return await box.run(["python3", "-B", "-"], stdin=code, seconds=seconds)
 
     async def sql(self, query: str) -> list[dict[str, Json]]:
-        """Rows that answer a query. Raises SqlError."""
+        """Return the rows of a query. Raises SqlError."""
         if self._database is None:
             self._database = self.database()
         return await asyncio.to_thread(self._database.query, query)
@@ -99,7 +99,7 @@ class SqlTool(ExecutionEnvironment):
 
 
 def as_text(run: Execution) -> str:
-    """An execution as a model reads it: what it printed, and how it ended unless well."""
+    """Return an execution as a model reads it: its output, and how it ended unless with success."""
     parts = [run.stdout]
     if run.stderr:
         parts.append(run.stderr)
@@ -124,12 +124,12 @@ _ENDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a grader returned, None when it returned nothing, and how it ran."""
+    """The value that a grader returned, None when it returned nothing, and its execution."""
 
     value: Json
     run: Execution
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Artefacts that could not be put before the grader, each with its reason."""
+    """Artefacts that could not be given to the grader, each with the reason."""
 
 
 async def graded(
@@ -140,14 +140,14 @@ async def graded(
     pristine: Mapping[str, Content] | None = None,
     seconds: float | None = None,
 ) -> Verdict:
-    """The verdict of a grader over what an episode left, in a second, clean sandbox.
+    """Run a grader on what an episode left, in a second, clean sandbox, and return its verdict.
 
     `grader` is a Python program of yours. It finds the episode's files in the folder `artefacts` and yours in `pristine`,
-    and calls `verdict(value)` once with a JSON value. No module is imported from either folder. Take artefacts as data:
-    what a grader imports or executes of them becomes part of the grader; `sparring.scorers.unit_tests` is for programs.
+    and calls `verdict(value)` once with a JSON value. No module is imported from either folder. Treat artefacts as data:
+    what a grader imports or executes from them becomes part of the grader; use `sparring.scorers.unit_tests` for programs.
 
-    A grader that fails or does not end gives no verdict, for the artefacts may be the reason; an artefact whose name or size
-    does not fit is missing there, and in `refused`. Raises InfrastructureError when the sandbox cannot be started.
+    A grader that fails or does not end gives no verdict, since the artefacts may be the reason. An artefact with a wrong name
+    or size is left out, and listed in `refused`. Raises InfrastructureError when the sandbox cannot be started.
     """
     nonce = secrets.token_hex(16)
     files: dict[str, Content] = {f"pristine/{name}": content for name, content in (pristine or {}).items()}
@@ -156,17 +156,18 @@ async def graded(
         refused = await box.try_write({f"artefacts/{name}": content for name, content in artefacts.items()})
         run = await box.run(["python3", "-I", "-B", "grader/main.py"], stdin=nonce, seconds=seconds)
     return Verdict(
-        value=_value(run, nonce), run=run,
+        value=_value(run, nonce),
+        run=run,
         refused={name.removeprefix("artefacts/"): reason for name, reason in refused.items()},
-    )  # fmt: skip
+    )
 
 
 def _value(run: Execution, nonce: str) -> Json:
-    said = [line for line in run.stdout.splitlines() if line.startswith(nonce)]
-    if not run.is_success or len(said) != 1:
+    verdicts = [line for line in run.stdout.splitlines() if line.startswith(nonce)]
+    if not run.is_success or len(verdicts) != 1:
         return None
     try:
-        return json.loads(said[0][len(nonce) :])
+        return json.loads(verdicts[0][len(nonce) :])
     except (ValueError, RecursionError):  # a number of more digits than this Python reads, or nested too deep
         return None
 

@@ -1,4 +1,5 @@
-"""Recorded calls of read-only tools: read from files, recorded from a live environment, and found again by their arguments."""
+"""Recorded calls of read-only tools: read from files, recorded from a live environment, and looked up by their
+arguments."""
 
 from __future__ import annotations
 
@@ -22,22 +23,23 @@ from sparring.environments.base import Environment, opened, reset
 from sparring.environments.calls import Observation, ToolError, ToolFailure
 from sparring.environments.tools import Tool, fits, tools_of
 from sparring.errors import DataError, InfrastructureError, UsageError
-from sparring.tracking.inputs import note_input
+from sparring.run_folders.inputs import note_input
 from sparring.types import Json, Task
 
 RECORDING = Task(id="recording", messages=({"role": "user", "content": "record"},))
-"""What a live environment is reset with when calls are recorded that belong to no task."""
+"""The task that a live environment is reset with for calls that belong to no task."""
 
 _MOST_COMPARED = 128
-"""Recorded calls that a miss is compared with, so that it costs a few milliseconds however many there are."""
+"""The most recorded calls that a miss is compared with, so that it always takes a few milliseconds."""
 _LEAST_ALIKE = 0.4
-"""From 0 to 1: how much of its neighboring characters arguments share with a call to be told as the nearest."""
+"""The least similarity, from 0 to 1, of the arguments of a recorded call that is shown as the nearest."""
 _SPELLED = {"True": "true", "False": "false"}
-"""Truth values as tables spell them."""
+"""Spellings of truth values in tables, and in JSON."""
 
 
 class FixtureMiss(ToolFailure):
-    """A call that was not recorded; the policy reads its text, unless `ReplayEnvironment.miss` answers."""
+    """The error for a call that was not recorded; the policy reads its text, unless `ReplayEnvironment.miss`
+    answers."""
 
     kind = ToolError.FIXTURE_MISS
 
@@ -49,8 +51,8 @@ class FixtureMiss(ToolFailure):
 
     @functools.cached_property
     def nearest(self) -> tuple[Mapping[str, Json], ...]:
-        """Recorded arguments that look alike, the nearest first, at most three."""
-        # Not before somebody asks: to compare texts takes longer than to answer.
+        """The most similar recorded arguments, the nearest first, at most three."""
+        # Computed at first use, because comparing texts takes longer than answering.
         return self._fixtures._nearest(self.tool, self.arguments)
 
     def __str__(self) -> str:
@@ -64,24 +66,25 @@ class Fixtures:
 
         Fixtures([{"tool": "find", "arguments": {"title": "Emma"}, "result": "B3"}]).answer("find", title="Emma")
 
-    Arguments are equal when they are as JSON: in any order of keys, 1 as 1.0. The same call may be there twice with
-    the same result. An environment knows its tools' defaults, and compares all arguments of a call (`completed`).
+    Arguments are compared as JSON: the order of keys does not matter, and 1 equals 1.0. The same call may occur twice
+    with the same result. An environment knows its tools' defaults, and compares all arguments of a call (`completed`).
     """
 
     def __init__(self, rows: Iterable[Mapping[str, Json]]) -> None:
-        """`rows` are {"tool", "arguments", "result"}; what else they say is not read. Raises DataError naming the row."""
+        """`rows` are {"tool", "arguments", "result"}; other keys are ignored. Raises DataError with the position of
+        the row."""
         self._hold(_checked(row, f"row {number}") for number, row in enumerate(rows, start=1))
 
     @classmethod
     def load(cls, *paths: str | Path) -> Self:
-        """Fixtures of one or more .jsonl, .csv or .parquet files, one call a row.
+        """Load fixtures from one or more .jsonl, .csv or .parquet files, one call a row.
 
-        Columns are `tool` (by default the file's name without its suffix), `result`, and either `arguments` (an
-        object, or JSON text) or one column for each argument, empty where it is left out. In a .csv a result is text,
-        returned as it is, and arguments in columns have the type that the tool gives them; without an environment they
-        are compared by their text. The files are in the manifests of the runs of this process, with their sha256.
+        Columns are `tool` (by default the file's name without its suffix), `result`, and either `arguments` (an object,
+        or JSON text) or one column for each argument, empty where it is left out. In a .csv a result is text, returned
+        unchanged, and arguments in columns have the type that the tool defines; without an environment they are
+        compared by their text. The files are in the manifests of the runs of this process, with their sha256.
 
-        Raises DataError naming file and row, and ServiceError when a .parquet is read without pyarrow.
+        Raises DataError with file and row, and ServiceError when a .parquet is read without pyarrow.
         """
         fixtures = cls(())
         fixtures._hold(recorded for path in map(Path, paths) for recorded in _rows_of(path))
@@ -96,13 +99,13 @@ class Fixtures:
         calls: Iterable[tuple[str, Mapping[str, Json]]] = (),
         tasks: Iterable[Task] = (),
     ) -> Self:
-        """Run calls against a live environment once, and write what its tools answered as .jsonl, sorted.
+        """Run calls against a live environment once, and write the answers of its tools as .jsonl, sorted.
 
-        `calls` are (tool, arguments), all in one environment; of each of `tasks` the calls of its expert
-        (`demonstrate`) are run in an environment of its own. Defaults are recorded with the rest.
+        `calls` are (tool, arguments), all in one environment; for each of `tasks` the calls of its scripted expert
+        (`demonstrate`) run in a separate environment. Omitted arguments are recorded with their defaults.
 
-        Raises DataError when a call fails, or when equal calls are answered differently: such a tool is not
-        read-only, and needs `StatefulEnvironment`. Then nothing is written.
+        Raises DataError when a call fails, or when equal calls have different answers: such a tool is not read-only,
+        and needs `StatefulEnvironment`. Then nothing is written.
         """
         target = Path(path)
         if target.suffix != ".jsonl":
@@ -119,7 +122,7 @@ class Fixtures:
         return fixtures
 
     def answer(self, tool: str, /, **arguments: Json) -> Json:
-        """What the tool answered to these arguments, a fresh copy. Raises FixtureMiss."""
+        """Return a copy of the tool's recorded result for these arguments. Raises FixtureMiss."""
         found = self._results.get((tool, _canonical(arguments)))
         if found is None and self._text_tools:
             found = self._results.get((tool, _canonical(_cells(arguments))))
@@ -128,10 +131,10 @@ class Fixtures:
         return json.loads(found)
 
     def completed(self, environment_class: type[Environment]) -> Fixtures:
-        """The same calls with all arguments: what a row leaves out is at the default of the environment's tool.
+        """Return the same calls with all arguments: omitted ones take the defaults of the environment's tool.
 
-        Raises DataError naming the row: for a tool that the environment does not have, for arguments that the tool does
-        not take, and for two rows that are the same call with different results.
+        Raises DataError with the row for a tool that the environment does not have, for arguments that the tool does
+        not accept, and for two rows that are the same call with different results.
         """
         if environment_class not in self._completed:
             tools, fixtures = tools_of(environment_class), Fixtures(())
@@ -141,7 +144,7 @@ class Fixtures:
 
     @functools.cached_property
     def sha256(self) -> str:
-        """Of everything recorded, in whatever order and form of file it was given."""
+        """The sha256 of all records, the same for any order and file format."""
         lines = (json.dumps([tool, key, result]) for (tool, key), result in sorted(self._results.items()))
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
@@ -149,7 +152,7 @@ class Fixtures:
         return len(self._results)
 
     def __iter__(self) -> Iterator[dict[str, Json]]:
-        """The rows, sorted by tool and arguments."""
+        """Iterate over the rows, sorted by tool and arguments."""
         for (name, key), result in sorted(self._results.items()):
             yield {"tool": name, "arguments": json.loads(key), "result": json.loads(result)}
 
@@ -157,7 +160,7 @@ class Fixtures:
         self._rows = list(rows)
         self._completed: dict[type[Environment], Fixtures] = {}
         self._text_tools = {recorded.tool for recorded in self._rows if recorded.is_text}
-        # As text, so that no caller can change what the next one gets.
+        # Stored as text, so that no caller can change the answer of the next.
         self._results: dict[tuple[str, str], str] = {}
         first: dict[tuple[str, str], _Recorded] = {}
         for recorded in self._rows:
@@ -174,7 +177,7 @@ class Fixtures:
         keys = self._keys.get(tool, [])
         asked = _canonical(arguments)
         if len(keys) > _MOST_COMPARED:
-            # Sorted, so neighbors begin alike.
+            # Sorted, so neighbors start with the same text.
             middle = bisect.bisect(keys, asked)
             first = max(0, min(middle - _MOST_COMPARED // 2, len(keys) - _MOST_COMPARED))
             keys = keys[first : first + _MOST_COMPARED]
@@ -194,24 +197,24 @@ class Fixtures:
 
 @dataclass(frozen=True, slots=True)
 class _Recorded:
-    """One recorded call: the checked row of a file, or of the program."""
+    """One recorded call: a checked row from a file or from Python."""
 
     place: str
     tool: str
     arguments: Mapping[str, Json]
     result: str
-    """As JSON text."""
+    """The result as JSON text."""
     is_text: bool
-    """Whether the arguments are texts, from the cells of a table."""
+    """True if the arguments are texts from the cells of a table."""
 
     @property
     def key(self) -> str:
-        """One text for equal arguments."""
+        """The same text for equal arguments."""
         return _canonical(_cells(self.arguments) if self.is_text else self.arguments)
 
 
 def _rows_of(path: Path) -> Iterator[_Recorded]:
-    """The rows of a file. Raises DataError."""
+    """Yield the rows of a file. Raises DataError."""
     if not path.is_file():
         raise DataError(
             f"the fixtures {path} do not exist; keep them in the folder `fixtures` next to the recipe, which every run takes "
@@ -240,7 +243,7 @@ def _rows_of(path: Path) -> Iterator[_Recorded]:
 
 
 def _checked(row: Mapping[str, Json], place: str, *, is_text: bool = False) -> _Recorded:
-    """Raises DataError for a row that is no recorded call."""
+    """Raise DataError for a row that is not a recorded call."""
     missing = [name for name in ("tool", "arguments", "result") if name not in row]
     if missing:
         raise DataError(f"{place}: there is no {missing[0]!r}; give every row a tool, arguments and a result.")
@@ -251,7 +254,7 @@ def _checked(row: Mapping[str, Json], place: str, *, is_text: bool = False) -> _
         raise DataError(f"{place}: arguments = {_short(arguments)} is no object; give {{name: value}}, {{}} for none.")
     try:
         key, answer = _canonical(arguments), json.dumps(result, ensure_ascii=False, allow_nan=False)
-        # Half a character, which JSON can say, is in no text that a tokenizer or a file can take.
+        # A lone surrogate, which JSON can encode, is invalid in text for a tokenizer or a file.
         f"{key}{answer}".encode()
     except (TypeError, ValueError) as error:
         raise DataError(f"{place}: {error}; arguments and result must be JSON, and NaN is none.") from error
@@ -259,7 +262,8 @@ def _checked(row: Mapping[str, Json], place: str, *, is_text: bool = False) -> _
 
 
 def _full(recorded: _Recorded, tools: Mapping[str, Tool], environment: str) -> _Recorded:
-    """The call with all arguments of the tool, each of its type. Raises DataError for one that the tool does not take."""
+    """Return the call with all arguments of the tool, each with its type. Raises DataError for one that the tool
+    does not accept."""
     tool, arguments = tools.get(recorded.tool), recorded.arguments
     if tool is None:
         raise DataError(
@@ -276,7 +280,7 @@ def _full(recorded: _Recorded, tools: Mapping[str, Tool], environment: str) -> _
 
 
 def _read_cell(cell: str, hint: Any) -> Json:
-    """A table's cell as a value of the hinted type; the text itself where it is none."""
+    """Return a table's cell as a value of the hinted type; the text itself where that fails."""
     with suppress(ValueError):
         value = _plain(read_json(_SPELLED.get(cell, cell)))
         if fits(value, hint):
@@ -305,22 +309,22 @@ async def _recorded(
 async def _answers(
     environment: Environment, task: Task, calls: list[tuple[str, Mapping[str, Json]]] | None
 ) -> list[dict[str, Json]]:
-    """Run calls, those of the task's expert when None is given, and keep what was answered."""
+    """Run calls, by default those of the task's scripted expert, and return them with their results."""
     try:
         async with opened(environment, task):
             await reset(environment, task)
-            asked = _expert_calls(environment, task) if calls is None else calls
-            return [await _answered(environment, name, arguments) for name, arguments in asked]
+            to_record = _expert_calls(environment, task) if calls is None else calls
+            return [await _record_call(environment, name, arguments) for name, arguments in to_record]
     except InfrastructureError as error:
-        raise DataError(f"{error} Nothing was recorded; mend the environment, and record again.") from error
+        raise DataError(f"{error} Nothing was recorded; fix the environment, and record again.") from error
 
 
-async def _answered(environment: Environment, name: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
+async def _record_call(environment: Environment, name: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
     offered = environment.tools()
     problem = f"there is no tool {name!r}" if name not in offered else offered[name].problem_with(arguments)
     if problem is not None:
         raise DataError(f"{_call(name, arguments)} cannot be recorded: {problem}; correct the call.")
-    if name in tools_of(type(environment)):  # others, of a server say, know their defaults alone
+    if name in tools_of(type(environment)):  # other tools, of a server for example, apply their defaults themselves
         bound = inspect.signature(getattr(environment, name)).bind(**arguments)
         bound.apply_defaults()
         arguments = dict(bound.arguments)
@@ -334,7 +338,7 @@ async def _answered(environment: Environment, name: str, arguments: Mapping[str,
     except InfrastructureError:
         raise
     except Exception as error:
-        raise DataError(f"{_call(name, arguments)} failed: {error!r}; mend the tool, or leave the call out.") from error
+        raise DataError(f"{_call(name, arguments)} failed: {error!r}; fix the tool, or leave the call out.") from error
 
 
 def _expert_calls(environment: Environment, task: Task) -> list[tuple[str, Mapping[str, Json]]]:
@@ -343,7 +347,7 @@ def _expert_calls(environment: Environment, task: Task) -> list[tuple[str, Mappi
 
 
 def _canonical(arguments: Mapping[str, Json]) -> str:
-    """One text for equal arguments. Raises ValueError or TypeError for what is no JSON."""
+    """Return the same text for equal arguments. Raises ValueError or TypeError for what is not JSON."""
     return json.dumps(_plain(arguments), ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -360,7 +364,7 @@ def _cells(arguments: Mapping[str, Json]) -> dict[str, str]:
 
 
 def _cell(value: Json) -> str:
-    """An argument as a table says it: numbers and truth values in one spelling, whoever wrote them."""
+    """Return an argument as a table's cell, with one spelling of numbers and truth values."""
     if isinstance(value, str):
         try:
             value = json.loads(_SPELLED.get(value, value))
@@ -370,13 +374,13 @@ def _cell(value: Json) -> str:
 
 
 def _pairs(arguments: Mapping[str, Json]) -> frozenset[str]:
-    """Neighboring characters of the values, their ends included: what is common to texts that look alike."""
+    """Return the character pairs of the values, with a space at either end, to compare texts."""
     texts = (f" {_cell(value).lower()} " for value in arguments.values())
     return frozenset(text[index : index + 2] for text in texts for index in range(len(text) - 1))
 
 
 def _alike(one: frozenset[str], other: frozenset[str]) -> float:
-    """The Dice coefficient of two sets."""
+    """Return the Dice coefficient of two sets."""
     return 2 * len(one & other) / max(1, len(one) + len(other))
 
 

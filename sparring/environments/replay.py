@@ -1,4 +1,4 @@
-"""The replay pattern: read-only tools answer what was recorded for their arguments, and never call the live system."""
+"""The replay pattern: read-only tools return recorded results for their arguments, and never call the live system."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class ReplayEnvironment(Environment):
-    """Tools marked `@replayed` answer from `fixtures`, and so do those of the live environment that the class replays.
+    """An environment whose tools marked `@replayed`, and all tools of the environment that it replays, answer from `fixtures`.
 
         class Weather(ReplayEnvironment, replays=LiveWeather):
             fixtures = Fixtures.load(Path(__file__).parent / "fixtures" / "weather.jsonl")
 
-    `fixtures` is the class's, or is set by `reset` where each task has records of its own. Its rows are checked against the
-    tools before the first episode, or when `reset` sets them. A call that was not recorded is answered to the policy with
-    `fixture_miss` (see `miss`); nothing of the live environment is ever run. Further methods marked `@tool` run as they
-    are written.
+    Set `fixtures` in the class, or in `reset` where each task has its own records. The rows are checked against the tools
+    before the first episode, or when `reset` sets them. The policy gets a `fixture_miss` error for a call that was not
+    recorded (see `miss`); the live environment is never run. Other methods marked `@tool` run as written.
     """
 
     fixtures: Fixtures
@@ -41,12 +40,12 @@ class ReplayEnvironment(Environment):
                 setattr(cls, name, replayed(inspect.getattr_static(replays, name)))
 
     def miss(self, error: FixtureMiss) -> Json:
-        """What a tool answers when nothing was recorded. Raises the error; override it to answer as the live tool would."""
+        """Handle a call that was not recorded. Raises the error; override it to answer as the live tool would."""
         raise error
 
     @classmethod
     def tools(cls) -> Mapping[str, ToolLike]:
-        """The tools by name. Raises DataError when the class's fixtures do not fit them."""
+        """Return the tools by name. Raises DataError when the class's fixtures do not fit them."""
         fixtures = getattr(cls, "fixtures", None)
         if isinstance(fixtures, Fixtures):
             fixtures.completed(cls)

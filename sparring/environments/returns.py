@@ -1,4 +1,4 @@
-"""The environment's own rewards, which adapters log with every step, as a reward function; needs no adapted library."""
+"""A reward function of the environment's own rewards, which adapters log with every step. Needs no adapted library."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from sparring.types import Trajectory
 
 
 def episode_return(trajectory: Trajectory) -> float:
-    """The undiscounted sum of the rewards that the environment gave; 0 when it gave none."""
+    """Return the undiscounted sum of the environment's rewards; 0 when there are none."""
     return float(sum(transition.get("reward") or 0.0 for transition in trajectory.transitions))

@@ -1,4 +1,4 @@
-"""Tools that bring a JSON schema of their own, as servers and other libraries tell them at run time."""
+"""Tools with a JSON schema of their own, as servers and other libraries describe them at run time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparring.errors import UsageError
 from sparring.types import Json, ToolSchema
 
 _LONGEST_PROBLEM = 300
-"""Characters of a problem that the model is told, since it may repeat a whole argument."""
+"""The most characters of a problem that the model reads, since it may repeat a whole argument."""
 
 
 def _is_integer(_: object, value: object) -> bool:
@@ -34,10 +34,10 @@ _Validator: Any = extend(
 @final
 @dataclass(frozen=True)
 class SchemaTool:
-    """A tool as a JSON schema describes it (https://json-schema.org/draft/2020-12).
+    """A tool that a JSON schema describes (https://json-schema.org/draft/2020-12).
 
-    Types are checked as strictly as those of typed methods: `true` and `2.0` are no integers. Raises UsageError when made of
-    something that is no schema of an object, or that refers to anything outside itself.
+    Types are checked as strictly as those of typed methods: `true` and `2.0` are not integers. Raises UsageError for a schema
+    that is not of an object, or that refers to anything outside itself.
     """
 
     name: str
@@ -60,7 +60,7 @@ class SchemaTool:
         return {"type": "function", "function": function}
 
     def problem_with(self, arguments: Mapping[str, Json]) -> str | None:
-        """What is wrong with these arguments, in a line for the model; None when they fit."""
+        """Return what is wrong with these arguments, as one line for the model; None when they fit."""
         error = best_match(self._validator.iter_errors(dict(arguments)))
         if error is None:
             return None
@@ -69,7 +69,7 @@ class SchemaTool:
 
     @cached_property
     def _validator(self) -> Any:
-        # An empty registry: the schema is all there is, and nothing is fetched.
+        # An empty registry, so that no schema is fetched.
         return _Validator(dict(self.parameters), registry=Registry())
 
 

@@ -1,4 +1,4 @@
-"""The stateful pattern: each episode gets a seeded world of its own, all of which is torn down when it ends."""
+"""The stateful pattern: each episode gets seeded state of its own, which is removed when it ends."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from typing import Any, ClassVar, final
 
 from sparring.environments.base import Environment
 from sparring.errors import InfrastructureError, UsageError
-from sparring.plugins import call
+from sparring.runtime.plugins import call
 from sparring.types import Json, Message, Task
 
 STARTS = datetime(2025, 1, 6, 9, tzinfo=UTC)
-"""When an episode begins, by its own clock: a Monday morning."""
+"""The time at which an episode starts, by its own clock: a Monday morning."""
 
 _SQL_TIMES = ("date", "time", "datetime", "julianday", "unixepoch", "strftime")
 _SQL_NOW = {"current_date": "date", "current_time": "time", "current_timestamp": "datetime"}
@@ -37,15 +37,15 @@ _NOISE = re.compile(
     r"|(?P<float>(?<![\w.])-?\d+\.\d{7,}(?:[eE][+-]?\d+)?(?![\w.]))"
 )
 _DIGITS = 9
-"""Significant digits of a float that count; what comes after them differs between processors."""
+"""The significant digits of a float that are compared; later digits differ between processors."""
 
 
 @final
 class EpisodeClock:
-    """Time as the episode knows it: it stands still until it is told how much has passed."""
+    """The clock of an episode: it stands still until `advance` moves it."""
 
     def __init__(self, starts: datetime = STARTS) -> None:
-        """Raises UsageError for a time without zone, which would depend on the machine."""
+        """Raises UsageError for a time without a time zone, which would depend on the machine."""
         if starts.tzinfo is None:
             raise UsageError(f"{starts} has no time zone; give it one, for example tzinfo=datetime.UTC.")
         self._now = starts
@@ -54,7 +54,7 @@ class EpisodeClock:
         return self._now
 
     def advance(self, seconds: float) -> datetime:
-        """Let time pass, and say what time it is then. Raises ValueError for negative or infinite seconds."""
+        """Let time pass, and return the new time. Raises ValueError for negative or infinite seconds."""
         if not 0 <= seconds < math.inf:
             raise ValueError(f"time cannot pass by {seconds} s; give 0 or more seconds")
         self._now += timedelta(seconds=seconds)
@@ -63,44 +63,44 @@ class EpisodeClock:
 
 @final
 class EpisodeState:
-    """What belongs to one episode. Two episodes of the same task see the same, two at once share nothing.
+    """The state of one episode. Two episodes of the same task start with equal state, and concurrent ones share nothing.
 
-    `rng` and ids follow from the task's seed and id; files and rows are gone when the episode is over.
+    `rng` and ids follow from the task's seed and id; files and rows are removed at the end of the episode.
     """
 
     def __init__(self, task: Task) -> None:
         origin = json.dumps([task.seed, task.id])
         self.rng = random.Random(origin)
         self.clock = EpisodeClock()
-        """May be replaced by one that starts at another time."""
+        """Replace it with a clock that starts at another time where needed."""
         self._name = base64.b32encode(hashlib.blake2b(origin.encode(), digest_size=5).digest()).decode().lower()
         self._counts: defaultdict[str, itertools.count[int]] = defaultdict(partial(itertools.count, 1))
         self._cleanups: list[tuple[str, Callable[[], object]]] = []
 
     def new_id(self, prefix: str) -> str:
-        """An id that no other task's episodes have: `order-k3v7m2qa-1`, then `order-k3v7m2qa-2`."""
+        """Return an id that no other task's episodes have: `order-k3v7m2qa-1`, then `order-k3v7m2qa-2`."""
         return f"{prefix}-{self._name}-{next(self._counts[prefix])}"
 
     def register(self, description: str, cleanup: Callable[[], Awaitable[object] | object]) -> None:
-        """Have `cleanup`, sync or async, called when the episode ends, however it does: last registered, first called."""
+        """Call `cleanup`, sync or async, when the episode ends, however it ends: last registered, first called."""
         self._cleanups.append((description, cleanup))
 
     @cached_property
     def directory(self) -> Path:
-        """An empty folder of the episode's own, made when it is first asked for. Its name is random: tell tools and the
-        policy paths below it, never the whole one."""
+        """The episode's own folder, empty at first, created at first use. Its name is random, so show tools and the policy
+        only paths relative to it."""
         folder = tempfile.TemporaryDirectory(prefix="sparring-")
         self.register(f"folder {folder.name}", folder.cleanup)
         return Path(folder.name)
 
     @cached_property
     def database(self) -> sqlite3.Connection:
-        """An SQLite database in memory, opened when it is first asked for. Its `random()` and its times, such as
-        CURRENT_TIMESTAMP and date('now'), are those of `rng` and `clock`."""
+        """An SQLite database in memory, opened at first use. Its `random()` and its times, such as CURRENT_TIMESTAMP and
+        date('now'), come from `rng` and `clock`."""
         # Tools may use threads; an episode uses one at a time.
         connection = sqlite3.connect(":memory:", check_same_thread=False)
         self.register("database", connection.close)
-        # The functions replaced below are asked of another connection, which still has them.
+        # The built-in functions that are replaced below are called on another connection.
         builtin = sqlite3.connect(":memory:", check_same_thread=False)
         self.register("database of times", builtin.close)
         connection.create_function("random", 0, lambda: self.rng.getrandbits(64) - 2**63)
@@ -119,37 +119,37 @@ class EpisodeState:
         return builtin.execute(f"SELECT {name}({', '.join('?' * len(values))})", values).fetchone()[0]
 
     async def close(self) -> None:
-        """Call what was registered, all of it, whatever fails. Raises InfrastructureError naming what could not be torn
-        down; a cancellation waits until the rest is."""
+        """Call all registered cleanups, also when one fails. Raises InfrastructureError that names those that failed. A
+        cancellation waits until all have been called."""
         failures: list[tuple[str, BaseException]] = []
         while self._cleanups:
             description, cleanup = self._cleanups.pop()
             try:
                 await call(cleanup)
-            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 (the rest must have its turn)
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 (the other cleanups must run)
                 failures.append((description, error))
         for _, error in failures:
             if isinstance(error, asyncio.CancelledError):
                 raise error
         if failures:
-            told = "; ".join(f"{description}: {error!r}" for description, error in failures)
-            raise InfrastructureError(f"what the episode made could not be torn down: {told}.") from failures[0][1]
+            listed = "; ".join(f"{description}: {error!r}" for description, error in failures)
+            raise InfrastructureError(f"what the episode made could not be torn down: {listed}.") from failures[0][1]
 
 
 class StatefulEnvironment(Environment):
-    """An environment whose tools change things: they change `self.state`, which is the episode's own.
+    """An environment whose tools change state: each episode has its own `self.state`.
 
         class Orders(StatefulEnvironment):
             def reset(self, task):
                 super().reset(task)
                 self.state.database.executescript(SCHEMA)
 
-    Everything else that an episode makes is registered (`self.state.register`), which tears it down when the episode
-    ends: answered, cut, failed, cancelled, or with `reset` half done.
+    Register everything else that an episode creates (`self.state.register`), so that it is removed when the episode ends:
+    answered, cut, failed, cancelled, or with `reset` half done.
     """
 
     persists: ClassVar[tuple[str, ...]] = ()
-    """Attributes of the class that are meant to outlive an episode, a cache say. Everything else is to be as it was."""
+    """Attributes of the class that are meant to outlive an episode, such as a cache. All others must stay unchanged."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -166,7 +166,7 @@ class StatefulEnvironment(Environment):
 
     @property
     def state(self) -> EpisodeState:
-        """Raises InfrastructureError before `reset` made it."""
+        """The episode's state. Raises InfrastructureError before `reset` creates it."""
         state = vars(self).get("_state")
         if state is None:
             raise InfrastructureError(
@@ -175,7 +175,7 @@ class StatefulEnvironment(Environment):
         return state
 
     def reset(self, task: Task) -> Sequence[Message] | Awaitable[Sequence[Message] | None] | None:
-        """Make the episode's state. Call it first in a `reset` of your own."""
+        """Create the episode's state. Call it first in your own `reset`."""
         before, self._state = vars(self).get("_state"), EpisodeState(task)
         if before is not None:
             self._state.register("the state before", before.close)
@@ -183,7 +183,7 @@ class StatefulEnvironment(Environment):
 
     @final
     async def close(self) -> None:
-        """Tear down what the episode made."""
+        """Remove what the episode created."""
         try:
             if "_state" in vars(self):
                 await self._state.close()
@@ -192,17 +192,17 @@ class StatefulEnvironment(Environment):
 
 
 def normalized(observation: Json) -> Json:
-    """What a tool answered, without what differs between two runs that did the same. Pure; twice is as once.
+    """Return a tool's result without the parts that differ between two equal runs. A pure, idempotent function.
 
-    Keys are sorted; floats rounded to nine significant digits, whole ones to integers. In texts, UUIDs and addresses of
-    objects become `<id-1>`, dates with a time of day `<time-1>`, temporary folders `<path-1>`, each numbered by where it first
-    comes, so that what was equal stays equal. Text that is a JSON object or array is treated as one.
+    Keys are sorted; floats are rounded to nine significant digits, whole ones to integers. In texts, UUIDs and addresses of
+    objects become `<id-1>`, dates with a time of day `<time-1>`, temporary folders `<path-1>`, numbered in order of first
+    appearance, so that equal values stay equal. Text that is a JSON object or array is treated as JSON.
     """
     return _normalized(observation, {})
 
 
 def _normalized(value: Json, seen: dict[str, str]) -> Json:
-    """`seen` is what each noisy text became so far."""
+    """`seen` holds the replacement of each noisy text so far."""
     if isinstance(value, str):
         return _normalized_text(value, seen)
     if isinstance(value, float) and math.isfinite(value):

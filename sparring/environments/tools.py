@@ -1,4 +1,4 @@
-"""Tools from typed methods: what the model is told about them, and which arguments they take."""
+"""Tools from typed methods: their schemas for the model, and the check of their arguments."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from sparring.types import Json, ToolSchema
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
-MOST_TOLD = 200
-"""Characters of a wrong argument that the policy reads again."""
+MOST_REPEATED = 200
+"""The most characters of a wrong argument that are repeated to the policy."""
 _MARK = "_sparring_tool"
 _SCALARS: Mapping[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 _SUPPORTED = (
@@ -30,8 +30,8 @@ _SUPPORTED = (
 class Bounded:
     """Bounds of an argument, inclusive: `Annotated[int, Bounded(ge=0, le=100)]`.
 
-    `ge` and `le` are of numbers, `max_items` of lists, `max_length` of texts in characters. Raises UsageError when no value
-    can be within.
+    `ge` and `le` bound numbers, `max_items` lists, and `max_length` the characters of texts. Raises UsageError when no value
+    can be within the bounds.
     """
 
     ge: float | None = None
@@ -55,20 +55,20 @@ class Bounded:
 
     @property
     def described(self) -> str:
-        """In words, to follow those of the type."""
+        """The bounds in words, to follow those of the type."""
         words = {"at least {}": self.ge, "at most {}": self.le}
         words |= {"at most {} items": self.max_items, "at most {} characters": self.max_length}
         return " and ".join(text.format(bound) for text, bound in words.items() if bound is not None)
 
     def applies_to(self, kinds: frozenset[str]) -> bool:
-        """Whether each bound is of one of these types of JSON Schema."""
+        """Return whether each bound fits one of these types of JSON Schema."""
         is_number = self.ge is not None or self.le is not None
         needed = [(is_number, {"integer", "number"}), (self.max_items is not None, {"array"})]
         needed.append((self.max_length is not None, {"string"}))
         return all(kinds & types for is_set, types in needed if is_set)
 
     def holds(self, value: Json) -> bool:
-        """Whether a value of the right type is within; as in JSON Schema a bound says nothing of other types."""
+        """Return whether a value is within the bounds; as in JSON Schema a bound does not apply to other types."""
         if isinstance(value, int | float) and not isinstance(value, bool):
             return (self.ge is None or value >= self.ge) and (self.le is None or value <= self.le)
         if isinstance(value, list):
@@ -86,13 +86,13 @@ def tool(method: Method) -> Method:
 
 
 class ToolLike(Protocol):
-    """What a model is told about a tool, and which arguments it takes."""
+    """A tool: its schema for the model, and the check of its arguments."""
 
     @property
     def schema(self) -> ToolSchema: ...
 
     def problem_with(self, arguments: Mapping[str, Json]) -> str | None:
-        """What is wrong with these arguments, in a line for the model; None when they fit."""
+        """Return what is wrong with these arguments, as one line for the model; None when they fit."""
         ...
 
 
@@ -107,18 +107,18 @@ class Tool:
 
     @property
     def defaults(self) -> dict[str, Json]:
-        """What an argument is that a call leaves out."""
+        """The default values of the arguments that a call may leave out."""
         properties = self.schema["function"]["parameters"]["properties"]
         return {name: one["default"] for name, one in properties.items() if "default" in one}
 
     def problem_with(self, arguments: Mapping[str, Json]) -> str | None:
-        """What is wrong with these arguments, in a line for the model; None when they fit."""
+        """Return what is wrong with these arguments, as one line for the model; None when they fit."""
         for name, value in arguments.items():
             if name not in self.hints:
                 return f"{self.name} has no argument {name!r}; it takes {', '.join(self.hints) or 'none'}"
             if not fits(value, self.hints[name]):
                 got = json.dumps(value)
-                got = got if len(got) <= MOST_TOLD else f"{got[:MOST_TOLD]}..."
+                got = got if len(got) <= MOST_REPEATED else f"{got[:MOST_REPEATED]}..."
                 return f"{self.name}: argument {name!r} must be {_described(self.hints[name])}, got {got}"
         missing = [name for name in self.hints if name in self.required and name not in arguments]
         return f"{self.name}: argument {missing[0]!r} is missing" if missing else None
@@ -126,7 +126,7 @@ class Tool:
 
 @functools.cache
 def tools_of(environment_class: type) -> Mapping[str, Tool]:
-    """The tools of a class by name, in order of definition.
+    """Return the tools of a class by name, in order of definition.
 
     Raises UsageError naming the method and parameter when a signature cannot become a schema.
     """
@@ -159,7 +159,7 @@ def _read_tool(environment_class: type, name: str, method: Callable[..., Any]) -
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise UsageError(f"{place}: {parameter.kind.description} parameters have no JSON schema; name each one.")
         if parameter.name not in hints:
-            raise UsageError(f"{place} has no type hint, so the model cannot be told its type; use {_SUPPORTED}.")
+            raise UsageError(f"{place} has no type hint, so the model cannot know its type; use {_SUPPORTED}.")
         properties[parameter.name] = _property(parameter, hints[parameter.name], place)
         if parameter.name in descriptions:
             properties[parameter.name]["description"] = descriptions[parameter.name]
@@ -186,7 +186,7 @@ def _read_tool(environment_class: type, name: str, method: Callable[..., Any]) -
 
 
 def _property(parameter: inspect.Parameter, hint: Any, place: str) -> dict[str, Json]:
-    """Schema of one parameter, its default included."""
+    """Return the schema of one parameter, its default included."""
     try:
         schema = _schema(hint)
     except UsageError as error:
@@ -201,7 +201,7 @@ def _property(parameter: inspect.Parameter, hint: Any, place: str) -> dict[str, 
 
 
 def _schema(hint: Any) -> dict[str, Json] | None:
-    """The JSON schema of a type hint; None when it has none. Raises UsageError for bounds that the type does not have."""
+    """Return the JSON schema of a type hint, None when it has none. Raises UsageError for bounds that do not fit the type."""
     if hint in _SCALARS:
         return {"type": _SCALARS[hint]}
     if hint is type(None):
@@ -225,7 +225,7 @@ def _schema(hint: Any) -> dict[str, Json] | None:
 
 
 def _bounds_schema(schema: Mapping[str, Json], hint: Any) -> dict[str, Json]:
-    """What the bounds of an annotated hint add to its schema."""
+    """Return the keywords that the bounds of an annotated hint add to its schema."""
     kinds = frozenset(one.get("type") for one in schema.get("anyOf", [schema]))
     keywords: dict[str, Json] = {}
     for bounds in _bounds(hint):
@@ -243,7 +243,7 @@ def _bounds(hint: Any) -> list[Bounded]:
 
 
 def fits(value: Json, hint: Any) -> bool:
-    """Whether a JSON value has the hinted type and is within its bounds. A bool is no int; an int is a float, as in JSON."""
+    """Return whether a JSON value has the hinted type, within bounds. A bool is not an int; an int is a float, as in JSON."""
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if hint is int:
@@ -265,7 +265,7 @@ def fits(value: Json, hint: Any) -> bool:
 
 
 def _described(hint: Any) -> str:
-    """A type in the words of JSON: `integer`, `one of "a", "b"`, `array of string, at most 3 items`."""
+    """Return a type in the words of JSON: `integer`, `one of "a", "b"`, `array of string, at most 3 items`."""
     origin, arguments = get_origin(hint) or hint, get_args(hint)
     if hint in _SCALARS:
         return _SCALARS[hint]
@@ -285,7 +285,7 @@ def _is_json_scalar(value: object) -> bool:
 
 
 def _argument_descriptions(docstring: str) -> dict[str, str]:
-    """The `Args:` section of a Google-style docstring: name to text, continuation lines joined."""
+    """Return the `Args:` section of a Google-style docstring by name, continuation lines joined."""
     section = re.search(r"^Args:\n((?:[ \t]+.*\n?|\n)*)", docstring, flags=re.MULTILINE)
     descriptions: dict[str, str] = {}
     if section is None:

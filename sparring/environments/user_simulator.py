@@ -1,4 +1,4 @@
-"""A policy that plays the user: it sees the conversation from the other side, under instructions of its own."""
+"""A policy that acts as the user: it sees the conversation from the other side, with instructions of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparring.types import Message
 
 @final
 class UserSimulator:
-    """The user of one episode, played by one of the recipe's policies. Make it in `reset`, ask it in `reply`:
+    """The user of one episode, simulated by one of the recipe's policies. Make it in `reset`, ask it in `reply`:
 
         def reset(self, task):
             self.user = UserSimulator("customer", f"You want {task.fields['wish']}. Say ###STOP### once you have it.")
@@ -19,7 +19,7 @@ class UserSimulator:
         async def reply(self, messages, session):
             return await self.user.reply(messages, session)
 
-    What the agent says is what the user hears, and the user's words are the simulator's answers; of tools it sees nothing.
+    The agent's texts are the simulator's user messages, and its answers are the user's words. It does not see tool calls.
     """
 
     def __init__(
@@ -31,8 +31,8 @@ class UserSimulator:
         stop: str = "###STOP###",
         max_exchanges: int = 8,
     ) -> None:
-        """`instructions` are its system message. `greeting` is what it takes the agent to have said before the task's first
-        user message, since a chat begins with the other side. `max_exchanges` replies at most: then the user leaves."""
+        """`instructions` are its system message. `greeting` stands for the agent's words before the task's first user message,
+        since a chat begins with the other side. After `max_exchanges` replies the user leaves."""
         self._policy = policy
         self._stop = stop
         self._max_exchanges = max_exchanges
@@ -41,7 +41,7 @@ class UserSimulator:
         self._greeting = greeting
 
     async def reply(self, messages: Sequence[Message], session: SessionLike) -> str | None:
-        """What the user says to the last of `messages`; None when it says the stop phrase, or has replied so often.
+        """Return the user's reply to the last of `messages`; None when it contains the stop phrase, or at the limit.
 
         Raises what `session.of(policy).chat` raises.
         """
@@ -52,9 +52,9 @@ class UserSimulator:
             self._conversation += [{"role": "user", "content": self._greeting}] * len(opening)
             self._conversation += [{"role": "assistant", "content": message["content"]} for message in opening]
         self._conversation.append({"role": "user", "content": messages[-1].get("content") or ""})
-        said = await session.of(self._policy).chat(self._conversation)
-        # As it was said, so that its next turn extends this one.
-        self._conversation.append(said)
+        answer = await session.of(self._policy).chat(self._conversation)
+        # Unchanged, so that its next turn extends this one.
+        self._conversation.append(answer)
         self._num_replies += 1
-        text = str(said.get("content") or "")
+        text = str(answer.get("content") or "")
         return None if self._stop in text else text

@@ -1,1 +1,2 @@
-"""Held-out judgement: play tasks that were not trained, score them by the scorer, compare with intervals."""
+"""Held-out evaluation: run tasks that were not trained on, grade them with the scorer, and compare policies with
+intervals."""

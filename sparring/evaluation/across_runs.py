@@ -1,4 +1,4 @@
-"""What several runs and checkpoints did, from their files: one table, one plot."""
+"""A comparison of several runs and checkpoints, read from their files: one table and one plot."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from sparring.evaluation.of_run import claims_of_runs
 from sparring.evaluation.policies import run_and_step, run_path
 from sparring.evaluation.report import read_report
 from sparring.evaluation.rescoring import newest
-from sparring.tracking import RunFolder
+from sparring.run_folders import RunFolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One row: whose evaluation, which, and how it differs from the first row that played some of the same tasks."""
+    """One row of the table: an evaluation, its source, and its difference from the first row that shares tasks with
+    it."""
 
     source: str
-    """As it was named."""
+    """The source as the caller spelled it."""
     run: str
-    """The run's folder; of a file that was named, that."""
+    """The run's folder, or the evaluation file if a file was named."""
     evaluation: Evaluation
     difference: Comparison | None
     """None for the first row of its tasks."""
 
     def as_json(self) -> dict[str, Any]:
+        """Return the content as JSON data."""
         return {
             "source": self.source,
             "run": self.run,
@@ -41,15 +43,16 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcrossRuns:
-    """Rows of a table, and the validations of each run over its steps."""
+    """The rows of a table, and the validations of each run over its steps."""
 
     rows: tuple[Compared, ...]
     curves: dict[str, tuple[Evaluation, ...]]
-    """By run, in the order of steps."""
+    """Validations by run, in the order of steps."""
     claims: tuple[tuple[tuple[str, ...], Claim], ...] = ()
-    """What runs show that are named as a whole; those that differ in their seed alone together."""
+    """The claims of runs that were named without a step; runs that differ only in their seed share one claim."""
 
     def as_json(self) -> dict[str, Any]:
+        """Return the content as JSON data."""
         return {
             "rows": [row.as_json() for row in self.rows],
             "curves": {
@@ -61,8 +64,12 @@ class AcrossRuns:
 
 
 def across_runs(sources: Sequence[str]) -> AcrossRuns:
-    """`RUN`: its newest held-out evaluation, without one its last validation. `RUN@STEP`: the validation after that step.
-    A .json file: the evaluation that it holds. Raises DataError for what has none."""
+    """Load and compare the evaluations that `sources` name.
+
+    `RUN` names the newest held-out evaluation of a run, or its last validation if it has none; `RUN@STEP` names the
+    validation after that step; a path of a .json file names the evaluation in that file. Raises DataError for a source
+    without an evaluation.
+    """
     found = [(source, evaluation) for source in dict.fromkeys(sources) for evaluation in _evaluations(source)]
     rows: list[Compared] = []
     for source, evaluation in found:
@@ -75,9 +82,10 @@ def across_runs(sources: Sequence[str]) -> AcrossRuns:
     whole = [source for source in sources if not source.endswith(".json") and run_and_step(source)[1] is None]
     families = claims_of_runs(RunFolder(run_path(source)) for source in dict.fromkeys(whole))
     return AcrossRuns(
-        rows=tuple(rows), curves={name: curve for name, curve in curves.items() if curve},
+        rows=tuple(rows),
+        curves={name: curve for name, curve in curves.items() if curve},
         claims=tuple((tuple(str(run.path) for run in runs), claim) for runs, claim in families),
-    )  # fmt: skip
+    )
 
 
 def _run(source: str) -> str:
@@ -85,9 +93,9 @@ def _run(source: str) -> str:
 
 
 def _is_comparable(one: Evaluation, other: Evaluation) -> bool:
-    """Whether they share tasks and were sampled alike."""
+    """Return whether two evaluations share tasks, were sampled alike and used the same settings during episodes."""
     alike = one.temperature == other.temperature or None in (one.temperature, other.temperature)
-    return alike and not set(one.task_ids).isdisjoint(other.task_ids)
+    return alike and one.plays_with == other.plays_with and not set(one.task_ids).isdisjoint(other.task_ids)
 
 
 def _evaluations(source: str) -> tuple[Evaluation, ...]:

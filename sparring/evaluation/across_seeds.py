@@ -1,4 +1,4 @@
-"""What runs show together that differ in their seed alone, from their files: by policy, against controls, and as one claim."""
+"""The joint results of runs that differ only in their seed: by policy, against controls, and as one claim."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from sparring.evaluation.over_seeds import (
 )
 from sparring.evaluation.policies import run_path
 from sparring.evaluation.statistics import Interval
-from sparring.tracking import RunFolder
-from sparring.tracking.family_folder import FamilyFolder, Origin, listed_differences
+from sparring.run_folders import RunFolder
+from sparring.run_folders.family_folder import FamilyFolder, Origin, join_names
 
 TUNED = "tuned"
 MOST_LETTERS = 120
-"""Of why a seed has no result; the run's status has all."""
+"""Length of the reason in a table why a seed has no result; the run's status has the full text."""
 ORDER = (BASE, ORIGIN, WARM_START, CONTINUED)
-"""Of policies in a table; others follow, and tuned is last."""
+"""The order of policies in a table; others follow, and tuned is last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedRun:
-    """One seed: its run, and what that shows."""
+    """One seed's run and its results."""
 
     seed: int
     run: RunFolder | None
-    """None where it was not begun."""
+    """None if the run was not started."""
     status: str
-    """As in `status.json`; `not begun` without a run."""
+    """The status from `status.json`; `not begun` without a run."""
     step: int = 0
     reason: str = ""
     claim: Claim | None = None
-    """None of a run that is not completed."""
+    """None for a run that is not completed."""
 
     @property
     def evaluations(self) -> dict[str, Evaluation]:
-        """By policy, in the setting that the claim is about."""
+        """The evaluations by policy name, at the temperature that the claim is about."""
         if self.claim is None or self.claim.tuned is None:
             return {}
         controls = {one.control: one.before for one in self.claim.against if one.before is not None}
@@ -56,91 +56,106 @@ class SeedRun:
 
     @property
     def differences(self) -> dict[str, Comparison]:
-        """What tuned is better by, by control."""
+        """The paired difference between the tuned policy and each control, by control."""
         against = () if self.claim is None else self.claim.against
         return {one.control: one.comparison for one in against if one.comparison is not None}
 
     @property
     def missing(self) -> str:
-        """Why it has no result, in a few words."""
+        """The reason, in a few words, why this seed has no result."""
         reason = self.reason if len(self.reason) <= MOST_LETTERS else f"{self.reason[:MOST_LETTERS]}..."
         return f"{self.status}: {reason}" if reason else self.status
 
     def as_json(self) -> dict[str, Any]:
+        """Return the content as JSON data."""
         return {
-            "seed": self.seed, "run": None if self.run is None else str(self.run.path), "status": self.status,
-            "step": self.step, "reason": self.reason or None,
+            "seed": self.seed,
+            "run": None if self.run is None else str(self.run.path),
+            "status": self.status,
+            "step": self.step,
+            "reason": self.reason or None,
             "success": {name: interval_json(one.success) for name, one in self.evaluations.items()},
             "differences": {name: interval_json(one.difference) for name, one in self.differences.items()},
             "claim": None if self.claim is None else self.claim.as_json(),
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverSeeds:
-    """One number over seeds: a policy's success, or what tuned is better by."""
+    """The mean of one quantity over seeds (a policy's success, or its gain over a control), with intervals."""
 
     mean: float
     seeds: Interval | None
-    """For other seeds on these tasks; None of one seed."""
+    """Interval for other seeds on these tasks; None for a single seed."""
     seeds_and_tasks: Interval | None
-    """For other seeds on other tasks."""
+    """Interval for other seeds on other tasks; None for a single seed."""
 
     @classmethod
     def of(cls, by_seed: Sequence[Mapping[str, float]], *, least: float = 0.0) -> OverSeeds:
+        """Compute the mean and its intervals from one value a task for each seed.
+
+        `by_seed` maps task ids to values, one mapping a seed; `least` is the smallest possible value.
+        """
         means = [fmean(one.values()) for one in by_seed]
         return cls(
-            mean=fmean(means), seeds=interval_over_seeds(means, least=least),
+            mean=fmean(means),
+            seeds=interval_over_seeds(means, least=least),
             seeds_and_tasks=interval_over_seeds_and_tasks(by_seed, least=least),
-        )  # fmt: skip
+        )
 
     def as_json(self) -> dict[str, Any]:
+        """Return the content as JSON data."""
         both = {"over_seeds": self.seeds, "over_seeds_and_tasks": self.seeds_and_tasks}
         return {"mean": self.mean, **{name: one and interval_json(one) for name, one in both.items()}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcrossSeeds:
-    """A family of runs."""
+    """The results of a family of runs, one a seed."""
 
     name: str
     seeds: tuple[SeedRun, ...]
     is_held_out: bool
-    """Else the validations of training stand in."""
+    """False if the validations of training are used instead."""
     policies: Mapping[str, OverSeeds]
-    """Those that every seed with a result has."""
+    """Results of the policies that every seed with a result has."""
     gains: Mapping[str, OverSeeds]
-    """What tuned is better by than each control, the strongest first."""
+    """The tuned policy's gain over each control, the strongest control first."""
     outlier: Outlier | None
     claim: Claim
     notes: tuple[str, ...] = ()
 
     @property
     def finished(self) -> tuple[SeedRun, ...]:
+        """The seeds that have a result."""
         return tuple(one for one in self.seeds if one.claim is not None)
 
     @property
     def setting(self) -> str:
-        """Which tasks, and how they were sampled."""
+        """A description of the tasks and of how episodes were sampled."""
         tuned = next((one.evaluations[TUNED] for one in self.finished if one.evaluations), None)
         split = "held-out tasks" if self.is_held_out else "validation tasks"
         return split if tuned is None else f"{split}, {tuned.setting}"
 
     def as_json(self) -> dict[str, Any]:
+        """Return the content as JSON data."""
         return {
-            "family": self.name, "seeds": [one.as_json() for one in self.seeds],
+            "family": self.name,
+            "seeds": [one.as_json() for one in self.seeds],
             "split": "held_out" if self.is_held_out else "validation",
             "policies": {name: one.as_json() for name, one in self.policies.items()},
             "gains": {name: one.as_json() for name, one in self.gains.items()},
             "outlier": None if self.outlier is None else self.outlier.seed,
-            "notes": list(self.notes), "claim": self.claim.as_json(),
-        }  # fmt: skip
+            "notes": list(self.notes),
+            "claim": self.claim.as_json(),
+        }
 
 
 def runs_of(sources: Sequence[str]) -> tuple[str, dict[int, RunFolder | None]]:
-    """The name, as a command spells it, and the runs by seed: of one family, or several runs that differ in their seed alone.
+    """Find the runs of one family, or check that several runs differ only in their seed.
 
-    Raises UsageError for runs that do not belong together, DataError for what is neither.
+    Returns the name that a command accepts, and the runs by seed. Raises UsageError for runs that do not belong
+    together and DataError for a source that is neither a family nor a run.
     """
     paths = [run_path(source) for source in dict.fromkeys(sources)]
     families = [path for path in paths if FamilyFolder.is_family(path)]
@@ -161,7 +176,7 @@ def runs_of(sources: Sequence[str]) -> tuple[str, dict[int, RunFolder | None]]:
         seed, first = run.config().run.seed, given[0]
         if different := Origin.of_run(first).differences(Origin.of_run(run)):
             raise UsageError(
-                f"{first.path} and {run.path} differ in more than their seed: {listed_differences(different)}. Name runs of one "
+                f"{first.path} and {run.path} differ in more than their seed: {join_names(different)}. Name runs of one "
                 "recipe; `sparring eval --compare` shows others side by side."
             )
         if (other := found.setdefault(seed, run)) is not None and other is not run:
@@ -170,14 +185,15 @@ def runs_of(sources: Sequence[str]) -> tuple[str, dict[int, RunFolder | None]]:
 
 
 def across_seeds(name: str, runs: Mapping[int, RunFolder | None]) -> AcrossSeeds:
-    """From the files of the runs; runs that are not completed have no result, and the claim says so. Held-out evaluations count
-    where every completed run has one, else the validations of all."""
+    """Read the results of the runs from their files.
+
+    A run that is not completed has no result, and the claim states that. Held-out evaluations are used if every
+    completed run has one, otherwise the validations of all.
+    """
     stands = {seed: _stands(seed, run) for seed, run in runs.items()}
     found = {
-        seed: evaluated(one.run)
-        for seed, one in stands.items()
-        if one.run is not None and one.status == "completed"
-    }  # fmt: skip
+        seed: evaluated(one.run) for seed, one in stands.items() if one.run is not None and one.status == "completed"
+    }
     without = [seed for seed, one in found.items() if one.held_out is None]
     is_held_out = bool(found) and not without
     seeds = [
@@ -203,14 +219,20 @@ def across_seeds(name: str, runs: Mapping[int, RunFolder | None]) -> AcrossSeeds
             "Each seed played tasks of its own, split off by its seed, so the interval over seeds covers tasks, too."
         )
     return AcrossSeeds(
-        name=name, seeds=tuple(seeds), is_held_out=is_held_out, policies=policies,
-        gains={one.control: gains[one.control] for one in claim.against if one.control in gains}, outlier=outlier,
-        claim=claim, notes=tuple(notes),
-    )  # fmt: skip
+        name=name,
+        seeds=tuple(seeds),
+        is_held_out=is_held_out,
+        policies=policies,
+        gains={one.control: gains[one.control] for one in claim.against if one.control in gains},
+        outlier=outlier,
+        claim=claim,
+        notes=tuple(notes),
+    )
 
 
 def outlier_sentence(family: AcrossSeeds) -> str:
-    """Which seed stands apart and where to look, or that none does; empty where too few seeds have a result."""
+    """Return a sentence that names the outlying seed and where to look, or states that there is none; empty if too
+    few seeds have a result."""
     if family.outlier is None:
         return "No seed stands apart." if len(family.finished) > 2 else ""
     run = next(one.run for one in family.seeds if one.seed == family.outlier.seed)
@@ -227,9 +249,12 @@ def _stands(seed: int, run: RunFolder | None) -> SeedRun:
         return SeedRun(seed=seed, run=None, status="not begun")
     status = run.status()
     return SeedRun(
-        seed=seed, run=run, status=str(status.get("status", "unknown")), step=int(status.get("step") or 0),
+        seed=seed,
+        run=run,
+        status=str(status.get("status", "unknown")),
+        step=int(status.get("step") or 0),
         reason=str(status.get("reason") or ""),
-    )  # fmt: skip
+    )
 
 
 def _claim(one: SeedRun, found: Evaluated, name: str, *, is_held_out: bool) -> Claim:
@@ -260,6 +285,6 @@ def _gains(results: Sequence[SeedRun]) -> Iterator[tuple[str, OverSeeds]]:
 
 
 def _gain(one: SeedRun, control: str) -> dict[str, float]:
-    """By task that both played."""
+    """Return the difference in success for each task that both policies attempted."""
     before, after = (_rates(one.evaluations[name]) for name in (control, TUNED))
     return {task: after[task] - before[task] for task in before if task in after}

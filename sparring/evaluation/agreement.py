@@ -1,4 +1,4 @@
-"""Whether reward and scorer say the same of the same episodes, and where not: which episodes, and what in them."""
+"""Agreement between reward and scorer on the same episodes: where they disagree, and which components cause it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any, Literal, TypeAlias
 from sparring.types import Outcome, Trajectory
 
 Kind: TypeAlias = Literal["paid_wrong", "unpaid_right"]
-"""The reward says right and the scorer wrong, or the other way round."""
+"""`paid_wrong`: right by the reward and wrong by the scorer; `unpaid_right`: the reverse."""
 
 _TAG = re.compile(r"<([A-Za-z_][\w.-]*)>")
 _CONDUCT = frozenset({"completion", "budget_exhausted", "tool_use"})
-"""Sub-scores of how an episode went: no part of the answer that a reward could misread."""
+"""Sub-scores about conduct: they are not part of the answer, so a reward cannot misread them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disagreement:
-    """One episode of which reward and scorer say different things."""
+    """One episode on which reward and scorer disagree."""
 
     kind: Kind
     trajectory_id: str
@@ -32,62 +32,74 @@ class Disagreement:
     components: Mapping[str, float]
     score_parts: Mapping[str, float]
     culprits: tuple[str, ...]
-    """The components, sub-scores and tags that are at fault, as far as names tell: `component grade`, `tag final_response`."""
+    """The components, sub-scores and tags that explain it, as far as names show: `component grade`, `tag
+    final_response`."""
     fault: str
     """The same as a sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """What reward and scorer say of the same episodes, counted at the success threshold and by rank."""
+    """The agreement of reward and scorer on the same episodes, counted at the success threshold and by rank."""
 
     both_right: int
     both_wrong: int
     paid_wrong: int
-    """Rewarded like a right answer, and wrong by the scorer."""
+    """Episodes rewarded like a right answer, and wrong by the scorer."""
     unpaid_right: int
-    """Right by the scorer, and rewarded no better than some wrong answer."""
+    """Episodes right by the scorer, and rewarded no better than some wrong answer."""
     paid_from: float
-    """The reward from which on an episode counts as paid like a right one."""
+    """The least reward at which an episode counts as paid like a right one."""
     rank_correlation: float | None
-    """Spearman's, of rewards and scores over all episodes; None where one of them is always the same."""
+    """Spearman's correlation of rewards and scores over all episodes; None where one of them is constant."""
     num_pairs: int
-    """Pairs of episodes of one task with different scores: what a group's advantages are made of."""
+    """Pairs of episodes of one task with different scores, which determine a group's advantages."""
     num_inverted: int
-    """Of those, pairs whose worse episode earned at least as much as the better one."""
+    """Those pairs in which the worse episode earned at least as much as the better one."""
     disagreements: tuple[Disagreement, ...]
-    """Those paid for nothing first, the best paid before the others."""
+    """The disagreements, paid wrong episodes first and the best paid of them before the others."""
 
     @property
     def num(self) -> int:
-        """Episodes with both a reward and a score."""
+        """The number of episodes that have both a reward and a score."""
         return self.both_right + self.both_wrong + self.paid_wrong + self.unpaid_right
 
     @property
     def share(self) -> float | None:
-        """Of the episodes on which both say the same; None without any."""
+        """The share of episodes on which both agree; None without any episode."""
         return (self.both_right + self.both_wrong) / self.num if self.num else None
 
     @property
     def culprits(self) -> dict[str, int]:
-        """In how many disagreements each component, sub-score or tag is at fault, the most frequent first."""
+        """The number of disagreements that each component, sub-score or tag explains, the most frequent first."""
         return dict(Counter(name for one in self.disagreements for name in one.culprits).most_common())
 
     def as_json(self) -> dict[str, Any]:
+        """Return the content as JSON data."""
         return {
-            "num": self.num, "share": self.share, "both_right": self.both_right, "both_wrong": self.both_wrong,
-            "paid_wrong": self.paid_wrong, "unpaid_right": self.unpaid_right, "paid_from": self.paid_from,
-            "rank_correlation": self.rank_correlation, "num_pairs": self.num_pairs, "num_inverted": self.num_inverted,
-            "culprits": self.culprits, "disagreements": [asdict(one) for one in self.disagreements],
-        }  # fmt: skip
+            "num": self.num,
+            "share": self.share,
+            "both_right": self.both_right,
+            "both_wrong": self.both_wrong,
+            "paid_wrong": self.paid_wrong,
+            "unpaid_right": self.unpaid_right,
+            "paid_from": self.paid_from,
+            "rank_correlation": self.rank_correlation,
+            "num_pairs": self.num_pairs,
+            "num_inverted": self.num_inverted,
+            "culprits": self.culprits,
+            "disagreements": [asdict(one) for one in self.disagreements],
+        }
 
     def metrics(self) -> dict[str, float]:
-        """To be charted, as shares; empty where nothing has both a reward and a score."""
+        """Return the shares to chart; empty if no episode has both a reward and a score."""
         if self.share is None:
             return {}
         found = {
-            "share": self.share, "paid_wrong": self.paid_wrong / self.num, "unpaid_right": self.unpaid_right / self.num,
-        }  # fmt: skip
+            "share": self.share,
+            "paid_wrong": self.paid_wrong / self.num,
+            "unpaid_right": self.unpaid_right / self.num,
+        }
         if self.num_pairs:
             found["inverted_pairs"] = self.num_inverted / self.num_pairs
         if self.rank_correlation is not None:
@@ -95,9 +107,9 @@ class Agreement:
         return found
 
     def summary(self) -> str:
-        """One line for a table's foot."""
+        """Return a one-line summary for the foot of a table."""
         if self.share is None:
-            return "no episode has both a reward and a score, so nothing says whether they agree"
+            return "no episode has both a reward and a score, so it is unknown whether they agree"
         inverted = f"; {self.num_inverted} of {self.num_pairs} pairs inverted" if self.num_pairs else ""
         return (
             f"reward and scorer agree on {self.both_right + self.both_wrong} of {self.num} episodes ({self.share:.0%}): "
@@ -106,8 +118,8 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
-    """A trajectory that has both, with the two numbers."""
+class _GradedEpisode:
+    """A trajectory that has both a reward and a score, with the two numbers."""
 
     trajectory: Trajectory
     reward: float
@@ -116,27 +128,27 @@ class _Judged:
 
 
 def agreement(trajectories: Iterable[Trajectory], *, success_threshold: float) -> Agreement:
-    """Compare the rewards and scores that the trajectories have; those that lack one are left out.
+    """Compare the rewards and scores of trajectories; those that lack one of the two are left out.
 
-    An episode is right by the scorer when its score reaches `success_threshold`. A wrong one is *paid* when its reward
-    reaches the threshold too; where no right episode earns that much although the best of them earns more than most wrong
-    ones do, the reward has a scale of its own (a step cost, say), and the best-paid right episode's reward takes the
-    threshold's place. A right one is *unpaid* when it earns less than that, and a wrong one (of its task, where the task has
-    any) earns at least as much; where no episode is wrong, when it earns nothing. So partial credit for a wrong answer is no
-    disagreement, nor is a right answer that costs.
+    The scorer counts an episode as right when its score reaches `success_threshold`. A wrong episode is *paid* when its
+    reward reaches the threshold too. A reward may have its own scale (a step cost, for example): if no right episode
+    earns the threshold, although the best right one earns more than most wrong ones, the reward of the best-paid right
+    episode replaces the threshold. A right episode is *unpaid* when it earns less than that, and a wrong one (of the
+    same task, if the task has any) earns at least as much; if no episode is wrong, it is unpaid when it earns nothing.
+    Partial credit for a wrong answer is therefore not a disagreement, nor is a cost for a right answer.
     """
-    judged = [
-        _Judged(t, t.reward.total, t.score, t.reward.components)
+    graded = [
+        _GradedEpisode(t, t.reward.total, t.score, t.reward.components)
         for t in trajectories
         if t.reward is not None and t.score is not None
     ]
-    right = [one for one in judged if one.score >= success_threshold]
-    wrong = [one for one in judged if one.score < success_threshold]
+    right = [one for one in graded if one.score >= success_threshold]
+    wrong = [one for one in graded if one.score < success_threshold]
     paid_from = _paid_from(right, wrong, success_threshold)
     paid = [one for one in wrong if one.reward >= paid_from]
     unpaid = [one for one in right if one.reward < paid_from and _earns_no_more_than_wrong(one, wrong)]
-    tasks: dict[str, list[_Judged]] = {}
-    for one in judged:
+    tasks: dict[str, list[_GradedEpisode]] = {}
+    for one in graded:
         tasks.setdefault(one.trajectory.task.id, []).append(one)
     pairs = [pair for members in tasks.values() for pair in combinations(members, 2) if pair[0].score != pair[1].score]
     paid_first = [_disagreement(one, "paid_wrong", None) for one in sorted(paid, key=lambda one: -one.reward)]
@@ -149,14 +161,14 @@ def agreement(trajectories: Iterable[Trajectory], *, success_threshold: float) -
         paid_wrong=len(paid),
         unpaid_right=len(unpaid),
         paid_from=paid_from,
-        rank_correlation=_spearman([one.reward for one in judged], [one.score for one in judged]),
+        rank_correlation=_spearman([one.reward for one in graded], [one.score for one in graded]),
         num_pairs=len(pairs),
         num_inverted=sum((a.reward - b.reward) * (a.score - b.score) <= 0 for a, b in pairs),
         disagreements=(*paid_first, *unpaid_next),
     )
 
 
-def _paid_from(right: Sequence[_Judged], wrong: Sequence[_Judged], success_threshold: float) -> float:
+def _paid_from(right: Sequence[_GradedEpisode], wrong: Sequence[_GradedEpisode], success_threshold: float) -> float:
     if not right:
         return success_threshold
     best = max(one.reward for one in right)
@@ -164,19 +176,20 @@ def _paid_from(right: Sequence[_Judged], wrong: Sequence[_Judged], success_thres
     return best if best < success_threshold and orders_them else success_threshold
 
 
-def _rival(one: _Judged, wrong: Sequence[_Judged]) -> _Judged | None:
-    """The best-paid wrong episode that earned no less, of the same task where that has any."""
+def _rival(one: _GradedEpisode, wrong: Sequence[_GradedEpisode]) -> _GradedEpisode | None:
+    """Return the best-paid wrong episode that earned at least as much, of the same task if that has any."""
     siblings = [other for other in wrong if other.trajectory.task.id == one.trajectory.task.id] or wrong
     best = max(siblings, key=lambda other: other.reward, default=None)
     return best if best is not None and best.reward >= one.reward else None
 
 
-def _earns_no_more_than_wrong(one: _Judged, wrong: Sequence[_Judged]) -> bool:
-    """Where no episode is wrong, a wrong one is taken to earn 0."""
+def _earns_no_more_than_wrong(one: _GradedEpisode, wrong: Sequence[_GradedEpisode]) -> bool:
+    """Return whether a right episode earns no more than a wrong one; without wrong episodes these are taken to earn
+    0."""
     return _rival(one, wrong) is not None if wrong else one.reward <= 0
 
 
-def _disagreement(one: _Judged, kind: Kind, rival: _Judged | None) -> Disagreement:
+def _disagreement(one: _GradedEpisode, kind: Kind, rival: _GradedEpisode | None) -> Disagreement:
     culprits, reasons = _faults(one, kind)
     if rival is not None:
         reasons = [f"{rival.trajectory.id}, which is wrong, earned {rival.reward:g}", *reasons]
@@ -193,8 +206,8 @@ def _disagreement(one: _Judged, kind: Kind, rival: _Judged | None) -> Disagreeme
     )
 
 
-def _faults(one: _Judged, kind: Kind) -> tuple[list[str], list[str]]:
-    """What is at fault by name, and in words."""
+def _faults(one: _GradedEpisode, kind: Kind) -> tuple[list[str], list[str]]:
+    """Return the components that explain a disagreement, as names and as sentences."""
     parts = {name: value for name, value in one.trajectory.score_parts.items() if name not in _CONDUCT}
     culprits: list[str] = []
     reasons: list[str] = []
@@ -206,7 +219,7 @@ def _faults(one: _Judged, kind: Kind) -> tuple[list[str], list[str]]:
             culprits += [f"component {name}" for name in paid]
             reasons.append("the reward pays for " + ", ".join(f"{name} ({one.components[name]:g})" for name in paid))
         if denied:
-            # What a component of the same name stands for is named once.
+            # A sub-score with the same name as a component is listed once.
             met = {name.rpartition("/")[2] for name in paid}
             culprits += [f"part {name}" for name in denied if name.rpartition("/")[2] not in met]
             reasons.append("the scorer denies " + ", ".join(f"{name} ({parts[name]:g})" for name in denied))
@@ -221,16 +234,17 @@ def _faults(one: _Judged, kind: Kind) -> tuple[list[str], list[str]]:
             culprits += [f"tag {tag}" for tag in tags]
         reasons.append("the answer's tags: " + ", ".join(f"<{tag}> x{count}" for tag, count in tags.items()))
     if last.get("role") != "assistant":
-        reasons.append(f"the last message is {last.get('role') or 'nobody'}'s")
+        reasons.append(f"the last message is {last.get('role') or 'no role'}'s")
     if one.trajectory.outcome is not Outcome.FINISHED:
         reasons.append(f"the episode ended as {one.trajectory.outcome}")
     if not parts and not one.components:
-        reasons.append("neither says what it is made of: return a Reward with components and a Score with parts")
+        reasons.append("neither has parts: return a Reward with components and a Score with parts")
     return culprits, reasons
 
 
 def _spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Pearson's correlation of the ranks, ties at their mean rank (Spearman 1904)."""
+    """Return Pearson's correlation of the ranks, with ties at their mean rank (Spearman 1904); None where it is
+    undefined."""
     if len(set(first)) < 2 or len(set(second)) < 2:
         return None
     return correlation(_ranks(first), _ranks(second))

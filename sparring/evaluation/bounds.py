@@ -1,4 +1,4 @@
-"""Between which numbers a mean lies if the lost episodes count: as wrong, every one of them, or as right."""
+"""Bounds of a mean when lost episodes count: the mean with all of them wrong, and with all of them right."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Not an interval: it says nothing of chance, only of what was lost."""
+    """The least and greatest possible mean given the lost episodes. It is not an interval: it does not account for
+    chance."""
 
     worst: float
     best: float
 
     @classmethod
     def of(cls, totals: Mapping[str, float], samples: Mapping[str, int], lost: Mapping[str, int]) -> Self:
-        """Of a mean over tasks of a task's mean. `totals` and `samples` are sums and numbers of the episodes that are left, by
-        task; a task in `lost` alone has none."""
+        """Compute the bounds of a mean over tasks of each task's mean.
+
+        `totals` and `samples` are the sums and numbers of the remaining episodes by task, `lost` the numbers of lost
+        ones. A task may appear in `lost` only, if none of its episodes remain.
+        """
         tasks = {**samples, **lost}
         worst, best = (
             fmean(

@@ -1,4 +1,5 @@
-"""What an evaluation lets one claim, and no more than that: docs/verdicts.md has a table of scenarios, each a test."""
+"""The claim that the evaluations of a run support, and no more; docs/verdicts.md has a table of scenarios, each a
+test."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from sparring.evaluation.controls import (
     listed,
     strongest,
     strongest_first,
-)  # fmt: skip
+)
 from sparring.evaluation.evaluation import Evaluation
 from sparring.evaluation.limits import JUMPS, Seen, common_part, limits_of, planned
 from sparring.findings import Finding, Severity
@@ -29,12 +30,13 @@ NO_TRAINED_POLICY = ("no trained policy",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotKnown:
-    """Expected controls that were not compared, and the commands that play them."""
+    """Expected controls that were not compared, and the commands that evaluate them."""
 
     controls: tuple[str, ...] = ()
     remedies: tuple[str, ...] = ()
 
     def sentences(self) -> Iterator[str]:
+        """Yield the sentence about the missing controls, if there are any."""
         if self.controls:
             names = listed([SHOWN[control] for control in self.controls])
             remedies = _plays(self.remedies, is_one=len(self.controls) == 1)
@@ -43,18 +45,18 @@ class NotKnown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """About the policy that was trained."""
+    """A statement about the trained policy, with its scope and limits."""
 
     scope: tuple[str, ...]
-    """What it holds for: seeds, how it was played, which tasks."""
+    """The conditions of the claim: seeds, sampling and tasks."""
     tuned: Evaluation | None = None
-    """None where no trained policy was evaluated, and over several seeds."""
+    """None where no trained policy was evaluated, and for several seeds."""
     against: tuple[Against, ...] = ()
     """The strongest control first."""
     alike: str = ""
-    """What every policy did, where that is the same: "no policy solved a task"."""
+    """A result that all policies share: "no policy solved a task"."""
     is_incomplete: bool = False
-    """Over several seeds: a control that not all have is left out, which may be the strongest."""
+    """For several seeds: a control that some seeds lack is left out, and it may be the strongest."""
     caveats: tuple[str, ...] = ()
     """Sentences that qualify it."""
     not_known: NotKnown = NotKnown()
@@ -62,26 +64,28 @@ class Claim:
 
     @property
     def strongest(self) -> Against | None:
+        """The comparison with the strongest control; None without any."""
         return self.against[0] if self.against else None
 
     @property
     def rise(self) -> Rise:
-        """Against the strongest control that was played."""
+        """The result of the comparison with the strongest control that was evaluated."""
         return self.against[0].rise if self.against else Rise.UNKNOWN
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """Sentences that qualify it, and what is not known."""
+        """The sentences that qualify the claim, and those about what is not known."""
         return (*self.caveats, *self.not_known.sentences())
 
     @property
     def headline(self) -> str:
+        """The claim as one sentence."""
         if not self.scope:
             return "Nothing was evaluated, so it is not known whether it got better."
         if self.scope == NO_TRAINED_POLICY:
             return "No trained policy of this run was evaluated, so nothing is claimed."
-        told = "; ".join(self._clauses()) or "not compared with any control"
-        return f"{', '.join(self.scope)}: {told}."
+        clauses = "; ".join(self._clauses()) or "not compared with any control"
+        return f"{', '.join(self.scope)}: {clauses}."
 
     def _clauses(self) -> Iterator[str]:
         if self.alike and self.strongest is not None:
@@ -105,18 +109,21 @@ class Claim:
                 yield f"{words} {rest}" + (f", but {listed(opposed)}" if opposed else "")
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Return the claim as lines of text for the console."""
         return [self.headline, *self.limits]
 
     def as_json(self) -> dict[str, Json]:
+        """Return the content as JSON data."""
         return {
-            "claim": self.headline, "rise": self.rise.value, "limits": list(self.limits),
+            "claim": self.headline,
+            "rise": self.rise.value,
+            "limits": list(self.limits),
             "strongest_control": None if self.strongest is None else self.strongest.control,
             "against": [
                 {"control": one.control, "difference": one.difference, "rise": one.rise.value} for one in self.against
             ],
             "findings": [one.as_json() for one in self.findings],
-        }  # fmt: skip
+        }
 
 
 def _plays(remedies: Sequence[str], *, is_one: bool) -> str:
@@ -124,14 +131,14 @@ def _plays(remedies: Sequence[str], *, is_one: bool) -> str:
 
 
 def claim_of(evaluations: Sequence[Evaluation], facts: RunFacts) -> Claim:
-    """Of one run, so of one seed."""
+    """Return the claim that the evaluations of one run, and so of one seed, support."""
     if not evaluations:
         return Claim(scope=(), not_known=_not_known((), facts))
     name = "tuned" if any(one.name == "tuned" for one in evaluations) else evaluations[-1].name
     rows = [one for one in evaluations if one.name == name]
     if name != "tuned" and not name.startswith("@"):
         return Claim(scope=NO_TRAINED_POLICY)
-    # Play at the highest temperature leads: choices count there, and a greedy score is compared beside it.
+    # The highest temperature leads, because choices count there; the greedy score is compared in addition.
     tuned = max(rows, key=lambda one: one.temperature or 0.0)
     controls = [one for one in evaluations if one.name != name and not one.name.startswith(("@", "openai:"))]
     names = [one for one in dict.fromkeys(one.name for one in controls) if one != "expert"]
@@ -146,14 +153,19 @@ def claim_of(evaluations: Sequence[Evaluation], facts: RunFacts) -> Claim:
     only = [sentence for row in rows if row is not tuned for sentence in _only_at(row, missed, facts)]
     caveats = [*(sentence for one in elsewhere for sentence in one.sentences), *unlike, *only, *limits_of(seen)]
     return Claim(
-        scope=("One seed", *_scope(seen, is_disagreed=bool(elsewhere))), tuned=tuned, against=tuple(against), alike=seen.alike,
-        caveats=tuple(dict.fromkeys(caveats)), findings=tuple(one.finding for one in elsewhere),
+        scope=("One seed", *_scope(seen, is_disagreed=bool(elsewhere))),
+        tuned=tuned,
+        against=tuple(against),
+        alike=seen.alike,
+        caveats=tuple(dict.fromkeys(caveats)),
+        findings=tuple(one.finding for one in elsewhere),
         not_known=_not_known(against, facts),
-    )  # fmt: skip
+    )
 
 
 def claim_of_validations(validations: Mapping[int, Evaluation], facts: RunFacts) -> Claim:
-    """Of a run without a held-out evaluation, by step: the last against the first."""
+    """Return the claim of a run without a held-out evaluation: the last validation against the first. `validations`
+    is by step."""
     if not validations:
         return claim_of((), facts)
     first, last = (validations[step] for step in (min(validations), max(validations)))
@@ -161,14 +173,17 @@ def claim_of_validations(validations: Mapping[int, Evaluation], facts: RunFacts)
     seen = Seen(tuned=last, against=against, facts=facts)
     chosen = "Settings or checkpoints may have been chosen by these tasks, which are not held out."
     return Claim(
-        scope=("One seed", *_scope(seen, is_disagreed=False), "on validation tasks"), tuned=last, against=tuple(against),
-        caveats=(*unlike, *limits_of(seen), chosen), not_known=_not_known((), facts),
-    )  # fmt: skip
+        scope=("One seed", *_scope(seen, is_disagreed=False), "on validation tasks"),
+        tuned=last,
+        against=tuple(against),
+        caveats=(*unlike, *limits_of(seen), chosen),
+        not_known=_not_known((), facts),
+    )
 
 
 def _not_known(against: Sequence[Against], facts: RunFacts) -> NotKnown:
-    """Of no interest where tuned is worse than another control already."""
-    missing = facts.missing([one.control for one in against])
+    """Return the missing controls; none if the tuned policy is already worse than another control."""
+    missing = facts.missing(against)
     if not missing or (against and against[0].rise is Rise.FELL):
         return NotKnown()
     return NotKnown(controls=missing, remedies=(facts.remedy(missing),))
@@ -191,10 +206,10 @@ def _scope(seen: Seen, *, is_disagreed: bool) -> Iterator[str]:
         yield "greedily"
     elif is_disagreed:
         yield f"at temperature {tuned.temperature:g}"
-    if tuned.judge.scorer is None:
+    if tuned.criterion.scorer is None:
         yield "by its training reward"
-    elif tuned.judge.independence != "scorer":
-        yield f"by a scorer that {tuned.judge.independence}"
+    elif tuned.criterion.independence != "scorer":
+        yield f"by a scorer that {tuned.criterion.independence}"
     if facts.seen_in_training:
         yield f"on tasks of which {facts.seen_in_training} of {len(planned(tuned))} were trained on"
     if (num := common_part(tuned, seen.against)) is not None:
@@ -203,7 +218,7 @@ def _scope(seen: Seen, *, is_disagreed: bool) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Elsewhere:
-    """What play at another temperature shows about a control, which differs."""
+    """A different result against a control at another temperature."""
 
     control: str
     words: str
@@ -216,7 +231,7 @@ class _Elsewhere:
 def _elsewhere(
     tuned: Evaluation, against: Sequence[Against], controls: Sequence[Evaluation], facts: RunFacts
 ) -> Iterator[_Elsewhere]:
-    """Of the controls that were played at the temperature of `tuned`, too."""
+    """Yield the controls whose comparison at the temperature of `tuned` has a different result."""
     how = _how(tuned)
     for one in against:
         row = next((row for row in controls if row.name == one.control and row.temperature == tuned.temperature), None)
@@ -225,14 +240,16 @@ def _elsewhere(
             if other.rise is not one.rise:
                 sentences = tuple(_sentences(how, one, other, tuned))
                 yield _Elsewhere(
-                    control=one.control, words=f"{how} {WORDS[other.rise]}", sentences=sentences,
+                    control=one.control,
+                    words=f"{how} {WORDS[other.rise]}",
+                    sentences=sentences,
                     is_opposed={one.rise, other.rise} == {Rise.ROSE, Rise.FELL},
                     finding=_disagreement(one, other, sentences[0]),
-                )  # fmt: skip
+                )
 
 
 def _only_at(tuned: Evaluation, missed: Mapping[str, Sequence[Evaluation]], facts: RunFacts) -> Iterator[str]:
-    """Of controls that were played at this temperature and not at the one that leads."""
+    """Yield sentences about controls that were evaluated at this temperature and not at the leading one."""
     for one in compared(tuned, missed, facts)[0]:
         yield f"{_how(tuned).capitalize()} it is {WORDS[one.rise]} {one.shown}."
 
@@ -271,8 +288,10 @@ def _disagreement(one: Against, other: Against, sentence: str) -> Finding:
 
 
 def claim_over(seeds: Mapping[int, Claim], *, without: Mapping[int, str] = MappingProxyType({})) -> Claim:
-    """Of several runs that differ in their seed alone: what every one of them shows. Controls that not all have are left out.
-    `without`: by seed, why there is no result."""
+    """Return the claim that all of several runs support that differ only in their seed.
+
+    Controls that some seeds lack are left out. `without` maps each seed without a result to the reason.
+    """
     left_out = tuple(_left_out(without))
     if len(seeds) < 2:
         claim = next(iter(seeds.values()), Claim(scope=()))
@@ -288,8 +307,8 @@ def claim_over(seeds: Mapping[int, Claim], *, without: Mapping[int, str] = Mappi
             continue
         against.append(_over(ones))
         if len({one.rise for one in ones.values()}) > 1:
-            told = ", ".join(f"{_verb(rise)} with {listed(members)}" for rise, members in _by_rise(ones).items())
-            caveats.append(f"The seeds disagree about {against[-1].shown}: {told}.")
+            clauses = ", ".join(f"{_verb(rise)} with {listed(members)}" for rise, members in _by_rise(ones).items())
+            caveats.append(f"The seeds disagree about {against[-1].shown}: {clauses}.")
     for caveat in dict.fromkeys(caveat for claim in seeds.values() for caveat in claim.caveats):
         having = [str(seed) for seed, claim in seeds.items() if caveat in claim.caveats]
         caveats.append(caveat if len(having) == len(seeds) else f"With {_seeds(having)}: {caveat}")
@@ -299,29 +318,32 @@ def claim_over(seeds: Mapping[int, Claim], *, without: Mapping[int, str] = Mappi
     num = f"{len(seeds)} of {len(seeds) + len(without)}" if without else f"{len(seeds)}"
     return Claim(
         scope=(f"{num} seeds", *dict.fromkeys(part for claim in seeds.values() for part in claim.scope[1:])),
-        against=tuple(strongest_first(against)), alike=alike.pop() if len(alike) == 1 else "", is_incomplete=is_incomplete,
-        caveats=tuple(caveats), not_known=NotKnown(
+        against=tuple(strongest_first(against)),
+        alike=alike.pop() if len(alike) == 1 else "",
+        is_incomplete=is_incomplete,
+        caveats=tuple(caveats),
+        not_known=NotKnown(
             controls=tuple(missing),
             remedies=tuple(dict.fromkeys(one for claim in lacking for one in claim.not_known.remedies)),
         ),
         findings=tuple(finding for claim in seeds.values() for finding in claim.findings),
-    )  # fmt: skip
+    )
 
 
 def _left_out(without: Mapping[int, str]) -> Iterator[str]:
-    """A seed that did not come to its end may be one that learned nothing, so it is named."""
+    """Yield a sentence for each seed without a result: a seed that did not finish may be one that learned nothing."""
     if without:
         names = listed([f"seed {seed} ({why})" for seed, why in without.items()])
         yield f"The claim leaves out {names}: what {'it' if len(without) == 1 else 'they'} would show is not known."
 
 
 def _over(by_seed: Mapping[int, Against]) -> Against:
-    """One control with every seed."""
+    """Combine the comparisons of all seeds with one control."""
     ones, rises = list(by_seed.values()), _by_rise(by_seed)
     names = {one.shown for one in ones}
     return Against(
         control=ones[0].control,
-        # A control that was long enough with some seeds alone is not imitation for as long as RL.
+        # A control that was long enough with only some seeds is not imitation for as long as RL.
         shown=ones[0].shown if len(names) == 1 else f"the {ones[0].control}",
         difference=fmean(one.difference for one in ones),
         by_seed=tuple(one.difference for one in ones),
@@ -331,10 +353,10 @@ def _over(by_seed: Mapping[int, Against]) -> Against:
 
 
 def _lacking(ones: Mapping[int, Against], lacking: Mapping[int, Claim]) -> Iterator[str]:
-    """What the seeds show that have a control, and what plays it with the others."""
+    """Yield sentences about a control that only some seeds have, and the command that evaluates it with the others."""
     shown = next(iter(ones.values())).shown
-    told = ", ".join(f"with {_seeds(members)} tuned is {WORDS[rise]} it" for rise, members in _by_rise(ones).items())
-    yield f"Not compared with {shown} with {_seeds([str(seed) for seed in lacking])}; {told}."
+    clauses = ", ".join(f"with {_seeds(members)} tuned is {WORDS[rise]} it" for rise, members in _by_rise(ones).items())
+    yield f"Not compared with {shown} with {_seeds([str(seed) for seed in lacking])}; {clauses}."
     control = next(iter(ones.values())).control
     unknown = [claim.not_known for claim in lacking.values() if control in claim.not_known.controls]
     remedies = dict.fromkeys(one for known in unknown for one in known.remedies)

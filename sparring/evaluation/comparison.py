@@ -1,4 +1,4 @@
-"""What differs between two evaluations, task by task."""
+"""The difference between two evaluations, task by task."""
 
 from __future__ import annotations
 
@@ -20,40 +20,47 @@ class Comparison:
     after: str
     """Labels of the evaluations."""
     difference: Interval
-    """Of the tasks' success rates, after - before."""
+    """The difference of the tasks' success rates, after - before."""
     p_value: float
-    """Of the exact two-sided randomization test."""
+    """The p-value of the exact two-sided randomization test."""
     fixed: tuple[str, ...]
     """Ids of the tasks whose success rate rose."""
     broken: tuple[str, ...]
     unchanged: tuple[str, ...]
     tasks_needed: int | None
-    """How many tasks would show such a difference four times in five; None where there is none."""
+    """The number of tasks that would show such a difference four times in five; None without a difference."""
     bounds: Bounds | None = None
-    """Between which numbers the difference lies if lost episodes count, against `after` and for it; None where none was lost."""
+    """The bounds of the difference if lost episodes count against `after` and for it; None if none was lost."""
     worst_p_value: float = 0.0
-    """Of the same test if every lost episode speaks against the difference; 0 where none was lost."""
+    """The p-value if every lost episode counts against the difference; 0 if none was lost."""
 
     @property
     def is_sign_open(self) -> bool:
-        """Whether the lost episodes could turn the difference round, or make one where there is none."""
+        """True if the lost episodes could reverse the difference, or create one where there is none."""
         if self.bounds is None:
             return False
         mean = self.difference.mean
         return (mean >= 0 and self.bounds.worst < 0) or (mean <= 0 and self.bounds.best > 0)
 
     def as_json(self) -> dict[str, Any]:
+        """Return the comparison as the JSON data that `from_json` reads."""
         return {
-            "before": self.before, "after": self.after, "difference": interval_json(self.difference),
-            "p_value": self.p_value, "tasks_needed": self.tasks_needed,
-            "fixed": list(self.fixed), "broken": list(self.broken), "unchanged": list(self.unchanged),
-            "bounds": None if self.bounds is None else asdict(self.bounds), "is_sign_open": self.is_sign_open,
+            "before": self.before,
+            "after": self.after,
+            "difference": interval_json(self.difference),
+            "p_value": self.p_value,
+            "tasks_needed": self.tasks_needed,
+            "fixed": list(self.fixed),
+            "broken": list(self.broken),
+            "unchanged": list(self.unchanged),
+            "bounds": None if self.bounds is None else asdict(self.bounds),
+            "is_sign_open": self.is_sign_open,
             "worst_p_value": self.worst_p_value,
-        }  # fmt: skip
+        }
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Self:
-        """What `as_json` wrote. Raises LookupError or TypeError for anything else."""
+        """Read what `as_json` wrote. Raises LookupError or TypeError for anything else."""
         return cls(
             before=row["before"],
             after=row["after"],
@@ -69,7 +76,8 @@ class Comparison:
 
 
 def compare(before: Evaluation, after: Evaluation) -> Comparison:
-    """Paired by task; tasks that only one of them has are left out. Raises ValueError when they share none."""
+    """Compare two evaluations, paired by task; tasks that only one of them has are left out. Raises ValueError if
+    they share none."""
     first = dict(zip(before.task_ids, before.rates, strict=True))
     second = dict(zip(after.task_ids, after.rates, strict=True))
     shared = [task_id for task_id in before.task_ids if task_id in second]
@@ -93,7 +101,8 @@ def compare(before: Evaluation, after: Evaluation) -> Comparison:
 
 
 def _bounds(before: Evaluation, after: Evaluation) -> Bounds | None:
-    """Over the tasks that both were to play, those among them of which all episodes were lost."""
+    """Return the bounds of the difference over the tasks that both planned, including tasks all of whose episodes
+    were lost."""
     shared = {*before.task_ids, *before.lost} & {*after.task_ids, *after.lost}
     if shared.isdisjoint({*before.lost, *after.lost}):
         return None
@@ -102,14 +111,14 @@ def _bounds(before: Evaluation, after: Evaluation) -> Bounds | None:
 
 
 def _worst_p_value(before: Evaluation, after: Evaluation, *, is_rise: bool) -> float:
-    """Over the tasks that both were to play, with every lost episode counted against the difference."""
+    """Return the p-value over the tasks that both planned, with every lost episode counted against the difference."""
     tasks = sorted({*before.task_ids, *before.lost} & {*after.task_ids, *after.lost})
     old, new = _rates_with_lost(before, is_right=is_rise), _rates_with_lost(after, is_right=not is_rise)
     return paired_p_value([old[task] for task in tasks], [new[task] for task in tasks])
 
 
 def _rates_with_lost(one: Evaluation, *, is_right: bool) -> dict[str, Fraction]:
-    """Success rates by task, the lost episodes counted as right or as wrong."""
+    """Return success rates by task, with the lost episodes counted as right or as wrong."""
     played = {task: (c, n) for task, c, n in zip(one.task_ids, one.successes, one.samples, strict=True)}
     rates = {}
     for task in {*played, *one.lost}:

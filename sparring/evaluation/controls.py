@@ -1,4 +1,4 @@
-"""The controls of a run: which there are, which are expected, and what is shown of the difference from each."""
+"""The controls of a run: those that exist, those that are expected, and the difference from each."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ WARM_START = "warm start"
 BASE = "base"
 ORIGIN = "the policy before training"
 RANDOM = "random rewards"
-"""Stands for any run that was trained with them."""
+"""The name of the control that was trained from the same recipe with random rewards."""
 CONTROLS = (CONTINUED, WARM_START, BASE, ORIGIN)
-"""Those with names of their own; equally strong ones are named in this order."""
+"""The controls with fixed names; equally strong ones are listed in this order."""
 SHOWN = {
-    BASE: "the base model", WARM_START: "the warm start",
+    BASE: "the base model",
+    WARM_START: "the warm start",
     CONTINUED: f"imitation for as long as RL ({CONTINUED})",
     RANDOM: "training with random rewards",
-}  # fmt: skip
+}
 
 
 class Rise(StrEnum):
-    """What a paired difference shows."""
+    """The conclusion from a paired difference."""
 
     ROSE = "rose"
     FELL = "fell"
@@ -39,38 +40,39 @@ WORDS = {Rise.ROSE: "better than", Rise.NOT_SHOWN: "not shown to be better than"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continued:
-    """How the warm start was continued, as `controls/warm_start_continued/state.json` has it."""
+    """The length of the continued warm start, as `controls/warm_start_continued/state.json` has it."""
 
     steps: int
     seconds: float
     rl_seconds: float
     fingerprint: str
-    """Of its weights: an evaluation with another one played an earlier control."""
+    """Fingerprint of its weights: an evaluation with another fingerprint used an earlier control."""
 
     @property
     def is_too_short(self) -> bool:
-        """Less than RL took, so not imitation for as long as RL."""
+        """True if it trained for less than RL did, and so is not imitation for as long as RL."""
         return self.seconds < self.rl_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What a claim takes from the run beside its evaluations. Paths stand in the commands that it proposes."""
+    """The facts about a run, other than its evaluations, that a claim uses. Paths appear in the commands that it
+    proposes."""
 
     name: str = "RUN"
     family: str = ""
-    """The family of runs, or several runs, where the claim is made of them together; `name` then stands for each."""
+    """The family of runs, or several runs, that share the claim; `name` is then a placeholder for each."""
     recipe: str = "RECIPE"
     runs: str = "runs"
     """The folder of runs."""
     has_warm_start: bool
     continued: Continued | None = None
-    """None: not made, or its files cannot be read."""
+    """None if the control does not exist or its files cannot be read."""
     seen_in_training: int = 0
-    """How many of the held-out tasks were trained on."""
+    """The number of held-out tasks that were trained on."""
 
     def shown(self, control: str) -> str:
-        """As a sentence names it."""
+        """Return the name of a control for use in a sentence."""
         if control != CONTINUED:
             return SHOWN.get(control, control)
         if self.continued is None:
@@ -79,19 +81,19 @@ class RunFacts:
 
     @property
     def evaluates(self) -> str:
-        """The command that plays held-out tasks."""
+        """The command that runs the held-out evaluation."""
         return f"sparring eval --across {self.family}" if self.family else f"sparring eval {self.name}"
 
-    def missing(self, compared: Collection[str]) -> tuple[str, ...]:
-        """The expected controls that were not compared."""
+    def missing(self, against: Collection[Against]) -> tuple[str, ...]:
+        """Return the expected controls that were not compared."""
+        compared = {one.control for one in against}
         if self.has_warm_start:
             return tuple(control for control in (CONTINUED, WARM_START, BASE) if control not in compared)
-        # A run's folder; that it had random rewards is not checked.
-        has_other_run = any(one not in CONTROLS and not one.startswith(("constant:", "script:")) for one in compared)
-        return (*(() if BASE in compared else (BASE,)), *(() if has_other_run else (RANDOM,)))
+        has_random = any(one.before is not None and one.before.is_random_control for one in against)
+        return (*(() if BASE in compared else (BASE,)), *(() if has_random else (RANDOM,)))
 
     def remedy(self, missing: Collection[str]) -> str:
-        """The command that plays them; what it plays is said behind it."""
+        """Return the command that evaluates the missing controls."""
         evaluate = self.evaluates
         if RANDOM in missing:
             return (
@@ -106,25 +108,25 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Against:
-    """One control, and what is shown of the difference from it."""
+    """One control, and the difference between the tuned policy and it."""
 
     control: str
     shown: str
-    """As sentences name it."""
+    """The control's name for use in a sentence."""
     difference: float
-    """Mean of tuned - control, over the tasks that both played."""
+    """Mean of tuned - control, over the tasks that both attempted."""
     rise: Rise
     opposed: str = ""
-    """What another temperature or seed shows where that is the opposite: "greedily worse than"."""
+    """The opposite result at another temperature or seed, if there is one: "greedily worse than"."""
     by_seed: tuple[float, ...] = ()
     """The differences, over several seeds."""
     before: Evaluation | None = None
     comparison: Comparison | None = None
-    """Both None over several seeds."""
+    """`before` and `comparison` are None for several seeds."""
 
     @property
     def size(self) -> str:
-        """The difference with its 95 % interval, or from the least to the most over several seeds."""
+        """The difference with its 95 % interval, or its range over several seeds, as text."""
         if self.by_seed:
             least, most = f"{min(self.by_seed):+.2f}", f"{max(self.by_seed):+.2f}"
             return f"{least} with every seed" if least == most else f"{least} to {most} by seed"
@@ -137,7 +139,10 @@ class Against:
 def compared(
     tuned: Evaluation, controls: Mapping[str, Sequence[Evaluation]], facts: RunFacts
 ) -> tuple[list[Against], list[str]]:
-    """Against each control at the temperature of `tuned`, the strongest first; and why others are not compared."""
+    """Compare `tuned` with each control at its temperature.
+
+    Returns the comparisons, strongest control first, and sentences about why other controls are not compared.
+    """
     against, limits = [], []
     for name, rows in controls.items():
         shown = facts.shown(name)
@@ -147,6 +152,8 @@ def compared(
             limits.append(f"Not compared with {shown}: it was not {how}.")
         elif name == CONTINUED and facts.continued is not None and alike[0].fingerprint != facts.continued.fingerprint:
             limits.append(f"Not compared with {shown}: it was made again since.")
+        elif settings := _other_settings(alike[0], tuned):
+            limits.append(f"Not compared with {shown}: {listed(settings)} differed.")
         elif _graded(alike[0]) != _graded(tuned):
             limits.append(f"Not compared with {shown}: another scorer graded it.")
         elif set(alike[0].task_ids).isdisjoint(tuned.task_ids):
@@ -155,29 +162,41 @@ def compared(
             comparison = compare(alike[0], tuned)
             against.append(
                 Against(
-                    control=name, shown=shown, difference=comparison.difference.mean, rise=rise_of(comparison),
-                    before=alike[0], comparison=comparison,
+                    control=name,
+                    shown=shown,
+                    difference=comparison.difference.mean,
+                    rise=rise_of(comparison),
+                    before=alike[0],
+                    comparison=comparison,
                 )
-            )  # fmt: skip
+            )
     return strongest_first(against), limits
 
 
 def _graded(one: Evaluation) -> tuple[str | None, float]:
-    return one.judge.scorer, one.judge.success_threshold
+    return one.criterion.scorer, one.criterion.success_threshold
+
+
+def _other_settings(one: Evaluation, other: Evaluation) -> list[str]:
+    """Return the names of the settings that differ between two evaluations and affect episodes."""
+    first, second = one.plays_with, other.plays_with
+    return [key for key in sorted({*first, *second}) if first.get(key) != second.get(key)]
 
 
 def strongest_first(against: Sequence[Against]) -> list[Against]:
+    """Return the comparisons with the strongest control first."""
     places = {name: place for place, name in enumerate(CONTROLS)}
     return sorted(against, key=lambda one: (round(one.difference, 9), places.get(one.control, len(CONTROLS))))
 
 
 def strongest(against: Sequence[Against]) -> list[Against]:
-    """Several where they are equally strong."""
+    """Return the strongest control; several if they are equally strong."""
     return [one for one in against if round(one.difference, 9) == round(against[0].difference, 9)]
 
 
 def rise_of(comparison: Comparison) -> Rise:
-    """What is not shown if every lost episode speaks against it is not shown."""
+    """Return the conclusion from a comparison; it counts as shown only if it holds with every lost episode counted
+    against it."""
     if comparison.p_value >= SIGNIFICANT or comparison.is_sign_open or comparison.worst_p_value >= SIGNIFICANT:
         return Rise.NOT_SHOWN
     difference = comparison.difference
@@ -185,4 +204,5 @@ def rise_of(comparison: Comparison) -> Rise:
 
 
 def listed(names: Sequence[str]) -> str:
+    """Join names into an enumeration for a sentence."""
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)

@@ -1,37 +1,45 @@
-"""Play a set of tasks once and sum up what the scorer says."""
+"""The evaluation of a policy: run the episodes of a set of tasks and summarize their scores."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
-from statistics import fmean, pstdev
+from statistics import fmean
 from typing import Any, Self
 
-from sparring.errors import ServiceError
-from sparring.evaluation.agreement import Agreement, Disagreement, agreement
+from sparring.config import PLACE_KEYS
+from sparring.errors import DataError, ServiceError
+from sparring.evaluation.agreement import Agreement, Disagreement
 from sparring.evaluation.bounds import Bounds
 from sparring.evaluation.independence import Independence
-from sparring.evaluation.statistics import Interval, mean_interval, pass_at_k, pass_power_k
-from sparring.rollouts import Collector, GroupPlan
-from sparring.rollouts.metrics import logprob_metrics, outcome_shares, refusals_of, score_part_means
-from sparring.types import Outcome, Sampling, Task, Trajectory, TrajectoryGroup
+from sparring.evaluation.metrics import GradedGroups, passes
+from sparring.evaluation.statistics import Interval, mean_interval
+from sparring.rollouts import Collector, GroupPlan, MainPolicy
+from sparring.rollouts.metrics import count_refusals
+from sparring.types import Json, Outcome, Sampling, Task, Trajectory, TrajectoryGroup
+
+BEARING_SECTIONS = frozenset({"model", "data", "environment", "agent", "policies", "reward", "sampling", "rollout"})
+"""Sections of a recipe whose settings affect what happens in an episode."""
+NOT_BEARING = PLACE_KEYS | {"sampling.temperature", "rollout.rollout_max_concurrency"}
+"""Settings of those sections that affect only where and how fast episodes run, and the temperature, which evaluations set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judge:
-    """Who says what counts as success."""
+class SuccessCriterion:
+    """The criterion for a success, and how independent of the reward it is."""
 
     scorer: str | None
-    """As the recipe names it; None: the training reward judges itself."""
+    """The scorer as the recipe names it; None if the training reward is also the measure of success."""
     independence: Independence
     success_threshold: float
 
     @property
     def caveat(self) -> str | None:
-        """What a table must say of its numbers."""
+        """The caveat that a table of these numbers must show; None if there is none."""
         if self.scorer is None:
-            return "no independent scorer is set (reward.scorer), so these are the training reward judging itself"
+            return "no independent scorer is set (reward.scorer), so the training reward grades itself here"
         if self.independence != "scorer":
             return f"the scorer {self.scorer} {self.independence}, so a mistake in that code shows in neither"
         return None
@@ -39,21 +47,21 @@ class Judge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What one policy did on a set of tasks. Sequences hold one number a task, in the order of `task_ids`."""
+    """The results of one policy on a set of tasks. Sequences hold one number a task, in the order of `task_ids`."""
 
     name: str
     label: str
-    """Name and setting as they stand in the ids of the episodes: `held_out/LABEL@.../TASK/MEMBER.ATTEMPT`."""
+    """Name and setting as in the ids of the episodes: `held_out/LABEL@.../TASK/MEMBER.ATTEMPT`."""
     split: str
     policy_version: int | None
-    """None: the policy is not one of the run's."""
+    """None if the policy does not belong to the run."""
     fingerprint: str
-    """Content hash of the weights; of an endpoint or a script `kind:name`."""
+    """Content hash of the weights, or `kind:name` for an endpoint or a script."""
     temperature: float | None
-    """0 is greedy; None: nothing was sampled, since a script row."""
+    """0 is greedy; None for a script, which does not sample."""
     group_size: int
-    """Episodes that were planned a task."""
-    judge: Judge
+    """The number of episodes planned for each task."""
+    criterion: SuccessCriterion
     task_ids: tuple[str, ...]
     scores: tuple[float, ...]
     """Mean score of the task's episodes."""
@@ -61,42 +69,49 @@ class Evaluation:
     samples: tuple[int, ...]
     rewards: tuple[float, ...]
     completions: tuple[float, ...]
-    """Share of episodes that finished by themselves, apart from being right."""
+    """Share of each task's episodes that finished by themselves, right or wrong."""
     turns: tuple[float, ...]
     metrics: Mapping[str, float]
     score: Interval
     success: Interval
     agreement: Agreement
-    """Of reward and scorer on these episodes."""
+    """The agreement of reward and scorer on these episodes."""
     seconds: float
-    """Wall time of playing; of an evaluation that was resumed, of its last part."""
+    """Wall time of the episodes, in seconds; for a resumed evaluation, of its last part."""
     lost: Mapping[str, int] = field(default_factory=dict)
-    """How many episodes of a task were lost, by task id; those of which none is left are here alone."""
+    """Numbers of lost episodes by task id. Tasks without any remaining episode appear only here."""
+    overrides: Mapping[str, Json] = field(default_factory=dict)
+    """Settings that differ from the run's recipe, by key: `{"environment.max_turns": 3}`."""
+    is_random_control: bool = False
+    """True for a run of the same recipe that was trained with random rewards."""
 
     @property
     def num_lost(self) -> int:
+        """The number of lost episodes over all tasks."""
         return sum(self.lost.values())
 
     @property
     def lost_share(self) -> float:
-        """Of the episodes that were planned."""
+        """The lost share of the planned episodes."""
         return self.num_lost / (self.num_lost + sum(self.samples))
 
     @property
     def outcomes(self) -> dict[Outcome, float]:
-        """Shares of all episodes, lost ones among them, by how they ended. Empty in files of versions that did not keep them."""
+        """Shares of all episodes, including lost ones, by how they ended. Empty in files of versions that did not
+        keep them."""
         known = {name.rpartition("/outcome/")[2]: share for name, share in self.metrics.items() if "/outcome/" in name}
         return {outcome: known[outcome] for outcome in Outcome if outcome in known}
 
     @property
     def success_bounds(self) -> Bounds:
-        """What success would be if every lost episode had been wrong, and if every one had been right."""
+        """The success if every lost episode had been wrong, and if every one had been right."""
         return self._bounds(self.successes)
 
     @property
     def score_bounds(self) -> Bounds | None:
-        """The same of the score. None where the training reward scores, which has no best value."""
-        if self.judge.scorer is None:
+        """The bounds of the score in the same two cases. None if the training reward is the score, because it has no
+        best value."""
+        if self.criterion.scorer is None:
             return None
         return self._bounds([score * n for score, n in zip(self.scores, self.samples, strict=True)])
 
@@ -106,21 +121,31 @@ class Evaluation:
 
     @property
     def rates(self) -> tuple[Fraction, ...]:
-        """Success rate of each task."""
+        """Return the success rate of each task."""
         return tuple(Fraction(c, n) for c, n in zip(self.successes, self.samples, strict=True))
 
     @property
+    def plays_with(self) -> dict[str, Json]:
+        """The overrides that affect what happens in an episode and appear in no other field."""
+        return {
+            key: value
+            for key, value in self.overrides.items()
+            if key.partition(".")[0] in BEARING_SECTIONS and key not in NOT_BEARING
+        }
+
+    @property
     def setting(self) -> str:
-        """How it was sampled, in a word or two."""
+        """The sampling in a word or two: a script, greedy, or the temperature."""
         if self.temperature is None:
             return "script"
         return "greedy" if self.temperature == 0 else f"T {self.temperature:g}"
 
     def passes(self) -> dict[int, tuple[float, float]]:
-        """pass@k and pass^k by k, for every k up to the fewest episodes of a task, over the tasks."""
-        return _passes(self.samples, self.successes)
+        """Return pass@k and pass^k over the tasks by k, for every k up to the fewest episodes of a task."""
+        return passes(self.samples, self.successes)
 
     def as_json(self) -> dict[str, Any]:
+        """Return the evaluation as the JSON data that `from_json` reads."""
         return {
             "name": self.name,
             "label": self.label,
@@ -129,15 +154,17 @@ class Evaluation:
             "fingerprint": self.fingerprint,
             "temperature": self.temperature,
             "group_size": self.group_size,
-            "scorer": self.judge.scorer,
-            "independence": self.judge.independence,
-            "success_threshold": self.judge.success_threshold,
+            "scorer": self.criterion.scorer,
+            "independence": self.criterion.independence,
+            "success_threshold": self.criterion.success_threshold,
             "score": interval_json(self.score),
             "success": interval_json(self.success),
             "agreement": self.agreement.as_json(),
             "metrics": dict(self.metrics),
             "seconds": self.seconds,
             "lost": dict(self.lost),
+            "overrides": dict(self.overrides),
+            "is_random_control": self.is_random_control,
             "bounds": {
                 "success": asdict(self.success_bounds),
                 "score": None if self.score_bounds is None else asdict(self.score_bounds),
@@ -145,16 +172,24 @@ class Evaluation:
             "tasks": [
                 {"id": i, "score": s, "successes": c, "samples": n, "reward": r, "completion": d, "turns": t}
                 for i, s, c, n, r, d, t in zip(
-                    self.task_ids, self.scores, self.successes, self.samples, self.rewards, self.completions, self.turns,
+                    self.task_ids,
+                    self.scores,
+                    self.successes,
+                    self.samples,
+                    self.rewards,
+                    self.completions,
+                    self.turns,
                     strict=True,
                 )
             ],
-        }  # fmt: skip
+        }
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """What `as_json` wrote. Raises LookupError, TypeError or ValueError for anything else."""
+        """Read what `as_json` wrote. Raises LookupError, TypeError or ValueError for anything else."""
         tasks = content["tasks"]
+        if shared := _shared([task["id"] for task in tasks]):
+            raise ValueError(f"several tasks are named {shared[0]!r}")
 
         def by_task(key: str) -> tuple[Any, ...]:
             return tuple(task[key] for task in tasks)
@@ -167,7 +202,7 @@ class Evaluation:
             fingerprint=content["fingerprint"],
             temperature=content["temperature"],
             group_size=content["group_size"],
-            judge=Judge(
+            criterion=SuccessCriterion(
                 scorer=content["scorer"],
                 independence=content["independence"],
                 success_threshold=content["success_threshold"],
@@ -185,11 +220,13 @@ class Evaluation:
             agreement=_agreement(content["agreement"]),
             seconds=content["seconds"],
             lost=content.get("lost", {}),
+            overrides=content.get("overrides", {}),
+            is_random_control=content.get("is_random_control", False),
         )
 
 
 def _agreement(content: Mapping[str, Any]) -> Agreement:
-    """What `Agreement.as_json` wrote."""
+    """Read what `Agreement.as_json` wrote."""
     derived = ("num", "share", "culprits", "disagreements")
     disagreements = (Disagreement(**{**one, "culprits": tuple(one["culprits"])}) for one in content["disagreements"])
     return Agreement(
@@ -198,12 +235,13 @@ def _agreement(content: Mapping[str, Any]) -> Agreement:
 
 
 def interval_json(interval: Interval) -> dict[str, float]:
+    """Return an interval as JSON data."""
     return {"mean": interval.mean, "low": interval.low, "high": interval.high}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Which policy is evaluated, and how it plays."""
+    """The policy that is evaluated, and the settings of its episodes."""
 
     name: str
     label: str
@@ -213,11 +251,30 @@ class Row:
     temperature: float | None
     group_size: int
     done: Mapping[str, Mapping[int, Trajectory]] = field(default_factory=dict)
-    """By task and member: episodes that an interrupted evaluation left."""
+    """Episodes that an interrupted evaluation kept, by task and member."""
     keep: Callable[[Trajectory], None] | None = None
-    """As `GroupPlan.keep`."""
+    """Passed on as `GroupPlan.keep`."""
+    policy: MainPolicy | None = None
+    """Passed on as `GroupPlan.policy`."""
     lost: Mapping[str, int] = field(default_factory=dict)
-    """Of stored episodes that are scored again: what was lost when they were played, by task id."""
+    """Numbers of lost episodes by task id, where stored episodes are scored again."""
+    overrides: Mapping[str, Json] = field(default_factory=dict)
+    """Stored as `Evaluation.overrides`."""
+    is_random_control: bool = False
+
+
+def refuse_shared_ids(tasks: Sequence[Task], split: str) -> None:
+    """Raise DataError if tasks share an id, because episodes, seeds and paired differences are identified by it."""
+    if shared := _shared([task.id for task in tasks]):
+        more = f" and {len(shared) - 1} more ids" if len(shared) > 1 else ""
+        raise DataError(
+            f"several tasks of {split} have the id {shared[0]!r}{more}, so their episodes could not be distinguished; give every "
+            "task an id of its own. To play a task more often, raise evaluation.eval_group_size."
+        )
+
+
+def _shared(ids: Sequence[str]) -> list[str]:
+    return [one for one, num in Counter(ids).items() if num > 1]
 
 
 async def evaluate(
@@ -226,7 +283,7 @@ async def evaluate(
     row: Row,
     *,
     sampling: Sampling,
-    judge: Judge,
+    criterion: SuccessCriterion,
     in_waves: bool,
     attempt: str,
     seconds: Callable[[], float],
@@ -235,24 +292,39 @@ async def evaluate(
     kind_of: Callable[[Task], str] | None = None,
     on_group: Callable[[TrajectoryGroup], None] | None = None,
 ) -> tuple[Evaluation, list[TrajectoryGroup]]:
-    """Play `group_size` episodes of each task. Seeds follow from split, task (its place and id) and member alone, so two
-    policies meet the same draws, in whatever order they are played. Lost episodes are left out of every number and
-    counted in `<prefix>/lost_rollouts`. `attempt` tells evaluations of the same label apart: the ledger wants
-    every rollout under a name of its own.
+    """Run `group_size` episodes of each task and return their summary and the groups.
+
+    Seeds depend only on split, task (its position and id) and member, so two policies meet the same draws in whatever
+    order they are evaluated. Lost episodes are left out of every number and counted in `<prefix>/lost_rollouts`.
+    `attempt` distinguishes evaluations of the same label, because the ledger requires a unique name for every rollout.
+    Raises ServiceError when every episode was lost.
     """
+    refuse_shared_ids(tasks, row.split)
     began = seconds()
     plans = [
         GroupPlan(
-            task=task, position=index, group_size=row.group_size, sampling=sampling, split=row.split,
-            label=f"{row.label}@{attempt}", done=row.done.get(task.id, {}), keep=row.keep,
+            task=task,
+            position=index,
+            group_size=row.group_size,
+            sampling=sampling,
+            split=row.split,
+            label=f"{row.label}@{attempt}",
+            policy=row.policy,
+            done=row.done.get(task.id, {}),
+            keep=row.keep,
         )
         for index, task in enumerate(tasks)
-    ]  # fmt: skip
+    ]
     groups = await collector.play_all(plans, in_waves=in_waves, on_group=on_group)
     evaluation = summarize(
-        groups, row, judge=judge, seconds=seconds() - began, prefix=prefix, pass_k_values=pass_k_values,
+        groups,
+        row,
+        criterion=criterion,
+        seconds=seconds() - began,
+        prefix=prefix,
+        pass_k_values=pass_k_values,
         kind_of=kind_of,
-    )  # fmt: skip
+    )
     return evaluation, groups
 
 
@@ -260,89 +332,25 @@ def summarize(
     groups: Sequence[TrajectoryGroup],
     row: Row,
     *,
-    judge: Judge,
+    criterion: SuccessCriterion,
     seconds: float,
     prefix: str,
     pass_k_values: Sequence[int] | None = None,
     kind_of: Callable[[Task], str] | None = None,
 ) -> Evaluation:
-    """Numbers of played groups; a task all of whose episodes were lost is left out. Raises ServiceError with none left.
+    """Return the results of finished groups. A task whose episodes were all lost is left out.
 
-    `pass_k_values` are the k of pass@k and pass^k, None every one; a k above the fewest episodes of a task is not defined,
-    and there is no metric of it.
+    `pass_k_values` are the k of pass@k and pass^k; None is every k up to the fewest episodes of a task. A larger k is not
+    defined and has no metric. Raises ServiceError when every episode was lost.
     """
-    known = [group for group in groups if group.trajectories]
-    refused, not_read = refusals_of(groups)
-    if not known:
+    graded = GradedGroups(groups, criterion.success_threshold)
+    if not graded.known:
+        refused, _ = count_refusals(groups)
         refusals = f" The gateway refused what their client sent: {', '.join(refused)}." if refused else ""
         raise ServiceError(
-            f"every episode of the evaluation {row.name!r} was lost, so there is nothing to sum up; the "
-            f"warnings above say what failed.{refusals}"
+            f"every episode of the evaluation {row.name!r} was lost, so there is no result; the warnings above contain the "
+            f"causes.{refusals}"
         )
-    judged = [
-        [t.score if t.score is not None else t.reward.total for t in g.trajectories if t.reward is not None]
-        for g in known
-    ]
-    successes = [sum(value >= judge.success_threshold for value in values) for values in judged]
-    samples = [len(values) for values in judged]
-    everything = [t for g in known for t in g.trajectories]
-    compared = agreement(everything, success_threshold=judge.success_threshold)
-    rewards = [t.reward.total for t in everything if t.reward is not None]
-    completions = [fmean(t.outcome is Outcome.FINISHED for t in g.trajectories) for g in known]
-    turns = [fmean(len(t.turns) for t in g.trajectories) for g in known]
-    scores = [fmean(values) for values in judged]
-    rates = [c / n for c, n in zip(successes, samples, strict=True)]
-    metrics = {
-        f"{prefix}/score/mean": fmean(scores),
-        f"{prefix}/reward/mean": fmean(rewards),
-        f"{prefix}/reward/std": pstdev(rewards),
-        f"{prefix}/reward/min": min(rewards),
-        f"{prefix}/reward/max": max(rewards),
-        f"{prefix}/reward/zero_frac": fmean(reward == 0 for reward in rewards),
-        f"{prefix}/reward/num_prompts": float(len(known)),
-        f"{prefix}/reward/rollouts_per_prompt": fmean(samples),
-        f"{prefix}/reward/success_threshold": judge.success_threshold,
-        f"{prefix}/reward/succeeded_rollouts": float(sum(successes)),
-        f"{prefix}/reward/failed_rollouts": float(sum(samples) - sum(successes)),
-        f"{prefix}/completion": fmean(completions),
-        **_within_groups(known, prefix),
-        f"{prefix}/turns/mean": fmean(turns),
-        f"{prefix}/turns/min": float(min(len(t.turns) for t in everything)),
-        f"{prefix}/turns/max": float(max(len(t.turns) for t in everything)),
-        **{
-            f"{prefix}/logprob/{name.rpartition('/')[2]}": value
-            for name, value in logprob_metrics(everything, num_groups=len(known)).items()
-        },
-        **{f"{prefix}/outcome/{outcome}": share for outcome, share in outcome_shares(groups).items()},
-        f"{prefix}/lost_rollouts": float(sum(g.num_lost for g in groups)),
-        f"{prefix}/client_errors": float(sum(g.num_client_errors for g in groups)),
-        f"{prefix}/unrewarded": float(sum(g.num_unrewarded for g in groups)),
-        f"{prefix}/refused_requests": float(refused.total()),
-        **{f"{prefix}/refused/{reason}": float(number) for reason, number in sorted(refused.items())},
-        **{f"{prefix}/not_read/{field}": float(number) for field, number in sorted(not_read.items())},
-        f"{prefix}/policy_timeouts": float(sum(t.outcome is Outcome.POLICY_TIMEOUT for t in everything)),
-        **{f"{prefix}/agreement/{name}": value for name, value in compared.metrics().items()},
-        **{f"{prefix}/score/parts/{name}": mean for name, mean in score_part_means(everything).items()},
-    }
-    if all(turn.token_ids or turn.usage is not None for t in everything for turn in t.turns):
-        responses = [t.num_sampled_tokens for t in everything]
-        metrics |= {
-            f"{prefix}/tokens/response_mean": fmean(responses),
-            f"{prefix}/tokens/response_std": pstdev(responses),
-            f"{prefix}/tokens/response_min": float(min(responses)),
-            f"{prefix}/tokens/response_max": float(max(responses)),
-        }
-    gaps = [t.reward.total - t.score for t in everything if t.reward is not None and t.score is not None]
-    if gaps:
-        metrics[f"{prefix}/reward_minus_score"] = fmean(gaps)
-    if kind_of is not None:
-        kinds: dict[str, list[float]] = {}
-        for group, rate in zip(known, rates, strict=True):
-            kinds.setdefault(kind_of(group.task), []).append(rate)
-        metrics |= {f"{prefix}/kind/{kind}/success": fmean(of_kind) for kind, of_kind in sorted(kinds.items())}
-    for k, (at_k, power_k) in _passes(samples, successes).items():
-        if pass_k_values is None or k in pass_k_values:
-            metrics |= {f"{prefix}/reward/pass_at_{k}": at_k, f"{prefix}/reward/pass_power_{k}": power_k}
     return Evaluation(
         name=row.name,
         label=row.label,
@@ -351,35 +359,20 @@ def summarize(
         fingerprint=row.fingerprint,
         temperature=row.temperature,
         group_size=row.group_size,
-        judge=judge,
-        task_ids=tuple(g.task.id for g in known),
-        scores=tuple(scores),
-        successes=tuple(successes),
-        samples=tuple(samples),
-        rewards=tuple(fmean(g.rewards) for g in known),
-        completions=tuple(completions),
-        turns=tuple(turns),
-        metrics=metrics,
-        score=mean_interval(scores),
-        success=mean_interval(rates),
-        agreement=compared,
+        criterion=criterion,
+        task_ids=tuple(group.task.id for group in graded.known),
+        scores=tuple(graded.scores),
+        successes=tuple(graded.successes),
+        samples=tuple(graded.samples),
+        rewards=tuple(fmean(group.rewards) for group in graded.known),
+        completions=tuple(graded.completions),
+        turns=tuple(graded.turns),
+        metrics=graded.metrics(prefix, pass_k_values=pass_k_values, kind_of=kind_of),
+        score=mean_interval(graded.scores),
+        success=mean_interval(graded.rates),
+        agreement=graded.agreement,
         seconds=seconds,
         lost={g.task.id: g.num_lost for g in groups if g.num_lost},
+        overrides=row.overrides,
+        is_random_control=row.is_random_control,
     )
-
-
-def _within_groups(groups: Sequence[TrajectoryGroup], prefix: str) -> dict[str, float]:
-    """Lowest, mean, highest reward and standard deviation within a task's episodes, each the mean over tasks."""
-    within = {"min": min, "mean": fmean, "max": max, "std": pstdev}
-    return {
-        f"{prefix}/reward/{name}_within_groups": fmean(measure(group.rewards) for group in groups)
-        for name, measure in within.items()
-    }
-
-
-def _passes(samples: Sequence[int], successes: Sequence[int]) -> dict[int, tuple[float, float]]:
-    pairs = list(zip(samples, successes, strict=True))
-    return {
-        k: (fmean(pass_at_k(n, c, k) for n, c in pairs), fmean(pass_power_k(n, c, k) for n, c in pairs))
-        for k in range(1, min(samples) + 1)
-    }

@@ -1,4 +1,4 @@
-"""Whether a scorer is a judge of its own, or the reward under another name."""
+"""The independence of a scorer from the reward: a separate check, or the reward under another name."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from sparring.protocols import RewardFunction, Scorer
 
 Independence: TypeAlias = Literal["scorer", "none", "shares code with the reward"]
-"""Who judges: a scorer of its own; nobody but the reward; a scorer that runs code which the reward runs too."""
+"""The grader: an independent scorer; none but the reward; a scorer that runs some of the reward's code."""
 
 Kind = TypeVar("Kind")
 
 _OURS = ("sparring.rewards.", "sparring.scorers.", "sparring.environments.suites.", "sparring.environments.adapters.")
-"""Where Sparring itself holds rules of judgement; the rest of it is as neutral as Python's own library."""
+"""Sparring's own packages with grading rules; the rest of it is as neutral as Python's standard library."""
 _NEUTRAL = "sparring.scorers.conduct"
-"""Says how an episode went, and judges nothing."""
+"""It describes how an episode went, and grades nothing."""
 
 
 def independence(reward: RewardFunction | None, scorer: Scorer | None) -> Independence:
-    """How far a scorer stands apart from the reward; agents that reward themselves have no reward function, which is None."""
+    """Return how independent a scorer is of the reward. `reward` is None for agents that reward themselves."""
     if scorer is None:
         return "none"
     return "shares code with the reward" if shared_code(reward, scorer) else "scorer"
 
 
 def shared_code(reward: RewardFunction | None, scorer: Scorer) -> tuple[str, ...]:
-    """Names of the functions that both may run, as `module.name`, in order.
+    """Return the sorted names (`module.name`) of the functions that both may run.
 
-    Both are followed through what they call: functions and classes of the recipe's own modules that they name, what closures,
-    defaults and bound arguments hold, what methods use of their object. A function that both reach is shared, and so is one
-    made twice by the same maker (`json_exact(...)` for both). Python's own and installed libraries and constants may be
-    shared; imports within a function are not followed.
+    The search follows the calls of both: functions and classes of the recipe's own modules that they name, values in
+    closures, defaults and bound arguments, and what methods use of their object. A function that both reach is shared,
+    and so is one that the same factory made for each (`json_exact(...)` for both). Python's own libraries, installed
+    libraries and constants may be shared; imports within a function are not followed.
     """
     if reward is None:
         return ()
@@ -44,26 +44,27 @@ def shared_code(reward: RewardFunction | None, scorer: Scorer) -> tuple[str, ...
 
 
 def objects_reached(function: Any, kind: type[Kind]) -> list[Kind]:
-    """The objects of a kind that may be asked when this function is called, each once."""
+    """Return the objects of type `kind` that a call of this function may use, each once."""
     found = {id(held): held for one, owner in _walk(function) for held in (one, owner) if isinstance(held, kind)}
     return list(found.values())
 
 
 def _reached(function: Any) -> dict[types.CodeType, str]:
-    """The code that holds rules and may run when this function is called, with its name."""
+    """Return the code objects with rules that a call of this function may run, with their names."""
     plain = (inspect.unwrap(one) for one, _ in _walk(function) if isinstance(one, types.FunctionType))
     return {
         one.__code__: f"{one.__module__}.{one.__qualname__}"
         for one in plain
-        if isinstance(one, types.FunctionType) and _judges(one.__module__)
+        if isinstance(one, types.FunctionType) and _may_grade(one.__module__)
     }
 
 
 def _walk(function: Any) -> Iterator[tuple[Any, Any]]:
-    """What may run or be asked when this function is called, each with the object that it is a method of, or None."""
+    """Yield the functions and objects that a call of this function may use, each with the object whose method it is,
+    or None."""
     seen: set[tuple[int, int]] = set()
     waiting: list[tuple[Any, Any]] = [(function, None)]
-    kept: list[Any] = []  # an id is an object's own only as long as it lives
+    kept: list[Any] = []  # an id is unique only while its object lives
     while waiting:
         one, owner = waiting.pop()
         if (id(one), id(owner)) in seen:
@@ -74,14 +75,14 @@ def _walk(function: Any) -> Iterator[tuple[Any, Any]]:
         if isinstance(one, types.FunctionType):
             plain = inspect.unwrap(one)
             waiting += [(value, None) for value in _closure(one)]
-            if isinstance(plain, types.FunctionType) and _judges(plain.__module__):
+            if isinstance(plain, types.FunctionType) and _may_grade(plain.__module__):
                 waiting += _used(plain, owner)
         else:
             waiting += _within(one)
 
 
 def _within(value: Any) -> list[tuple[Any, Any]]:
-    """What may run of a value that is no plain function, each with the object that it is a method of."""
+    """Return the callables in a value that is not a plain function, each with the object whose method it is."""
     if isinstance(value, types.MethodType):
         return [(value.__func__, value.__self__)]
     if isinstance(value, functools.partial):
@@ -91,18 +92,19 @@ def _within(value: Any) -> list[tuple[Any, Any]]:
     if isinstance(value, Mapping):
         return [(part, None) for part in value.values()]
     if isinstance(value, type):
-        return [(method, None) for method in _methods(value)] if _judges(value.__module__) else []
+        return [(method, None) for method in _methods(value)] if _may_grade(value.__module__) else []
     called = inspect.getattr_static(type(value), "__call__", None)
-    return [(called, value)] if _judges(type(value).__module__) and called is not None else []
+    return [(called, value)] if _may_grade(type(value).__module__) and called is not None else []
 
 
 def _used(function: types.FunctionType, owner: Any) -> list[tuple[Any, Any]]:
-    """The globals that a function names, as attributes of modules too, and what it names of the object it belongs to."""
+    """Return the globals that a function names (including attributes of modules) and the attributes that it uses of
+    its object."""
     found: list[tuple[Any, Any]] = []
     names = set(_names(function.__code__))
     for name in names:
         value = function.__globals__.get(name)
-        if isinstance(value, types.ModuleType) and _judges(value.__name__):
+        if isinstance(value, types.ModuleType) and _may_grade(value.__name__):
             found += [(vars(value)[part], None) for part in names if part in vars(value)]
         elif not isinstance(value, types.ModuleType):
             found.append((value, None))
@@ -112,18 +114,18 @@ def _used(function: types.FunctionType, owner: Any) -> list[tuple[Any, Any]]:
 
 
 def _closure(function: types.FunctionType) -> list[Any]:
-    """What a function holds apart from globals: closure, defaults, and what it wraps."""
+    """Return the values that a function holds other than globals: closure, defaults, and the function it wraps."""
     held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     for cell in function.__closure__ or ():
         try:
             held.append(cell.cell_contents)
         except ValueError:
-            continue  # not filled yet
+            continue  # an empty cell
     return held
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """The names that a function and those within it look up."""
+    """Yield the names that a function and its nested functions look up."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -131,9 +133,9 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _methods(kind: type) -> Iterator[types.FunctionType]:
-    """Written ones: those that `dataclass` and its like generate are no one's rule."""
+    """Yield the methods written in source code: those that `dataclass` and similar tools generate contain no rule."""
     for base in kind.__mro__:
-        for value in vars(base).values() if _judges(base.__module__) else ():
+        for value in vars(base).values() if _may_grade(base.__module__) else ():
             function = inspect.unwrap(_function_of(value))
             if isinstance(function, types.FunctionType) and function.__code__.co_filename != "<string>":
                 yield function
@@ -145,8 +147,9 @@ def _function_of(value: Any) -> Any:
     return value.fget if isinstance(value, property) else value
 
 
-def _judges(module: str | None) -> bool:
-    """Whether code of this module may hold a rule of judgement: a recipe's own, or one of Sparring's that does."""
+def _may_grade(module: str | None) -> bool:
+    """Return whether code of this module may contain a grading rule: a module of the recipe, or one of Sparring's
+    that has them."""
     if module is None or module.partition(".")[0] in sys.stdlib_module_names - {"__main__"}:
         return False
     if module.partition(".")[0] == "sparring":

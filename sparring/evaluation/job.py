@@ -1,11 +1,12 @@
-"""An evaluation under way: its episodes are on disk as they finish, so that one that was killed goes on where it was.
+"""An evaluation in progress: finished episodes are stored at once, so an interrupted evaluation can continue.
 
     evaluations/held_out-003.part/
-        job.json        what is played: overrides, policies, temperatures, a digest of the tasks, when it was started
+        job.json        the plan: overrides, policies, temperatures, a digest of the tasks, the start times
         episodes.jsonl  one finished episode a line: {"label", "trajectory", "transitions"}
-        lock            held by the process that plays it
+        lock            held by the process that runs the evaluation
 
-When all is played it becomes evaluations/held_out-003.json with trajectories/held_out-3.jsonl, and the folder goes.
+When all episodes are finished, the result is written to evaluations/held_out-003.json and
+trajectories/held_out-3.jsonl, and the folder is deleted.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from sparring.errors import DataError, UsageError
 from sparring.evaluation.policies import Policy, PolicyKind
 from sparring.ledger import DiscardReason, Ledger, RolloutState
 from sparring.ledger.states import FINAL_STATES
-from sparring.tracking import RunFolder
-from sparring.tracking.encode import encode_line
+from sparring.run_folders import RunFolder
+from sparring.run_folders.encode import encode_line
+from sparring.run_folders.run_folder import UNFINISHED
+from sparring.run_folders.stored import parse_trajectory, read_rows
 from sparring.tracking.local import task_json, trajectory_json
-from sparring.tracking.run_folder import UNDER_WAY
-from sparring.tracking.stored import rows, trajectory_of
 from sparring.types import Task, Trajectory
 
 FORMAT = 1
@@ -37,30 +38,36 @@ SPLIT = "held_out"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What an evaluation plays, so that another process can go on with it."""
+    """The plan of an evaluation, from which another process can continue it."""
 
     overrides: tuple[str, ...]
     policies: tuple[Policy, ...]
     temperatures: tuple[float, ...] | None
-    """None: greedy and as the recipe serves."""
+    """None: greedy, and the recipe's sampling temperature."""
     api_key_env: str | None
     tasks: str = ""
     """Digest of the tasks; empty until they are loaded."""
     fingerprints: Mapping[str, str] | None = None
-    """Of the policies that have played, by name."""
+    """Fingerprints of the policies that have started, by name."""
     starts: tuple[str, ...] = ()
-    """What tells this evaluation's rollouts apart in the ledger, one for each time that it was started."""
+    """The start identifiers of this evaluation's rollouts in the ledger, one for each time it was started."""
 
     def as_json(self) -> dict[str, Any]:
+        """Return the plan as JSON data."""
         return {
-            "format": FORMAT, "overrides": list(self.overrides), "policies": [one.as_json() for one in self.policies],
-            "temperatures": self.temperatures, "api_key_env": self.api_key_env, "tasks": self.tasks,
-            "fingerprints": dict(self.fingerprints or {}), "starts": list(self.starts),
-        }  # fmt: skip
+            "format": FORMAT,
+            "overrides": list(self.overrides),
+            "policies": [one.as_json() for one in self.policies],
+            "temperatures": self.temperatures,
+            "api_key_env": self.api_key_env,
+            "tasks": self.tasks,
+            "fingerprints": dict(self.fingerprints or {}),
+            "starts": list(self.starts),
+        }
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Raises DataError for a file that is no plan."""
+        """Read a plan from its file. Raises DataError for a file that is not a plan."""
         try:
             content = json.loads(path.read_text("utf-8"))
             if content["format"] != FORMAT:
@@ -68,31 +75,36 @@ class Plan:
             policies = [Policy(**{**one, "kind": PolicyKind(one["kind"])}) for one in content["policies"]]
             temperatures = content["temperatures"]
             return cls(
-                overrides=tuple(content["overrides"]), policies=tuple(policies),
-                temperatures=None if temperatures is None else tuple(temperatures), api_key_env=content["api_key_env"],
-                tasks=content["tasks"], fingerprints=content["fingerprints"], starts=tuple(content["starts"]),
-            )  # fmt: skip
+                overrides=tuple(content["overrides"]),
+                policies=tuple(policies),
+                temperatures=None if temperatures is None else tuple(temperatures),
+                api_key_env=content["api_key_env"],
+                tasks=content["tasks"],
+                fingerprints=content["fingerprints"],
+                starts=tuple(content["starts"]),
+            )
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise DataError(f"{path} does not say what is evaluated ({error!r}); delete its folder.") from error
 
 
 @final
 class Job:
-    """One evaluation's folder, held by this process until `close`."""
+    """The folder of one evaluation, locked by this process until `close`."""
 
     def __init__(self, folder: Path, plan: Plan, lock: IO[str]) -> None:
-        """By `new` or `interrupted`."""
+        """Use `new` or `interrupted` instead of the constructor."""
         self.folder, self.plan, self._lock = folder, plan, lock
         self.start = str(time.time_ns())
-        """Tells rollouts of this process apart from those of one before."""
+        """Distinguishes rollouts of this process from those of an earlier one."""
         self.episodes: dict[str, dict[str, dict[int, Trajectory]]] = {}
-        """What was played before, by label, task and member."""
+        """Episodes that earlier processes finished, by label, task and member."""
         self._file: IO[bytes] | None = None
 
     @classmethod
     def new(cls, run: RunFolder, plan: Plan) -> Self:
+        """Create the folder of a new evaluation and lock it."""
         while True:
-            folder = run.next_evaluation_path().with_suffix(UNDER_WAY)
+            folder = run.next_evaluation_path().with_suffix(UNFINISHED)
             try:
                 folder.mkdir()
             except FileExistsError:
@@ -103,8 +115,8 @@ class Job:
 
     @classmethod
     def interrupted(cls, run: RunFolder) -> Self:
-        """The newest that is not over. Raises UsageError where there is none, or another process plays it."""
-        plans = run.evaluations.glob(f"{SPLIT}-*{UNDER_WAY}/job.json")
+        """Open the newest unfinished evaluation. Raises UsageError if there is none, or if another process runs it."""
+        plans = run.evaluations.glob(f"{SPLIT}-*{UNFINISHED}/job.json")
         folders = sorted((plan.parent for plan in plans), key=lambda folder: (len(folder.name), folder.name))
         if not folders:
             raise UsageError(f"{run.path} has no evaluation that was interrupted; leave --resume out.")
@@ -118,15 +130,19 @@ class Job:
 
     @property
     def path(self) -> Path:
-        """Where the report goes."""
+        """The path of the finished report."""
         return self.folder.with_suffix(".json")
 
     @property
     def num_kept(self) -> int:
+        """The number of episodes that earlier processes finished."""
         return sum(len(members) for tasks in self.episodes.values() for members in tasks.values())
 
     def begin(self, tasks: Sequence[Task], ledger: Ledger) -> None:
-        """Take up what was played before, and account for what was cut off. Raises DataError when the tasks are others."""
+        """Load the episodes that earlier processes finished, and account for those that were cut off in the ledger.
+
+        Raises DataError if the tasks have changed.
+        """
         digest = hashlib.sha256(b"".join(encode_line(task_json(task)) for task in tasks)).hexdigest()
         if self.plan.tasks not in ("", digest):
             raise DataError(
@@ -141,12 +157,12 @@ class Job:
         self._file = (self.folder / "episodes.jsonl").open("ab")
 
     def moved(self, name: str, checkpoint: Path) -> None:
-        """A policy that has not played yet is of another checkpoint than was planned."""
+        """Record that a policy without episodes so far now comes from another checkpoint than planned."""
         policies = (replace(one, source=str(checkpoint)) if one.name == name else one for one in self.plan.policies)
         self._write(replace(self.plan, policies=tuple(policies)))
 
     def plays(self, name: str, fingerprint: str) -> None:
-        """A policy is about to play. Raises DataError when others than before go by this name."""
+        """Record that a policy starts. Raises DataError if a policy of this name had another fingerprint before."""
         known = dict(self.plan.fingerprints or {})
         if known.setdefault(name, fingerprint) != fingerprint:
             raise DataError(
@@ -156,7 +172,10 @@ class Job:
         self._write(replace(self.plan, fingerprints=known))
 
     def keep(self, label: str) -> Callable[[Trajectory], None]:
-        """What writes an episode down. It is with the system when this returns: killing the process does not lose it."""
+        """Return a function that stores a finished episode of this label.
+
+        The data is with the operating system when it returns, so it survives if the process is killed.
+        """
 
         def write(trajectory: Trajectory) -> None:
             assert self._file is not None
@@ -167,12 +186,12 @@ class Job:
         return write
 
     def over(self) -> None:
-        """The report is written: what was kept for another process may go."""
+        """Delete the folder once the report is written."""
         shutil.rmtree(self.folder)
         self.close()
 
     def close(self) -> None:
-        """Let go of the folder, and of all where nothing was played."""
+        """Release the folder, and delete it if it has no episodes."""
         file = self.folder / "episodes.jsonl"
         if self._file is not None:
             self._file.close()
@@ -190,7 +209,8 @@ class Job:
             file.write_bytes(content[: content.rfind(b"\n") + 1])
         try:
             return [
-                (trajectory_of(row["trajectory"], row["transitions"], where), row["label"]) for where, row in rows(file)
+                (parse_trajectory(row["trajectory"], row["transitions"], where), row["label"])
+                for where, row in read_rows(file)
             ]
         except LookupError as error:
             raise DataError(f"{file} lacks {error}; it is damaged: evaluate anew, and delete its folder.") from error
@@ -213,7 +233,7 @@ def _held(folder: Path) -> IO[str]:
 
 
 def _settle(ledger: Ledger, starts: set[str], kept: set[str]) -> None:
-    """Bring the ledger up to what the episodes say, which are written first."""
+    """Update the ledger from the stored episodes, which are written before it."""
     path = (
         RolloutState.LEASED,
         RolloutState.RUNNING,

@@ -1,4 +1,4 @@
-"""What makes a difference less than it seems: a table of small functions, each with its sentence."""
+"""Reasons why a difference may mean less than it seems: a table of small functions, each with its sentence."""
 
 from __future__ import annotations
 
@@ -26,49 +26,54 @@ from sparring.evaluation.statistics import paired_p_value
 from sparring.types import Outcome
 
 FEW_TASKS = 20
-"""Below, tasks do not stand for others."""
+"""With fewer tasks, the result does not generalize to others."""
 MOST_LOST = 0.01
 """Share of episodes that may be lost before a claim mentions it."""
 MANY_WRONG = 0.1
-"""Share of wrong episodes from which on a claim mentions how they end."""
+"""Share of wrong episodes at which a claim mentions how they end."""
 LEAST_DIFFERING = next(
     num for num in count(1) if paired_p_value([Fraction(0)] * num, [Fraction(1)] * num) < SIGNIFICANT
 )
 """With fewer tasks that differ, even if all turn right, no difference is significant."""
 ENDINGS = {
-    Outcome.MAX_TURNS: "runs out of turns", Outcome.MAX_TOKENS: "runs out of tokens",
-    Outcome.POLICY_TIMEOUT: "is not done in time", Outcome.POLICY_ERROR: "ends with an error of its own",
-}  # fmt: skip
+    Outcome.MAX_TURNS: "runs out of turns",
+    Outcome.MAX_TOKENS: "runs out of tokens",
+    Outcome.POLICY_TIMEOUT: "is not done in time",
+    Outcome.POLICY_ERROR: "ends with an error of its own",
+}
 JUMPS = "A small change of one probability can turn a greedy answer, so the gain may be smaller or none when sampled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What the sentences are about."""
+    """The evaluations and facts that the sentences are about."""
 
     tuned: Evaluation
     against: Sequence[Against]
     facts: RunFacts
     alike: str = ""
-    """What every policy did, where that is the same: "no policy solved a task"."""
+    """A result that all policies share: "no policy solved a task"."""
 
     @property
     def strongest(self) -> Against | None:
+        """The comparison with the strongest control; None without any."""
         return self.against[0] if self.against else None
 
 
 def limits_of(seen: Seen) -> Iterator[str]:
+    """Yield the sentences of all limits that apply."""
     for limits in _LIMITS:
         yield from limits(seen)
 
 
 def planned(one: Evaluation | None) -> frozenset[str]:
-    """Ids of the tasks that were to be played."""
+    """Return the ids of the tasks that the evaluation planned."""
     return frozenset() if one is None else frozenset({*one.task_ids, *one.lost})
 
 
 def common_part(tuned: Evaluation, against: Sequence[Against]) -> int | None:
-    """How many tasks each control shares with `tuned`, where these are the same for each and not all of its tasks."""
+    """Return how many tasks each control shares with `tuned`; None unless these are the same for each control and
+    not all of its tasks."""
     parts = {planned(tuned) & planned(one.before) for one in against}
     return len(*parts) if len(parts) == 1 and parts != {planned(tuned)} else None
 
@@ -80,7 +85,7 @@ def _unsampled(seen: Seen) -> Iterator[str]:
 
 def _partly_shared(seen: Seen) -> Iterator[str]:
     if common_part(seen.tuned, seen.against) is not None:
-        return  # the claim says so
+        return  # the claim states it
     whole = planned(seen.tuned)
     for one in seen.against:
         if part := whole - planned(one.before):
@@ -128,7 +133,7 @@ def _decided_by_lost(seen: Seen) -> Iterator[str]:
                 f"{bounds.worst:+.2f} and {bounds.best:+.2f}, by whether they were wrong or right."
             )
         elif one.rise is not Rise.NOT_SHOWN:
-            yield f"What is said of {one.shown} holds even if every lost episode speaks against it."
+            yield f"The result for {one.shown} holds even if every lost episode counts against it."
 
 
 def _could_turn(comparison: Comparison) -> bool:
@@ -148,13 +153,13 @@ def _lost(seen: Seen) -> Iterator[str]:
 
 
 def _graded(seen: Seen) -> Iterator[str]:
-    judge = seen.tuned.judge
-    if judge.scorer is None:
+    criterion = seen.tuned.criterion
+    if criterion.scorer is None:
         yield (
             f"No independent scorer graded it; `sparring eval {seen.facts.name} --rescore --scorer MODULE:NAME` grades the "
             "stored episodes."
         )
-    elif judge.independence != "scorer":
+    elif criterion.independence != "scorer":
         yield "A mistake in that code would show neither in the reward nor in the score."
 
 
@@ -182,7 +187,8 @@ def _too_short(seen: Seen) -> Iterator[str]:
 
 
 def _endings(seen: Seen) -> Iterator[str]:
-    """How most of the wrong episodes end: with a wrong answer, or without one. Right ones are taken to have finished."""
+    """Yield the most frequent ending of the wrong episodes: a wrong answer, or no answer. Right ones are assumed to
+    have finished."""
     tuned = seen.tuned
     played = 1 - tuned.lost_share
     right = played * sum(tuned.successes) / sum(tuned.samples)
@@ -193,16 +199,16 @@ def _endings(seen: Seen) -> Iterator[str]:
     unfinished = {text: shares.get(outcome, 0.0) for outcome, text in ENDINGS.items()}
     if not shares:
         unfinished = {"does not finish": played - finished}
-    told = {"answers, but wrongly,": max(0.0, finished - right)} | unfinished
-    text = max(told, key=lambda one: told[one])
-    yield f"{tuned.name[0].upper()}{tuned.name[1:]} {text} in {_percent(told[text])} of its episodes."
+    endings = {"answers, but wrongly,": max(0.0, finished - right)} | unfinished
+    text = max(endings, key=lambda one: endings[one])
+    yield f"{tuned.name[0].upper()}{tuned.name[1:]} {text} in {_percent(endings[text])} of its episodes."
 
 
 def _exploited(seen: Seen) -> Iterator[str]:
-    """The training reward of the same tasks rose from what was trained, whose success is higher."""
+    """Yield a sentence if the training reward rose on the same tasks while the success fell."""
     by_name = {one.control: one for one in seen.against}
     origin = next((by_name[name] for name in (WARM_START, BASE, ORIGIN) if name in by_name), None)
-    if origin is None or origin.before is None or origin.rise is not Rise.FELL or seen.tuned.judge.scorer is None:
+    if origin is None or origin.before is None or origin.rise is not Rise.FELL or seen.tuned.criterion.scorer is None:
         return
     before, after = (dict(zip(row.task_ids, row.rewards, strict=True)) for row in (origin.before, seen.tuned))
     shared = before.keys() & after.keys()

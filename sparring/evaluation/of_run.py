@@ -1,4 +1,4 @@
-"""What a run's folder has of evaluations, and what they let one claim: the one place that reports, commands and results ask."""
+"""The evaluations in a run's folder and the claim they support; reports, commands and results all use this module."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from sparring.evaluation.claim import Claim, claim_of, claim_of_validations, cla
 from sparring.evaluation.controls import Continued, RunFacts
 from sparring.evaluation.evaluation import Evaluation
 from sparring.evaluation.report import EvaluationReport, read_report
-from sparring.tracking import RunFolder
-from sparring.tracking.family_folder import Origin
-from sparring.tracking.run_folder import CONTINUED
-from sparring.tracking.stored import training_seconds
+from sparring.run_folders import RunFolder
+from sparring.run_folders.family_folder import Origin
+from sparring.run_folders.run_folder import CONTINUED
+from sparring.run_folders.stored import training_seconds
 from sparring.types import Task
+
+RANDOM_REWARDS = ("random_reward", "shuffled_reward")
+"""Names of functions whose rewards do not depend on the episode: `sparring.rewards:random_reward`, and a recipe's own."""
+NOT_OF_TRAINING = ("reward.reward", "evaluation.", "detectors.", "tracking.")
+"""Prefixes of the settings in which a random control may differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,17 +31,17 @@ class Evaluated:
     """The evaluations of one run that a claim is about."""
 
     held_out: EvaluationReport | None
-    """The newest that compares tuned with others; else the newest that compares policies, else the newest of all."""
+    """The newest report that compares tuned with others; else the newest that compares policies, else the newest."""
     validations: Mapping[int, Evaluation]
-    """By step, in order."""
+    """Validations by step, in ascending order."""
     earlier: tuple[Evaluation, ...] = ()
-    """Rows of the other held-out evaluations, the newest first: controls count that `held_out` lacks."""
+    """Rows of the other held-out evaluations, the newest first; they provide controls that `held_out` lacks."""
     unread: tuple[str, ...] = ()
-    """Why some file is not in here."""
+    """The reasons why files could not be read."""
 
 
 def evaluated(run: RunFolder) -> Evaluated:
-    """From the files, which may be of an older version."""
+    """Read a run's evaluations from its files, which may be of an older version."""
     unread: list[str] = []
     reports = [report for path in _held_out(run) if (report := _read(path, unread)) is not None]
     read = [(step, _read(path, unread)) for step, path in sorted(_numbered(run.evaluations, "validation"))]
@@ -57,15 +62,22 @@ def _rank(report: EvaluationReport) -> tuple[bool, bool]:
 def claim_of_run(
     run: RunFolder, found: Evaluated | None = None, *, seen_in_training: int = 0, family: str = ""
 ) -> Claim:
-    """What a run may claim. `found`: evaluations that were read already. `seen_in_training`: how many of the held-out tasks are
-    known to have been trained on, beside what the file has. `family`: as a command spells the runs that make one
-    claim with it."""
+    """Return the claim that a run supports.
+
+    `found` are evaluations that were read already. `seen_in_training` is the number of held-out tasks that are known to
+    have been trained on, in addition to what the file states. `family` names, as a command accepts it, the runs that
+    share one claim with it.
+    """
     found = found or evaluated(run)
     facts = RunFacts(
-        name="RUN" if family else named(run.path), family=family, recipe=named(run.recipe), runs=named(run.path.parent),
-        has_warm_start=run.config().warm_start is not None, continued=_continued(run),
+        name="RUN" if family else named(run.path),
+        family=family,
+        recipe=named(run.recipe),
+        runs=named(run.path.parent),
+        has_warm_start=run.config().warm_start is not None,
+        continued=_continued(run),
         seen_in_training=max(seen_in_training, 0 if found.held_out is None else found.held_out.seen_in_training),
-    )  # fmt: skip
+    )
     if found.held_out is None:
         return claim_of_validations(found.validations, replace(facts, seen_in_training=0))
     rows = found.held_out.evaluations
@@ -74,20 +86,20 @@ def claim_of_run(
 
 
 def _continued(run: RunFolder) -> Continued | None:
-    """None where the control was not made, or where its files cannot be read."""
+    """Return the length of the continued warm start; None if the control does not exist or its files cannot be read."""
     try:
         made = json.loads((run.controls / CONTINUED / "state.json").read_text("utf-8"))
-        # Training may have gone on since the control was made.
+        # Training may have continued since the control was trained.
         rl_seconds = max(made["rl_seconds"], training_seconds(run.path / "metrics.jsonl"))
         return Continued(
             steps=made["steps"], seconds=made["seconds"], rl_seconds=rl_seconds, fingerprint=made["fingerprint"]
-        )  # fmt: skip
+        )
     except (OSError, ValueError, LookupError, TypeError, DataError):
         return None
 
 
 def claims_of_runs(runs: Iterable[RunFolder]) -> list[tuple[tuple[RunFolder, ...], Claim]]:
-    """Runs that differ in their seed alone make one claim together."""
+    """Return the claims of runs; runs that differ only in their seed share one claim."""
     families: list[tuple[Origin, dict[int, RunFolder]]] = []
     for run in runs:
         origin, seed = Origin.of_run(run), run.config().run.seed
@@ -104,7 +116,10 @@ def claims_of_runs(runs: Iterable[RunFolder]) -> list[tuple[tuple[RunFolder, ...
 
 
 def claim_of_report(report: EvaluationReport) -> Claim:
-    """What one evaluation of a run shows, beside the controls of the others; one that was graded anew stands alone."""
+    """Return the claim that one evaluation of a run supports, with the controls of the run's other evaluations.
+
+    An evaluation that was scored again is not combined with others.
+    """
     run = RunFolder(report.path.parent.parent)
     others = (
         ()
@@ -119,24 +134,36 @@ def claim_of_report(report: EvaluationReport) -> Claim:
     return claim_of_run(run, Evaluated(held_out=report, validations={}, earlier=others))
 
 
+def is_random_control(run: RunFolder, of: RunFolder) -> bool:
+    """Return whether a run is the random-reward control of another: the same recipe except for its reward and for
+    how it is evaluated and tracked."""
+    reward = (run.config().reward.reward or "").rpartition(":")[2]
+    if run.path.resolve() == of.path.resolve() or reward not in RANDOM_REWARDS:
+        return False
+    first, second = Origin.of_run(run), Origin.of_run(of)
+    # A control trained from the other's `run.toml` has the recipe among its files.
+    recipes = (first.recipe.name, second.recipe.name)
+    return all(one.startswith(NOT_OF_TRAINING) or one in recipes for one in first.differences(second))
+
+
 def named(path: Path) -> str:
-    """As a command spells it."""
+    """Return a path as a command accepts it."""
     return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
 
 
 def content_of(task: Task) -> str:
-    """Equal for tasks that are the same word for word."""
+    """Return a text that is equal for tasks with the same content."""
     return json.dumps([task.messages, task.fields], sort_keys=True, default=str)
 
 
 def num_shared(tasks: Iterable[Task], others: Iterable[Task]) -> int:
-    """How many of `tasks` are among the others, word for word."""
+    """Return how many of `tasks` are also among `others`, by content."""
     known = set(map(content_of, others))
     return sum(content_of(task) in known for task in tasks)
 
 
 def _held_out(run: RunFolder) -> list[Path]:
-    """The newest first."""
+    """Return the files of held-out evaluations, the newest first."""
     return [path for _, path in sorted(_numbered(run.evaluations, "held_out"), reverse=True)]
 
 

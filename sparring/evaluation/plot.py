@@ -1,4 +1,4 @@
-"""Runs side by side as one picture (SVG): success over steps, and what each policy does at the end."""
+"""A picture (SVG) that compares runs: success over steps, and each policy's final result."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from sparring.evaluation.evaluation import Evaluation
 
 WIDTH, LEFT, RIGHT, CURVES, ROW, LEGEND = 760, 300, 30, 240, 24, 20
 COLORS = ("#2a7f62", "#c8553d", "#3b5b9d", "#b8860b", "#7b4f9d", "#4a4a4a", "#2a9fb0", "#a04070")
-"""Runs beyond these begin again."""
+"""Colors of runs; they repeat for further runs."""
 
 
 def plot(compared: AcrossRuns) -> str:
-    """The whole document: above the validations of each run with their intervals, below a row each with its interval."""
+    """Return the SVG document: the validations of each run with their intervals above, one row an evaluation with
+    its interval below."""
     parts, top = [], 16
     names = list(dict.fromkeys([*compared.curves, *(row.run for row in compared.rows)]))
     colors = {name: COLORS[place % len(COLORS)] for place, name in enumerate(names)}
@@ -23,12 +24,18 @@ def plot(compared: AcrossRuns) -> str:
         top += CURVES + 40 + LEGEND * len(compared.curves)
     parts += _rows(compared.rows, colors, top)
     height = top + ROW * len(compared.rows) + 40
-    return "\n".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif" font-size="12">',
-        '<rect width="100%" height="100%" fill="white"/>',
-        *parts,
-        "</svg>",
-    ]) + "\n"  # fmt: skip
+    return (
+        "\n".join(
+            [
+                f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
+                'font-family="sans-serif" font-size="12">',
+                '<rect width="100%" height="100%" fill="white"/>',
+                *parts,
+                "</svg>",
+            ]
+        )
+        + "\n"
+    )
 
 
 def _curves(compared: AcrossRuns, colors: dict[str, str], top: int) -> list[str]:
@@ -67,8 +74,8 @@ def _rows(rows: Sequence[Compared], colors: dict[str, str], top: int) -> list[st
     for place, row in enumerate(rows):
         one, middle = row.evaluation, top + ROW * place + ROW / 2
         color = colors[row.run]
-        said = f"{row.source}: {one.name}, {one.setting}, {one.split}"
-        shown = said if len(said) <= 46 else f"...{said[-43:]}"
+        label = f"{row.source}: {one.name}, {one.setting}, {one.split}"
+        shown = label if len(label) <= 46 else f"...{label[-43:]}"
         parts += [
             _text(LEFT - 10, middle + 4, shown, anchor="end"),
             *_bounds_line(one, middle, x),
@@ -81,7 +88,7 @@ def _rows(rows: Sequence[Compared], colors: dict[str, str], top: int) -> list[st
 
 
 def _bounds_line(one: Evaluation, middle: float, x: Callable[[float], float]) -> list[str]:
-    """From every lost episode counted as wrong to every one counted as right; nothing where none was lost."""
+    """Draw the line between every lost episode counted as wrong and as right; nothing if none was lost."""
     if not one.lost:
         return []
     return [_line(x(one.success_bounds.worst), middle + 7, x(one.success_bounds.best), middle + 7, "#999")]
@@ -92,9 +99,7 @@ def _points(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, color: str, width: int = 1) -> str:
-    return (
-        f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{color}" stroke-width="{width}"/>'
-    )  # fmt: skip
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{color}" stroke-width="{width}"/>'
 
 
 def _text(x: float, y: float, text: str, *, anchor: str = "start") -> str:

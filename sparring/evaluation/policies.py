@@ -1,4 +1,4 @@
-"""The policies of one table, as a person names them."""
+"""The policies of one table, as the command line names them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from sparring.config import endpoint_problems
 from sparring.errors import DataError, UsageError
-from sparring.tracking import RunFolder
-from sparring.training.checkpoint_files import best, name_of, newest, numbered, verify
+from sparring.run_folders import RunFolder
+from sparring.training.checkpoint_files import find_best, find_newest, format_name, list_numbered, verify
 
 SPELLINGS = (
     "base, warm_start, warm_start_continued (the control: imitation for as long as RL took), tuned (the newest checkpoint), "
@@ -21,11 +21,11 @@ SPELLINGS = (
 
 
 BEST = "best"
-"""What stands for a step behind @: that of the checkpoint with the best validation."""
+"""Used as a step after @: the step of the checkpoint with the best validation."""
 
 
 class PolicyKind(StrEnum):
-    """Who plays."""
+    """The kinds of policies that can be evaluated."""
 
     BASE = "base"
     CHECKPOINT = "checkpoint"
@@ -34,36 +34,37 @@ class PolicyKind(StrEnum):
     SCRIPT = "script"
     ENDPOINT = "openai"
     ENGINE = "engine"
-    """What `[engine]` of the recipe names."""
+    """The engine that `[engine]` of the recipe names."""
 
 
 HAS_WEIGHTS = frozenset({PolicyKind.BASE, PolicyKind.CHECKPOINT})
-"""Those that the recipe's model plays."""
+"""The kinds that the recipe's model runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """One row's player."""
+    """The policy of one row."""
 
     name: str
-    """What tables show."""
+    """The name in tables."""
     kind: PolicyKind
     source: str = ""
-    """A checkpoint's folder, or before it is looked up the run and step that were named; what is said; a script; an
-    address."""
+    """A checkpoint's folder (before the lookup, the run and step as named), a constant text, a script, or an address."""
     model: str = ""
-    """At the address."""
+    """The model's name at the address."""
 
     @property
     def has_weights(self) -> bool:
+        """True if the recipe's model runs this policy."""
         return self.kind in HAS_WEIGHTS
 
     def as_json(self) -> dict[str, Any]:
+        """Return the content as JSON data."""
         return asdict(self)
 
 
 def read_policy(text: str) -> Policy:
-    """A policy as the command line spells it. Raises UsageError for anything else, an unknown run among it."""
+    """Parse a policy as the command line spells it. Raises UsageError for anything else, including an unknown run."""
     kind, _, rest = text.partition(":")
     match kind:
         case "base" | "expert" if not rest:
@@ -89,26 +90,28 @@ def read_policy(text: str) -> Policy:
 
 
 def run_and_step(text: str) -> tuple[str, str | None]:
-    """`RUN@STEP` apart; without @ no step."""
+    """Split `RUN@STEP` into run and step; the step is None without @."""
     run, at, step = text.rpartition("@")
     return (run, step) if at else (text, None)
 
 
 def checkpoint_of(folder: RunFolder, step: str | None) -> Path:
-    """The checkpoint of a step, BEST, or None for the newest. Raises DataError where it is not there or is damaged: another
-    one than was named is never taken in its place."""
+    """Return the checkpoint of a step, of BEST, or the newest for None.
+
+    Raises DataError if it is missing or damaged: another checkpoint is never used instead.
+    """
     if step is None:
-        _refuse_damaged(folder, numbered(folder.checkpoints))
-        return newest(folder.checkpoints)
+        _refuse_damaged(folder, list_numbered(folder.checkpoints))
+        return find_newest(folder.checkpoints)
     if step == BEST:
-        found = best(folder.checkpoints, folder.validation_scores())
+        found = find_best(folder.checkpoints, folder.validation_scores())
         if found is None:
             raise DataError(
                 f"no checkpoint of {folder.path} was validated, so none is the best; name a step, or train with a "
                 "schedule.val_every that meets schedule.save_every."
             )
     else:
-        found = folder.checkpoints / (name_of(int(step)) if step.isdigit() else step)
+        found = folder.checkpoints / (format_name(int(step)) if step.isdigit() else step)
         if not found.is_dir():
             there = ", ".join(sorted(path.name for path in folder.checkpoints.glob("[!.]*"))) or "none"
             raise DataError(
@@ -119,7 +122,7 @@ def checkpoint_of(folder: RunFolder, step: str | None) -> Path:
 
 
 def _refuse_damaged(folder: RunFolder, steps: Sequence[Path]) -> None:
-    """`steps` are the numbered checkpoints, newest first."""
+    """Raise DataError for a damaged checkpoint. `steps` are the numbered checkpoints, newest first."""
     whole: list[str] = []
     problem: DataError | None = None
     for index, path in enumerate(steps):
@@ -137,13 +140,15 @@ def _refuse_damaged(folder: RunFolder, steps: Sequence[Path]) -> None:
 
 
 def named_checkpoint(run: str | Path) -> tuple[RunFolder, str | None]:
-    """A run, and the step (or BEST) that is named behind it: RUN, RUN@STEP. Raises DataError where it is no run, UsageError
-    for another word behind @."""
+    """Return a run, and the step (or BEST) named after it: RUN or RUN@STEP.
+
+    Raises DataError if it is not a run and UsageError for any other word after @.
+    """
     return find_checkpoint(run) or (RunFolder(run_path(run)), None)
 
 
 def find_checkpoint(text: str | Path) -> tuple[RunFolder, str | None] | None:
-    """As `named_checkpoint`; None of what is no run."""
+    """Do the same as `named_checkpoint`, but return None for a text that is not a run."""
     whole, (path, step) = run_path(text), run_and_step(str(text))
     if RunFolder.is_run(whole):
         return RunFolder(whole), None
@@ -155,6 +160,6 @@ def find_checkpoint(text: str | Path) -> tuple[RunFolder, str | None] | None:
 
 
 def run_path(run: str | Path) -> Path:
-    """A run by path, or by its name in `runs/`."""
+    """Return the folder of a run, named by its path or by its name in `runs/`."""
     path, named = Path(run), Path("runs") / run
     return named if not path.exists() and named.is_dir() else path

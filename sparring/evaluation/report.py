@@ -1,4 +1,4 @@
-"""The file of an evaluation: every policy that played the same tasks, and how they differ."""
+"""The file of an evaluation: the policies evaluated on the same tasks, and their differences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparring.errors import DataError
 from sparring.evaluation.comparison import Comparison, compare
 from sparring.evaluation.evaluation import Evaluation
 from sparring.findings import Finding
-from sparring.metering import EndpointUsage
+from sparring.metering.usage import EndpointUsage
 from sparring.tracking import LocalTracker
 from sparring.types import TrajectoryGroup
 
@@ -21,21 +21,23 @@ FORMAT = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationReport:
-    """Evaluations on the same tasks and seeds, and how the last policy compares to each other one at equal settings."""
+    """Evaluations on the same tasks and seeds, and the comparison of the last policy with each other one at equal
+    settings."""
 
     evaluations: tuple[Evaluation, ...]
     comparisons: tuple[Comparison, ...]
     path: Path
     rescored: Mapping[str, str] | None = None
-    """Of stored episodes that were judged anew: which, and by whom."""
+    """For stored episodes that were scored again: their file and the scorer; else None."""
     findings: tuple[Finding, ...] = ()
-    """What was found while it was played: that lost episodes gather."""
+    """Findings during the evaluation, such as many lost episodes."""
     endpoints: tuple[EndpointUsage, ...] = ()
+    """Requests and tokens of its endpoints: policies, LLM judges, simulated users."""
     seen_in_training: int = 0
-    """How many of the held-out tasks stand in the training split, word for word."""
-    """What endpoints were asked for it: policies, judges, simulated users."""
+    """The number of held-out tasks that are also in the training split, with the same content."""
 
     def as_json(self, prices: Mapping[str, float] | None = None) -> dict[str, Any]:
+        """Return the report as JSON data, with the cost where `prices` are known."""
         return {
             "format": FORMAT,
             **({} if self.rescored is None else {"rescored": dict(self.rescored)}),
@@ -47,7 +49,7 @@ class EvaluationReport:
         }
 
     def write(self, groups: Sequence[TrajectoryGroup]) -> None:
-        """Write the report, and the episodes that it is about under its name and number, the report last."""
+        """Write the report and its episodes under the same name and number, the report last."""
         split, _, number = self.path.stem.rpartition("-")
         tracker = LocalTracker(self.path.parent.parent)
         tracker.log_groups(int(number), groups, split=split)
@@ -59,8 +61,10 @@ class EvaluationReport:
 
 
 def comparisons(evaluations: Sequence[Evaluation]) -> tuple[Comparison, ...]:
-    """The policy that comes last against each other one, at its settings; what nothing was sampled for is compared at each.
-    Rows without a task in common are left out."""
+    """Compare the last policy with each other one at the same sampling settings.
+
+    A policy without sampling (a script) is compared at each setting. Rows without a common task are left out.
+    """
     last = [one for one in evaluations if one.name == evaluations[-1].name]
     pairs = [
         (before, after)
@@ -74,7 +78,7 @@ def comparisons(evaluations: Sequence[Evaluation]) -> tuple[Comparison, ...]:
 
 
 def read_report(path: Path) -> EvaluationReport:
-    """A report that was written, or a validation, which is one evaluation. Raises DataError for anything else."""
+    """Read a report, or a validation, which is a single evaluation. Raises DataError for anything else."""
     try:
         content = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:

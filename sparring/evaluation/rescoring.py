@@ -1,4 +1,4 @@
-"""Stored episodes judged anew by another scorer: no model, nothing is played."""
+"""Grading of stored episodes by another scorer, without a model and without new episodes."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sparring import interrupts
 from sparring.config import Config
 from sparring.errors import DataError, InfrastructureError, ServiceError
-from sparring.evaluation.evaluation import Evaluation, Judge, Row, summarize
+from sparring.evaluation.evaluation import Evaluation, Row, SuccessCriterion, summarize
 from sparring.evaluation.independence import independence
 from sparring.evaluation.report import EvaluationReport, comparisons, read_report
-from sparring.metering import metered_in, read_usage
-from sparring.plugins import load_object
+from sparring.metering.usage import meter_usage, read_usage
 from sparring.protocols import Scorer
+from sparring.run_folders import RunFolder
+from sparring.run_folders.stored import read_trajectories
+from sparring.runtime import interrupts
+from sparring.runtime.plugins import load_object
 from sparring.scorers import evaluate_score
-from sparring.tracking import RunFolder
-from sparring.tracking.stored import read_trajectories
 from sparring.types import Trajectory, TrajectoryGroup
 
 AT_ONCE = 8
-"""Episodes that are judged side by side, where a scorer waits for something."""
+"""The number of episodes scored concurrently, for scorers that wait for something."""
 
 
 def rescore(
@@ -34,18 +34,19 @@ def rescore(
     episodes: str | None = None,
     on_episode: Callable[[int, int], object] = lambda _done, _total: None,
 ) -> EvaluationReport:
-    """Judge the newest held-out evaluation anew, or the stored `episodes` (`held_out-2`, `validation-10`, `train-3`), and
-    write evaluations/rescored-001.json with trajectories/rescored-1.jsonl.
+    """Grade the newest held-out evaluation, or the stored `episodes` (`held_out-2`, `validation-10`, `train-3`), with
+    another scorer.
 
-    Raises DataError when there are none, UsageError for a scorer that cannot be loaded, ServiceError when its
-    infrastructure fails, RewardError when it says no number.
+    Writes evaluations/rescored-001.json with trajectories/rescored-1.jsonl. Raises DataError if there are no episodes,
+    UsageError for a scorer that cannot be loaded, ServiceError when its infrastructure fails, and RewardError when it
+    does not return a number.
     """
     file = f"{scorer.partition(':')[0].replace('.', '/')}.py"
-    # A scorer that is being written lies where one works, the run's own in its folder.
-    function: Scorer = load_object(scorer, beside=Path.cwd() if Path(file).is_file() else run.code)
+    # A scorer in development is in the current folder, the run's own in the run's folder.
+    function: Scorer = load_object(scorer, folder=Path.cwd() if Path(file).is_file() else run.code)
     named = config.reward.reward
-    reward = None if named is None else load_object(named, beside=run.code)
-    judge = Judge(
+    reward = None if named is None else load_object(named, folder=run.code)
+    criterion = SuccessCriterion(
         scorer=scorer,
         independence=independence(reward, function),
         success_threshold=config.evaluation.success_threshold,
@@ -57,36 +58,38 @@ def rescore(
         raise DataError(f"{run.path} has no episodes {name!r}; it has {there}.")
     began = time.monotonic()
     rescored = run.next_evaluation_path("rescored")
-    with metered_in(run.path, during=rescored.stem):
-        judged = interrupts.run(_judged(function, read_trajectories(path), on_episode))
+    with meter_usage(run.path, during=rescored.stem):
+        graded = interrupts.run(_score(function, read_trajectories(path), on_episode))
     seconds, played, evaluations = time.monotonic() - began, [], []
-    for row in _rows(run, name, judged):
-        groups = _groups(row, judged)
+    for row in _rows(run, name, graded):
+        groups = _groups(row, graded)
         played += groups
         prefix = "val" if row.split == "validation" else "eval"
-        scored = summarize(groups, row, judge=judge, seconds=seconds, prefix=prefix)
-        # A task of which all episodes were lost is in no stored trajectory.
+        scored = summarize(groups, row, criterion=criterion, seconds=seconds, prefix=prefix)
+        # A task all of whose episodes were lost is in no stored trajectory.
         evaluations.append(replace(scored, lost={**row.lost, **scored.lost}))
     original = _report(run, name)
     report = EvaluationReport(
-        evaluations=tuple(evaluations), comparisons=comparisons(evaluations),
-        path=rescored, rescored={"episodes": name, "scorer": scorer},
+        evaluations=tuple(evaluations),
+        comparisons=comparisons(evaluations),
+        path=rescored,
+        rescored={"episodes": name, "scorer": scorer},
         endpoints=tuple(read_usage(run.path, during=rescored.stem)),
         seen_in_training=0 if original is None else original.seen_in_training,
-    )  # fmt: skip
+    )
     report.write(played)
     return report
 
 
 def newest(run: RunFolder) -> str:
-    """The name of the newest held-out evaluation, `held_out-3`. Raises DataError when there is none."""
+    """Return the name of the newest held-out evaluation, such as `held_out-3`. Raises DataError if there is none."""
     numbers = [int(path.stem.rpartition("-")[2]) for path in run.evaluations.glob("held_out-*.json")]
     if not numbers:
         raise DataError(f"{run.path} has no held-out evaluation yet; `sparring eval {run.path}` makes one.")
     return f"held_out-{max(numbers)}"
 
 
-async def _judged(
+async def _score(
     scorer: Scorer, trajectories: Sequence[Trajectory], on_episode: Callable[[int, int], object]
 ) -> list[Trajectory]:
     slots, num_done = asyncio.Semaphore(AT_ONCE), 0
@@ -106,23 +109,28 @@ async def _judged(
 
 
 def _rows(run: RunFolder, name: str, trajectories: Sequence[Trajectory]) -> list[Row]:
-    """What was played: the rows of a held-out evaluation, else one of all that is in the file."""
+    """Return the rows of a held-out evaluation, or a single row of all episodes in any other file."""
     split, _, number = name.rpartition("-")
     report = _report(run, name)
     if report is not None:
         return [_row(one) for one in report.evaluations]
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     if not turns:
-        raise DataError(f"{run.path}/trajectories/{name}.jsonl holds no turn, so there is nothing to judge.")
+        raise DataError(f"{run.path}/trajectories/{name}.jsonl holds no turn, so there is nothing to criterion.")
     row = Row(
-        name=name, label="", split=split, policy_version=int(number), fingerprint=turns[0].fingerprint,
-        temperature=turns[0].sampling.temperature, group_size=1 + max(one.attempt for one in trajectories),
-    )  # fmt: skip
+        name=name,
+        label="",
+        split=split,
+        policy_version=int(number),
+        fingerprint=turns[0].fingerprint,
+        temperature=turns[0].sampling.temperature,
+        group_size=1 + max(one.attempt for one in trajectories),
+    )
     return [row]
 
 
 def _report(run: RunFolder, name: str) -> EvaluationReport | None:
-    """None of episodes of training or validation."""
+    """Return the report of a held-out evaluation; None for episodes of training or validation."""
     split, _, number = name.rpartition("-")
     if split not in ("held_out", "rescored"):
         return None
@@ -131,14 +139,21 @@ def _report(run: RunFolder, name: str) -> EvaluationReport | None:
 
 def _row(evaluation: Evaluation) -> Row:
     return Row(
-        name=evaluation.name, label=evaluation.label, split=evaluation.split, policy_version=evaluation.policy_version,
-        fingerprint=evaluation.fingerprint, temperature=evaluation.temperature, group_size=evaluation.group_size,
+        name=evaluation.name,
+        label=evaluation.label,
+        split=evaluation.split,
+        policy_version=evaluation.policy_version,
+        fingerprint=evaluation.fingerprint,
+        temperature=evaluation.temperature,
+        group_size=evaluation.group_size,
         lost=evaluation.lost,
-    )  # fmt: skip
+        overrides=evaluation.overrides,
+        is_random_control=evaluation.is_random_control,
+    )
 
 
 def _groups(row: Row, trajectories: Sequence[Trajectory]) -> list[TrajectoryGroup]:
-    """The row's episodes by task, in the order of the file. An empty label takes all."""
+    """Return the row's episodes by task, in the order of the file. An empty label selects all."""
     by_task: dict[str, list[Trajectory]] = {}
     for trajectory in trajectories:
         if not row.label or trajectory.id.split("/")[1].rpartition("@")[0] == row.label:

@@ -1,4 +1,4 @@
-"""Reward and scorer asked again about stored episodes: what a change of the reward does to what was really played."""
+"""Grading of stored episodes by a changed reward or scorer, to show the effect of the change before training."""
 
 from __future__ import annotations
 
@@ -9,49 +9,50 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sparring import interrupts
 from sparring.config import Config, load_config
 from sparring.errors import DataError, InfrastructureError, ServiceError, UsageError
 from sparring.evaluation.agreement import Agreement, agreement
 from sparring.evaluation.independence import Independence, independence
-from sparring.metering import EndpointUsage, metered_in, read_usage
-from sparring.plugins import load_object
+from sparring.metering.usage import EndpointUsage, meter_usage, read_usage
 from sparring.protocols import RewardFunction, Scorer
 from sparring.rewards import evaluate_reward
+from sparring.run_folders import RunFolder
+from sparring.run_folders.recipe_files import find_code_folder
+from sparring.run_folders.stored import read_trajectories
+from sparring.runtime import interrupts
+from sparring.runtime.plugins import load_object
 from sparring.scorers import evaluate_score
-from sparring.tracking import RunFolder
-from sparring.tracking.recipe_files import folder_of
-from sparring.tracking.stored import read_trajectories
 from sparring.types import Trajectory
 
 MOST_UNPAID = 0.1
 """Share of right answers that may earn no more than a wrong one before a review refuses the reward."""
 _AT_ONCE = 8
-"""Episodes that are judged side by side, where a judge waits for something."""
+"""The number of episodes graded concurrently, for graders that wait for something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Review:
-    """How a recipe's reward and scorer agree on stored episodes, beside how they did when those were played."""
+    """The agreement of a recipe's reward and scorer on stored episodes, next to the agreement when the episodes were
+    collected."""
 
     episodes: tuple[str, ...]
     """The files that were read, `train-10`."""
     before: Agreement
-    """Of the rewards and scores that were stored."""
+    """The agreement of the stored rewards and scores."""
     after: Agreement
     independence: Independence
     num_changed: int
-    """Episodes whose reward is another one now."""
+    """The number of episodes whose reward changed."""
     mean_before: float | None
     mean_after: float
     endpoints: tuple[EndpointUsage, ...]
-    """What endpoints were asked, by judges."""
+    """Requests and tokens of endpoints that LLM judges used."""
     prices: Mapping[str, float]
 
     @property
     def refusal(self) -> str | None:
-        """Why nothing should be trained on this reward: a wrong answer is paid, or right ones earn no more than wrong ones.
-        None where neither holds."""
+        """The reason not to train on this reward: a wrong answer is paid, or right ones earn no more than wrong
+        ones. None if neither holds."""
         found, first = self.after, next(iter(self.after.disagreements), None)
         if first is None:
             return None
@@ -70,60 +71,68 @@ class Review:
         )
 
     def as_json(self) -> dict[str, Any]:
+        """Return the content as JSON data."""
         return {
-            "format": 1, "episodes": list(self.episodes), "independence": self.independence, "num_changed": self.num_changed,
-            "reward_mean_before": self.mean_before, "reward_mean_after": self.mean_after,
-            "before": self.before.as_json(), "after": self.after.as_json(), "refusal": self.refusal,
+            "format": 1,
+            "episodes": list(self.episodes),
+            "independence": self.independence,
+            "num_changed": self.num_changed,
+            "reward_mean_before": self.mean_before,
+            "reward_mean_after": self.mean_after,
+            "before": self.before.as_json(),
+            "after": self.after.as_json(),
+            "refusal": self.refusal,
             "endpoints": [one.as_json(self.prices) for one in self.endpoints],
-        }  # fmt: skip
+        }
 
 
 def review(run: Path, recipe: Path | None = None, *, episodes: str | None = None) -> Review:
-    """Judge the episodes of a run, or of a recording, by the reward and the scorer of `recipe`; the run's own without one.
+    """Grade the episodes of a run or recording with the reward and scorer of `recipe`, or with the run's own by
+    default.
 
-    `episodes` is a file's name (`validation-10`), or a split for its newest file; None takes the newest file of each split.
-    Nothing is written. Raises UsageError where no reward or no scorer is named, DataError where no such episodes are stored,
-    RewardError for one that says no number, ServiceError when its infrastructure fails.
+    `episodes` is a file's name (`validation-10`), or a split for its newest file; None takes the newest file of each
+    split. Nothing is written. Raises UsageError if no reward or no scorer is named, DataError if no such episodes are
+    stored, RewardError for one that does not return a number, and ServiceError when its infrastructure fails.
     """
     path = recipe or RunFolder(run).recipe
-    folder = path if path.is_dir() else folder_of(path)
+    folder = path if path.is_dir() else find_code_folder(path)
     config = load_config(path)
-    reward, scorer = _judges(config, folder, path)
+    reward, scorer = _load_graders(config, folder, path)
     files = _files(run, episodes)
     stored = [one for file in files for one in read_trajectories(file)]
     if not stored:
         raise DataError(f"{', '.join(map(str, files))} hold no episode; name other episodes.")
     with tempfile.TemporaryDirectory(prefix="sparring-review-") as counted:
-        with metered_in(Path(counted), during="review"):
-            judged = interrupts.run(_judged(stored, reward, scorer))
+        with meter_usage(Path(counted), during="review"):
+            graded = interrupts.run(_grade(stored, reward, scorer))
         endpoints = tuple(read_usage(Path(counted)))
     pairs = [
         (one.reward.total, other.reward.total)
-        for one, other in zip(stored, judged, strict=True)
+        for one, other in zip(stored, graded, strict=True)
         if one.reward is not None and other.reward is not None
     ]
     threshold = config.evaluation.success_threshold
     return Review(
         episodes=tuple(file.stem for file in files),
         before=agreement(stored, success_threshold=threshold),
-        after=agreement(judged, success_threshold=threshold),
+        after=agreement(graded, success_threshold=threshold),
         independence=independence(reward, scorer),
         num_changed=sum(abs(before - after) > 1e-9 for before, after in pairs),
         mean_before=sum(before for before, _ in pairs) / len(pairs) if pairs else None,
-        mean_after=sum(one.reward.total for one in judged if one.reward) / len(judged),
+        mean_after=sum(one.reward.total for one in graded if one.reward) / len(graded),
         endpoints=endpoints,
         prices=config.tracking.prices,
     )
 
 
-def _judges(config: Config, folder: Path, path: Path) -> tuple[RewardFunction, Scorer]:
+def _load_graders(config: Config, folder: Path, path: Path) -> tuple[RewardFunction, Scorer]:
     named = {"reward": config.reward.reward, "scorer": config.reward.scorer}
     for key, name in named.items():
         if name is None:
             raise UsageError(
                 f"{path} has no reward.{key}, so there is nothing to compare; name a function: 'environment:{key}'."
             )
-    reward, scorer = (load_object(str(name), beside=folder) for name in named.values())
+    reward, scorer = (load_object(str(name), folder=folder) for name in named.values())
     return reward, scorer
 
 
@@ -143,18 +152,18 @@ def _number(file: Path) -> int:
     return int(number) if number.isdecimal() else -1
 
 
-async def _judged(stored: Sequence[Trajectory], reward: RewardFunction, scorer: Scorer) -> list[Trajectory]:
+async def _grade(stored: Sequence[Trajectory], reward: RewardFunction, scorer: Scorer) -> list[Trajectory]:
     slots = asyncio.Semaphore(_AT_ONCE)
 
     async def judge(trajectory: Trajectory) -> Trajectory:
-        # As they were when the episode was over: neither sees what the other, or an earlier judge, has said.
+        # As they were at the end of the episode: neither sees the grade of the other, or an earlier grade.
         bare = replace(trajectory, reward=None, score=None, score_parts={})
         async with slots:
             try:
                 given = await evaluate_reward(reward, bare)
                 score = await evaluate_score(scorer, bare)
             except InfrastructureError as error:
-                raise ServiceError(f"{trajectory.id} could not be judged: {error}") from error
+                raise ServiceError(f"{trajectory.id} could not be graded: {error}") from error
         return replace(trajectory, reward=given, score=score.value, score_parts=score.parts)
 
     return list(await asyncio.gather(*map(judge, stored)))

@@ -10,11 +10,12 @@ from math import ceil, comb, lcm
 from statistics import NormalDist, fmean
 
 POWER = 0.8
-"""The chance to see a difference that is there, in `tasks_needed`."""
+"""The probability to detect an existing difference, in `tasks_needed`."""
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
-    """Probability that at least one of k samples succeeds, 1 - C(n-c, k) / C(n, k) (arXiv:2107.03374, equation 1).
+    """Return the probability that at least one of k samples succeeds, 1 - C(n-c, k) / C(n, k) (arXiv:2107.03374,
+    equation 1).
 
     Raises ValueError for k > n, where it is not defined.
     """
@@ -23,7 +24,7 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
 
 
 def pass_power_k(num_samples: int, num_correct: int, k: int) -> float:
-    """Probability that all of k samples succeed, C(c, k) / C(n, k). Raises ValueError for k > n."""
+    """Return the probability that all of k samples succeed, C(c, k) / C(n, k). Raises ValueError for k > n."""
     _check_k(num_samples, k)
     return comb(num_correct, k) / comb(num_samples, k)
 
@@ -43,10 +44,10 @@ class Interval:
 
 
 def mean_interval(values: Sequence[float], *, level: float = 0.95) -> Interval:
-    """Interval of the mean over tasks; `values` holds one number a task, of several samples their mean.
+    """Return the interval of the mean over tasks; `values` holds one number a task, the mean of its samples.
 
-    Of right and wrong it is Wilson's interval (1927): no success in 20 tasks gives [0, 0.16]. Values beyond [0, 1] widen what a
-    value may be to what was seen. Raises ValueError when empty.
+    For values of 0 and 1 it is Wilson's interval (1927): no success in 20 tasks gives [0, 0.16]. Values outside [0, 1]
+    widen the assumed range to the observed one. Raises ValueError when empty.
     """
     if not values:
         raise ValueError("an interval of no tasks is not defined")
@@ -54,11 +55,11 @@ def mean_interval(values: Sequence[float], *, level: float = 0.95) -> Interval:
 
 
 def paired_difference(before: Sequence[float], after: Sequence[float], *, level: float = 0.95) -> Interval:
-    """Interval of the mean difference after - before of rates in [0, 1], task by task.
+    """Return the interval of the mean difference after - before of rates in [0, 1], task by task.
 
-    Of right and wrong it is Tango's interval ("Equivalence test and confidence interval for the difference in proportions for
-    the paired-sample design", 1998): 20 tasks without a difference give [-0.16, 0.16]. Both hold one number for each of the
-    same tasks in the same order; raises ValueError otherwise, and when empty.
+    For rates of 0 and 1 it is Tango's interval ("Equivalence test and confidence interval for the difference in
+    proportions for the paired-sample design", 1998): 20 tasks without a difference give [-0.16, 0.16]. Both hold one
+    number for each of the same tasks in the same order; raises ValueError otherwise, and when empty.
     """
     differences = [b - a for a, b in zip(before, after, strict=True)]
     if not differences:
@@ -67,11 +68,11 @@ def paired_difference(before: Sequence[float], after: Sequence[float], *, level:
 
 
 def _score_interval(values: Sequence[float], least: float, most: float, level: float) -> Interval:
-    """The means that a score test does not reject. `least` and `most` bound what a value may be.
+    """Return the interval of means that a score test does not reject. `least` and `most` bound the possible values.
 
-    For each mean in question the distribution is the likeliest with that mean, over the values that were seen, `least` and
-    `most`; its variance is what the test takes. So an interval stays within the bounds, has a width where all values are
-    equal, and depends on nothing but `values`.
+    For each candidate mean the test uses the variance of the most likely distribution with that mean, over the observed
+    values, `least` and `most`. An interval therefore stays within the bounds, has a width where all values are equal,
+    and depends only on `values`.
     """
     mean, z = fmean(values), _normal(level)
     low = _lower_end(Counter(values), mean, least, z)
@@ -80,9 +81,12 @@ def _score_interval(values: Sequence[float], least: float, most: float, level: f
 
 
 def _lower_end(counts: Mapping[float, int], mean: float, least: float, z: float) -> float:
-    """By bisection. The likeliest distribution with mean m has p = share / (1 + t (value - m)), with t such that its mean is m,
-    and the rest at `least` where no t does (Owen, "Empirical Likelihood", 2001, chapter 2). Its variance is
-    (mean - m) / t, so the test's statistic is count * t * (mean - m), and m is inside where z^2 is not less."""
+    """Find the lower end of the interval by bisection.
+
+    The most likely distribution with mean m has p = share / (1 + t (value - m)), with t such that its mean is m, and
+    the rest at `least` where no t achieves that (Owen, "Empirical Likelihood", 2001, chapter 2). Its variance is (mean
+    - m) / t, so the test's statistic is count * t * (mean - m), and m is inside where z^2 is not less.
+    """
     count = sum(counts.values())
     outside, inside = least, mean
     while outside < (end := (outside + inside) / 2) < inside:
@@ -95,15 +99,15 @@ def _lower_end(counts: Mapping[float, int], mean: float, least: float, z: float)
 
 
 _ROUNDING = 1e-12
-"""Below this a mean of numbers up to 1 is rounding."""
+"""A mean below this, of numbers up to 1, is rounding error."""
 
 
 def paired_p_value(before: Sequence[Fraction], after: Sequence[Fraction]) -> float:
-    """How often signs at random would make the sum of differences as large as it is: the exact two-sided randomization
-    test (Fisher 1935; Pitman 1937), of the hypothesis that it makes no difference to a task which of the two played it.
+    """Return the probability that random signs give a sum of differences at least as large as the observed one.
 
-    Of rates 0 and 1 it is McNemar's exact test. Both hold one rate for each of the same tasks; raises ValueError for
-    different lengths.
+    This is the exact two-sided randomization test (Fisher 1935; Pitman 1937) of the hypothesis that it makes no
+    difference to a task which of the two policies attempted it. For rates of 0 and 1 it is McNemar's exact test. Both
+    hold one rate for each of the same tasks; raises ValueError for different lengths.
     """
     differences = [b - a for a, b in zip(before, after, strict=True) if a != b]
     unit = lcm(*(difference.denominator for difference in differences))
@@ -120,8 +124,11 @@ def paired_p_value(before: Sequence[Fraction], after: Sequence[Fraction]) -> flo
 
 
 def tasks_needed(before: Sequence[float], after: Sequence[float], *, level: float = 0.95) -> int | None:
-    """How many tasks would show a difference of this size and spread, with a chance of POWER: ((z + z') s / d)^2 of the
-    paired differences, by the normal approximation. None where there is no difference."""
+    """Return how many tasks would show a difference of this size and spread with probability POWER; None if the
+    difference is 0.
+
+    It is ((z + z') s / d)^2 of the paired differences, by the normal approximation.
+    """
     differences = [b - a for a, b in zip(before, after, strict=True)]
     mean = fmean(differences) if differences else 0.0
     if abs(mean) <= _ROUNDING:
@@ -131,7 +138,7 @@ def tasks_needed(before: Sequence[float], after: Sequence[float], *, level: floa
 
 
 def _variance(values: Sequence[float]) -> float:
-    """Around the mean, over all values (not one fewer): what a draw of them has."""
+    """Return the variance around the mean, divided by the number of values, not by one fewer."""
     mean = fmean(values)
     return fmean((value - mean) ** 2 for value in values)
 

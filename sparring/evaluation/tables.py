@@ -1,4 +1,4 @@
-"""Evaluations as tables for people: (title, columns, rows), and what must be said beside them."""
+"""Evaluations as tables for the console: (title, columns, rows), and the notes that qualify them."""
 
 from __future__ import annotations
 
@@ -17,34 +17,39 @@ from sparring.types import Outcome
 Table: TypeAlias = tuple[str, list[str], list[list[object]]]
 
 MOST_IDS = 12
-"""Task ids that a line names; the file has all."""
+"""The number of task ids that a line lists; the file has all of them."""
 MOST_CULPRITS = 4
 
 
 def result_table(evaluations: Sequence[Evaluation], *, title: str) -> Table:
-    """Success, score and what else a policy did, a row each. What all rows have in common is said in the title."""
+    """Return the table of success, score and other results, one row an evaluation. The title states what all rows
+    share."""
     settings = {one.setting for one in evaluations}
     sizes = {f"{len(one.task_ids)} x {one.group_size}" for one in evaluations}
     any_lost = any(one.lost for one in evaluations)
     rows: list[list[object]] = [
         [
-            one.name, *([one.setting] if len(settings) > 1 else []), interval(one.success), interval(one.score),
-            sum(one.rewards) / len(one.rewards), sum(one.turns) / len(one.turns),
+            one.name,
+            *([one.setting] if len(settings) > 1 else []),
+            interval(one.success),
+            interval(one.score),
+            sum(one.rewards) / len(one.rewards),
+            sum(one.turns) / len(one.turns),
             *([f"{len(one.task_ids)} x {one.group_size}"] if len(sizes) > 1 else []),
             *(_bounds_cells(one) if any_lost else []),
         ]
         for one in evaluations
-    ]  # fmt: skip
+    ]
     columns = ["policy", *(["sampled"] if len(settings) > 1 else []), "success", "score", "reward", "turns"]
     columns += ["tasks"] if len(sizes) > 1 else []
     columns += BOUNDS_COLUMNS if any_lost else []
     shared = [*(settings if len(settings) == 1 else ()), *(f"{size} episodes" for size in sizes if len(sizes) == 1)]
-    said = ", ".join([title, *shared, f"judged by {_judges(evaluations)}"])
-    return f"{said} (95 % intervals in brackets)", columns, rows
+    whole = ", ".join([title, *shared, f"scored by {_list_scorers(evaluations)}"])
+    return f"{whole} (95 % intervals in brackets)", columns, rows
 
 
 def outcome_table(evaluations: Sequence[Evaluation]) -> Table:
-    """How episodes ended, beside success: whether a policy answers wrongly, or does not come to an answer."""
+    """Return the table of how episodes ended: whether a policy answers wrongly, or reaches no answer."""
     rows: list[list[object]] = []
     for one in evaluations:
         known = one.outcomes
@@ -76,7 +81,7 @@ def _bounds_cells(one: Evaluation) -> list[object]:
 
 
 def pass_table(evaluations: Sequence[Evaluation]) -> Table | None:
-    """pass@k and pass^k; None where every policy played each task once."""
+    """Return the table of pass@k and pass^k; None if every policy ran each task once."""
     repeated = [one for one in evaluations if one.group_size > 1]
     if not repeated:
         return None
@@ -92,7 +97,7 @@ def pass_table(evaluations: Sequence[Evaluation]) -> Table | None:
 
 
 def comparison_table(evaluations: Sequence[Evaluation], comparisons: Sequence[Comparison]) -> Table | None:
-    """Paired differences in success; None without any."""
+    """Return the table of paired differences in success; None without any."""
     if not comparisons:
         return None
     by_label = {one.label: one for one in evaluations}
@@ -105,12 +110,17 @@ def comparison_table(evaluations: Sequence[Evaluation], comparisons: Sequence[Co
 
     rows: list[list[object]] = [
         [
-            f"{shown(one.after)} - {shown(one.before)}", interval(one.difference), p_value(one.p_value), len(one.fixed),
-            len(one.broken), len(one.unchanged), "" if one.tasks_needed is None else one.tasks_needed,
+            f"{shown(one.after)} - {shown(one.before)}",
+            interval(one.difference),
+            p_value(one.p_value),
+            len(one.fixed),
+            len(one.broken),
+            len(one.unchanged),
+            "" if one.tasks_needed is None else one.tasks_needed,
             *([_difference_bounds(one)] if any_lost else []),
         ]
         for one in comparisons
-    ]  # fmt: skip
+    ]
     columns = ["comparison", "difference in success", "p", "fixed", "broken", "unchanged", "tasks to tell it"]
     columns += [DIFFERENCE_COLUMN] if any_lost else []
     return "paired by task", columns, rows
@@ -126,48 +136,55 @@ def _difference_bounds(one: Comparison | None) -> str:
 
 
 def across_table(rows: Sequence[Compared]) -> Table:
-    """Evaluations of several runs; each difference is to the first row that played the same tasks alike."""
+    """Return the table of evaluations of several runs; each difference is to the first row on the same tasks and
+    settings."""
     any_lost = any(row.evaluation.lost for row in rows)
     cells: list[list[object]] = [
         [
-            row.source, row.evaluation.name, row.evaluation.setting, row.evaluation.split,
-            interval(row.evaluation.success), interval(row.evaluation.score),
+            row.source,
+            row.evaluation.name,
+            row.evaluation.setting,
+            row.evaluation.split,
+            interval(row.evaluation.success),
+            interval(row.evaluation.score),
             "" if row.difference is None else interval(row.difference.difference),
-            "" if row.difference is None else p_value(row.difference.p_value), len(row.evaluation.task_ids),
+            "" if row.difference is None else p_value(row.difference.p_value),
+            len(row.evaluation.task_ids),
             *([*_bounds_cells(row.evaluation), _difference_bounds(row.difference)] if any_lost else []),
         ]
         for row in rows
-    ]  # fmt: skip
+    ]
     columns = ["from", "policy", "sampled", "split", "success", "score", "to the first of its tasks", "p", "tasks"]
     columns += [*BOUNDS_COLUMNS, DIFFERENCE_COLUMN] if any_lost else []
-    judges = _judges([row.evaluation for row in rows])
-    return f"side by side, judged by {judges} (95 % intervals in brackets)", columns, cells
+    scorers = _list_scorers([row.evaluation for row in rows])
+    return f"side by side, scored by {scorers} (95 % intervals in brackets)", columns, cells
 
 
 def p_value(value: float) -> str:
+    """Return a p-value as text."""
     return "< 0.0001" if value < 1e-4 else f"{value:.4f}"
 
 
 def notes(evaluations: Sequence[Evaluation], comparisons: Sequence[Comparison]) -> list[str]:
-    """What qualifies the numbers: who judged, what was lost, which tasks changed."""
-    said = [f"note: {caveat}" for caveat in dict.fromkeys(one.judge.caveat for one in evaluations) if caveat]
-    judges = {(one.judge.scorer, one.judge.success_threshold) for one in evaluations}
-    if len(judges) > 1:
-        said.append("note: not all were judged alike, so the numbers of different judges do not compare")
+    """Return the notes that qualify the numbers: the scorer, lost episodes and changed tasks."""
+    lines = [f"note: {caveat}" for caveat in dict.fromkeys(one.criterion.caveat for one in evaluations) if caveat]
+    criteria = {(one.criterion.scorer, one.criterion.success_threshold) for one in evaluations}
+    if len(criteria) > 1:
+        lines.append("note: not all were scored alike, and numbers of different scorers cannot be compared")
     for one in evaluations:
         counted = ("lost_rollouts", "client_errors", "unrewarded", "policy_timeouts")
         lost, refused, unrewarded, late = (_count(one, name) for name in counted)
         if late:
-            said.append(
+            lines.append(
                 f"note: {late} of {sum(one.samples)} episodes of {one.name} ({one.setting}) were not done in time and were "
-                "judged as they stood: a busy machine looks like a weak policy; raise rollout.rollout_timeout, or play again"
+                "scored as they stood: a busy machine looks like a weak policy; raise rollout.rollout_timeout, or play again"
             )
         if lost:
             causes = (
                 f"{lost - refused - unrewarded} to infrastructure, {refused} since the gateway refused what their client sent, "
                 f"{unrewarded} since the agent gave no reward"
             )
-            said.append(
+            lines.append(
                 f"note: {lost} episodes of {one.name} ({one.setting}) were lost, {causes}; counted as wrong they make the "
                 f"success {one.success_bounds.worst:.2f}, as right {one.success_bounds.best:.2f}; k above {min(one.samples)} "
                 "is not defined"
@@ -175,21 +192,21 @@ def notes(evaluations: Sequence[Evaluation], comparisons: Sequence[Comparison]) 
     for one in evaluations:
         if refused := refused_reasons(one.metrics):
             reasons = ", ".join(f"{reason} ({number:.0f})" for reason, number in refused.items())
-            said.append(
+            lines.append(
                 f"warning: the gateway refused requests of the episodes of {one.name} ({one.setting}), so these numbers may be "
-                f"the client's doing and not the policy's: {reasons}; docs/gateway.md says what is read"
+                f"the client's doing and not the policy's: {reasons}; docs/gateway.md lists what is read"
             )
     for one in evaluations:
         if one.agreement.disagreements or (one is evaluations[-1] and one.agreement.num):
             at_fault = ", ".join(
                 f"{name} ({count})" for name, count in list(one.agreement.culprits.items())[:MOST_CULPRITS]
             )
-            said.append(
+            lines.append(
                 f"{one.name} ({one.setting}): {one.agreement.summary()}" + (f"; {at_fault}" if at_fault else "")
             )
     for one in comparisons:
         if one.bounds is not None and one.is_sign_open:
-            said.append(
+            lines.append(
                 f"note: lost episodes could decide whether {one.after} is better than {one.before}: had they counted, the "
                 f"difference would lie between {one.bounds.worst:+.2f} and {one.bounds.best:+.2f}; play again what was lost "
                 "before you rely on it"
@@ -198,12 +215,13 @@ def notes(evaluations: Sequence[Evaluation], comparisons: Sequence[Comparison]) 
         for what, ids in (("fixed", one.fixed), ("broken", one.broken)):
             if ids:
                 more = f", and {len(ids) - MOST_IDS} more" if len(ids) > MOST_IDS else ""
-                said.append(f"{what} by {one.after} against {one.before}: {', '.join(ids[:MOST_IDS])}{more}")
-    return said
+                lines.append(f"{what} by {one.after} against {one.before}: {', '.join(ids[:MOST_IDS])}{more}")
+    return lines
 
 
 def seeds_table(family: AcrossSeeds) -> Table:
-    """A row a seed, with the success of each policy and its interval over tasks; below them the mean with both intervals."""
+    """Return the table of seeds: the success of each policy with its interval over tasks, then the mean with both
+    intervals."""
     names = list(family.policies)
     controls = list(family.gains)[:1]
     rows: list[list[object]] = []
@@ -211,11 +229,13 @@ def seeds_table(family: AcrossSeeds) -> Table:
         gains = [one.differences.get(control) for control in controls]
         stands = f"{one.status}, step {one.step}" if one.claim is None else ""
         stands = "outlier" if family.outlier is not None and family.outlier.seed == one.seed else stands
-        rows.append([
-            f"{one.seed} ({stands})" if stands else str(one.seed),
-            *("" if name not in one.evaluations else interval(one.evaluations[name].success) for name in names),
-            *("" if gain is None else interval(gain.difference) for gain in gains),
-        ])  # fmt: skip
+        rows.append(
+            [
+                f"{one.seed} ({stands})" if stands else str(one.seed),
+                *("" if name not in one.evaluations else interval(one.evaluations[name].success) for name in names),
+                *("" if gain is None else interval(gain.difference) for gain in gains),
+            ]
+        )
     columns = ["seed", *names, *(f"tuned - {control}" for control in controls)]
     over = [*family.policies.values(), *(family.gains[control] for control in controls)]
     if len(family.finished) > 1:
@@ -229,7 +249,8 @@ def seeds_table(family: AcrossSeeds) -> Table:
 
 
 def gains_table(family: AcrossSeeds) -> Table | None:
-    """What tuned is better by than each control, the strongest first; None with fewer than two, which the other table shows."""
+    """Return the table of the tuned policy's gain over each control, strongest first; None with fewer than two
+    controls, where `seeds_table` shows it."""
     if len(family.gains) < 2:
         return None
     rows: list[list[object]] = [
@@ -247,6 +268,6 @@ def _count(evaluation: Evaluation, name: str) -> int:
     return next((int(value) for known, value in evaluation.metrics.items() if known.endswith(f"/{name}")), 0)
 
 
-def _judges(evaluations: Sequence[Evaluation]) -> str:
-    names = dict.fromkeys(one.judge.scorer or "the training reward" for one in evaluations)
+def _list_scorers(evaluations: Sequence[Evaluation]) -> str:
+    names = dict.fromkeys(one.criterion.scorer or "the training reward" for one in evaluations)
     return " and ".join(names)

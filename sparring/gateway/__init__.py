@@ -1,7 +1,7 @@
-"""The policy's front door over HTTP, in OpenAI's words: a skin over sessions."""
+"""The gateway: HTTP endpoints for the policy in OpenAI's format, as a thin layer over sessions."""
 
-from sparring.gateway.doors import EpisodeDoors, StatelessDoors
+from sparring.gateway.endpoints import EpisodeEndpoints, StatelessEndpoints
 from sparring.gateway.queue import WorkQueue
-from sparring.gateway.server import Door, Gateway, ModelServer
+from sparring.gateway.server import EpisodeEndpoint, Gateway, ModelServer
 
-__all__ = ["Door", "EpisodeDoors", "Gateway", "ModelServer", "StatelessDoors", "WorkQueue"]
+__all__ = ["EpisodeEndpoint", "EpisodeEndpoints", "Gateway", "ModelServer", "StatelessEndpoints", "WorkQueue"]

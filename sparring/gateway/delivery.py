@@ -1,7 +1,7 @@
-"""Answers on their way: each is played once, is durable before its first byte leaves, and survives a lost connection.
+"""Delivery of answers: each is sampled once, is on disk before its first byte is sent, and survives a lost connection.
 
-A client whose connection broke asks again. Played anew, its first turn would stay behind as a branch that nobody
-continued; so what was recorded and never arrived is given once more (docs/gateway.md, "Retries").
+A client whose connection broke repeats its request. A second sampling would leave the first turn as a branch without
+continuation. So an answer that was recorded but not received is sent again (docs/gateway.md, "Retries").
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from sparring.sessions import AnySession
 from sparring.types import Turn
 
 Sample: TypeAlias = Callable[[Callable[[int, int], None]], Awaitable[Sequence[Turn]]]
-"""Samples a request's answers; calls back with (answer, token) for each token, from any thread."""
+"""A function that samples a request's answers, and calls back with (answer, token) for each token, from any thread."""
 
 
 @final
 class Delivery:
-    """One request's answers. Sampling is given up when the last client that waits for them hangs up; what was sampled by
-    then is recorded whatever happens, and kept for a client that asks again."""
+    """The answers to one request. Sampling is cancelled when the last waiting client hangs up. Answers that were sampled by
+    then are recorded in any case, and kept for a client that repeats the request."""
 
     def __init__(
         self, session: AnySession, sample: Sample, *, id: str, on_arrived: Callable[[Sequence[Turn]], None]
     ) -> None:
-        """`on_arrived` is called each time that a client has got all of the answers."""
+        """Create a delivery. `on_arrived` is called each time that a client has received all answers."""
         self.id = id
         self._session = session
         self._on_arrived = on_arrived
@@ -40,18 +40,18 @@ class Delivery:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it was sampled, and no client has it or waits for it."""
+        """Whether the answers were sampled, and no client has received them or waits for them."""
         return self._is_sampled and self.is_alive and not self._has_arrived and self._num_waiting == 0
 
     @property
     def is_alive(self) -> bool:
-        """Whether it is played, or is being played."""
+        """Whether the answers are being sampled or were sampled successfully."""
         if not self._playing.done():
             return not self._is_given_up
         return not self._playing.cancelled() and self._playing.exception() is None
 
     async def __aenter__(self) -> Self:
-        """While a client waits."""
+        """Count a waiting client until the context ends."""
         self._num_waiting += 1
         return self
 
@@ -64,22 +64,22 @@ class Delivery:
             await asyncio.wait([self._playing])
 
     def arrived(self) -> None:
-        """A client that waited has got all of the answers."""
+        """Record that a waiting client has received all answers."""
         self._has_arrived = True
         self._on_arrived(self._playing.result())
 
     async def turns(
         self, given_up: asyncio.Future[None] | None = None, *, seconds: float | None = None
     ) -> Sequence[Turn] | None:
-        """The turns when they are recorded; None when `given_up` comes first, or so many seconds pass. Raises what the
-        session raises."""
+        """Wait until the turns are recorded, and return them; None when `given_up` is done first, or after `seconds`. Raises
+        what the session raises."""
         waited = [self._playing] if given_up is None else [self._playing, given_up]
         await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         is_given_up = given_up is not None and given_up.done()
         return None if is_given_up or not self._playing.done() else self._playing.result()
 
     async def sampled(self, given_up: asyncio.Future[None]) -> AsyncGenerator[list[tuple[int, int]], None]:
-        """(answer, token) from the first on, in bunches as they come, until the play is over or `given_up` is done."""
+        """Yield lists of (answer, token) from the first token on, as they arrive, until sampling ends or `given_up` is done."""
         given_up.add_done_callback(lambda _: self._news.set())
         seen = 0
         while not given_up.done():
@@ -93,7 +93,7 @@ class Delivery:
                 await self._news.wait()
 
     def _on_token(self, answer: int, token: int) -> None:
-        # Engines may report tokens from a thread of theirs.
+        # Engines may report tokens from their own thread.
         self._loop.call_soon_threadsafe(self._note, (answer, token))
 
     def _note(self, sampled: tuple[int, int]) -> None:
@@ -108,6 +108,6 @@ class Delivery:
 
     def _end(self, playing: asyncio.Task[Sequence[Turn]]) -> None:
         if not playing.cancelled():
-            playing.exception()  # seen, also where no client waits for it
+            playing.exception()  # retrieve it, even where no client waits for it
         self._is_over = True
         self._news.set()

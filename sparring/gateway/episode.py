@@ -1,4 +1,4 @@
-"""What the gateway knows of one episode besides its session: answers on their way, conversations, what is reported."""
+"""The gateway's state of one episode in addition to its session: deliveries, conversations and the agent's report."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from sparring.sessions import AnySession, MessageSession
 from sparring.types import Message, Sampling, Turn
 
 Conversations: TypeAlias = MutableMapping[str, Kept]
-"""By the ids of their answers."""
+"""Conversations by the ids of their answers."""
 
 
 @final
 class OpenEpisode:
-    """A session with its door open."""
+    """A session that is reachable through the gateway."""
 
     def __init__(
         self,
@@ -33,35 +33,37 @@ class OpenEpisode:
         conversations: Conversations | None = None,
         within: InFlight | None = None,
     ) -> None:
-        """`report` is shared by the sessions of an episode; rewards per turn are for the turns that learn. Without
-        `conversations` it has its own, so that no other episode goes on from them."""
+        """Open a session. `report` is shared by the sessions of an episode; rewards per turn are for the turns that learn.
+        Without `conversations` the episode has its own, so that no other episode continues them."""
         self.session = session
         self.report = report or EpisodeReport(lambda: [turn for turn in session.episode_turns if turn.learns])
         self.in_flight = InFlight(MAX_IN_FLIGHT_PER_EPISODE, of="The episode", within=within)
         self.refused: Counter[bytes] = Counter()
-        """By the digest of their body, requests that were told to come again, and did not yet."""
+        """The requests that got status 429 and were not repeated yet, by the digest of their body."""
         self._last: dict[bytes, Delivery] = {}
-        """The last answer to each request body."""
+        """The last delivery for each request body, by its digest."""
         self._conversations: Conversations = {} if conversations is None else conversations
         self._numbers = itertools.count()
 
     def deliver(self, asked: Asked, body: bytes, *, prefix: str, is_retry: bool, client: str) -> Delivery:
-        """The answer to a request: again the one that got lost on its way, or else a new one.
+        """Return the delivery for a request: an earlier one whose answer was lost, otherwise a new one.
 
-        A request that says that it is a retry gets the last answer to the same body even if it seemed to have arrived,
-        and joins one that is still played. Without that word, equal requests are deliberate: each is sampled anew.
-        Raises ApiError 404 for an earlier answer or item that is not known, 400 for log-probabilities that are not, 409 once
-        the episode takes no more turns.
+        A request that is marked as a retry gets the last answer to the same body, even if that seemed to have been received,
+        or joins one that is still being sampled. Equal requests without the mark are deliberate, and each is sampled again.
+        Raises ApiError 404 for an unknown earlier answer or item, 400 for unknown log-probabilities, 409 when the episode takes
+        no more turns.
         """
         self.report.check_open()
         if asked.wants_logprobs and isinstance(self.session, MessageSession):
             raise ApiError(
-                400, "logprobs=true is not supported here: the policy tells messages and no tokens. Leave it out.",
-                code="unsupported_parameter", param="logprobs",
-            )  # fmt: skip
+                400,
+                "logprobs=true is not supported here: the policy returns messages without tokens. Leave it out.",
+                code="unsupported_parameter",
+                param="logprobs",
+            )
         digest = body_digest(body).digest()
         if is_retry and self.refused[digest] > 0:
-            # It was never played: what an equal request was answered is not meant for it.
+            # It was never sampled, so the answer to an equal request is not meant for it.
             self.refused[digest] -= 1
             is_retry = False
         last = self._last.get(digest)
@@ -89,12 +91,12 @@ class OpenEpisode:
         return self._last[digest]
 
     def _arrived(self, turns: Sequence[Turn]) -> None:
-        # What is reported is of the turns that had arrived by then.
+        # A report refers to the turns that were received before it.
         if self.report.is_open:
             self.session.set_received([turn.id for turn in turns])
 
     def _conversation(self, asked: Asked) -> tuple[Message, ...]:
-        """The messages so far, without instructions."""
+        """Return the messages so far, without instructions."""
         new = asked.messages
         if asked.item_ids and asked.with_items is not None:
             new = asked.with_items(self._conversations)
@@ -102,37 +104,45 @@ class OpenEpisode:
             return tuple(new)
         if asked.previous not in self._conversations:
             raise ApiError(
-                404, f"The answer {asked.previous[:80]!r} is not kept here: it is of another episode or server, was not to be "
+                404,
+                f"The answer {asked.previous[:80]!r} is not kept here: it is of another episode or server, was not to be "
                 "stored, or has been forgotten since. "
                 "Send the whole conversation instead.",
-                code="previous_response_not_found", param=asked.previous_field, given=asked.previous,
-            )  # fmt: skip
+                code="previous_response_not_found",
+                param=asked.previous_field,
+                given=asked.previous,
+            )
         return (*self._conversations[asked.previous].messages, *new)
 
 
 def body_digest(begin: bytes) -> hashlib.blake2b:
-    """By what equal requests are known: of the path, and then the body."""
+    """Return a hash that starts with the path; with the body added it identifies equal requests."""
     return hashlib.blake2b(begin, digest_size=16)
 
 
 async def _sampled(
     session: AnySession, asked: Asked, so_far: Sequence[Message], on_token: Callable[[int, int], None], client: str
 ) -> list[Turn]:
-    """The turns of a request, one for each answer that it asks for."""
+    """Sample the turns of a request, one for each answer that it asks for."""
     instructions: list[Message] = []
     if asked.instructions is not None:
         instructions.append({"role": "system", "content": asked.instructions})
 
-    # Only a session without one of its own is asked with a seed (`Doors.enter`).
+    # Only sessions without their own seed get one from a request (`Endpoints.enter`).
     seed = {"seed": asked.seed} if isinstance(session, MessageSession) else {}
 
     async def sample(index: int) -> Turn:
         try:
             return await session.sample(
-                [*instructions, *so_far], asked.tools, sampling=_sampling(asked, session.sampling), stop_texts=asked.stop,
-                answer_format=asked.answer_format, on_token=(lambda token: on_token(index, token)) if asked.stream else None,
-                client=client, **seed,
-            )  # fmt: skip
+                [*instructions, *so_far],
+                asked.tools,
+                sampling=_sampling(asked, session.sampling),
+                stop_texts=asked.stop,
+                answer_format=asked.answer_format,
+                on_token=(lambda token: on_token(index, token)) if asked.stream else None,
+                client=client,
+                **seed,
+            )
         except ConstraintError as refusal:
             raise asked.refused(refusal) from refusal
 
@@ -148,7 +158,7 @@ async def _sampled(
 
 
 def _sampling(asked: Asked, own: Sampling) -> Sampling:
-    """What the client asked for; of tokens never more than the session allows."""
+    """Return the sampling settings of the client, with at most the tokens that the session allows."""
     if asked.temperature is None and asked.top_p is None and asked.max_tokens is None:
         return own
     return replace(

@@ -1,7 +1,7 @@
 """The gateway's routes as OpenAPI 3.1 (https://spec.openapis.org/oas/v3.1.1.html).
 
-What requests may hold follows from the models that check them, so that document and checks cannot disagree. What JSON
-schema has no words for is told in `description`.
+The request schemas come from the models that check requests, so that document and checks cannot disagree. Rules that JSON
+schema cannot express are in `description`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _COUNT: Json = {"type": "integer", "minimum": 0}
 
 
 def _object(**fields: Json) -> dict[str, Json]:
-    """An object that has all of these fields, and may have others."""
+    """Return the schema of an object that has all of these fields, and may have others."""
     return {"type": "object", "properties": fields, "required": list(fields)}
 
 
@@ -34,8 +34,8 @@ def _one_of(*values: Json) -> dict[str, Json]:
 
 
 _CALLED = _object(id=_TEXT, type=_one_of("function"), function=_object(name=_TEXT, arguments=_TEXT))
-_SAID = _object(role=_one_of("assistant"), content=_TEXT_OR_NULL)
-_SAID["properties"] |= {"reasoning_content": _TEXT, "tool_calls": _list(_CALLED)}
+_ANSWERED = _object(role=_one_of("assistant"), content=_TEXT_OR_NULL)
+_ANSWERED["properties"] |= {"reasoning_content": _TEXT, "tool_calls": _list(_CALLED)}
 
 _ANSWERS: Mapping[str, Json] = {
     "ChatCompletions": _object(
@@ -46,7 +46,7 @@ _ANSWERS: Mapping[str, Json] = {
         choices=_list(
             _object(
                 index=_COUNT,
-                message=_SAID,
+                message=_ANSWERED,
                 finish_reason=_one_of("stop", "length", "tool_calls"),
                 logprobs={"type": ["object", "null"]},
             )
@@ -107,8 +107,8 @@ _LEASE: Json = {"name": "lease", "in": "path", "required": True, "schema": _TEXT
 
 
 def openapi(*, takes_seed: bool, has_queue: bool = False) -> dict[str, Json]:
-    """The document; `takes_seed`: whether requests may name one, which running episodes refuse; `has_queue`: whether
-    workers poll for episodes."""
+    """Return the OpenAPI document. `takes_seed`: whether requests may set a seed, which running episodes refuse; `has_queue`:
+    whether workers poll for episodes."""
     definitions: dict[str, Json] = {**_ANSWERS, **_ERRORS}
 
     def defined(name: str, schema: dict[str, Json]) -> str:
@@ -159,7 +159,7 @@ def openapi(*, takes_seed: bool, has_queue: bool = False) -> dict[str, Json]:
 
 
 def _played(dialect: Dialect, request: str, *, answer: str, error: str) -> dict[str, Json]:
-    """A turn of the policy."""
+    """Return the operation that samples a turn of the policy."""
     operation = _operation(type(dialect).__doc__, answer=answer, error=error)
     operation["responses"]["200"]["content"]["text/event-stream"] = {}
     return {**operation, **_takes(request), "security": _KEY}
@@ -170,10 +170,10 @@ def _takes(request: str) -> dict[str, Json]:
 
 
 def _operation(about: str | None, *, answer: str, error: str = "OpenAIError") -> dict[str, Json]:
-    told = {"description": "An error that names the field.", "content": _json(error)}
+    failure = {"description": "An error that names the field.", "content": _json(error)}
     return {
         "description": about,
-        "responses": {"200": {"description": "The answer.", "content": _json(answer)}, "4XX": told, "5XX": told},
+        "responses": {"200": {"description": "The answer.", "content": _json(answer)}, "4XX": failure, "5XX": failure},
     }
 
 

@@ -1,4 +1,4 @@
-"""How many requests may be answered at once; who asks for more is told to come again."""
+"""The limit of requests that are answered at once. Further requests get status 429."""
 
 from __future__ import annotations
 
@@ -7,31 +7,33 @@ from typing import Self, final
 from sparring.gateway.request import ApiError
 
 MAX_IN_FLIGHT = 1024
-"""Requests of all episodes together: far above what a run plays at once, so that it only bounds memory."""
+"""The most requests of all episodes together: far more than a run has at once, so that it only bounds memory."""
 MAX_IN_FLIGHT_PER_EPISODE = 64
-"""As many answers as one request may ask for."""
+"""The most answers that one request may ask for."""
 _RETRY_AFTER_SECONDS = 1
 
 
 @final
 class InFlight:
-    """Requests that are being read, played or sent."""
+    """Counts the requests that are being read, sampled or sent."""
 
     def __init__(self, most: int, *, of: str, within: InFlight | None = None) -> None:
-        """`of` says in the refusal whose requests they are; they also count as those that they are `within`."""
+        """Create a counter. `of` names the owner of the requests in error messages; requests also count for `within`."""
         self._most = most
         self._of = of
         self._within = within
         self._num = 0
 
     def admitted(self) -> Self:
-        """A context while a request is answered. Raises ApiError 429 when there are as many as there may be."""
+        """Return a context for the time of one request. Raises ApiError 429 when the limit is reached."""
         if self._num >= self._most:
             raise ApiError(
-                429, f"{self._of} has {self._num} requests under way, and {self._most} are answered at once; ask again in "
-                f"{_RETRY_AFTER_SECONDS} s, or ask for less at a time.",
-                code="rate_limit_exceeded", retry_after=_RETRY_AFTER_SECONDS,
-            )  # fmt: skip
+                429,
+                f"{self._of} has {self._num} requests in progress, and {self._most} are answered at once; send it again in "
+                f"{_RETRY_AFTER_SECONDS} s, or send fewer at a time.",
+                code="rate_limit_exceeded",
+                retry_after=_RETRY_AFTER_SECONDS,
+            )
         if self._within is not None:
             self._within.admitted()
         return self

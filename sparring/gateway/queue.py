@@ -1,7 +1,7 @@
-"""Episodes that wait for workers: polled over HTTP, and held under leases that must be renewed.
+"""The queue of episodes for workers, who poll it over HTTP and hold episodes under leases that must be renewed.
 
-For agents that can only dial out. An offer is taken once at most. When its worker gives it back, or does not renew its
-lease, the offer is lost, and whoever made it decides whether to make another (`sparring.agents.pull`).
+It serves agents that can only open outgoing connections. An offer is taken at most once. When its worker gives it back, or
+does not renew its lease, the offer is lost, and its owner decides whether to make another (`sparring.agents.pull`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sparring.gateway.request import ApiError
 from sparring.types import Json
 
 LEASE_SECONDS = 60.0
-"""Long enough for a turn of a slow policy, short enough that a dead worker costs little."""
+"""The time of a lease in seconds: long enough for a turn of a slow policy, short enough that a dead worker costs little."""
 
 
 class Poll(Strict):
@@ -43,15 +43,15 @@ class Release(Strict):
 
 @final
 class Offer:
-    """One episode, to be taken by one worker."""
+    """An episode that is offered to one worker."""
 
     def __init__(self, invitation: Callable[[str], Json]) -> None:
         self.invitation = invitation
         self.is_taken = False
         self.is_expired = False
-        """Whether its worker fell silent, and did not give it back."""
+        """Whether its worker stopped renewing the lease instead of giving the episode back."""
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Why its worker does not play it any more."""
+        """A description of why its worker no longer holds the episode, once that is so."""
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class _Lease:
 
 @final
 class WorkQueue:
-    """Offers in their order, and the leases of those that are played; of the worker key only its hash is kept."""
+    """The offers in order, and the leases of taken offers. Only a hash of the worker key is stored."""
 
     def __init__(
         self,
@@ -83,31 +83,33 @@ class WorkQueue:
         self._news = asyncio.Event()
         self._leases: dict[str, _Lease] = {}
         self.is_polled = False
-        """Whether any worker has ever asked for an episode."""
+        """Whether any worker has ever requested an episode."""
 
     def check(self, worker_key: str) -> None:
-        """Raises ApiError 401 for another key."""
+        """Check a worker key. Raises ApiError 401 for a wrong one."""
         if not hmac.compare_digest(_digest(worker_key), self._digest):
             raise ApiError(
-                401, "This is not the worker key of the run; send the one that it printed at its start, as a bearer.",
+                401,
+                "This is not the worker key of the run; send the one that it printed at its start, as a bearer.",
                 code="invalid_api_key",
-            )  # fmt: skip
+            )
 
     def offer(self, invitation: Callable[[str], Json]) -> Offer:
-        """Put an episode at the end of the queue; `invitation` makes what its worker is sent from the gateway's address."""
+        """Add an episode to the end of the queue. `invitation` returns the message to its worker, from the gateway's
+        address."""
         offer = Offer(invitation)
         self._waiting.append(offer)
         self._news.set()
         return offer
 
     def withdraw(self, offer: object) -> None:
-        """Nobody need play an offer any more: nobody gets it, and its lease is over."""
+        """Withdraw an offer: no worker gets it any more, and its lease ends."""
         self._waiting = deque(other for other in self._waiting if other is not offer)
         for lease_id in [id for id, lease in self._leases.items() if lease.offer is offer]:
             self._end(lease_id)
 
     async def lease(self, wait_seconds: float, endpoint: str) -> Mapping[str, Json] | None:
-        """The oldest offer, as a worker is told; None when there is none in time."""
+        """Lease the oldest offer, and return the message to the worker; None when there is none in time."""
         self.is_polled = True
         patience = asyncio.ensure_future(self._sleep(wait_seconds))
         try:
@@ -123,7 +125,7 @@ class WorkQueue:
         return self._taken(self._waiting.popleft(), endpoint) if self._waiting else None
 
     def renew(self, lease_id: str) -> None:
-        """Hold a lease for another `lease_seconds` from now. Raises ApiError 404 for one that is over."""
+        """Extend a lease to `lease_seconds` from now. Raises ApiError 404 for a lease that is over."""
         self._held(lease_id).expires = self._clock() + self.lease_seconds
 
     def release(self, lease_id: str, error: str = "") -> None:
@@ -161,10 +163,11 @@ class WorkQueue:
     def _held(self, lease_id: str) -> _Lease:
         if lease_id not in self._leases:
             raise ApiError(
-                404, "This lease is over: its episode has ended, or it was not renewed in time. Stop playing that episode, "
+                404,
+                "This lease is over: its episode has ended, or it was not renewed in time. Stop playing that episode, "
                 "and lease another.",
                 code="lease_over",
-            )  # fmt: skip
+            )
         return self._leases[lease_id]
 
 

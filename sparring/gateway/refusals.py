@@ -1,8 +1,8 @@
-"""Whose doing it is that a request was refused, and under which name it is counted.
+"""Decides who caused a refused request, the client or the policy, and the name under which it is counted.
 
-Whatever an episode's client sends after the policy's first answer, the policy may have led it to. Could it make its
-client send what is refused, and were such an episode left out, it could void its failures. So a refusal is the client's
-own only where the policy's output can hardly be what was refused (docs/gateway.md, "Whose refusal it is").
+After its first answer, the policy may influence everything that its client sends. If it could make its client send refused
+requests, and such episodes were left out, it could discard its failures. So a refusal counts as the client's own only where
+the policy's output can hardly have caused it (docs/gateway.md, "Who caused a refusal").
 """
 
 from __future__ import annotations
@@ -19,83 +19,87 @@ from sparring.types import Json, Message, Turn
 
 _CLIENTS_OWN: Final = frozenset(
     {
-        "unknown_parameter", "unsupported_parameter", "unsupported_value", "unsupported_media_type", "item_not_found",
+        "unknown_parameter",
+        "unsupported_parameter",
+        "unsupported_value",
+        "unsupported_media_type",
+        "item_not_found",
         "previous_response_not_found",
     }
-)  # fmt: skip
-"""Codes of what a client chooses: a field, an option, a reference. Sizes, numbers, texts and bodies that cannot be read
-follow from what the policy says."""
+)
+"""The error codes for choices of the client: a field, an option, a reference. Sizes, numbers, texts and bodies that cannot
+be read may follow from the policy's output."""
 UNKNOWN_ROUTE: Final = "unknown_route"
-"""Code of a path or a method that there is not."""
+"""The error code of an unknown path or method."""
 _NOT_COUNTED: Final = frozenset({401, 409, 429})
-"""Of no episode; after its end; to be sent again."""
+"""The error statuses that are not refusals: of no episode, after its end, or to be sent again."""
 _CONVERSATION: Final = frozenset({"messages", "input"})
 _OF_AN_ITEM: Final = frozenset({"type", "role", "id"})
-"""What of an element of the conversation is the client's choice; all else may be something that the policy said or did."""
+"""The fields of a conversation's elements that the client chooses. All others may come from the policy's output."""
 _SCHEMA_WORDS: Final = frozenset(
     {
         "additionalProperties", "anyOf", "array", "boolean", "const", "description", "enum", "integer", "items", "name", "null",
         "number", "object", "properties", "required", "schema", "strict", "string", "title", "type",
     }
 )  # fmt: skip
-"""Of JSON schemas, which tell nothing of who wrote one."""
+"""Keywords of JSON schemas, which do not show who wrote a schema."""
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether an error says that a request of an episode cannot be read or honored as it is."""
+    """Return whether an error means that a request of an episode cannot be read or answered as it is."""
     return isinstance(error, ApiError) and 400 <= error.status < 500 and error.status not in _NOT_COUNTED
 
 
 def reason_of(error: ApiError) -> str:
-    """The name under which a refusal is counted: its code, the place without the numbers of elements, an unknown type."""
+    """Return the name under which a refusal is counted: its code, the field without indices, and an unknown type."""
     place = [part for part in (error.param or "").split(".") if part and not part.isdecimal()]
     parts = [error.code or "refused", *place, *_texts(error.given if error.is_type else None)]
     return re.sub(r"[^A-Za-z0-9_.-]", "_", ".".join(parts))[:80]
 
 
 def note(session: AnySession, error: ApiError, turns: Sequence[Turn]) -> None:
-    """Put a refusal down to the client or to the policy; `turns` are those of the episode that learn.
+    """Attribute a refusal to the client or to the policy; `turns` are the episode's turns that learn.
 
-    An unknown route asks for no turn: many clients try one and go on without it, whatever becomes of the episode. So it loses
-    only episodes whose policy was never asked."""
+    A request for an unknown route asks for no turn, and many clients try one and continue without it. So it makes an episode
+    lost only when no turn was requested."""
     if error.code == UNKNOWN_ROUTE and turns:
         session.refusals.refuse(reason_of(error), None)
         return
     refused_by = f"The gateway refused the last request with {error.status}: {error}"
-    is_clients = not turns or (_is_clients_own(error) and not _is_said(error.given, turns))
+    is_clients = not turns or (_is_clients_own(error) and not _is_own_text(error.given, turns))
     session.refusals.refuse(reason_of(error), (ClientError if is_clients else OutputRefused)(refused_by))
 
 
 def _is_clients_own(error: ApiError) -> bool:
-    """Whether a refusal points to what a client chooses."""
+    """Return whether a refusal is about a choice of the client."""
     if error.code not in _CLIENTS_OWN and not error.is_type:
         return False
     place = (error.param or "").split(".")
     return place[0] not in _CONVERSATION or (len(place) == 3 and place[2] in _OF_AN_ITEM)
 
 
-def _is_said(given: Json, turns: Sequence[Turn]) -> bool:
-    """Whether the policy said half or more of the names and texts of what was refused, as whole words and in any notation: its
-    client may have them from there."""
+def _is_own_text(given: Json, turns: Sequence[Turn]) -> bool:
+    """Return whether the policy wrote at least half of the names and texts of the refused value, as whole words and in any
+    notation. The client may then have them from the policy."""
     texts = {_plain(text).strip() for text in set(_texts(given)) - _SCHEMA_WORDS} - {""}
-    whole = "\n".join(said for turn in turns for said in _said(turn.message))
-    said = f"{_plain(whole)}\n{_plain(re.sub(_CONTROL, ' ', whole))}"
-    found = [text for text in texts if text in said and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", said)]
+    whole = "\n".join(text for turn in turns for text in _list_texts(turn.message))
+    written = f"{_plain(whole)}\n{_plain(re.sub(_CONTROL, ' ', whole))}"
+    found = [text for text in texts if text in written and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", written)]
     return bool(texts) and 2 * len(found) >= len(texts)
 
 
 _CONTROL: Final = re.compile(r"\\+[nrtbf]")
-"""A control character in a notation; or a backslash before a word."""
+"""An escaped control character, or a backslash before a word."""
 
 
 def _plain(text: str) -> str:
-    """A text without what notations add to it: escapes, also of escapes as in JSON within JSON, and upper case."""
+    """Return a text without escapes, including escaped escapes as in JSON within JSON, in lower case."""
     text = re.sub(r"\\+u([0-9a-fA-F]{4})", lambda escape: chr(int(escape[1], 16)), text)
     return re.sub(r"\\+", " ", text).casefold()
 
 
-def _said(message: Message) -> Iterator[str]:
-    """What a client sees of an answer."""
+def _list_texts(message: Message) -> Iterator[str]:
+    """Yield the texts of an answer that a client sees."""
     yield content_text(message.get("content"))
     yield message.get("reasoning_content") or ""
     for call in message.get("tool_calls") or ():
@@ -104,7 +108,7 @@ def _said(message: Message) -> Iterator[str]:
 
 
 def _texts(value: Json) -> Iterator[str]:
-    """Names and texts in a value, however deep."""
+    """Yield the names and texts in a nested value."""
     values: list[Json] = [value]
     while values:
         match values.pop():

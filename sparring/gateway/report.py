@@ -1,4 +1,4 @@
-"""What an agent reports of its episode: that it is over, and what it earned."""
+"""The report of an agent on its episode: its end and its reward."""
 
 from __future__ import annotations
 
@@ -18,60 +18,59 @@ Answer = TypeVar("Answer")
 
 @final
 class EpisodeReport:
-    """Open, then completed as ready or failed, then rewarded: each once, and nothing leads back.
+    """The state of an episode's report: open, then completed as ready or failed, then rewarded. Each happens once.
 
-    A completed episode takes no more turns. Agents complete first and reward then; the other order is taken too, and
-    then the reward already ends the turns, since it was given for those. A failed episode takes no reward: the number
-    that agents send along with a failure is no reward (docs/agents-mtrl.md, "Failures").
+    A completed episode takes no more turns. Agents usually complete first and then send the reward. The other order is
+    accepted too, and then the reward already ends the turns, since it was given for those. A failed episode takes no reward:
+    the number that agents send along with a failure is not a reward (docs/agents-mtrl.md, "Failures").
 
-    A report that carries a client token may be sent again, and is answered as the first time; without one the second
-    is a conflict.
+    A report with a client token may be sent again and gets the same answer; without a token, the second one is a conflict.
     """
 
     def __init__(self, turns: Callable[[], Sequence[Turn]]) -> None:
-        """`turns` gives those played so far, to which a reward per turn is addressed."""
+        """Create a report. `turns` returns the turns so far, to which a reward per turn refers."""
         self._turns = turns
         self._status: Status | None = None
         self._error = ""
         self._reward: Reward | None = None
         self._refusal: str | None = None
         self._tokens: dict[tuple[str, str], object] = {}
-        """What was reported under each operation and client token."""
+        """The report of each operation and client token."""
         self._is_sealed = False
         self._playing: set[asyncio.Task[object]] = set()
-        """Tasks that play a turn now."""
+        """The tasks that sample a turn now."""
         self._stopped: set[asyncio.Task[object]] = set()
-        """Those of them that were told to stop."""
+        """Those of them that were cancelled."""
         self._settled = asyncio.Event()
 
     def turns(self) -> Sequence[Turn]:
-        """Those of the episode that learn, so far."""
+        """Return the episode's turns so far that learn."""
         return self._turns()
 
     @property
     def status(self) -> Status | None:
-        """As what it was completed, if it was."""
+        """The status with which the episode was completed; None before that."""
         return self._status
 
     @property
     def reward(self) -> Reward | None:
-        """The reward, if one was taken."""
+        """The accepted reward; None before that."""
         return self._reward
 
     @property
     def refusal(self) -> str | None:
-        """Why the last reward that could not be taken could not: agents tend to swallow what they are told."""
+        """Why the last invalid reward was refused, since agents often ignore error answers."""
         return self._refusal
 
     def complete(self, status: Status, *, error: str = "", client_token: str | None = None) -> None:
-        """End the turns. `error` says why the agent gave up. Raises ApiError 409 the second time."""
-        said = (status, error)
-        if self._is_repeated("completion", client_token, said):
+        """End the turns. `error` is the reason of a failure. Raises ApiError 409 the second time."""
+        content = (status, error)
+        if self._is_repeated("completion", client_token, content):
             return
         if self._status is not None:
             raise self._conflict("to be completed")
         self._status, self._error = status, error
-        self._remember("completion", client_token, said)
+        self._remember("completion", client_token, content)
 
     def update_reward(
         self,
@@ -81,12 +80,12 @@ class EpisodeReport:
         metrics: Mapping[str, float] | None = None,
         client_token: str | None = None,
     ) -> None:
-        """Take the reward: a number or a list of one is the total, a longer list has one for each turn.
+        """Set the reward: a number or a list of one is the total, a longer list has one number for each turn.
 
         Raises RewardError for anything else, ApiError 409 when there is a reward already or the episode failed.
         """
-        said = (value, components, metrics)
-        if self._is_repeated("reward", client_token, said):
+        content = (value, components, metrics)
+        if self._is_repeated("reward", client_token, content):
             return
         if self._status == "failed" or self._reward is not None:
             raise self._conflict("for a reward")
@@ -95,10 +94,10 @@ class EpisodeReport:
         except RewardError as error:
             self._refusal = str(error)
             raise
-        self._remember("reward", client_token, said)
+        self._remember("reward", client_token, content)
 
     async def wait(self) -> Reward:
-        """The reward, as soon as the episode is completed and rewarded.
+        """Wait until the episode is completed and rewarded, and return the reward.
 
         Raises AgentFailed, which is an InfrastructureError, when the agent completed it as failed.
         """
@@ -109,16 +108,16 @@ class EpisodeReport:
 
     @property
     def is_open(self) -> bool:
-        """Whether turns are taken."""
+        """Whether the episode takes more turns."""
         return not self._is_sealed
 
     def check_open(self) -> None:
-        """Raises ApiError 409 when no more turns are taken."""
+        """Raise ApiError 409 when the episode takes no more turns."""
         if self._is_sealed:
             raise self._conflict("for a turn")
 
     async def while_open(self, answer: Awaitable[Answer]) -> Answer:
-        """What is awaited. It is cancelled, and ApiError 409 raised, as soon as no more turns are taken."""
+        """Await and return the answer. It is cancelled, and ApiError 409 raised, as soon as the episode takes no more turns."""
         playing = asyncio.current_task()
         assert playing is not None
         self._playing.add(playing)
@@ -133,21 +132,22 @@ class EpisodeReport:
             self._playing.discard(playing)
             self._stopped.discard(playing)
 
-    def _is_repeated(self, operation: str, client_token: str | None, said: object) -> bool:
-        """Whether this very report was taken before. Raises ApiError 409 for a token that came with another one."""
+    def _is_repeated(self, operation: str, client_token: str | None, content: object) -> bool:
+        """Return whether the same report was accepted before. Raises ApiError 409 for a token of a different report."""
         if client_token is None or (operation, client_token) not in self._tokens:
             return False
-        if self._tokens[operation, client_token] != said:
+        if self._tokens[operation, client_token] != content:
             raise ApiError(
-                409, f"The client token {client_token[:64]!r} came with another {operation} before; "
+                409,
+                f"The client token {client_token[:64]!r} came with another {operation} before; "
                 "give each report a token of its own.",
                 code="token_reused",
-            )  # fmt: skip
+            )
         return True
 
-    def _remember(self, operation: str, client_token: str | None, said: object) -> None:
+    def _remember(self, operation: str, client_token: str | None, content: object) -> None:
         if client_token is not None:
-            self._tokens[operation, client_token] = said
+            self._tokens[operation, client_token] = content
         self._is_sealed = True
         for playing in self._playing - self._stopped:
             self._stopped.add(playing)
@@ -156,16 +156,18 @@ class EpisodeReport:
             self._settled.set()
 
     def _conflict(self, purpose: str) -> ApiError:
-        """`sagemaker.train.rft` takes "not in valid status" to mean that the report arrived the first time."""
+        """Return the error for a conflict. `sagemaker.train.rft` reads "not in valid status" as: the report arrived the
+        first time."""
         state = {None: "is rewarded", "failed": "was completed as failed", "ready": "was completed as ready"}[
             self._status
         ]
         rewarded = " and rewarded" if self._status == "ready" and self._reward is not None else ""
         return ApiError(
-            409, f"The trajectory is not in valid status {purpose}: it {state}{rewarded}. "
+            409,
+            f"The trajectory is not in valid status {purpose}: it {state}{rewarded}. "
             "Play its turns, complete it once, then reward it once.",
             code="not_in_valid_status",
-        )  # fmt: skip
+        )
 
 
 def _reward(
@@ -173,7 +175,7 @@ def _reward(
 ) -> Reward:
     turn_ids, source = [turn.id for turn in turns], "The reward that the agent reports"
     if isinstance(value, Sequence) and len(value) == 1:
-        # MTRL's clients send every total as such a list.
+        # MTRL's clients send each total as a list of one.
         (value,) = value
     reward = to_reward(value, turn_ids=turn_ids, source=source)
     return to_reward(replace(reward, components=components, metrics=metrics), turn_ids=turn_ids, source=source)

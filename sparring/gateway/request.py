@@ -1,4 +1,4 @@
-"""What a client asks and what it is answered, apart from the dialect it speaks."""
+"""Requests and answers of the gateway, independent of the dialect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sparring.types import AnswerFormat, Json, Message, ToolSchema, Turn
 
 
 class ApiError(Exception):
-    """An answer that is an error; each dialect has an object of its own for it."""
+    """An error answer. Each dialect has its own error object."""
 
     def __init__(
         self,
@@ -34,8 +34,8 @@ class ApiError(Exception):
         given: Json = None,
         is_type: bool = False,
     ) -> None:
-        """`retry_after`: seconds after which the same request may work; without it clients are asked not to repeat. `given`
-        is the field or the value that was refused; `is_type`: it is an unknown type or role."""
+        """Create an error. `retry_after` is the seconds after which the same request may succeed; without it clients are asked
+        not to repeat. `given` is the refused field or value; `is_type` marks an unknown type or role."""
         super().__init__(message)
         self.status, self.code, self.param, self.retry_after = status, code, param, retry_after
         self.given, self.is_type = given, is_type
@@ -48,7 +48,7 @@ class ApiError(Exception):
 
 
 def error_of(failure: SparringError) -> ApiError:
-    """How a failure of a turn is told to a client."""
+    """Return the error that a client gets for a failure of a turn."""
     match failure:
         case ContextOverflow():
             return ApiError(400, str(failure), code="context_length_exceeded", param="messages")
@@ -69,29 +69,29 @@ def error_of(failure: SparringError) -> ApiError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatFields:
-    """The fields in which a dialect asks for the form of an answer."""
+    """The fields with which a dialect sets the form of an answer."""
 
     form: str
     schema: str
     arguments: str
-    """The parameters of a tool, `{}` in the place of its number."""
+    """The field of a tool's parameters, with `{}` for the index of the tool."""
     parallel: str
     tool_choice: str = "tool_choice"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What an answer can be gone on from with."""
+    """The values that a request needs to continue an answer."""
 
     messages: tuple[Message, ...]
-    """The conversation without instructions, the answer included."""
+    """The conversation without instructions, including the answer."""
     instructions: str | None
     tools: Sequence[ToolSchema]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A request as sessions can play it. None leaves a choice to the session."""
+    """A request in the form that sessions use. None leaves a choice to the session."""
 
     model: str
     messages: Sequence[Message]
@@ -99,19 +99,19 @@ class Asked:
     format_fields: FormatFields
     tools: Sequence[ToolSchema] = ()
     instructions: str | None = None
-    """A system message for this request alone: it stands before the conversation and is not remembered with it."""
+    """A system message for this request only. It precedes the conversation and is not stored with it."""
     item_ids: Sequence[str] = ()
-    """Of items of earlier answers that are named and not sent: then `with_items` gives the messages."""
+    """The ids of items of earlier answers that the request refers to. `with_items` then returns the messages."""
     with_items: Callable[[Mapping[str, Kept]], Sequence[Message]] | None = None
-    """The messages with those items in place, from what is kept by the ids of answers. Raises ApiError for unknown
-    ids."""
+    """A function that returns the messages with these items, from the stored conversations by answer id. It raises ApiError
+    for unknown ids."""
     previous: str | None = None
-    """The id of an answer whose conversation goes on here."""
+    """The id of an answer whose conversation this request continues."""
     previous_field: str = "previous_response_id"
     is_thread: bool = False
-    """Whether tools and instructions are those of that answer's request too, where this one has none."""
+    """Whether the tools and instructions of that answer's request apply, where this request has none."""
     is_kept: bool = False
-    """Whether the answer may be gone on from by its id."""
+    """Whether later requests may continue the answer by its id."""
     num_answers: int = 1
     max_tokens: int | None = None
     temperature: float | None = None
@@ -121,14 +121,14 @@ class Asked:
     wants_logprobs: bool = False
     stream: bool = False
     not_read: tuple[str, ...] = ()
-    """Fields of the request that were accepted and are not read."""
+    """The accepted fields of the request that are ignored."""
     episode: str | None = None
-    """The name that the path or MTRL's header gives."""
+    """The name of the episode in the path or MTRL's header."""
     request: Any = None
-    """What the dialect read, for what it must echo."""
+    """The parsed request of the dialect, for fields that the answer must repeat."""
 
     def refused(self, refusal: ConstraintError) -> ApiError:
-        """A form that the answer cannot be held to, with the field that asked for it."""
+        """Return the error for an answer format that cannot be enforced, with the field that set it."""
         wanted, fields = self.answer_format, self.format_fields
         match (refusal.schema or "").split("_"):
             case ["content"]:
@@ -148,7 +148,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """What every answer says of itself."""
+    """The values that every answer has."""
 
     id: str
     model: str
@@ -156,7 +156,7 @@ class Head:
     """Seconds since 1970."""
 
 
-# The parts of an answer while it is played; `index` counts the answers of one request.
+# The parts of an answer while it is sampled; `index` counts the answers of one request.
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,15 +176,15 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """More of the reasoning: all that comes before the content which follows it."""
+    """More of the reasoning, which precedes the content."""
 
     index: int
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A tool call, whole, in the OpenAI shape; `number` counts the calls of the answer."""
+class ToolCallPart:
+    """A complete tool call in the OpenAI shape; `number` counts the calls of the answer."""
 
     index: int
     number: int
@@ -199,37 +199,37 @@ class End:
     turn: Turn
 
 
-Part: TypeAlias = Begin | Text | Reasoning | Call | End
+Part: TypeAlias = Begin | Text | Reasoning | ToolCallPart | End
 
 
 class Dialect(Protocol):
-    """How one API spells requests, answers, streams and errors."""
+    """The format of one API for requests, answers, streams and errors."""
 
     @property
     def id_prefix(self) -> str:
-        """Of the ids of answers."""
+        """The prefix of answer ids."""
         ...
 
     def read(self, body: Json) -> Asked:
-        """Check a decoded body. Raises ApiError 400 that names the field."""
+        """Check and parse a decoded body. Raises ApiError 400 that names the field."""
         ...
 
     def request_schema(self, prefix: str) -> dict[str, Json]:
-        """What `read` takes, as `validation.request_schema` spells it."""
+        """Return the JSON schema of the bodies that `read` accepts, as `validation.request_schema` writes it."""
         ...
 
     def whole(self, asked: Asked, turns: Sequence[Turn], head: Head) -> Mapping[str, Json]:
-        """The answer to a request without streaming: one turn for each answer."""
+        """Return the body of a whole answer, with one turn for each answer."""
         ...
 
     def stream(self, asked: Asked, parts: AsyncIterator[Part], head: Head) -> AsyncIterator[bytes]:
-        """The events of a stream, one by one. What `parts` raises passes."""
+        """Yield the events of a stream. Exceptions of `parts` are passed on."""
         ...
 
     def error(self, error: ApiError) -> Mapping[str, Json]:
-        """An error as the body of an answer."""
+        """Return an error as the body of an answer."""
         ...
 
     def error_event(self, error: ApiError, num_sent: int) -> bytes:
-        """An error in the middle of a stream, after so many events."""
+        """Return an error as an event in a stream, after `num_sent` events."""
         ...

@@ -1,9 +1,9 @@
-"""The routes of SageMaker's Job Runtime Service, and plain spellings of the same reports.
+"""The routes of SageMaker's Job Runtime Service, and simpler formats of the same reports.
 
 https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_Operations_Amazon_SageMaker_Job_Runtime.html: an agent
-samples, completes its rollout and sends rewards, all under a job ARN, whose form alone is checked, and a trajectory id,
-which here is the key of the episode. Errors are AWS's REST-JSON. Ours beyond it are `Components` and `Metrics` of a
-reward.
+samples, completes its rollout and sends rewards. Its requests have a job ARN, of which only the form is checked, and a
+trajectory id, which here is the key of the episode. Errors are AWS's REST-JSON. `Components` and `Metrics` of a reward are
+Sparring's additions.
 """
 
 from __future__ import annotations
@@ -25,28 +25,37 @@ from sparring.types import Json, Turn
 TRAJECTORY_ID = "x-amzn-sagemaker-trajectory-id"
 _JOB_ARN = "x-amzn-sagemaker-job-arn"
 MAX_LENGTH = 256
-"""Of a trajectory id and a job ARN, in characters."""
+"""The longest trajectory id and job ARN, in characters."""
 
-_KINDS = {400: "ValidationException", 403: "AccessDeniedException", 404: "ResourceNotFoundException",
-          405: "ValidationException", 409: "ConflictException",
-          413: "ValidationException", 415: "ValidationException", 429: "ThrottlingException"}  # fmt: skip
+_KINDS = {
+    400: "ValidationException",
+    403: "AccessDeniedException",
+    404: "ResourceNotFoundException",
+    405: "ValidationException",
+    409: "ConflictException",
+    413: "ValidationException",
+    415: "ValidationException",
+    429: "ThrottlingException",
+}
 
 
 def trajectory_id(headers: Mapping[str, str]) -> str:
-    """What a request names as its trajectory, empty if nothing. Raises ApiError 400 for a header too long."""
+    """Return the trajectory id of a request, empty if there is none. Raises ApiError 400 for a header that is too long."""
     for name in (TRAJECTORY_ID, _JOB_ARN):
         if len(headers.get(name, "")) > MAX_LENGTH:
             raise ApiError(
-                400, f"{name} has {len(headers[name])} characters, and may have {MAX_LENGTH}; "
+                400,
+                f"{name} has {len(headers[name])} characters, and may have {MAX_LENGTH}; "
                 "send what the episode was given.",
-                code="invalid_value", param=name,
-            )  # fmt: skip
+                code="invalid_value",
+                param=name,
+            )
     return headers.get(TRAJECTORY_ID, "")
 
 
 @final
 class AwsError(ApiError):
-    """An error as AWS clients read it: its kind is in a header, and an unknown key is a trajectory not found."""
+    """An error in the form of AWS: its kind is in a header, and an unknown key is a trajectory that was not found."""
 
     def __init__(self, error: ApiError) -> None:
         status = 404 if error.status == 401 else error.status
@@ -62,7 +71,7 @@ def _kind(error: ApiError) -> str:
 
 
 def _aws_body(error: ApiError) -> Mapping[str, Json]:
-    # The service's model spells it Message, the protocol's generic parsers look for message.
+    # The service's model names it Message, and generic parsers of the protocol look for message.
     return {"__type": _kind(error), "message": str(error), "Message": str(error)}
 
 
@@ -96,7 +105,7 @@ class Sample:
         return _aws_body(error)
 
     def error_event(self, error: ApiError, num_sent: int) -> bytes:
-        """In the words of chat completions, which whoever reads such a stream expects."""
+        """Return an error event of chat completions, which readers of such a stream expect."""
         return ChatCompletions().error_event(error, num_sent)
 
 
@@ -111,7 +120,7 @@ _Rewards: TypeAlias = Annotated[
 ]
 _Numbers: TypeAlias = dict[_Name, pydantic.FiniteFloat]
 _Text: TypeAlias = Annotated[str, pydantic.Field(max_length=10_000)]
-"""Like every text with a bound it must be whole characters: no ledger takes halves."""
+"""A text with a bound. It must be whole characters, since the ledger refuses half ones."""
 
 
 class _Body(pydantic.BaseModel):
@@ -123,7 +132,7 @@ class _Body(pydantic.BaseModel):
 
 
 class Completion(_Body):
-    """The agent is done, or gave up and says why."""
+    """The agent has ended, or failed for a reason that it gives."""
 
     status: Status
     error: _Text = ""
@@ -177,7 +186,7 @@ class UpdateReward(_OfTrajectory, RewardUpdate):
 @final
 @dataclass(frozen=True, slots=True)
 class ReportRoute:
-    """How one route spells a report and its errors."""
+    """The format of one route for a report and its errors."""
 
     body: type[Completion | RewardUpdate]
 
@@ -187,7 +196,7 @@ class ReportRoute:
         return issubclass(self.body, _OfTrajectory)
 
     def request_schema(self, prefix: str) -> dict[str, Json]:
-        """What `read` takes, as `validation.body_schema` spells it."""
+        """Return the JSON schema of the bodies that `read` accepts, as `validation.body_schema` writes it."""
         return body_schema(self.body, prefix)
 
     def read(self, body: Json, headers: Mapping[str, str]) -> Completion | RewardUpdate:
@@ -195,7 +204,7 @@ class ReportRoute:
         if not isinstance(body, dict):
             raise ApiError(400, f"The body is JSON of type {type(body).__name__}; send an object.")
         if self.is_aws and _JOB_ARN in headers:
-            # The service's model has it in the header, its own SDK writes it into the body.
+            # The service's model has it in the header, but its own SDK writes it into the body.
             body = {"JobArn": headers[_JOB_ARN], **body}
         try:
             return self.body.model_validate(body)
@@ -203,13 +212,13 @@ class ReportRoute:
             raise refusal(body, error) from error
 
     def key(self, report: Completion | RewardUpdate) -> str | None:
-        """The episode that a body names, if bodies of its kind do."""
+        """Return the episode that a body names; None for bodies without one."""
         return report.trajectory_id if isinstance(report, _OfTrajectory) else None
 
     def error(self, error: ApiError) -> Mapping[str, Json]:
         return _aws_body(error) if isinstance(error, AwsError) else ChatCompletions().error(error)
 
-    def told(self, error: ApiError) -> ApiError:
+    def convert(self, error: ApiError) -> ApiError:
         return AwsError(error) if self.is_aws else error
 
 

@@ -1,4 +1,4 @@
-"""The gateway on a socket: uvicorn in the running event loop, on loopback and a free port unless told otherwise."""
+"""The gateway on a socket: uvicorn in the running event loop, by default on loopback and a free port."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from sparring.errors import ServiceError
 from sparring.gateway.app import create_app
-from sparring.gateway.doors import EpisodeDoors, StatelessDoors
+from sparring.gateway.endpoints import EpisodeEndpoints, StatelessEndpoints
 from sparring.gateway.overload import MAX_IN_FLIGHT
 from sparring.gateway.queue import WorkQueue
 from sparring.gateway.report import EpisodeReport
@@ -24,28 +24,28 @@ from sparring.sessions import AnySession
 from sparring.types import Sampling
 
 _GC_THRESHOLD = 20_000
-"""New objects between two collections: a request makes hundreds and frees them by itself, so Python's 700 would look for
-cycles several times a request."""
+"""New objects between two garbage collections. A request makes hundreds and frees them without cycles, so with Python's
+default of 700 there would be several collections per request."""
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
-    """How an agent reaches its episode's session with any OpenAI client, and what it reports there."""
+class EpisodeEndpoint:
+    """The endpoint of an episode's session for any OpenAI client, with the agent's report."""
 
     base_url: str
     api_key: str
     report: EpisodeReport
-    policies: Mapping[str, Door] = field(default_factory=dict)
-    """The doors of the episode's other policies, by name. Whatever is reported at any of them is of the episode."""
+    policies: Mapping[str, EpisodeEndpoint] = field(default_factory=dict)
+    """The endpoints of the episode's other policies, by name. A report at any of them is a report on the episode."""
 
     @property
     def endpoint(self) -> str:
-        """The gateway itself: what MTRL calls the endpoint of its runtime."""
+        """The address of the gateway, which MTRL calls the endpoint of its runtime."""
         return self.base_url.removesuffix("/v1")
 
 
 class _QuietUvicorn(uvicorn.Server):
-    """Leaves Ctrl-C to the program it runs in."""
+    """A server that leaves Ctrl-C to its program."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -53,7 +53,7 @@ class _QuietUvicorn(uvicorn.Server):
 
 
 class Listener:
-    """One app on one socket."""
+    """A server of one app on one socket."""
 
     def __init__(self, app: ASGIApp, host: str, port: int) -> None:
         self._app = app
@@ -64,7 +64,7 @@ class Listener:
         self._starting = asyncio.Lock()
 
     async def start(self) -> None:
-        """Bind and answer requests from the running loop; starting twice is fine. Raises ServiceError when the address
+        """Bind and answer requests from the running loop; starting twice is allowed. Raises ServiceError when the address
         is taken."""
         async with self._starting:
             if self._serving is None:
@@ -83,7 +83,7 @@ class Listener:
                 f"{self._host}:{self._port} cannot be bound: {error}. Choose another port, or 0."
             ) from error
         self._port = bound.getsockname()[1]
-        # What is loaded by now stays: walked at every collection, it would cost more than the requests do.
+        # Objects that are loaded by now stay. To visit them at every collection would cost more than the requests.
         gc.freeze()
         self._gc_threshold = gc.get_threshold()
         gc.set_threshold(_GC_THRESHOLD, *self._gc_threshold[1:])
@@ -101,7 +101,7 @@ class Listener:
             await asyncio.sleep(0.001)
 
     async def stop(self) -> None:
-        """Finish what is being answered, two seconds at most; stopping twice is fine."""
+        """Finish running requests within two seconds, and stop; stopping twice is allowed."""
         if self._server is not None and self._serving is not None:
             self._server.should_exit = True
             await self._serving
@@ -116,11 +116,11 @@ class Listener:
 
 @final
 class Gateway:
-    """HTTP doors to the sessions of running episodes.
+    """HTTP endpoints for the sessions of running episodes.
 
     async with Gateway() as gateway:
-        door = gateway.register(session)
-        client = openai.AsyncOpenAI(base_url=door.base_url, api_key=door.api_key)
+        endpoint = gateway.register(session)
+        client = openai.AsyncOpenAI(base_url=endpoint.base_url, api_key=endpoint.api_key)
     """
 
     def __init__(
@@ -132,28 +132,28 @@ class Gateway:
         queue: WorkQueue | None = None,
         max_in_flight: int = MAX_IN_FLIGHT,
     ) -> None:
-        """`model_name` is what `/v1/models` lists; requests may name any model, the key decides. Workers poll `queue`.
-        `max_in_flight` bounds the requests that are answered at once."""
-        self._doors = EpisodeDoors(model_name, max_in_flight=max_in_flight)
-        self._listener = Listener(create_app(self._doors, queue=queue), host, port)
+        """Create a gateway. `/v1/models` lists `model_name`; requests may name any model, since the key decides. Workers
+        poll `queue`. `max_in_flight` bounds the requests that are answered at once."""
+        self._endpoints = EpisodeEndpoints(model_name, max_in_flight=max_in_flight)
+        self._listener = Listener(create_app(self._endpoints, queue=queue), host, port)
 
-    def register(self, session: AnySession) -> Door:
-        """A key of its own for a session, and one for each other policy of its episode; they open nothing once the session
-        is closed."""
-        api_key = self._doors.register(session)
-        report = self._doors.report(api_key)
+    def register(self, session: AnySession) -> EpisodeEndpoint:
+        """Open an endpoint with a new key for a session, and one for each other policy of its episode. The keys are
+        invalid once the session is closed."""
+        api_key = self._endpoints.register(session)
+        report = self._endpoints.report(api_key)
         policies = {
-            name: Door(self.base_url, self._doors.register(other, report), report)
+            name: EpisodeEndpoint(self.base_url, self._endpoints.register(other, report), report)
             for name, other in session.others.items()
         }
-        return Door(self.base_url, api_key, report, policies)
+        return EpisodeEndpoint(self.base_url, api_key, report, policies)
 
     @property
     def base_url(self) -> str:
         return self._listener.base_url
 
     async def start(self) -> None:
-        """Raises ServiceError when the address is taken."""
+        """Start to serve. Raises ServiceError when the address is taken."""
         await self._listener.start()
 
     async def stop(self) -> None:
@@ -169,7 +169,7 @@ class Gateway:
 
 @final
 class ModelServer:
-    """One fixed model behind the OpenAI endpoint; every request is a session of its own, nothing is recorded."""
+    """One fixed model behind the OpenAI endpoint. Every request has its own session, and nothing is recorded."""
 
     def __init__(
         self,
@@ -182,16 +182,18 @@ class ModelServer:
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
-        """Without `api_key` any key will do, so bind it to loopback only."""
-        doors = StatelessDoors(engine=engine, chat=chat, model_name=model_name, sampling=sampling, api_key=api_key)
-        self._listener = Listener(create_app(doors), host, port)
+        """Create a server. Without `api_key` any key is accepted, so bind it to loopback only."""
+        endpoints = StatelessEndpoints(
+            engine=engine, chat=chat, model_name=model_name, sampling=sampling, api_key=api_key
+        )
+        self._listener = Listener(create_app(endpoints), host, port)
 
     @property
     def base_url(self) -> str:
         return self._listener.base_url
 
     async def start(self) -> None:
-        """Raises ServiceError when the address is taken."""
+        """Start to serve. Raises ServiceError when the address is taken."""
         await self._listener.start()
 
     async def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""What of an answer may be shown while it is still being sampled."""
+"""Streaming: the part of an answer that may be shown while it is still being sampled."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from sparring.types import Message
 
 _LONGEST_TAG = 16
 _LONGEST_CHARACTER = 16
-"""In tokens; what is no character after so many is none."""
+"""The most tokens of one character. Bytes that are no character after these are invalid."""
 _ALWAYS_READ = 256
 _PART = 16
-"""An answer of more than `_ALWAYS_READ` tokens is read whole again when it grew by one part in so many, so that all readings
-together cost a multiple of its length, and not its square."""
+"""An answer of more than `_ALWAYS_READ` tokens is parsed as a whole again when it has grown by this fraction (1 / value), so
+that the cost of all parsing is linear in its length, not quadratic."""
 
 
 class _Growth(Enum):
-    """What text that closes no tag does to an answer."""
+    """The effect of further text on an answer, as long as the text closes no tag."""
 
     CONTENT = auto()
     """It continues the content."""
     HIDDEN = auto()
-    """It stands in reasoning or a tool call, or follows a call."""
+    """It belongs to reasoning or a tool call, or follows a call."""
     UNKNOWN = auto()
 
 
 @final
 class VisibleText:
-    """Turns sampled ids into text deltas that add up to the final message's content.
+    """Converts sampled ids to text deltas that add up to the final message's content.
 
-    Held back until it is certain: an unfinished tag or tool call, the beginning of a stop text, half a character, space
-    at the end. What reasoning and calls are is up to the session's own reading of all ids; between two readings only the
-    new ids are decoded, since every tag ends with ">", and other text just goes on.
+    Text is held back until it is certain: an unfinished tag or tool call, the start of a stop text, a part of a character,
+    trailing whitespace. The session's parser decides from all ids what is reasoning or a call. Between two such readings only
+    the new ids are decoded, since every tag ends with ">" and other text just continues.
     """
 
     def __init__(
@@ -42,34 +42,35 @@ class VisibleText:
         decode: Callable[[Sequence[int]], str | None],
         stop_texts: Sequence[str] = (),
     ) -> None:
-        """`parse` is the session's own reading of ids, so that stream and final message agree; `decode` the text of some ids,
-        None when they are not all text."""
+        """Create a converter. `parse` is the session's parser, so that stream and final message agree; `decode` returns the
+        text of some ids, None when they are not all text."""
         self._parse = parse
         self._decode = decode
         self._stop_texts = stop_texts
         self._token_ids: list[int] = []
         self._num_read = 0
-        """Of the ids, when they were last read whole."""
+        """The number of ids when they were last parsed as a whole."""
         self._growth = _Growth.UNKNOWN
         self._shown: list[str] = []
         self._held = ""
-        """Content that is not shown yet, where text continues it."""
+        """The content that is not shown yet, where text continues it."""
         self._tail = ""
-        """How the text ended, without the space behind it."""
+        """The end of the text, without trailing whitespace."""
         self._space = ""
         self._begin = self._end = 0
-        """Of the ids that were decoded last; what precedes `_end` is whole characters."""
+        """The range of the ids that were decoded last. The ids before `_end` are whole characters."""
         self._is_garbled = False
-        """Whether bytes came that are no text: then an answer is only read whole."""
+        """Whether there were bytes that are no text. The answer is then always parsed as a whole."""
         self._is_past_stop = False
-        """Whether a stop text came: what follows it may look like content, so then, too, an answer is only read whole."""
+        """Whether there was a stop text. Text after it may look like content, so the answer is then always parsed as a
+        whole."""
         self._longest_stop = max(map(len, stop_texts), default=1)
         self._recent = ""
         self.reasoning = ""
-        """What precedes the text that is shown."""
+        """The reasoning that precedes the shown text."""
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """The text that became certain with these ids."""
+        """Return the text that became certain with these ids."""
         self._token_ids.extend(token_ids)
         added = self._added()
         if added is None or ">" in added:
@@ -87,14 +88,14 @@ class VisibleText:
         return self._read(added)
 
     def finish(self, message: Message) -> str:
-        """What of the final content is not shown yet."""
+        """Return the part of the final content that is not shown yet."""
         self.reasoning = message.get("reasoning_content", "")
         shown = "".join(self._shown)
         return message["content"].removeprefix(shown) if message["content"].startswith(shown) else ""
 
     def _added(self) -> str | None:
-        """The text of the ids since the last whole character. They are decoded behind the ids before, since some tokenizers
-        spell a first token differently."""
+        """Return the text of the ids since the last whole character. They are decoded together with the ids before them, since
+        some tokenizers decode a first token differently."""
         if self._is_garbled:
             return None
         before, both = (self._decode(self._token_ids[self._begin : end]) for end in (self._end, None))
@@ -115,7 +116,7 @@ class VisibleText:
         return added
 
     def _read(self, added: str | None) -> str:
-        """Read all ids, and learn what the text that comes next will be."""
+        """Parse all ids, and determine the effect of the text that comes next."""
         message = self._parse(self._token_ids)
         self._num_read = len(self._token_ids)
         self.reasoning = message.get("reasoning_content", "")
@@ -123,7 +124,7 @@ class VisibleText:
         is_whole = self._end == len(self._token_ids)
         malformed = message.get("malformed_tool_calls", ())
         for call in malformed:
-            # It may yet become well-formed, and then it is no content.
+            # It may still become well-formed, and then it is not content.
             content = content[: max(0, content.find(call["text"]))]
         if added is None or self._is_past_stop:
             self._growth = _Growth.UNKNOWN
@@ -138,14 +139,14 @@ class VisibleText:
         return self._show(_certain_part(self._held.rstrip("\ufffd"), self._stop_texts))
 
     def _ends_with(self, content: str) -> bool:
-        """Whether the text ended in content, and not in a later part that is none or behind a stop text."""
+        """Return whether the text ended in content, not in a later hidden part or after a stop text."""
         end = content[-_LONGEST_TAG:]
         before = self._tail.removesuffix(end).rstrip()
         is_end = self._tail.endswith(end) and (len(end) == _LONGEST_TAG or before == "" or before.endswith(">"))
         return end != "" and is_end and not self.reasoning.endswith(self._tail.rpartition(">")[2].strip() or ">")
 
     def _show(self, text: str) -> str:
-        """Text that `_held` begins with."""
+        """Mark a prefix of `_held` as shown, and return it."""
         self._held = self._held[len(text) :]
         if text:
             self._shown.append(text)

@@ -1,4 +1,4 @@
-"""Every rollout and turn, durable and accounted for: the one truth of a run."""
+"""The durable record of every rollout and turn of a run."""
 
 from sparring.ledger.ledger import Ledger, RolloutRecord
 from sparring.ledger.states import DiscardReason, RolloutState

@@ -1,4 +1,4 @@
-"""How attempts at training episodes came out, counted beside whoever writes the ledger."""
+"""Counts of finished training attempts, read while another process writes the ledger."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sparring.ledger.reading import opened
+from sparring.ledger.reading import open_ledger
 from sparring.ledger.states import DiscardReason
 
 INFRASTRUCTURE = (DiscardReason.INFRA_ERROR, DiscardReason.ENV_TIMEOUT)
 LOST = (*INFRASTRUCTURE, DiscardReason.CLIENT_ERROR, DiscardReason.REWARD_ERROR)
-"""Of attempts that are in no number."""
-NOBODYS_FAULT = (DiscardReason.OPERATOR_CANCEL, DiscardReason.REWOUND)
-"""Ended from outside; neither played nor failed."""
+"""Reasons of attempts that enter no metric."""
+EXTERNAL = (DiscardReason.OPERATOR_CANCEL, DiscardReason.REWOUND)
+"""Ended from outside: neither completed nor failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempts:
-    """Training rollouts that came to an end; what was cancelled or is in play is not among them."""
+    """Training rollouts that have ended, without those that were cancelled or are still running."""
 
     played: int = 0
     failed: Mapping[str, int] = field(default_factory=dict)
-    """Lost to infrastructure, by reason; each attempt counts."""
+    """Attempts lost to infrastructure, by reason."""
     detail: str | None = None
-    """What the last of these said."""
+    """Error message of the last lost attempt."""
     refused: int = 0
-    """Lost since the gateway refused what their client sent last; those of validations too, which may end a run before its first
-    step."""
+    """Attempts lost because the gateway refused their client's last request; includes validations, which may end a run before
+    its first step."""
     refusal: str | None = None
-    """What the last of these was refused for."""
+    """Reason of the last refusal."""
     stale: int = 0
-    """Played, and thrown away since they were older than allowed."""
+    """Completed, but discarded because they were older than allowed."""
 
 
 def count_attempts(path: Path) -> Attempts:
-    """Of a ledger's file, none when there is no file. Raises as `reading.opened`."""
+    """Count the attempts in a ledger's file; none when there is no file. Raises as `reading.open_ledger`."""
     if not path.is_file():
         return Attempts()
-    with opened(path) as db:
+    with open_ledger(path) as db:
         counts = db.execute(
             "SELECT state, reason, count(*) FROM rollouts WHERE split = 'train' GROUP BY state, reason"
         ).fetchall()
@@ -49,22 +49,20 @@ def count_attempts(path: Path) -> Attempts:
             f"SELECT count(*) FROM rollouts WHERE {refused_of} AND reason = ?", (DiscardReason.CLIENT_ERROR,)
         ).fetchone()
         refusal = _last_detail(db, refused_of, (DiscardReason.CLIENT_ERROR,))
-    over = [(state, reason, count) for state, reason, count in counts if reason not in NOBODYS_FAULT]
+    over = [(state, reason, count) for state, reason, count in counts if reason not in EXTERNAL]
     failed = {str(reason): count for _, reason, count in over if reason in INFRASTRUCTURE}
     return Attempts(
-        played=sum(
-            count for state, reason, count in over if reason not in LOST and state in _JUDGED
-        ),
+        played=sum(count for state, reason, count in over if reason not in LOST and state in _COMPLETED),
         failed=failed,
         detail=last,
         refused=refused,
         refusal=refusal,
         stale=sum(count for _, reason, count in over if reason == DiscardReason.STALE),
-    )  # fmt: skip
+    )
 
 
 def _last_detail(db: sqlite3.Connection, where: str, reasons: Sequence[str]) -> str | None:
-    """The detail of the last rollout, of those `where`, that was discarded for one of these reasons."""
+    """Return the detail of the last rollout `where` the condition holds that was discarded for one of these reasons."""
     places = ", ".join("?" * len(reasons))
     found = db.execute(
         f"SELECT detail FROM rollouts WHERE {where} AND reason IN ({places}) ORDER BY rowid DESC LIMIT 1",
@@ -73,13 +71,13 @@ def _last_detail(db: sqlite3.Connection, where: str, reasons: Sequence[str]) -> 
     return None if found is None else found[0]
 
 
-_JUDGED = ("scored", "admitted", "claimed", "trained", "discarded")
-"""States of a rollout that was played to its end."""
+_COMPLETED = ("scored", "admitted", "claimed", "trained", "discarded")
+"""States of a rollout that ran to its end."""
 
 
-def lost_attempts(path: Path, split: str) -> list[tuple[str, str, str]]:
-    """Id, reason and detail of each attempt of a split that is in no number. Raises as `reading.opened`."""
+def list_lost_attempts(path: Path, split: str) -> list[tuple[str, str, str]]:
+    """Return id, reason and detail of each attempt of a split that enters no metric. Raises as `reading.open_ledger`."""
     places = ", ".join("?" * len(LOST))
     select = f"SELECT id, reason, detail FROM rollouts WHERE split = ? AND reason IN ({places}) ORDER BY rowid"
-    with opened(path) as db:
+    with open_ledger(path) as db:
         return db.execute(select, (split, *LOST)).fetchall()

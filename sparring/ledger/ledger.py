@@ -1,4 +1,4 @@
-"""The ledger of a run: plans, state changes and turns go in, durable before they are answered; counts come out."""
+"""The ledger of a run: records plans, state changes and turns durably before a call returns, and counts them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sparring.types import Json, Turn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutRecord:
-    """One planned rollout as the ledger knows it."""
+    """One planned rollout in the ledger."""
 
     id: str
     task_id: str
@@ -35,14 +35,14 @@ class RolloutRecord:
     reason: DiscardReason | None
     detail: str | None
     result: Json
-    """What `advance` was last given: outcome, rewards, metrics."""
+    """The last `result` passed to `advance`: outcome, rewards, metrics."""
 
 
 @final
 class Ledger:
     """One SQLite file (or `":memory:"`), written by one thread with group commit.
 
-    Every method comes as `await ledger.verb(...)`, which returns when the change is on disk, and as
+    Every method exists as `await ledger.verb(...)`, which returns when the change is on disk, and as
     `ledger.verb_nowait(...)`, which only keeps the order. Both check the rules before they return, from any thread.
 
         with Ledger(run / "ledger.sqlite") as ledger:
@@ -59,17 +59,17 @@ class Ledger:
         self._lock = threading.Lock()
         self._states = {id: (RolloutState(state), split) for id, state, split, _ in known}
         self._steps: dict[str, int] = {id: step for id, _, _, step in known if step is not None}
-        """Of what is claimed or trained."""
+        """Steps of claimed and trained rollouts."""
         self._num_ids: dict[str, dict[int, int]] = {}
-        """Of running rollouts, by turn: ids of prompt and answer together, which a turn that continues it inherits."""
+        """By running rollout and turn: number of prompt and answer ids together, which a turn that continues it inherits."""
 
     def plan_nowait(self, rollout_id: str, *, task_id: str, attempt: int, split: str = "train") -> Future[None]:
-        """Account for a rollout from now on. Raises DataError for a known id or an unknown split."""
+        """Record a new rollout. Raises DataError for a known id or an unknown split."""
         if split not in SPLITS:
             raise DataError(f"Split {split!r} of rollout {rollout_id} is unknown; use one of {', '.join(SPLITS)}.")
         with self._lock:
             if rollout_id in self._states:
-                raise DataError(f"Rollout {rollout_id} is planned already; give every attempt its own id.")
+                raise DataError(f"Rollout {rollout_id} is already planned; give every attempt its own id.")
             self._states[rollout_id] = (RolloutState.PLANNED, split)
             now = self._clock()
             return self._writer.submit(lambda db: rows.insert_rollout(db, rollout_id, task_id, attempt, split, now))
@@ -88,7 +88,7 @@ class Ledger:
         detail: str | None = None,
         result: Json = None,
     ) -> Future[None]:
-        """Move a rollout to its next state; `result` is any JSON value to keep with it (None keeps what is there).
+        """Move a rollout to its next state; `result` is any JSON value to store with it (None keeps the stored one).
 
         Raises DataError for an unknown rollout and for a transition that `states.broken_rule` forbids.
         """
@@ -122,13 +122,13 @@ class Ledger:
         await self._writer.committed(future)
 
     def announce_nowait(self, step: int, checkpoint: str, digest: str) -> Future[None]:
-        """A checkpoint of `step` is about to get its name; `digest` is the hash of its manifest. One on the disk that the
-        ledger was not told of is not this run's."""
+        """Record that a checkpoint of `step` is about to get its name; `digest` is the hash of its manifest. A checkpoint on disk
+        without such a record does not belong to this run."""
         now = self._clock()
         return self._writer.submit(lambda db: rows.announce(db, step, checkpoint, digest, now))
 
     def publish_nowait(self, step: int, checkpoint: str, digest: str | None = None) -> Future[None]:
-        """A checkpoint of `step` is on disk: what was claimed for the steps up to it is trained from now on."""
+        """Record that a checkpoint of `step` is on disk: rollouts claimed for steps up to it become trained."""
         with self._lock:
             for rollout_id, claimed_for in list(self._steps.items()):
                 if claimed_for <= step and self._states[rollout_id][0] is RolloutState.CLAIMED:
@@ -139,10 +139,10 @@ class Ledger:
     def rewind_nowait(
         self, step: int, checkpoint: str, *, keep: Collection[str] = (), detail: str = "the run was resumed"
     ) -> Future[None]:
-        """The run goes on from the checkpoint of `step`. What it had begun and not ended is discarded as rewound, and so is what
-        it had trained after that step; of `keep`, what is admitted stays so, and what is claimed is admitted again.
+        """Record that the run continues from the checkpoint of `step`. Unfinished rollouts, and those trained after it, are
+        discarded as rewound; of `keep`, admitted ones stay admitted, and claimed ones become admitted again.
 
-        An evaluation on held-out tasks, which may be under way beside the run, is left alone.
+        Evaluations on held-out tasks, which may run at the same time, are not affected.
         """
         with self._lock:
             changes: list[tuple[str, str]] = []
@@ -161,17 +161,17 @@ class Ledger:
             return self._writer.submit(lambda db: rows.rewind(db, step, checkpoint, changes, detail, now))
 
     def keep_nowait(self, rollout_id: str, content: bytes) -> Future[None]:
-        """Hold a whole episode until it is trained or discarded, so that a run which is resumed may still train it."""
+        """Store a whole episode until it is trained or discarded, so that a resumed run can still train on it."""
         with self._lock:
             self._known(rollout_id)
             return self._writer.submit(lambda db: rows.insert_kept(db, rollout_id, content))
 
     def kept(self) -> dict[str, bytes]:
-        """What `keep_nowait` was given, of every rollout that is neither trained nor discarded."""
+        """Return the episodes stored by `keep_nowait` of all rollouts that are neither trained nor discarded."""
         return dict(self._writer.submit(rows.select_kept).result())
 
     def record_turn_nowait(self, rollout_id: str, turn: Turn, *, request_digest: str = "") -> Future[None]:
-        """Keep a turn token for token; of its prompt only what its parent does not hold. Raises DataError."""
+        """Store a turn with all its tokens; of the prompt only the ids that its parent lacks. Raises DataError."""
         with self._lock:
             state, _ = self._known(rollout_id)
             if state is not RolloutState.RUNNING:
@@ -190,7 +190,7 @@ class Ledger:
         await self._writer.committed(future)
 
     def record_not_received_nowait(self, rollout_id: str, turn_ids: Sequence[int]) -> Future[None]:
-        """Record that the answers of these turns did not arrive, so that they are not the rollout's play. Raises DataError."""
+        """Record that the answers of these turns did not arrive, so that they are not part of the rollout. Raises DataError."""
         with self._lock:
             self._known(rollout_id)
             return self._writer.submit(lambda db: rows.update_not_received(db, rollout_id, turn_ids))
@@ -199,7 +199,7 @@ class Ledger:
         """Wait until everything queued so far is on disk."""
         self._writer.submit(lambda _: None).result()
 
-    # Reading: on the writer's thread, so that a reader sees every write it queued before.
+    # Reads run on the writer's thread, so that a reader sees every write that it queued before.
 
     def state(self, rollout_id: str) -> RolloutState:
         """The current state. Raises DataError for an unknown rollout."""
@@ -207,12 +207,12 @@ class Ledger:
             return self._known(rollout_id)[0]
 
     def ids(self, state: RolloutState) -> list[str]:
-        """Of the rollouts in a state, oldest first; no wait for the disk."""
+        """Return the ids of the rollouts in a state, oldest first; does not wait for the disk."""
         with self._lock:
             return [rollout_id for rollout_id, (now, _) in self._states.items() if now is state]
 
     def counts(self, split: str | None = None) -> dict[str, int]:
-        """Rollouts by state, all states present; discarded ones again as "discarded/<reason>"; "planned_total"."""
+        """Return the number of rollouts by state, "discarded/<reason>" for discarded ones, and "planned_total"."""
         counts: dict[str, int] = dict.fromkeys(RolloutState, 0)
         for state, reason, count in self._writer.submit(lambda db: rows.select_counts(db, split)).result():
             counts[state] += count
@@ -222,8 +222,8 @@ class Ledger:
         return counts
 
     def token_counts(self, split: str | None = None) -> dict[str, int]:
-        """Every sampled token by what became of it: "trained"; "untrained/<reason>" in a rollout that was trained;
-        "discarded/<reason>", "evaluated" or "pending" as its rollout is. They add up to "sampled_total"."""
+        """Return the number of sampled tokens by their use: "trained"; "untrained/<reason>" in a trained rollout;
+        "discarded/<reason>", "evaluated" or "pending" by their rollout's state. They add up to "sampled_total"."""
         counts: Counter[str] = Counter({"trained": 0, "sampled_total": 0})
         found = self._writer.submit(lambda db: rows.select_token_counts(db, split)).result()
         for state, discarded, untrained, num_tokens in found:
@@ -241,57 +241,63 @@ class Ledger:
         return dict(counts)
 
     def rollouts(self, *, state: RolloutState | None = None, split: str | None = None) -> list[RolloutRecord]:
-        """All rollouts, or those of one state or split, in the order of planning."""
+        """Return all rollouts, or those of one state or split, in the order of planning."""
         found = self._writer.submit(lambda db: rows.select_rollouts(db, state, split)).result()
         return [
             RolloutRecord(
-                id=id, task_id=task_id, attempt=attempt, split=split_, state=RolloutState(state_), step=step,
-                reason=None if reason is None else DiscardReason(reason), detail=detail,
+                id=id,
+                task_id=task_id,
+                attempt=attempt,
+                split=split_,
+                state=RolloutState(state_),
+                step=step,
+                reason=None if reason is None else DiscardReason(reason),
+                detail=detail,
                 result=None if result is None else json.loads(result),
             )
             for id, task_id, attempt, split_, state_, step, reason, detail, result in found
-        ]  # fmt: skip
+        ]
 
     def consumed(self) -> dict[int, list[str]]:
-        """By step the rollouts that it consumed and that still count, in their order: training is a function of the weights it
-        began with and of this."""
+        """Return by step the rollouts that it consumed and that still count, in order. Training is a function of its initial
+        weights and of this."""
         order: dict[int, list[str]] = {}
         for step, rollout_id in self._writer.submit(rows.select_consumed).result():
             order.setdefault(step, []).append(rollout_id)
         return order
 
     def load_turns(self, rollout_id: str) -> tuple[Turn, ...]:
-        """The turns of a rollout by id, prompts whole again; log-probabilities as 32-bit floats."""
+        """Return the turns of a rollout by id, with whole prompts; log-probabilities are 32-bit floats."""
         return self._writer.submit(lambda db: rows.select_turns(db, rollout_id)).result()
 
     def fingerprints(self) -> dict[int, str]:
-        """By version the content hash of the weights, as turns say that were sampled with it alone and are claimed or trained."""
+        """Return the content hash of the weights by version, from claimed or trained turns sampled with one version only."""
         found = self._writer.submit(rows.select_fingerprints).result()
         runs = ((json.loads(versions), fingerprint) for versions, fingerprint in found)
         return {versions[0][0]: fingerprint for versions, fingerprint in runs if len(versions) == 1}
 
     def published(self) -> list[tuple[int, str]]:
-        """Step and name of the checkpoints that the run rests on, oldest first; those that it went back behind are not among
-        them. Older ones may be pruned."""
+        """Return step and name of the checkpoints in the run's lineage, oldest first, without those that a resume went back
+        behind. Older ones may be pruned."""
         return sorted(rows.published_in(self._writer.submit(rows.select_lineage).result()).items())
 
     @property
     def last_published(self) -> int | None:
-        """The step of the newest checkpoint in the run's lineage; None when there is none."""
+        """The step of the newest checkpoint in the run's lineage, or None."""
         return max((step for step, _ in self.published()), default=None)
 
     def verify(self, *, max_steps_off_policy: int | None = None) -> list[str]:
-        """Broken invariants in words; empty when every rollout and turn is accounted for, and none that was trained was older
+        """Describe broken invariants; empty when every rollout and turn is accounted for, and none that was trained was older
         than the bound."""
         return self._writer.submit(lambda db: broken_invariants(db, max_steps_off_policy)).result()
 
     @property
     def num_commits(self) -> int:
-        """Transactions so far: the price in syncs of all that was recorded."""
+        """Number of transactions so far, each of which costs one disk sync."""
         return self._writer.num_commits
 
     def close(self) -> None:
-        """Write what is queued and close the file. Raises ServiceError when something could not be written."""
+        """Write queued changes and close the file. Raises ServiceError when something could not be written."""
         self._writer.close()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""A ledger opened to read: no file of it changes, whether a run writes it or died in the middle of that."""
+"""Opens a ledger to read it without changing any file, also while a run writes it or after a crash."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _PAUSES = (0.0, 0.01, 0.05, 0.2)
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """A ledger as of one moment; one of an older format as this version would bring it up to date, in a copy.
+def open_ledger(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a consistent snapshot of a ledger; a ledger of an older format is upgraded in a copy.
 
-    Raises DataError for a file that is no ledger or is damaged, ServiceError when the disk, permissions or another process
-    keep it from being read.
+    Raises DataError for a file that is not a ledger or is damaged, ServiceError when the disk, permissions or another process
+    prevent reading it.
     """
     with ExitStack() as held:
         try:
-            db = _connected(path, held)
+            db = _connect_with_retries(path, held)
             if db.execute("PRAGMA user_version").fetchone()[0] != FORMAT:
-                # "" is a temporary database, which SQLite keeps on the disk when it is large.
+                # "" is a temporary database, which SQLite keeps on disk when it is large.
                 copy = held.enter_context(closing(sqlite3.connect("", isolation_level=None)))
                 db.backup(copy)
                 upgrade(copy, path)
@@ -40,12 +40,12 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
             raise unusable(path, error) from error
         except OSError as error:
             raise ServiceError(
-                f"{path} cannot be read: {error}. Check the disk and its permissions, and do it again."
+                f"{path} cannot be read: {error}. Check the disk and its permissions, and try again."
             ) from error
 
 
-def _connected(path: Path, held: ExitStack) -> sqlite3.Connection:
-    """A connection that writes neither the file nor what SQLite keeps beside it."""
+def _connect_with_retries(path: Path, held: ExitStack) -> sqlite3.Connection:
+    """Return a connection that writes neither the file nor SQLite's files next to it."""
     for pause in _PAUSES:
         with suppress(sqlite3.OperationalError, FileNotFoundError, _Changed):
             return _connect(path, held)
@@ -57,10 +57,10 @@ def _connected(path: Path, held: ExitStack) -> sqlite3.Connection:
 def _connect(path: Path, held: ExitStack) -> sqlite3.Connection:
     log, index = (path.with_name(f"{path.name}-{suffix}") for suffix in ("wal", "shm"))
     if log.exists() and index.exists():
-        # Where no process has it open, SQLite makes an index of its own in memory.
+        # If no process has the file open, SQLite builds its own index in memory.
         db = held.enter_context(closing(_open(path, "mode=ro&readonly_shm=1")))
     elif log.exists() and log.stat().st_size > 0:
-        # SQLite would write an index: it may do that beside a copy.
+        # SQLite would write an index: it may do that next to a copy.
         folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="sparring-ledger-")))
         before = [(file.stat().st_size, file.stat().st_mtime_ns) for file in (path, log)]
         for file in (path, log):

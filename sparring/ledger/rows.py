@@ -1,11 +1,11 @@
-"""What the ledger's tables hold, and the statements that write and read them.
+"""The ledger's tables and the SQL statements that write and read them.
 
 Token ids are blobs of 32-bit integers and log-probabilities blobs of 32-bit floats, in the row of their turn, so that
 a turn is committed or absent as a whole. A turn with a parent stores only the prompt ids that follow the parent's
-prompt and answer. `events` is the append-only history; `rollouts` holds what it adds up to. `lineage` says which
-checkpoints the run published, and from which of them it went on; `kept` holds episodes that wait to be trained whole,
-so that a run that is resumed need not play them again. `digest` is a checksum of its row (of a checkpoint, the hash of
-its manifest), null in rows from before format 4: `verification` recomputes it.
+prompt and answer. `events` is the append-only history; `rollouts` holds the current state. `lineage` lists the checkpoints
+that the run published and those that it resumed from; `kept` holds whole episodes that wait to be trained, so that a resumed
+run need not repeat them. `digest` is a checksum of its row (of a checkpoint, the hash of its manifest), null in rows from
+before format 4: `verification` recomputes it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CREATE TABLE lineage (
 );
 CREATE TABLE kept (rollout_id TEXT PRIMARY KEY, content BLOB NOT NULL);
 """
-# What format 2 called trained rested on the checkpoints that are there.
+# Rollouts that are trained in format 2 are based on the existing checkpoints.
 _FROM_2_TO_3 = f"""{_SCHEMA_SINCE_3}
 INSERT INTO lineage (time, kind, step, checkpoint, event)
     SELECT max(time), 'published', max(step), '', max(sequence) FROM events WHERE state = 'trained' HAVING max(step) >= 0;
@@ -71,7 +71,7 @@ _TURN_COLUMNS = (
     "untrained_reason", "policy", "learns",
 )  # fmt: skip
 TURN_DIGEST = (
-    # One number for all numbers: each that becomes text costs as much as the checksum.
+    # One number for all numbers: converting each to text costs as much as the checksum.
     "crc32(CAST((id + 7 * ifnull(parent, -1) + 31 * num_computed_tokens + CAST(1e6 * seconds AS INTEGER)"
     " + CAST(1e6 * removed_mass AS INTEGER) + 1000003 * learns) || rollout_id || ifnull(branch_reason, '')"
     " || ifnull(policy, '') || versions || fingerprint || stop_reason || sampling || request_digest || message"
@@ -82,7 +82,7 @@ ROLLOUT_DIGEST = (
     "crc32(CAST(id || task_id || attempt || split || ifnull({detail}, '') || ifnull({result}, '') || ifnull({num_turns}, 0)"
     " AS BLOB))"
 )
-"""Checksum of what a row of `rollouts` holds that `events` does not."""
+"""Checksum of the columns of a row of `rollouts` that `events` lacks."""
 _INSERT_TURN = (
     f"INSERT INTO turns SELECT *, {TURN_DIGEST} FROM (SELECT {', '.join(f'? AS {name}' for name in _TURN_COLUMNS)})"
 )
@@ -96,16 +96,23 @@ _UPDATE_ROLLOUT = (
 
 _NOT_THE_FILE = frozenset(
     {
-        sqlite3.SQLITE_PERM, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_READONLY,
-        sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_AUTH,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_AUTH,
     }
-)  # fmt: skip
-"""Primary result codes of a disk, of permissions or of another process: the ledger itself may be sound."""
+)
+"""Primary result codes for problems of the disk, permissions or another process: the ledger itself may be intact."""
 
 
 class LineageEntry(NamedTuple):
-    """One row of `lineage`. `kind` is `announced` (a checkpoint is about to get its name), `published` (it is on the disk) or
-    `resumed` (the run went on from it)."""
+    """One row of `lineage`. `kind` is `announced` (a checkpoint is about to get its name), `published` (it is on disk) or
+    `resumed` (the run continued from it)."""
 
     kind: str
     step: int
@@ -117,10 +124,10 @@ class LineageEntry(NamedTuple):
 
 
 def open_file(path: Path | str) -> tuple[sqlite3.Connection, list[tuple[str, str, str, int | None]]]:
-    """Open or create a ledger: its connection, and (id, state, split, step) of every rollout. Raises DataError for a file that
-    is no ledger or is damaged, ServiceError when the disk, permissions or another process keep it from being opened."""
+    """Open or create a ledger; return its connection, and (id, state, split, step) of every rollout. Raises DataError for a file
+    that is not a ledger or is damaged, ServiceError when the disk, permissions or another process prevent opening it."""
     try:
-        # An evaluation may write beside the training: each waits for the other's commits.
+        # An evaluation may write during training: each waits for the other's commits.
         db = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False, timeout=_LOCK_SECONDS)
         register_functions(db)
         db.execute("PRAGMA journal_mode=WAL")
@@ -132,13 +139,12 @@ def open_file(path: Path | str) -> tuple[sqlite3.Connection, list[tuple[str, str
 
 
 def register_functions(db: sqlite3.Connection) -> None:
-    """Add what digests are computed with."""
+    """Register the SQL functions that compute digests."""
     db.create_function("crc32", 1, zlib.crc32, deterministic=True)
 
 
 def upgrade(db: sqlite3.Connection, path: Path | str) -> None:
-    """Create the tables of an empty file, and bring one of an older format to this one. Raises DataError for a format that
-    this version does not know."""
+    """Create the tables of an empty file, or upgrade a file of an older format. Raises DataError for an unknown format."""
     found = db.execute("PRAGMA user_version").fetchone()[0]
     if found == FORMAT:
         return
@@ -148,22 +154,22 @@ def upgrade(db: sqlite3.Connection, path: Path | str) -> None:
         script = f"{_FROM_2_TO_3 if found == 2 else ''} {_FROM_3_TO_4}"
     else:
         raise DataError(
-            f"{path} has format {found}, and this version reads format {FORMAT}: it is no ledger, or one of another version. "
+            f"{path} has format {found}, and this version reads format {FORMAT}: it is not a ledger of this version. "
             "Use the version that wrote it, or restore the run's own file."
         )
     db.executescript(f"BEGIN; {script} PRAGMA user_version = {FORMAT}; COMMIT;")
 
 
 def unusable(path: Path | str, error: Exception) -> SparringError:
-    """Whether the file is to blame, or the disk, permissions or another process: DataError or ServiceError."""
+    """Return DataError when the file is to blame, ServiceError for the disk, permissions or another process."""
     code = getattr(error, "sqlite_errorcode", None)
     if code is not None and code & 0xFF in _NOT_THE_FILE:
         return ServiceError(
-            f"{path} cannot be opened as a ledger: {error}. Nothing says that it is damaged, and it is as it was. Check the "
-            "disk, its permissions, and who else holds the file, and do it again."
+            f"{path} cannot be opened as a ledger: {error}. It is probably intact and was not changed. Check the "
+            "disk, its permissions, and other processes that use the file, and try again."
         )
     return DataError(
-        f"{path} cannot be read as a ledger: {error}. It is damaged, or no ledger; restore it from a backup."
+        f"{path} cannot be read as a ledger: {error}. It is damaged, or not a ledger; restore it from a backup."
     )
 
 
@@ -198,12 +204,12 @@ def update_rollout(
 
 
 def announce(db: sqlite3.Connection, step: int, checkpoint: str, digest: str, now: float) -> None:
-    """A checkpoint is about to get its name."""
+    """Record that a checkpoint is about to get its name."""
     _insert_lineage(db, "announced", step, checkpoint, digest, now)
 
 
 def publish(db: sqlite3.Connection, step: int, checkpoint: str, digest: str | None, now: float) -> None:
-    """Claims up to `step` are trained: a checkpoint that holds them is on disk."""
+    """Mark claims up to `step` as trained: a checkpoint that includes them is on disk."""
     claimed = "FROM rollouts WHERE state = 'claimed' AND step <= ?"
     db.execute(
         f"INSERT INTO events (time, rollout_id, state, step) SELECT ?, id, 'trained', step {claimed} ORDER BY rowid",
@@ -217,7 +223,7 @@ def publish(db: sqlite3.Connection, step: int, checkpoint: str, digest: str | No
 def rewind(
     db: sqlite3.Connection, step: int, checkpoint: str, changes: Iterable[tuple[str, str]], detail: str, now: float
 ) -> None:
-    """The run goes on from `step`: `changes` says of each rollout that this concerns its new state."""
+    """Record that the run continues from `step`; `changes` has the new state of each affected rollout."""
     for rollout_id, state in changes:
         reason = "rewound" if state == "discarded" else None
         update_rollout(db, rollout_id, state, None, reason, detail if reason else None, None, now)
@@ -235,13 +241,13 @@ def _insert_lineage(
 
 
 def select_lineage(db: sqlite3.Connection) -> list[LineageEntry]:
-    """In order."""
+    """Return the lineage in order."""
     found = db.execute("SELECT kind, step, checkpoint, event, digest FROM lineage ORDER BY sequence")
     return [LineageEntry(*row) for row in found]
 
 
-def standing(lineage: Iterable[LineageEntry]) -> list[LineageEntry]:
-    """The checkpoints that the run rests on, or was about to write; those that it went back behind are not among them."""
+def current_lineage(lineage: Iterable[LineageEntry]) -> list[LineageEntry]:
+    """Return the checkpoints that the run is based on or was about to write, without those that a resume went back behind."""
     found: list[LineageEntry] = []
     for entry in lineage:
         found = [one for one in found if one.step <= entry.step]
@@ -251,12 +257,12 @@ def standing(lineage: Iterable[LineageEntry]) -> list[LineageEntry]:
 
 
 def published_in(lineage: Iterable[LineageEntry]) -> dict[int, str]:
-    """By step the names of the checkpoints that the run rests on."""
-    return {entry.step: entry.checkpoint for entry in standing(lineage) if entry.kind == "published"}
+    """Return the names of the checkpoints that the run is based on, by step."""
+    return {entry.step: entry.checkpoint for entry in current_lineage(lineage) if entry.kind == "published"}
 
 
 def select_consumed(db: sqlite3.Connection) -> list[tuple[int, str]]:
-    """(step, rollout) of what is claimed or trained, in the order in which it was claimed last."""
+    """Return (step, rollout) of claimed and trained rollouts, in the order of their last claim."""
     return db.execute(
         "SELECT rollouts.step, rollouts.id FROM rollouts JOIN events ON events.rollout_id = rollouts.id"
         " WHERE rollouts.state IN ('claimed', 'trained') AND events.state = 'claimed'"
@@ -265,7 +271,7 @@ def select_consumed(db: sqlite3.Connection) -> list[tuple[int, str]]:
 
 
 def select_fingerprints(db: sqlite3.Connection) -> list[tuple[str, str]]:
-    """(versions, fingerprint), each pair once, of turns that learn in rollouts that are claimed or trained."""
+    """Return the distinct (versions, fingerprint) of trainable turns in claimed or trained rollouts."""
     return db.execute(
         "SELECT DISTINCT turns.versions, turns.fingerprint FROM turns JOIN rollouts ON rollouts.id = turns.rollout_id"
         " WHERE rollouts.state IN ('claimed', 'trained') AND turns.learns"
@@ -283,7 +289,7 @@ def select_kept(db: sqlite3.Connection) -> list[tuple[str, bytes]]:
 def insert_turn(
     db: sqlite3.Connection, rollout_id: str, turn: Turn, num_inherited: int | None, request_digest: str
 ) -> None:
-    """`num_inherited` ids of the prompt are the parent's; None when a process before this one recorded the parent."""
+    """`num_inherited` ids of the prompt belong to the parent; None when an earlier process recorded the parent."""
     if num_inherited is None:
         assert turn.parent is not None
         num_inherited = _num_played(db, rollout_id, turn.parent)
@@ -308,8 +314,8 @@ def update_not_received(db: sqlite3.Connection, rollout_id: str, turn_ids: Seque
 
 
 def _num_played(db: sqlite3.Connection, rollout_id: str, turn_id: int) -> int:
-    """Ids of a turn's prompt and answer together: the sum over its line of parents."""
-    # One statement: the connection gives the interpreter lock up and takes it again with each.
+    """Return the number of a turn's prompt and answer ids, summed over its ancestors."""
+    # One statement: the connection releases the interpreter lock and takes it again with each.
     (num_bytes,) = db.execute(
         "WITH RECURSIVE line (parent, bytes) AS ("
         " SELECT parent, length(new_prompt_ids) + length(token_ids) FROM turns WHERE rollout_id = ?1 AND id = ?2"
@@ -336,7 +342,7 @@ def select_rollouts(db: sqlite3.Connection, state: str | None, split: str | None
 
 
 def select_token_counts(db: sqlite3.Connection, split: str | None) -> list[tuple[str, str | None, str | None, int]]:
-    """(state, reason for discarding, reason for not training, sampled tokens)."""
+    """Return (state, reason for discarding, reason for not training, sampled tokens)."""
     return db.execute(
         f"SELECT state, reason, untrained_reason, sum(length(token_ids)) / {array('i').itemsize} FROM turns"
         " JOIN rollouts ON rollouts.id = rollout_id WHERE ?1 IS NULL OR split = ?1 GROUP BY 1, 2, 3",
@@ -362,9 +368,9 @@ def select_turns(db: sqlite3.Connection, rollout_id: str) -> tuple[Turn, ...]:
             id=id,
             parent=parent,
             branch_reason=branch_reason,
-            prompt_ids=inherited + unpacked("i", new_prompt_ids),
-            token_ids=unpacked("i", token_ids),
-            sampled_logprobs=unpacked("f", logprobs),
+            prompt_ids=inherited + unpack("i", new_prompt_ids),
+            token_ids=unpack("i", token_ids),
+            sampled_logprobs=unpack("f", logprobs),
             versions=tuple((version, count) for version, count in json.loads(versions)),
             fingerprint=fingerprint,
             stop_reason=StopReason(stop_reason),
@@ -380,7 +386,7 @@ def select_turns(db: sqlite3.Connection, rollout_id: str) -> tuple[Turn, ...]:
     return tuple(turns.values())
 
 
-def unpacked(typecode: str, blob: bytes) -> tuple[Any, ...]:
-    """The numbers of a blob; `typecode` is "i" or "f"."""
+def unpack(typecode: str, blob: bytes) -> tuple[Any, ...]:
+    """Return the numbers of a blob; `typecode` is "i" or "f"."""
     numbers: Sequence[Any] = array(typecode, blob)
     return tuple(numbers)

@@ -1,4 +1,4 @@
-"""The life of a rollout: its states, which may follow which, and the closed set of reasons for discarding one."""
+"""The life cycle of a rollout: its states, the legal transitions, and the closed set of reasons for discarding one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 
 class RolloutState(StrEnum):
-    """Where a rollout is. TRAINED, DISCARDED and EVALUATED are final, as long as the checkpoint lives that TRAINED rests on."""
+    """State of a rollout. TRAINED, DISCARDED and EVALUATED are final, TRAINED only while its checkpoint exists."""
 
     PLANNED = "planned"
     LEASED = "leased"
@@ -23,7 +23,7 @@ class RolloutState(StrEnum):
 
 
 class DiscardReason(StrEnum):
-    """Why a rollout was not learned from."""
+    """Reason for not training on a rollout."""
 
     STALE = "stale"
     TRUNCATED_POLICY = "truncated_policy"
@@ -50,7 +50,7 @@ _FORWARD = {
     RolloutState.FINISHED: {RolloutState.SCORED},
     RolloutState.SCORED: {RolloutState.ADMITTED, RolloutState.EVALUATED},
     RolloutState.ADMITTED: {RolloutState.CLAIMED},
-    # A claim whose step is lost goes back: it may be claimed again by another step.
+    # A claim whose step is lost is undone, and another step may claim the rollout.
     RolloutState.CLAIMED: {RolloutState.TRAINED, RolloutState.ADMITTED},
     RolloutState.TRAINED: set[RolloutState](),
 }
@@ -60,13 +60,13 @@ TRANSITIONS: Mapping[RolloutState, frozenset[RolloutState]] = MappingProxyType(
         for state in RolloutState
     }
 )
-"""Legal next states; whatever is not final may be discarded, and what was trained when its checkpoint is lost."""
+"""Legal next states. Every state that is not final may become discarded, and so may trained when its checkpoint is lost."""
 
 
 def broken_rule(
     before: RolloutState, after: RolloutState, *, split: str, step: int | None, reason: DiscardReason | None
 ) -> str | None:
-    """Why a rollout may not go from one state to another, or None when it may."""
+    """Return why a rollout may not go from one state to another, or None when it may."""
     if after not in TRANSITIONS[before]:
         legal = ", ".join(sorted(TRANSITIONS[before])) or "nothing, it is final"
         return f"{before} cannot become {after} (only: {legal})"

@@ -1,8 +1,7 @@
 """The ledger's invariants, checked from the rows alone.
 
-SQLite puts what was said of each rollout into one text. Such texts repeat by the thousand, so each different one is judged
-once: 100,000 rollouts of three turns take two to three seconds (`benchmarks.ledger`). Checksums of rows are recomputed by SQLite
-on the way.
+SQLite concatenates the events of each rollout into one text. Most texts repeat, so each distinct one is checked once: 100,000
+rollouts of three turns take two to three seconds (`benchmarks.ledger`). SQLite recomputes checksums of rows in the same queries.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, final
 
-from sparring.ledger.reading import opened
+from sparring.ledger.reading import open_ledger
 from sparring.ledger.rows import (
     ROLLOUT_DIGEST,
     TURN_DIGEST,
@@ -37,7 +36,7 @@ assert array("f").itemsize == _ITEM
 _Event: TypeAlias = tuple[str, str | None, str | None]
 """State, step and reason."""
 _Row: TypeAlias = tuple[str, str, str, int | None, str | None, int | None, int]
-"""Id, split, state, step, reason and number of turns of a rollout, and whether its row is damaged."""
+"""Id, split, state, step, reason and number of turns of a rollout, and 1 if its row is damaged."""
 
 
 _ROLLOUTS = (
@@ -49,8 +48,8 @@ _LIVES = (
     "SELECT rollout_id, group_concat(iif(step IS NULL AND reason IS NULL, state, printf('%s/%s/%s', state, step, reason)))"
     " FROM {events} GROUP BY rollout_id"
 )
-# Of an ordinary turn, which nearly all are, no more than the version is said; of any other, all that it is to be judged by.
-# `printf` and not `||`, which copies all that came before, and is what most of the time would go to.
+# For an ordinary turn, as nearly all are, the text has only the version; for any other it has all fields to check.
+# `printf` instead of `||`, which copies the whole text each time and would take most of the time.
 _TURNS = f"""
 SELECT rollout_id,
     group_concat(
@@ -77,18 +76,18 @@ _ROLLOUTS_AT_ONCE = 5_000
 
 
 class Account(NamedTuple):
-    """What a ledger's file says, as of one moment."""
+    """The result of reading a ledger's file at one moment."""
 
     broken: list[str]
-    """Damage of the file and broken invariants in words."""
+    """Descriptions of damage of the file and of broken invariants."""
     lineage: list[LineageEntry]
     last_step: int
-    """The newest step that consumed anything or has a checkpoint, lost ones too; 0 without any."""
+    """The newest step that consumed anything or has a checkpoint, including lost ones; 0 without any."""
 
 
 def read_account(path: Path, *, max_steps_off_policy: int | None = None) -> Account:
-    """Of a file that a run may be writing: the run does not wait, and no file changes. Raises as `reading.opened`."""
-    with opened(path) as db:
+    """Read a file that a run may be writing: the run does not wait, and no file changes. Raises as `reading.open_ledger`."""
+    with open_ledger(path) as db:
         found = [line for (line,) in db.execute("PRAGMA quick_check") if line != "ok"]
         if found:
             return Account([f"the file is damaged: {line}" for line in found], [], 0)
@@ -98,28 +97,28 @@ def read_account(path: Path, *, max_steps_off_policy: int | None = None) -> Acco
             (claimed,) = db.execute("SELECT ifnull(max(CAST(step AS INTEGER)), 0) FROM events").fetchone()
             return Account(broken, lineage, max([claimed, *(entry.step for entry in lineage)]))
         except (ValueError, TypeError, LookupError) as error:
-            return Account([f"a row of it holds what was never written: {error!r}"], [], 0)
+            return Account([f"a row has content that Sparring never writes: {error!r}"], [], 0)
 
 
 def verify_file(path: Path, *, max_steps_off_policy: int | None = None) -> list[str]:
-    """As `Ledger.verify`, of a file as `read_account` reads it."""
-    with opened(path) as db:
+    """Return `Ledger.verify` of a file, read as by `read_account`."""
+    with open_ledger(path) as db:
         return broken_invariants(db, max_steps_off_policy)
 
 
 def broken_invariants(db: sqlite3.Connection, max_steps_off_policy: int | None = None) -> list[str]:
-    """Every broken invariant in words: of rollouts, their histories, the checkpoints they rest on, and turns."""
+    """Describe every broken invariant of rollouts, their histories, their checkpoints, and turns."""
     rollouts = db.execute(_ROLLOUTS).fetchall()
     broken = _broken_rollouts(db, rollouts, dict(db.execute(_LIVES.format(events="events"))))
     if broken:
-        # SQLite takes the events of a rollout as they lie in the table, but promises an order only to who asks for it.
+        # SQLite usually returns the events of a rollout in the table's order, but guarantees an order only with ORDER BY.
         in_order = "(SELECT * FROM events ORDER BY rollout_id, sequence)"
         broken = _broken_rollouts(db, rollouts, dict(db.execute(_LIVES.format(events=in_order))))
     return [*_broken_tables(db), *broken, *_broken_turns(db, rollouts, max_steps_off_policy)]
 
 
 def _broken_tables(db: sqlite3.Connection) -> Iterator[str]:
-    """What rows were removed from, that are only ever added to, and what was kept and is another now."""
+    """Report rows missing from append-only tables, and stored episodes that have changed."""
     num_events, last = db.execute("SELECT count(*), ifnull(max(sequence), 0) FROM events").fetchone()
     if num_events != last:
         yield f"events: {last - num_events} of {last} are missing"
@@ -129,7 +128,7 @@ def _broken_tables(db: sqlite3.Connection) -> Iterator[str]:
 
 
 def _broken_rollouts(db: sqlite3.Connection, rollouts: Sequence[_Row], life_of: dict[str, str]) -> list[str]:
-    """Each rollout's events must be a legal life that ends where its row says it is, on a checkpoint that still counts."""
+    """Check that each rollout's events are a legal history that ends in its row's state, on a checkpoint that still counts."""
     lineage = select_lineage(db)
     last_published = max(published_in(lineage), default=-1)
 
@@ -159,6 +158,9 @@ def _broken_rollouts(db: sqlite3.Connection, rollouts: Sequence[_Row], life_of: 
     return broken + [f"rollout {rollout_id}: it has a history and was never planned" for rollout_id in life_of]
 
 
+"""Describe the problems of a rollout's events and its row, given checkpoints up to `last_published`."""
+
+
 def _broken_life(
     life: str, split: str, state: str, step: int | None, reason: str | None, last_published: int
 ) -> Iterator[str]:
@@ -173,7 +175,7 @@ def _broken_life(
                 yield rule
     row = (state, None if step is None else str(step), reason)
     if events and events[-1] != row:
-        yield f"the row says {row}, its history ends with {events[-1]}"
+        yield f"the row is {row}, and its history ends with {events[-1]}"
     if step is None or state not in _CONSUMED:
         return
     if (state != RolloutState.CLAIMED) != (step <= last_published):
@@ -194,31 +196,34 @@ def _broken_rule(before: str, after: _Event, split: str) -> str | None:
     state, step, reason = after
     try:
         return broken_rule(
-            RolloutState(before), RolloutState(state), split=split, step=None if step is None else int(step),
+            RolloutState(before),
+            RolloutState(state),
+            split=split,
+            step=None if step is None else int(step),
             reason=None if reason is None else DiscardReason(reason),
-        )  # fmt: skip
+        )
     except ValueError as error:
         return str(error)
 
 
 def _broken_turns(db: sqlite3.Connection, rollouts: Sequence[_Row], max_steps_off_policy: int | None) -> list[str]:
-    """Each turn must be there and have its place in its rollout, and what it says of its tokens must be what can be true."""
+    """Return the problems of turns: missing turns, turns without a place in their rollout, impossible data of tokens."""
     broken: list[str] = []
     step_of = {id: step for id, _, _, step, *_ in rollouts}
     # While a rollout runs, its turns are not counted yet.
     missing = {id: number for id, _, state, _, _, number, _ in rollouts if number and state != RolloutState.RUNNING}
-    judge = _Judge(max_steps_off_policy)
-    judged: dict[tuple[str, int | None], list[tuple[int, str]]] = {}
+    checks = _TurnChecks(max_steps_off_policy)
+    known: dict[tuple[str, int | None], list[tuple[int, str]]] = {}
     cursor = db.execute(_TURNS)
     while chunk := cursor.fetchmany(_ROLLOUTS_AT_ONCE):
         are_finite = _is_finite(b"".join([logprobs for _, _, logprobs, _ in chunk]))
-        for rollout_id, said, logprobs, num_turns in chunk:
+        for rollout_id, recorded, logprobs, num_turns in chunk:
             if missing.get(rollout_id) == num_turns:
                 del missing[rollout_id]
-            key = (said, step_of.get(rollout_id))
-            found = judged.get(key)
+            key = (recorded, step_of.get(rollout_id))
+            found = known.get(key)
             if found is None:
-                found = judged[key] = list(judge.problems(rollout_id, *key))
+                found = known[key] = list(checks.problems(rollout_id, *key))
             if found:
                 broken += [f"turn {turn_id} of rollout {rollout_id}: {problem}" for turn_id, problem in found]
             if rollout_id not in step_of:
@@ -235,24 +240,24 @@ def _broken_turns(db: sqlite3.Connection, rollouts: Sequence[_Row], max_steps_of
 
 
 def _is_finite(logprobs: bytes) -> bool:
-    """Of 32-bit numbers, which cannot add up to anything else when they are."""
+    """Return whether 32-bit numbers are all finite: the sum of finite ones cannot overflow."""
     return math.isfinite(sum(array("f", logprobs[: len(logprobs) // _ITEM * _ITEM])))
 
 
 @final
-class _Judge:
-    """Says what is wrong with what the turns of a rollout say."""
+class _TurnChecks:
+    """Finds the problems of the recorded turns of rollouts."""
 
     def __init__(self, max_steps_off_policy: int | None) -> None:
         self._bound = max_steps_off_policy
         self._weights_of: dict[int, tuple[str, str]] = {}
-        """Of each version that something consumed was sampled with, its fingerprint, and the first rollout that says so."""
+        """The fingerprint of each version that consumed rollouts were sampled with, and the first rollout that records it."""
 
-    def problems(self, rollout_id: str, said: str, step: int | None) -> Iterator[tuple[int, str]]:
-        """Turn and problem. `said` is a text of `_TURNS`, `step` the one that consumed the rollout, None when none did."""
+    def problems(self, rollout_id: str, recorded: str, step: int | None) -> Iterator[tuple[int, str]]:
+        """Yield turn and problem. `recorded` is a text of `_TURNS`, `step` the one that consumed the rollout, if any."""
         lost: dict[int, bool] = {}
         begun: set[str | None] = set()
-        turns = [turn.split("\x1f") for turn in said.split("\x1e")]
+        turns = [turn.split("\x1f") for turn in recorded.split("\x1e")]
         for id, parent, sampling, fingerprint, rest in sorted(turns, key=lambda turn: int(turn[0])):
             is_branch, policy, untrained, learns, mass, num_tokens, num_logprobs, runs, is_damaged = (
                 json.loads(rest)
@@ -266,7 +271,7 @@ class _Judge:
             elif int(parent) not in lost:
                 problems.append(f"its parent {parent} does not come before it")
             elif lost[int(parent)]:
-                problems.append(f"its parent {parent} is said not to have been received")
+                problems.append(f"its parent {parent} is recorded as not received")
             if untrained is None:
                 problems += _untrainable(sampling, mass, is_learning=bool(learns))
                 if step is not None and runs:

@@ -1,4 +1,4 @@
-"""One thread that owns the SQLite connection and commits whatever has queued up in one transaction."""
+"""One thread that owns the SQLite connection and commits all queued jobs in one transaction."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar, final
 
 from sparring.errors import ServiceError
-from sparring.faults import fault_point
+from sparring.runtime.faults import fault_point
 
 T = TypeVar("T")
 Job: TypeAlias = tuple[Callable[[sqlite3.Connection], Any], "Future[Any]"]
@@ -29,7 +29,7 @@ class GroupCommitWriter:
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        """Take over a connection in autocommit mode, opened with `check_same_thread=False`; nobody else may use it."""
+        """Take over a connection in autocommit mode, opened with `check_same_thread=False`; no other code may use it."""
         self._connection = connection
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
@@ -74,7 +74,7 @@ class GroupCommitWriter:
             ) from self._failure
 
     def _run(self) -> None:
-        """Waits for jobs; whoever submits wakes it; ends at the None that `close` queues."""
+        """Run jobs until the None that `close` queues."""
         is_open = True
         while is_open:
             batch = [self._jobs.get()]
@@ -95,7 +95,7 @@ class GroupCommitWriter:
             results = [job(self._connection) for job, _ in batch]
             fault_point("ledger.committing")
             self._connection.execute("COMMIT")
-        except BaseException as error:  # noqa: BLE001 (nothing may leave a waiter without an answer)
+        except BaseException as error:  # noqa: BLE001 (every waiter needs an answer)
             self._failure = error
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
@@ -111,12 +111,12 @@ class GroupCommitWriter:
             future.set_result(result)
 
     def _wake(self) -> None:
-        """Tell the loops of those who wait for what is committed by now."""
+        """Wake the event loops that wait for committed jobs."""
         with self._waiting_lock:
             over = [waiter for future, waiter in self._waiting if future.done()]
             self._waiting = [entry for entry in self._waiting if not entry[0].done()]
         for loop in {waiter.get_loop() for waiter in over}:
-            with suppress(RuntimeError):  # a loop that is closed waits for nothing
+            with suppress(RuntimeError):  # a closed loop has no waiters
                 loop.call_soon_threadsafe(_settle, [waiter for waiter in over if waiter.get_loop() is loop])
 
 

@@ -1,1 +1,1 @@
-"""Load a policy, adapt it, run it forward. The only room that knows transformers and peft."""
+"""Models: load a policy, adapt it, and run it forward. The only package that uses transformers and peft."""

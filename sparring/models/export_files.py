@@ -1,4 +1,4 @@
-"""The manifest of an exported policy, `sparring.json`: what the files are, where they are from, and their hashes. No torch."""
+"""The manifest of an exported policy, `sparring.json`: its files, their origin and their hashes. Imports no torch."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from sparring.types import Json
 FORMAT = 1
 MANIFEST = "sparring.json"
 _LOADED = frozenset({".json", ".safetensors", ".jinja", ".txt", ".model", ".bin", ".pt", ".py"})
-"""Suffixes of files that loading a model may read."""
+"""The suffixes of files that loading a model may read."""
 
 
 def is_export(folder: Path) -> bool:
+    """Return whether a folder contains an exported policy."""
     return (folder / MANIFEST).is_file()
 
 
 def write_manifest(folder: Path, content: Mapping[str, Json]) -> None:
-    """Write the manifest of an export whose other files are all there."""
+    """Write the manifest of an export. All other files must exist already."""
     files = {name: _sha256(folder / name) for name in _files(folder)}
     (folder / MANIFEST).write_text(json.dumps({"format": FORMAT, **content, "files": files}, indent=1) + "\n", "utf-8")
 
 
 def verify(folder: Path) -> dict[str, Any]:
-    """The manifest of an export. Raises ServiceError naming the first file that is missing, damaged or not of the export."""
+    """Verify an export and return its manifest. Raises ServiceError that names the first missing, damaged or foreign file."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
         known, files = manifest["format"], dict(manifest["files"])

@@ -2,7 +2,7 @@
 
 The flat batch holds all segments one after the other; a segment's tokens attend to its ancestors and, causally, to
 themselves. Prompts that a group (or a whole batch) shares are one segment, so their keys and values are computed once
-and receive the gradient of all who read them.
+and receive the gradients of all segments that attend to them.
 
 Shapes: N tokens of the flat batch, M predicted tokens, H hidden, V vocabulary.
 """
@@ -21,19 +21,19 @@ from sparring.models.llama import Linear, LlamaWeights, attend_causally, forward
 from sparring.types import TokenSegment
 
 LOGIT_BYTES = 64 * 2**20
-"""Bound of the memory that one chunk of logits may take."""
+"""The most memory that one chunk of logits may take, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForestLayout:
-    """Where each token of a forest lies in the flat batch, and which of them predict which."""
+    """The position of each token of a forest in the flat batch, and the tokens that are predicted."""
 
     ids_N: Tensor
     positions_N: Tensor
     segments: tuple[tuple[slice, tuple[slice, ...]], ...]
-    """Each segment's place and its ancestors' places, root first."""
+    """The slice of each segment, and the slices of its ancestors, root first."""
     predictors_M: Tensor
-    """Index in the flat batch of the token before each predicted token: its hidden state predicts it."""
+    """The index in the flat batch of the token before each predicted token, whose hidden state predicts it."""
     targets_M: Tensor
     temperatures_M: Tensor
 
@@ -41,7 +41,7 @@ class ForestLayout:
 def layout(segments: Sequence[TokenSegment], *, device: torch.device | str = "cpu") -> ForestLayout:
     """Lay out segments (parents first). Predicted tokens are those whose mask is set, in segment order.
 
-    Raises ValueError if the first token of a root is to be predicted: nothing comes before it.
+    Raises ValueError if the first token of a root is to be predicted, since no token comes before it.
     """
     depths: list[int] = []
     ancestors: list[tuple[slice, ...]] = []
@@ -82,9 +82,10 @@ def layout(segments: Sequence[TokenSegment], *, device: torch.device | str = "cp
 def forest_logprobs(
     weights: LlamaWeights, forest: ForestLayout, *, linear: Linear | None = None, with_entropy_gradient: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability [M] of each predicted token at its temperature, and the entropy [M].
+    """Return the log-probability [M] of each predicted token at its temperature, and the entropy [M].
 
-    Log-probabilities are differentiable; entropies on demand, since that takes one more product with the output matrix.
+    Log-probabilities are differentiable; entropies only with `with_entropy_gradient`, since
+    that takes one more product with the output matrix.
     """
 
     sizes = [place.stop - place.start for place, _ in forest.segments]
@@ -107,7 +108,7 @@ def forest_logprobs(
         return torch.cat(outputs)
 
     hidden_N_H = forward(weights, forest.ids_N, forest.positions_N, attend, linear)
-    # Not by brackets: their backward pass adds rows that repeat (the end of a shared prompt) in the order of threads.
+    # Not by indexing: its backward pass adds repeated rows (the end of a shared prompt) in the order of threads.
     hidden_M_H = hidden_N_H.index_select(0, forest.predictors_M)
     if weights.lm_head.requires_grad:
         logprobs_M, entropies_M = _trainable_head_logprobs(
@@ -124,7 +125,7 @@ class FrozenHeadLogprobs(torch.autograd.Function):
     """Log-probabilities under a frozen output matrix, in chunks, without keeping logits for the backward pass.
 
     The derivative of log p(target) by the hidden state, (W[target] - sum_v p_v W[v]) / temperature, does not depend on
-    what follows, so the forward pass computes it from the logits it has at hand: [M, H] is kept instead of [M, V].
+    later computations, so the forward pass computes it from its logits and keeps [M, H] instead of [M, V].
     """
 
     @staticmethod
@@ -143,7 +144,7 @@ class FrozenHeadLogprobs(torch.autograd.Function):
             highest = scores.amax(dim=-1)
             chosen = scores.gather(1, targets_M[part, None])[:, 0] - highest
             kept = scores.clone() if len(derivatives) > 1 else None
-            # In place, as each pass over a chunk of logits takes as long as a fifth of a product.
+            # In place, since each pass over a chunk of logits takes a fifth of the time of a product.
             odds = scores.sub_(highest[:, None]).exp_()
             total = odds.sum(dim=-1)
             logprobs_M[part] = chosen - total.log()
@@ -174,7 +175,7 @@ class FrozenHeadLogprobs(torch.autograd.Function):
 def _trainable_head_logprobs(
     hidden_M_H: Tensor, head_V_H: Tensor, targets_M: Tensor, temperatures_M: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The same with gradients for the output matrix too; logits of a chunk are recomputed in the backward pass."""
+    """Return the same values, with gradients for the output matrix too. The backward pass recomputes the logits of a chunk."""
 
     def chunk(hidden: Tensor, head: Tensor, targets: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
         all_logprobs = ((hidden @ head.T).float() / temperatures[:, None]).log_softmax(dim=-1)

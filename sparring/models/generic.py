@@ -1,4 +1,4 @@
-"""Sampling through transformers' own forward, for architectures without the lean one."""
+"""Sampling with the forward of transformers, for architectures without the lean forward."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparring.models.policy import Policy
 
 
 class GenericModel:
-    """A private copy of the policy's module: what the learner changes meanwhile does not reach it."""
+    """A private copy of the policy's module, which the learner's changes do not reach."""
 
     def __init__(self, policy: Policy) -> None:
         self._module = copy.deepcopy(policy.module).eval().requires_grad_(False)
@@ -24,11 +24,11 @@ class GenericModel:
         self._is_bf16 = policy.dtype == torch.bfloat16
 
     def new_cache(self) -> Any:
-        """An empty cache of one sequence, of the kinds of layers that the architecture has."""
+        """Return an empty cache of one sequence for the layers of the architecture."""
         return DynamicCache(config=self._config)
 
     def logits(self, trained: Mapping[str, Tensor], token_ids: Sequence[int], cache: Any = None) -> Tensor:
-        """Logits [T, V] after each of `token_ids`, which follow what `cache` holds and are added to it."""
+        """Return the logits [T, V] after each of `token_ids`, which follow the tokens in `cache` and are added to it."""
         ids_1_T = torch.tensor([list(token_ids)], device=self._device)
         arguments = {"input_ids": ids_1_T, "past_key_values": cache, "use_cache": cache is not None}
         with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._is_bf16):

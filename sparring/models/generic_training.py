@@ -1,4 +1,4 @@
-"""Token log-probabilities for training through transformers' own forward, for architectures without the lean one."""
+"""Token log-probabilities for training with the forward of transformers, for architectures without the lean forward."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from sparring.types import TrainingBatch
 def sequence_logprobs(
     policy: Policy, batch: TrainingBatch, *, with_entropy_gradient: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability [M] of each masked token at its temperature, and the entropy [M], which is differentiable on demand.
+    """Return the log-probability [M] of each masked token at its temperature, and the entropy [M] (differentiable on demand).
 
-    Every sequence goes through the model on its own. `batch` shares nothing: each segment belongs to one sequence, and
-    sequences follow each other, so that M is in segment order.
+    Each sequence goes through the model separately. `batch` must share nothing: each segment belongs to one sequence, and the
+    segments of a sequence are consecutive, so that M is in segment order.
     """
     assert sorted(index for s in batch.sequences for index in s.segments) == list(range(len(batch.segments)))
     logprobs, entropies = [], []
@@ -40,7 +40,7 @@ def sequence_logprobs(
 
 
 def _logits(policy: Policy, ids_T: Tensor, predictors_M: Tensor) -> Tensor:
-    """Logits [M, V] at the given positions; where the architecture can, computed only there."""
+    """Return the logits [M, V] at the given positions, computed only there where the architecture supports it."""
     with torch.autocast(policy.device.type, dtype=torch.bfloat16, enabled=policy.dtype == torch.bfloat16):
         if "logits_to_keep" in inspect.signature(policy.base.forward).parameters:
             kept = policy.module(input_ids=ids_T[None], use_cache=False, logits_to_keep=predictors_M)

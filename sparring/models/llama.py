@@ -1,8 +1,8 @@
 """A lean forward for Llama-shaped models (Llama, SmolLM2, Mistral, Qwen2, Qwen3): one function for prefill, decode and training.
 
-The function computes every token of a flat batch once; who may attend to whom is the caller's business, passed in as
-`attend`. Query, key and value weights are one matrix, so are gate and up, because on small models the time goes into
-the number of operations rather than into their size.
+The function computes every token of a flat batch once. The caller passes in `attend`, which decides which tokens attend to
+which. Query, key and value weights are one matrix, and so are gate and up, because for small models the number of operations
+matters more than their size.
 
 Shapes: N tokens of the flat batch, H hidden, Q query heads, K key/value heads, D head dimension, V vocabulary.
 """
@@ -27,7 +27,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
     "down": ("mlp.down_proj",),
 }
-"""Which modules of a transformers layer each fused matrix stacks, top to bottom."""
+"""The modules of a transformers layer that each fused matrix stacks, top to bottom."""
 
 SUPPORTED = ("llama", "mistral", "qwen2", "qwen3")
 
@@ -40,6 +40,8 @@ Linear: TypeAlias = Callable[[int, str, Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaShape:
+    """The sizes of a Llama-shaped model."""
+
     num_layers: int
     hidden_size: int
     num_heads: int
@@ -51,7 +53,7 @@ class LlamaShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights:
-    """One layer. `linears` maps LINEARS to [out, in] matrices; norms are [H] or [D]."""
+    """The weights of one layer. `linears` maps LINEARS to [out, in] matrices; norms are [H] or [D]."""
 
     linears: dict[str, Tensor]
     qkv_bias: Tensor | None
@@ -63,7 +65,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True, eq=False)
 class LlamaWeights:
-    """Everything the forward reads. `rotary` is [positions, D/2, 2] with cosine and sine in fp32."""
+    """All weights that the forward reads. `rotary` is [positions, D/2, 2] with cosine and sine in fp32."""
 
     shape: LlamaShape
     embed: Tensor
@@ -74,7 +76,7 @@ class LlamaWeights:
 
 
 def is_supported(config: Any) -> bool:
-    """Whether a transformers config describes a model that this forward computes exactly."""
+    """Return whether a transformers config describes a model that this forward computes exactly."""
     if config.model_type not in SUPPORTED or getattr(config, "hidden_act", None) != "silu":
         return False
     if getattr(config, "mlp_bias", False) or (
@@ -96,7 +98,7 @@ def fuse(
     read: Callable[[str, Tensor], Tensor],
     reuse: Callable[[tuple[str, ...], Callable[[], Tensor]], Tensor] | None = None,
 ) -> LlamaWeights:
-    """Arrange a transformers causal LM for the forward. `read(name, tensor)` gives what to use for a named parameter;
+    """Arrange a transformers causal LM for the forward. `read(name, tensor)` returns the tensor to use for a named parameter;
     `reuse(names, stack)` may return an earlier stacked matrix of these parameters instead of calling `stack`."""
     config, base = model.config, model.model
 
@@ -153,7 +155,8 @@ def fuse(
 def forward(
     weights: LlamaWeights, ids_N: Tensor, positions_N: Tensor, attend: Attend, linear: Linear | None = None
 ) -> Tensor:
-    """Final hidden states [N, H], normalised and ready for `lm_head`. `linear` replaces the plain matrix products."""
+    """Return the final hidden states [N, H], normalised and ready for `lm_head`. `linear` replaces the plain matrix
+    products."""
     shape = weights.shape
     num_tokens, head_dim = ids_N.shape[0], shape.head_dim
     num_q, num_k = shape.num_heads, shape.num_kv_heads
@@ -186,13 +189,14 @@ def forward(
 
 
 def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding in the half-split layout: heads [N, heads, D], cos and sin [N, 1, D/2] (arXiv:2104.09864)."""
+    """Apply the rotary embedding in the half-split layout: heads [N, heads, D], cos and sin [N, 1, D/2] (arXiv:2104.09864)."""
     first, second = heads.chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
 def attend_causally(shape: LlamaShape, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention of one sequence whose last len(q) tokens ask: q [T,Q,D], k and v [S,K,D], S >= T -> [T, Q*D].
+    """Return the causal attention of one sequence for the queries of its last T tokens: q [T,Q,D], k and v [S,K,D], S >= T ->
+    [T, Q*D].
 
     The queries that share a key head are stacked as rows of one matrix, so keys and values are never repeated.
     """
@@ -211,6 +215,7 @@ def attend_causally(shape: LlamaShape, q: Tensor, k: Tensor, v: Tensor) -> Tenso
 
 @lru_cache(maxsize=128)
 def causal_mask(num_new: int, num_all: int, repeat: int, device: torch.device) -> Tensor:
-    """Which of S keys each of T queries sees, the queries being the last T tokens, stacked `repeat` times: [repeat*T, S]."""
+    """Return the mask [repeat*T, S] of the keys that each query attends to. The queries are the last T of S tokens, stacked
+    `repeat` times."""
     with torch.inference_mode(False):
         return torch.ones(num_new, num_all, dtype=torch.bool, device=device).tril(num_all - num_new).repeat(repeat, 1)

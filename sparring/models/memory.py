@@ -1,4 +1,4 @@
-"""Keep freed memory in the process, so that every step reuses the pages of the one before."""
+"""A setting that keeps freed memory in the process, so that every step reuses the pages of the previous one."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import ctypes
 import sys
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8
-"""Parameters of glibc's mallopt(3)."""
+"""The parameters of glibc's mallopt(3)."""
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc's malloc not to hand large blocks back to the kernel from now on; does nothing with another C library.
+    """Make glibc's malloc keep large freed blocks from now on. Does nothing with another C library.
 
-    What a model before this one has left goes back first, since pieces of it are between others and seldom fit again.
+    Memory of an earlier model is returned to the kernel first, since its fragmented pieces seldom fit again.
 
-    Activations of some hundred megabytes are otherwise unmapped and faulted in again page by page at every step, which
-    cost a quarter of a training step on two cores, and far more where the kernel is slow to back pages (LOG.md).
+    Otherwise hundreds of megabytes of activations are unmapped and faulted in again page by page at every step. That took a
+    quarter of a training step on two cores, and far more where the kernel is slow to provide pages (docs/notebook/speed.md).
     """
     if not sys.platform.startswith("linux"):
         return

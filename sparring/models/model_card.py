@@ -1,4 +1,4 @@
-"""The README of an exported policy: where it is from, how it scored, how to load it."""
+"""The README of an exported policy: its origin, its evaluation, and how to load it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def model_card(manifest: Mapping[str, Any]) -> str:
-    """In Markdown. `manifest` is the content of `sparring.json`."""
+    """Return the README in Markdown. `manifest` is the content of `sparring.json`."""
     base = manifest["base"]
     is_adapter = manifest["kind"] == "adapter"
     lines = [

@@ -1,7 +1,7 @@
-"""Large matrices in the layout that oneDNN's kernels read, for products with few rows on the CPU.
+"""Packing of large matrices into the layout of oneDNN's kernels, for products with few rows on the CPU.
 
-A BLAS arranges the matrix anew inside every product. With the few rows of a decoding step that costs as much as the
-product itself: packed once, a product of 8 rows is 1.2 to 3 times as fast, one of 64 rows up to 1.6 times (LOG.md).
+A BLAS rearranges the matrix in every product. With the few rows of a decoding step that costs as much as the
+product itself: packed once, a product of 8 rows is 1.2 to 3 times as fast, one of 64 rows up to 1.6 times (docs/notebook).
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from torch.utils.weak import WeakIdKeyDictionary
 from sparring.models.llama import LlamaWeights
 
 MIN_ELEMENTS = 2**19
-"""Smaller matrices stay in the cache of a core, where packing gains nothing."""
+"""The smallest matrix to pack. Smaller ones stay in the cache of a core, where packing gains nothing."""
 
 
 @final
 class PackedMatrices:
-    """Packed copies, each for as long as the matrix it was made from lives."""
+    """Packed copies of matrices, each kept as long as its original exists."""
 
     def __init__(self) -> None:
         self._packed: Any = WeakIdKeyDictionary()
 
     def add(self, weights: LlamaWeights) -> None:
-        """Pack what is large enough and not packed yet; nothing where oneDNN cannot multiply."""
+        """Pack the matrices that are large enough and not packed yet; none where oneDNN is not available."""
         for matrix in (weights.lm_head, *(matrix for layer in weights.layers for matrix in layer.linears.values())):
             if matrix not in self._packed and _can_pack(matrix):
                 self._packed[matrix] = torch.ops.mkldnn._reorder_linear_weight(matrix.detach(), 32)
 
     def product(self, inputs_N_I: Tensor, matrix_O_I: Tensor) -> Tensor:
-        """`F.linear` [N, O], through the packed copy where there is one."""
+        """Return `F.linear` [N, O], with the packed copy where there is one."""
         packed = self._packed.get(matrix_O_I)
         if packed is None:
             return F.linear(inputs_N_I, matrix_O_I)

@@ -1,16 +1,15 @@
-"""The policy: a transformers causal LM, what of it is trained, and the lean weights made from both.
+"""The policy: a transformers causal LM, its trained tensors, and the lean weights that are built from both.
 
-The transformers model is the only place where base weights live. What is trained is a LoRA adapter (through peft) or
-every weight. `snapshot` copies the trained tensors with a fingerprint of their content; `materialize` turns a snapshot
-into fused weights with the adapter merged in, once per content, so that an engine and a learner in one process share
-them.
+Only the transformers model holds the base weights. The trained tensors are a LoRA adapter (through peft) or all weights.
+`snapshot` copies the trained tensors with a fingerprint of their content; `materialize` converts a snapshot to fused
+weights with the adapter merged in, once per content, so that an engine and a learner in one process share them.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -20,12 +19,26 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 
 from sparring.errors import ConfigError, ConfigProblem
+from sparring.models.architectures.families import choose_lora_targets
 from sparring.models.llama import PARTS, Linear, LlamaWeights, fuse, is_supported
 from sparring.types import Weights
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraSettings:
+    """The shape of a LoRA adapter (arXiv:2106.09685)."""
+
+    rank: int
+    alpha: int = 64
+    targets: tuple[str, ...] = ()
+    """The names of the linear layers, and of the experts' parameters, that are adapted; empty for those of the model's
+    family."""
+    layers: int | None = None
+    """The number of last layers that are adapted; None adapts all. With fewer layers less is computed and stored."""
+
+
 class Policy:
-    """A model, its tokenizer, and which of its weights are trained."""
+    """A model with its tokenizer and its trained weights."""
 
     def __init__(
         self,
@@ -35,16 +48,12 @@ class Policy:
         precision: str = "fp32",
         device: str = "cpu",
         max_positions: int = 2048,
-        lora_rank: int | None = None,
-        lora_alpha: int = 64,
-        lora_targets: tuple[str, ...] = (),
-        lora_layers: int | None = None,
+        lora: LoraSettings | None = None,
         seed: int = 0,
     ) -> None:
-        """`lora_rank` None trains every weight; else an adapter is drawn from `seed` and only it is trained.
+        """Create a policy. `lora` None trains every weight; otherwise only an adapter is trained, initialised from `seed`.
 
-        `lora_layers` adapts only that many last layers: no gradient goes below them, so less is computed and kept.
-        Raises ConfigError when `lora_targets` names no linear layer of this model.
+        Raises ConfigError when `lora.targets` names no linear layer of this model.
         """
         self.tokenizer = tokenizer
         self.dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
@@ -55,11 +64,8 @@ class Policy:
         self.is_lean = is_supported(model.config)
         self.lora_config: LoraConfig | None = None
         self.module: Any = self.base
-        if lora_rank is not None:
-            self.lora_config = LoraConfig(
-                r=lora_rank, lora_alpha=lora_alpha, target_modules=list(lora_targets), lora_dropout=0.0,
-                bias="none", task_type="CAUSAL_LM", layers_to_transform=_last_layers(model, lora_layers),
-            )  # fmt: skip
+        if lora is not None:
+            self.lora_config = _lora_config(model, lora)
             with torch.random.fork_rng():
                 torch.manual_seed(seed)
                 try:
@@ -69,14 +75,15 @@ class Policy:
                     raise ConfigError(
                         [
                             ConfigProblem(
-                                "model.lora_targets", f"{list(lora_targets)} matches no layer; this model has {linears}"
+                                "model.lora_targets",
+                                f"{sorted(self.lora_config.target_modules or ())} matches no layer; this model has {linears}",
                             )
                         ]
                     ) from error
         self.trained: dict[str, nn.Parameter] = {
             name: parameter for name, parameter in self.module.named_parameters() if parameter.requires_grad
         }
-        strange = [name for name in self.trained if self.is_lean and not name.endswith(_known_endings(lora_rank))]
+        strange = [name for name in self.trained if self.is_lean and not name.endswith(_known_endings(lora))]
         if strange:
             raise ConfigError(
                 [
@@ -93,25 +100,23 @@ class Policy:
     def num_trained(self) -> int:
         return sum(parameter.numel() for parameter in self.trained.values())
 
-    def vocabulary(self) -> list[str]:
-        """What each token id stands for, by id; a part of a character is the replacement character."""
-        return [self.tokenizer.decode([index], skip_special_tokens=False) for index in range(len(self.tokenizer))]
-
     def snapshot(self) -> Weights:
-        """A copy of the trained tensors, in fp32, with a hash of names, shapes and content."""
+        """Return a copy of the trained tensors in fp32, with a hash of names, shapes and content."""
         tensors = {name: parameter.detach().clone() for name, parameter in self.trained.items()}
         return Weights(tensors=tensors, fingerprint=fingerprint(tensors))
 
     def base_fingerprint(self, initial: Weights) -> str:
-        """Hash of the model as it was loaded, whatever has been trained since; `initial` is the snapshot from before that."""
+        """Return the hash of the model as it was loaded, independent of training since then. `initial` is the snapshot
+        from before training."""
         frozen = {
             name.removeprefix("base_model.model.").replace(".base_layer.", "."): parameter
-            for name, parameter in self.module.named_parameters() if name not in self.trained
-        }  # fmt: skip
+            for name, parameter in self.module.named_parameters()
+            if name not in self.trained
+        }
         return fingerprint(frozen if self.lora_config is not None else {**frozen, **initial.tensors})
 
     def misfit(self, tensors: Mapping[str, Tensor]) -> str | None:
-        """Why `tensors` cannot be the trained ones: missing, unknown, or of another shape. None if they can."""
+        """Return why `tensors` do not fit the trained ones (missing, unknown, or of another shape); None if they do."""
         problems = [f"missing {name}" for name in self.trained if name not in tensors]
         problems += [f"unknown {name}" for name in tensors if name not in self.trained]
         problems += [
@@ -124,7 +129,7 @@ class Policy:
         return "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Set the trained tensors. Raises ValueError naming those that do not fit."""
+        """Set the trained tensors. Raises ValueError that names those that do not fit."""
         problem = self.misfit(tensors)
         if problem is not None:
             raise ValueError(problem)
@@ -133,7 +138,7 @@ class Policy:
                 parameter.copy_(tensors[name])
 
     def materialize(self, weights: Weights) -> LlamaWeights:
-        """Fused weights of the computing precision with `weights` merged in; the same object for the same content."""
+        """Return fused weights of the computing precision with `weights` merged in; the same object for the same content."""
         cached = self._materialized.get(weights.fingerprint)
         if cached is None:
             cached = self._merge(weights.tensors)
@@ -141,14 +146,14 @@ class Policy:
         return cached
 
     def base_weights(self) -> LlamaWeights:
-        """Fused weights without the adapter, which share with `materialize` every matrix that is not adapted."""
+        """Return fused weights without the adapter. They share every matrix that is not adapted with `materialize`."""
         assert self.lora_config is not None, "with every weight trained there is no base left"
         if self._base_weights is None:
             self._base_weights = self._merge({})
         return self._base_weights
 
     def differentiable(self, merged: LlamaWeights) -> tuple[LlamaWeights, Linear | None]:
-        """What a training forward runs on: weights (and for an adapter a linear) whose gradients reach `trained`.
+        """Return the weights for a training forward (and for an adapter a linear function), whose gradients reach `trained`.
 
         `merged` must be the materialization of the current snapshot.
         """
@@ -192,7 +197,7 @@ class Policy:
             if any(_factors(tensors, name)[0] is not None for name in names):
                 return stack()
             key = "+".join(names)
-            if not tensors:  # the base alone: its adapted matrices must not pass for frozen ones
+            if not tensors:  # only the base: its adapted matrices must not be reused as frozen ones
                 return self._frozen[key] if key in self._frozen else stack()
             if key not in self._frozen:
                 self._frozen[key] = stack()
@@ -202,7 +207,7 @@ class Policy:
         return self._with_adapted_head(merged, tensors)
 
     def _with_adapted_head(self, merged: LlamaWeights, tensors: Mapping[str, Tensor]) -> LlamaWeights:
-        """An adapted output matrix is its own even where the base ties it to the embedding."""
+        """Return the weights with a separate output matrix where it is adapted, even if the base ties it to the embedding."""
         a, b = _factors(tensors, "lm_head.weight")
         if a is None or b is None or self.lora_config is None:
             return merged
@@ -214,8 +219,24 @@ class Policy:
         return fuse(self.base, max_positions=self.max_positions, read=read)
 
 
+def _lora_config(model: Any, lora: LoraSettings) -> LoraConfig:
+    targets = lora.targets or choose_lora_targets(model.config)
+    names = [name for name, _ in model.named_parameters()]
+    parameters = [target for target in targets if any(name.endswith(f".{target}") for name in names)]
+    return LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        target_modules=[target for target in targets if target not in parameters],
+        target_parameters=parameters or None,
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
+        layers_to_transform=_last_layers(model, lora.layers),
+    )
+
+
 def _last_layers(model: Any, count: int | None) -> list[int] | None:
-    """Indices for peft; None means all. Raises ConfigError for more layers than there are."""
+    """Return the layer indices for peft; None means all. Raises ConfigError for more layers than there are."""
     if count is None:
         return None
     total = model.config.num_hidden_layers
@@ -225,17 +246,17 @@ def _last_layers(model: Any, count: int | None) -> list[int] | None:
 
 
 def _factors(tensors: Mapping[str, Tensor], name: str) -> tuple[Tensor | None, Tensor | None]:
-    """The adapter's A [r, in] and B [out, r] for a base weight, or None twice when it is not adapted."""
+    """Return the adapter's A [r, in] and B [out, r] for a base weight, or (None, None) when it is not adapted."""
     prefix = f"base_model.model.{name.removesuffix('.weight')}"
     return tensors.get(f"{prefix}.lora_A.default.weight"), tensors.get(f"{prefix}.lora_B.default.weight")
 
 
-def _known_endings(lora_rank: int | None) -> tuple[str, ...]:
-    return ("",) if lora_rank is None else ("lora_A.default.weight", "lora_B.default.weight")
+def _known_endings(lora: LoraSettings | None) -> tuple[str, ...]:
+    return ("",) if lora is None else ("lora_A.default.weight", "lora_B.default.weight")
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
-    """Hash of names, shapes and content; equal exactly when the weights are."""
+    """Return a hash of names, shapes and content, which is equal exactly when the weights are."""
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(tensors):
         tensor = tensors[name].detach().contiguous().cpu()
@@ -255,7 +276,8 @@ class AdaptedLinear(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, merged: Tensor, heights: tuple[int, ...], scale: float, *factors: Tensor | None
     ) -> Tensor:
-        """`heights` are the rows of each part that `merged` stacks; `factors` are A and B of each, None if bare."""
+        """Compute the product. `heights` are the numbers of rows of the parts that `merged` stacks; `factors` are A and B
+        of each, None for a part without an adapter."""
         ctx.save_for_backward(x, merged, *factors)
         ctx.heights, ctx.scale = heights, scale
         return F.linear(x, merged)

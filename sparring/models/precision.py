@@ -1,4 +1,4 @@
-"""Which floating-point format a device computes fast."""
+"""The choice of device and floating-point format."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import torch
 
 
 def resolve_device(device: str) -> str:
-    """`auto` is CUDA when there is one."""
+    """Return the device; `auto` is CUDA where available, otherwise the CPU."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return device
 
 
 def resolve_precision(precision: str, device: str) -> str:
-    """`auto` is bf16 where the hardware multiplies it natively.
+    """Return the floating-point format; `auto` is bf16 where the hardware multiplies it natively, otherwise fp32.
 
-    A CPU without AVX512-BF16 or AMX emulates bf16 products: measured 6 to 150 times slower than fp32 (LOG.md).
+    A CPU without AVX512-BF16 or AMX emulates bf16 products, which was 6 to 150 times slower than fp32
+    (docs/notebook/speed.md).
     """
     if precision != "auto":
         return precision

@@ -1,4 +1,4 @@
-"""A causal LM and its tokenizer from where they are kept: the embedded model, a folder, an exported adapter, the hub."""
+"""Loading of a causal LM and its tokenizer: the embedded model, a folder, an exported adapter, or the hub."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from sparring.errors import ServiceError, SparringError
 from sparring.models import export_files, smollm2
+from sparring.models.architectures.loading import load_model
 from sparring.models.export import untie_adapted_head
 from sparring.models.policy import fingerprint
 
 BASE_FOLDER = "base_model"
-"""Where an exported adapter keeps a base model that cannot be had otherwise."""
+"""The subfolder of an exported adapter with its base model, where that is not available elsewhere."""
 
 
 def load_pretrained(name: str) -> tuple[Any, Any]:
-    """A causal LM in fp32 and its tokenizer, by embedded name, local folder or Hugging Face id; an adapter merged into its base.
+    """Load a causal LM in fp32 and its tokenizer, by embedded name, local folder or Hugging Face id. An adapter is merged into
+    its base.
 
-    Raises ServiceError when the model cannot be had, saying what was tried, and for a damaged export.
+    Raises ServiceError, with what was tried, when the model is not available, and for a damaged export.
     """
     path = str(smollm2.ensure_converted()) if name == smollm2.NAME else name
     folder = Path(path).expanduser()
@@ -36,12 +37,12 @@ def load_pretrained(name: str) -> tuple[Any, Any]:
         if is_adapter(folder):
             model = _adapted(folder, manifest.get("base", {}))
         else:
-            model = AutoModelForCausalLM.from_pretrained(folder if folder.is_dir() else path, dtype=torch.float32)
+            model = load_model(folder if folder.is_dir() else path)
         tokenizer = AutoTokenizer.from_pretrained(folder if folder.is_dir() else path)
     except SparringError:
         raise
     except Exception as error:
-        # A damaged file raises whatever its reader raises.
+        # A damaged file may raise any exception of its reader.
         first_line = (str(error).strip().splitlines() or ["no reason given"])[0]
         raise ServiceError(
             f"model.name = {name!r} could not be loaded: {type(error).__name__}: {first_line} "
@@ -51,11 +52,12 @@ def load_pretrained(name: str) -> tuple[Any, Any]:
 
 
 def is_adapter(folder: Path) -> bool:
+    """Return whether a folder contains an adapter."""
     return (folder / "adapter_config.json").is_file()
 
 
 def _adapted(folder: Path, exported: dict[str, Any]) -> Any:
-    """An adapter merged into its base, which an export of ours describes. Raises ServiceError for another base."""
+    """Load an exported adapter and merge it into the base that the export names. Raises ServiceError for another base."""
     named = str(json.loads((folder / "adapter_config.json").read_text("utf-8"))["base_model_name_or_path"])
     if (folder / BASE_FOLDER).is_dir():
         named = str(folder / BASE_FOLDER)
@@ -73,5 +75,5 @@ def _adapted(folder: Path, exported: dict[str, Any]) -> Any:
         )
     adapted = PeftModel.from_pretrained(base, folder)
     untie_adapted_head(adapted.get_base_model())
-    # peft froze the base.
+    # peft has frozen the base weights.
     return adapted.merge_and_unload().requires_grad_(True)

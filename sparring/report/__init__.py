@@ -1,5 +1,5 @@
-"""A run as one page for people, from its folder alone: verdict, findings, curves, tasks, budgets, cost, and every word of its
-episodes."""
+"""A self-contained HTML page about a run, built from its folder alone: verdict, findings, curves, tasks, budgets,
+cost and episodes."""
 
 from sparring.report.page import Report, write_report
 

@@ -1,17 +1,17 @@
-"""What a run took: tokens by what they were computed for, time by what it was spent on, and money at prices that a user gives."""
+"""The cost section of a report: tokens by purpose, time by activity, and money at the user's prices."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from sparring.metering import EndpointUsage, read_usage
-from sparring.pages import text
-from sparring.prices import PRICES, cost
+from sparring.metering.prices import PRICES, cost
+from sparring.metering.usage import EndpointUsage, read_usage
+from sparring.pages.html import text
 from sparring.report.reading import Record
 
 
 def cost_section(record: Record, prices: Mapping[str, float]) -> str:
-    """Tokens, hours and cost as markup; without `prices` at those of the recipe."""
+    """Return tokens, hours and cost as markup. Empty `prices` mean those of the recipe."""
     prices = prices or record.config.tracking.prices
     quantities = _quantities(record)
     rows = "".join(
@@ -41,7 +41,7 @@ def cost_section(record: Record, prices: Mapping[str, float]) -> str:
 
 
 def _endpoint(one: EndpointUsage, prices: Mapping[str, float]) -> str:
-    """Rows of what an endpoint was asked; what it did not report is unknown."""
+    """Return the rows about one endpoint's usage; a number that it did not report is unknown."""
     failed = f" ({one.failed} failed)" if one.failed else ""
     missing = f", {one.unreported} answers reported none" if one.unreported and one.read is not None else ""
     price = one.cost(prices)
@@ -72,9 +72,12 @@ def _quantities(record: Record) -> list[tuple[str, str, float, str]]:
 
 def _times(record: Record) -> Iterator[tuple[str, float, float]]:
     names = {
-        "waiting for episodes": "rollout", "advantages": "advantages", "learning": "training",
-        "handing over weights": "policy_update", "validation": "eval",
-    }  # fmt: skip
+        "waiting for episodes": "rollout",
+        "advantages": "advantages",
+        "learning": "training",
+        "handing over weights": "policy_update",
+        "validation": "eval",
+    }
     seconds = {what: record.total(f"timing_s/{name}") for what, name in names.items()}
     whole = sum(seconds.values()) or 1.0
     for what, spent in seconds.items():

@@ -1,4 +1,4 @@
-"""Curves over steps as inline SVG, with marks where something was found or a run went on. Colors are the page's."""
+"""Curves over steps as inline SVG, with marks at findings and resumed steps. The page's style defines the colors."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TypeAlias
 
-from sparring.pages import text
+from sparring.pages.html import text
 from sparring.report.reading import Record
 
 WIDTH, HEIGHT = 560, 250
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 40, 30
 LABEL_WIDTH = 36
-"""Of a mark's label."""
+"""Width of a mark's label."""
 MAX_POINTS = 300
-"""Of one line; of more, neighbors are drawn as their mean."""
+"""The most points of one line; beyond that, neighbors are drawn as their mean."""
 MAX_DOTS = 60
-"""A line with at most so many points shows each of them, and says its number under the pointer."""
+"""A line with at most this many points shows each of them, and its value under the pointer."""
 STYLES = ("one", "two", "three", "four", "five")
 """Classes of lines: a color and a dash pattern each."""
 
@@ -32,47 +32,47 @@ class Line:
     name: str
     points: Points
     band: Sequence[tuple[int, float, float]] = ()
-    """(step, low, high) of its interval."""
+    """The interval as (step, low, high)."""
     style: str = ""
-    """A class of its own; empty takes the next of STYLES."""
+    """The CSS class of the line; empty takes the next one of STYLES."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happened after a step."""
+    """An event after a step."""
 
     step: int
     label: str
     """A character or two."""
     kind: str
     """`error`, `warning`, `note`, or `change`."""
-    said: str
+    title: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Lines of one unit, and what to look for in them."""
+    """Lines with one unit, and a description of what to look for in them."""
 
     title: str
     meaning: str
     lines: tuple[Line, ...]
     is_share: bool = False
-    """Between 0 and 1."""
+    """True if the values are between 0 and 1."""
     marks: tuple[Mark, ...] = field(default=())
 
 
 def charts(record: Record) -> list[Chart]:
-    """Those that the run has numbers for, what matters first."""
+    """Return the charts for which the run has numbers, the most important first."""
     marks = tuple(_marks(record))
     found = [
         Chart(
-            title="Validation: completion beside correctness",
+            title="Validation: completion and correctness",
             meaning="Success with its 95 % interval. Finished and wrong: look at the reward. Right when finished, but seldom "
             "finished: look at the budgets.",
             lines=(_success(record), _line(record, "finished by itself", "val/completion")), is_share=True, marks=marks,
         ),
         Chart(
-            title="Training: reward beside the independent score",
+            title="Training: reward and the independent score",
             meaning="Of the same episodes. A reward that rises alone is being gamed.",
             lines=(_line(record, "reward", "rollout/reward/mean"), _line(record, "score", "rollout/score/mean")),
             marks=marks,
@@ -126,13 +126,13 @@ def charts(record: Record) -> list[Chart]:
 
 
 def numbered_findings(record: Record) -> dict[int, str]:
-    """Labels of the findings that have a step, by their place among all."""
+    """Return the labels of the findings that have a step, by their index among all findings."""
     placed = [place for place, finding in enumerate(record.findings) if finding.step is not None]
     return {place: f"F{number}" for number, place in enumerate(placed, start=1)}
 
 
 def svg(chart: Chart) -> str:
-    """One chart. Its text says first and last values for those who do not see it."""
+    """Return one chart as SVG. Its text states first and last values for readers who cannot see it."""
     steps = [step for line in chart.lines for step, _ in line.points]
     values = [value for line in chart.lines for _, value in line.points]
     values += [value for line in chart.lines for _, low, high in line.band for value in (low, high)]
@@ -175,14 +175,15 @@ def svg(chart: Chart) -> str:
 
 
 def _drawn_marks(placed: Sequence[tuple[float, Mark]]) -> list[str]:
-    """Lines with labels above them, in as many rows as keep them apart; beyond three rows they touch."""
+    """Draw marks with labels above them, in as many rows as needed to separate them; beyond three rows labels may
+    touch."""
     ends = [float("-inf")] * 3
     drawn = []
     for x, mark in sorted(placed, key=lambda one: one[0]):
         row = next((row for row, end in enumerate(ends) if x - end >= LABEL_WIDTH), len(ends) - 1)
         ends[row] = x
         drawn.append(
-            f'<g class="mark {mark.kind}"><title>{text(mark.said)}</title>'
+            f'<g class="mark {mark.kind}"><title>{text(mark.title)}</title>'
             f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 4}" y2="{HEIGHT - BOTTOM}"/>'
             f'<text x="{x:.1f}" y="{TOP - 7 - 11 * row}" text-anchor="middle">{text(mark.label)}</text></g>'
         )
@@ -190,7 +191,7 @@ def _drawn_marks(placed: Sequence[tuple[float, Mark]]) -> list[str]:
 
 
 def legend(chart: Chart) -> str:
-    """The lines by name, each with its pattern and its last value."""
+    """Return the names of the lines, each with its pattern and its last value."""
     return " ".join(
         f'<span class="key"><svg viewBox="0 0 28 8" aria-hidden="true"><polyline class="{style}" points="0,4 28,4"/></svg>'
         f"{text(line.name)} <b>{line.points[-1][1]:.3g}</b></span>"
@@ -199,7 +200,7 @@ def legend(chart: Chart) -> str:
 
 
 def _styled(lines: Sequence[Line]) -> Iterator[tuple[Line, str]]:
-    """As many as there are styles for."""
+    """Yield lines with their styles, as many as there are styles."""
     yield from ((line, line.style) for line in lines if line.style)
     yield from zip((line for line in lines if not line.style), STYLES, strict=False)
 
@@ -214,8 +215,8 @@ def _marks(record: Record) -> Iterator[Mark]:
     for step, places in taken.items():
         heaviest = next(kind for kind in ("error", "warning", "note") if kind in {_kind(record, one) for one in places})
         label = labels[places[0]] if len(places) == 1 else f"{labels[places[0]]}+{len(places) - 1}"
-        said = "; ".join(f"{labels[place]} {record.findings[place].rule}" for place in places)
-        yield Mark(step, label, heaviest, f"after step {step}: {said}")
+        found = "; ".join(f"{labels[place]} {record.findings[place].rule}" for place in places)
+        yield Mark(step, label, heaviest, f"after step {step}: {found}")
 
 
 def _kind(record: Record, place: int) -> str:
@@ -244,11 +245,9 @@ def _family(record: Record, title: str, meaning: str, prefix: str, marks: tuple[
 
 
 def _with_lines(chart: Chart) -> Chart:
-    """Without lines that nothing was measured for."""
+    """Return the chart without lines that have no measurements."""
     lines = tuple(line for line in chart.lines if line.points)
-    return Chart(
-        title=chart.title, meaning=chart.meaning, lines=lines, is_share=chart.is_share, marks=chart.marks
-    )  # fmt: skip
+    return Chart(title=chart.title, meaning=chart.meaning, lines=lines, is_share=chart.is_share, marks=chart.marks)
 
 
 def _thinned(points: Points) -> Sequence[tuple[float, float]]:
@@ -260,7 +259,7 @@ def _thinned(points: Points) -> Sequence[tuple[float, float]]:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Round numbers that hold all values, from 0 where that costs little."""
+    """Return round numbers that enclose all values, starting at 0 if that widens the range only a little."""
     if low > 0 and low < 0.6 * high:
         low = 0.0
     width = (high - low) or abs(high) or 1.0
@@ -275,9 +274,9 @@ def _joined(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _spoken(chart: Chart) -> str:
-    said = (
+    lines = (
         f"{line.name} {line.points[0][1]:.3g} after step {line.points[0][0]}, {line.points[-1][1]:.3g} after step "
         f"{line.points[-1][0]}"
         for line in chart.lines
     )
-    return f"{chart.title}: {'; '.join(said)}"
+    return f"{chart.title}: {'; '.join(lines)}"

@@ -1,7 +1,7 @@
-"""The episodes of a run for the reader: which of them fit into the page, and what is shown of each.
+"""The episodes of a run for the page's reader: the selection that fits into the page, and the content of each.
 
-Disagreements of reward and scorer come first, then failures, then right ones, those with a failed sibling before the others.
-A page holds as many as its budget allows and counts what it leaves out.
+Disagreements of reward and scorer come first, then failures, then right ones; in each kind, those with a failed sibling
+come first. A page holds as many as its budget allows and counts the others.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from sparring.config import Config
 from sparring.errors import DataError
 from sparring.evaluation.agreement import Disagreement, agreement
 from sparring.evaluation.of_run import content_of
-from sparring.pages import data_text
+from sparring.pages.html import data_text
 from sparring.report.reading import Record
-from sparring.tracking.spans import turn_places
-from sparring.tracking.stored import read_trajectories
+from sparring.run_folders.stored import read_trajectories
+from sparring.tracking.spans import match_turns
 from sparring.types import Json, Message, Outcome, StopReason, Trajectory, TrajectoryGroup, Turn
 
 MAX_BYTES = 9 * 2**20
-"""Of the conversations of all episodes in a page."""
+"""The size limit of the conversations in a page, in bytes."""
 MAX_TOKEN_BYTES = 4 * 2**20
-"""Of their tokens, so that the page stays below 15 MiB."""
+"""The size limit of their tokens, so that the page stays below 15 MiB."""
 MAX_CHARACTERS = 20_000
-"""Of one text."""
+"""The length limit of one text."""
 MAX_FIELD_CHARACTERS = 4_000
-"""Of a task's fields."""
+"""The length limit of a task's fields."""
 LOGPROB_UNITS = 100
-"""Log-probabilities are kept in hundredths."""
+"""Log-probabilities are stored in hundredths."""
 
 SPLITS = ("held_out", "validation", "train")
-"""Those whose episodes are shown; the first are what the verdict is about."""
+"""The splits whose episodes are shown; the verdict is about the first that exists."""
 
 _FILE = re.compile(rf"({'|'.join(SPLITS)})-(\d+)\.jsonl")
 Estimate: TypeAlias = Callable[[Sequence[TrajectoryGroup]], TurnAdvantages]
@@ -51,41 +51,44 @@ Estimate: TypeAlias = Callable[[Sequence[TrajectoryGroup]], TurnAdvantages]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What decides whether an episode is in the page."""
+    """The properties of an episode that decide whether the page shows it."""
 
     place: int
-    """Of its file."""
+    """The index of its file."""
     id: str
     task_id: str
     split: str
     kind: int
-    """0 a disagreement, 1 a failure, 2 neither."""
+    """0 is a disagreement, 1 a failure, 2 neither."""
     policy: int
-    """Of an evaluation: its place in the file, where the one that matters most is the last."""
+    """The policy's index in an evaluation's file, where the most important one is the last."""
     num_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episodes:
-    """What the page has of a run's episodes."""
+    """The episodes of a run that the page shows."""
 
     shown: Sequence[Json]
-    """As the reader takes them, in its order."""
+    """The episodes in the format and order of the reader script."""
     vocabulary: Sequence[str]
-    """The tokens that occur in them."""
+    """The tokens that occur in the shown episodes."""
     num_played: int
     left_out: Mapping[str, int]
-    """By what they are, for people: empty when all are shown."""
+    """Numbers of omitted episodes by a description of them; empty when all are shown."""
     without_tokens: int
-    """Shown ones whose tokens did not fit, or are not known."""
+    """The number of shown episodes whose tokens did not fit or are not known."""
     why_no_advantages: str | None
-    """None where episodes of training have theirs."""
+    """The reason why training episodes have no advantages; None if they have them."""
     seen_in_training: int
-    """Held-out tasks (without any, those of validations) that were trained on word for word."""
+    """The number of held-out tasks (or validation tasks, without any) whose exact content was trained on."""
 
 
 def episodes(record: Record, *, max_bytes: int = MAX_BYTES, max_token_bytes: int = MAX_TOKEN_BYTES) -> Episodes:
-    """Read twice: first all, to know what they are, then those that fit. Raises DataError for a damaged file."""
+    """Select and prepare the episodes for the page. Raises DataError for a damaged file.
+
+    The files are read twice: once to classify all episodes, once to load those that fit.
+    """
     files = _files(record.path / "trajectories")
     estimate, why_no_advantages = _estimator(record.config)
     known: list[Known] = []
@@ -99,10 +102,15 @@ def episodes(record: Record, *, max_bytes: int = MAX_BYTES, max_token_bytes: int
             kind = 0 if one.id in disagreements else 1 if _failed(one, record) else 2
             known.append(
                 Known(
-                    place=place, id=one.id, task_id=one.task.id, split=split, kind=kind,
-                    policy=policies.index(_policy(one, split)), num_bytes=len(content.encode()),
+                    place=place,
+                    id=one.id,
+                    task_id=one.task.id,
+                    split=split,
+                    kind=kind,
+                    policy=policies.index(_policy(one, split)),
+                    num_bytes=len(content.encode()),
                 )
-            )  # fmt: skip
+            )
             digests[split].setdefault(one.task.id, content_of(one.task))
     chosen = _chosen(known, max_bytes)
     tokens = _Tokens(record.vocabulary, max_token_bytes)
@@ -131,7 +139,8 @@ def episodes(record: Record, *, max_bytes: int = MAX_BYTES, max_token_bytes: int
 
 
 def _files(folder: Path) -> list[tuple[str, int, Path]]:
-    """(split, step or number, path), what the verdict is about first, the newest first."""
+    """Return (split, step or number, path) of the episode files: those that the verdict is about first, newest
+    first."""
     found = [(_FILE.fullmatch(path.name), path) for path in (folder.iterdir() if folder.is_dir() else ())]
     named = [(match[1], int(match[2]), path) for match, path in found if match]
     return sorted(named, key=lambda one: (SPLITS.index(one[0]), -one[1]))
@@ -143,9 +152,10 @@ def _disagreements(record: Record, played: Sequence[Trajectory]) -> Mapping[str,
 
 
 def _is_right(one: Trajectory, record: Record) -> bool | None:
-    """By the scorer, by the reward where there is none; None for an episode without either."""
-    judged = one.score if one.score is not None else None if one.reward is None else one.reward.total
-    return None if judged is None else judged >= record.config.evaluation.success_threshold
+    """Return whether the scorer counts it as right, or the reward without a scorer; None for an episode without
+    either."""
+    grade = one.score if one.score is not None else None if one.reward is None else one.reward.total
+    return None if grade is None else grade >= record.config.evaluation.success_threshold
 
 
 def _failed(one: Trajectory, record: Record) -> bool:
@@ -154,12 +164,13 @@ def _failed(one: Trajectory, record: Record) -> bool:
 
 def _seen_in_training(digests: Mapping[str, Mapping[str, str]]) -> int:
     trained = set(digests["train"].values())
-    judged = digests["held_out"] or digests["validation"]
-    return sum(digest in trained for digest in judged.values())
+    evaluated = digests["held_out"] or digests["validation"]
+    return sum(digest in trained for digest in evaluated.values())
 
 
 def _chosen(known: Sequence[Known], max_bytes: int) -> list[Known]:
-    """What fits, in the reader's order. Within a kind chance decides, seeded, so that no step is favored."""
+    """Return the episodes that fit, in the reader's order. Within a kind the choice is random but seeded, so that no
+    step is favored."""
     rng = random.Random(0)
     failed = {_group(one) for one in known if one.kind < 2}
     order = {one.id: rng.random() for one in known}
@@ -186,7 +197,8 @@ def _left_out(left: Iterable[Known]) -> dict[str, int]:
 
 
 def _estimator(config: Config) -> tuple[Estimate | None, str | None]:
-    """The advantages as training computed them from rewards alone, or why that cannot be done again here."""
+    """Return the function that recomputes the training advantages from rewards alone, or the reason why that is
+    impossible."""
     section = config.algorithm
     if not config.is_trainable:
         return None, "nothing was trained"
@@ -195,7 +207,7 @@ def _estimator(config: Config) -> tuple[Estimate | None, str | None]:
     if section.takes_reward_off:
         return None, "the divergence from the base model was taken off the reward, which needs the model"
     reads_turns = section.advantage_method in choice.PER_TURN
-    estimator = choice.bind(ADVANTAGES[section.advantage_method], section.knobs())
+    estimator = choice.bind(ADVANTAGES[section.advantage_method], section.hyperparameters())
     return partial(credit, estimator=estimator, sums_turn_rewards=None if reads_turns else True), None
 
 
@@ -207,7 +219,7 @@ def _advantages(played: Sequence[Trajectory], estimate: Estimate) -> TurnAdvanta
     groups = [TrajectoryGroup(task=group[0].task, trajectories=tuple(group)) for group in members.values()]
     try:
         return estimate(groups)
-    except DataError:  # of a file that holds a part of its step
+    except DataError:  # for a file that holds only part of its step
         return {}
 
 
@@ -248,7 +260,7 @@ def _episode(
 
 
 def _policy(one: Trajectory, split: str) -> str:
-    """Who played, as ids say it: `held_out/<label>@<start>/<task>/<member>`, or the weights of the last turn."""
+    """Return the policy from the id (`held_out/<label>@<start>/<task>/<member>`), or the weights of the last turn."""
     label = one.id.split("/")[1].partition("@")[0] if split == "held_out" and one.id.count("/") >= 2 else ""
     if label or not one.turns or not one.turns[-1].versions:
         return label
@@ -272,8 +284,9 @@ def _turn(one: Trajectory, place: int, advantages: Sequence[float] | None) -> di
 
 
 def _messages(one: Trajectory) -> tuple[list[Json], list[Json]]:
-    """The conversation, and what turns said that is not in it (branches, side requests); each with its turn's place."""
-    places = turn_places(one.messages, one.turns)
+    """Return the conversation, and the turns that are not in it (branches, side requests); each with its turn's
+    index."""
+    places = match_turns(one.messages, one.turns)
     num_tools = sum(message.get("role") == "tool" for message in one.messages)
     errors = iter(
         [transition.get("error") for transition in one.transitions] if len(one.transitions) == num_tools else ()
@@ -306,14 +319,15 @@ def _message(message: Message, place: int | None, error: Json) -> dict[str, Json
 
 
 def _call(call: Json) -> list[str]:
-    """Its name and its arguments as text."""
+    """Return the name and the arguments of a tool call as text."""
     function = call.get("function", {}) if isinstance(call, Mapping) else {}
     arguments = function.get("arguments")
     return [_cut(str(function.get("name"))), _cut(arguments if isinstance(arguments, str) else _parts(arguments))]
 
 
 def _parts(content: Json) -> str:
-    """Content that is no text, as text: the parts of a message one after the other, anything else as JSON."""
+    """Return content that is not a string as text: the parts of a message one after the other, anything else as
+    JSON."""
     if content is None:
         return ""
     if isinstance(content, list) and all(isinstance(part, Mapping) and "text" in part for part in content):
@@ -330,12 +344,12 @@ def _numbers(values: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def _finite(value: float | None) -> float | None:
-    """Four digits; JSON has no word for NaN."""
+    """Return the value with four digits, or None if it is not finite, because JSON has no such number."""
     return float(f"{value:.4g}") if value is not None and math.isfinite(value) else None
 
 
 class _Tokens:
-    """The tokens of episodes, as numbers into a table of those that occur, as long as they fit."""
+    """The tokens of episodes as indexes into a table of the tokens that occur, up to a size limit."""
 
     def __init__(self, vocabulary: Sequence[str] | None, max_bytes: int) -> None:
         self._vocabulary = vocabulary
@@ -346,11 +360,11 @@ class _Tokens:
         self.num_without = 0
 
     def offer(self, one: Trajectory, shown: Json) -> None:
-        """Remember what may be added."""
+        """Store the turns of an episode that may be added later."""
         self._offered[shown["id"]] = list(one.turns)
 
     def add(self, shown: Iterable[Json]) -> None:
-        """To each episode, in order, as long as there is room."""
+        """Add the tokens to each episode in order, as long as they fit."""
         for one in shown:
             turns = self._offered.pop(one["id"])
             size = 8 * sum(len(turn.token_ids) for turn in turns)

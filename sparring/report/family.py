@@ -1,4 +1,4 @@
-"""The page of several runs that differ in their seed: curves with bands, policies with intervals, what stands apart."""
+"""The page of several runs that differ only in their seed: curves with bands, policies with intervals, and outliers."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from sparring.evaluation.evaluation import Evaluation
 from sparring.evaluation.of_run import evaluated
 from sparring.evaluation.over_seeds import interval_over_seeds, shared_tasks
 from sparring.evaluation.tables import Table, gains_table, seeds_table
-from sparring.pages import asset, document, text
-from sparring.redaction import masked
+from sparring.pages.html import asset, document, text
 from sparring.report.curves import Chart, Line, legend, svg
-from sparring.tracking.family_folder import FamilyFolder
-from sparring.tracking.stored import read_metrics
+from sparring.run_folders.family_folder import FamilyFolder
+from sparring.run_folders.stored import read_metrics
+from sparring.runtime.redaction import mask_secrets
 from sparring.types import Json
 
 LEAST_IN_BAND = 3
-"""Seeds; an interval of two is wider than the page."""
+"""The fewest seeds for a band; an interval of two seeds is wider than the page."""
 CURVES = (
     ("Training reward", "Mean over the step's episodes.", "rollout/reward/mean", False),
     ("Independent score", "Of the same episodes. A reward that rises alone is being gamed.", "rollout/score/mean", False),
@@ -49,18 +49,19 @@ WIDTH, LEFT, RIGHT, ROW = 760, 190, 20, 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyReport:
-    """What was written, and what it says first."""
+    """The path of the written page, and its headline."""
 
     path: Path
     family: AcrossSeeds
     num_bytes: int
 
     def as_json(self) -> dict[str, Json]:
+        """Return the content as JSON data."""
         return {"path": str(self.path), "bytes": self.num_bytes, **self.family.as_json()}
 
 
 class _Curves:
-    """The numbers of each begun run over its steps."""
+    """The metrics of each started run over its steps."""
 
     def __init__(self, family: AcrossSeeds) -> None:
         self.seeds = [one for one in family.seeds if one.run is not None]
@@ -72,15 +73,17 @@ class _Curves:
         return {seed: read_metrics(path)[0] for seed, path in files.items() if path.is_file()}
 
     def charts(self) -> Iterator[Chart]:
-        """Those that at least one run has numbers for."""
+        """Yield the charts for which at least one run has numbers."""
         validations = {one.seed: evaluated(one.run).validations for one in self.seeds if one.run is not None}
         success = {seed: {step: one.success.mean for step, one in found.items()} for seed, found in validations.items()}
         known = [(("Validation success", "Of validation tasks.", True), success)]
         for title, meaning, metric, is_share in CURVES:
-            known.append((
-                (title, meaning, is_share),
-                {seed: _series(metrics, metric) for seed, metrics in self._metrics.items()},
-            ))  # fmt: skip
+            known.append(
+                (
+                    (title, meaning, is_share),
+                    {seed: _series(metrics, metric) for seed, metrics in self._metrics.items()},
+                )
+            )
         for (title, meaning, is_share), by_seed in known:
             drawn = {seed: points for seed, points in by_seed.items() if points}
             if drawn:
@@ -89,13 +92,14 @@ class _Curves:
                 )
 
     def _lines(self, by_seed: Mapping[int, Mapping[int, float]], *, is_share: bool) -> Iterator[Line]:
-        """A line a seed, and over them the mean where all have a value, with its band."""
+        """Yield one line a seed, then the mean with its band over the steps where all seeds have a value."""
         for seed, points in by_seed.items():
             is_outlier = seed == self._outlier
             yield Line(
-                name=f"seed {seed}" + (", outlier" if is_outlier else ""), points=list(points.items()),
+                name=f"seed {seed}" + (", outlier" if is_outlier else ""),
+                points=list(points.items()),
                 style="outlier" if is_outlier else "seed",
-            )  # fmt: skip
+            )
         if len(by_seed) < 2:
             return
         steps = sorted(set.intersection(*(set(points) for points in by_seed.values())))
@@ -109,9 +113,9 @@ class _Curves:
 
 
 def write_family_report(path: Path, out: Path | None = None) -> FamilyReport:
-    """Write the page, as `report.html` into the family's folder where no path is given.
+    """Write the page, to `report.html` in the family's folder if no path is given.
 
-    Raises DataError for what is no family or is damaged, UsageError when the page cannot be written.
+    Raises DataError for a folder that is not a family or is damaged, and UsageError when the page cannot be written.
     """
     folder = FamilyFolder(path)
     family = across_seeds(*runs_of([str(path)]))
@@ -127,10 +131,11 @@ def write_family_report(path: Path, out: Path | None = None) -> FamilyReport:
 def _page(folder: FamilyFolder, family: AcrossSeeds, target: Path) -> str:
     body = [_head(folder, family), _verdict(family), _policies(family), _seeds(family, target), _curves(family)]
     whole = document(
-        f"{folder.path.resolve().name} · sparring report of a family", "\n".join(body),
+        f"{folder.path.resolve().name} · sparring report of a family",
+        "\n".join(body),
         styles=[asset("sparring.report", "report.css")],
-    )  # fmt: skip
-    return masked(whole, text)
+    )
+    return mask_secrets(whole, text)
 
 
 def _head(folder: FamilyFolder, family: AcrossSeeds) -> str:
@@ -166,7 +171,7 @@ def _policies(family: AcrossSeeds) -> str:
 
 
 def _drawn(family: AcrossSeeds) -> str:
-    """A row a policy."""
+    """Draw one row a policy."""
     height = ROW * len(family.policies) + 30
 
     def x(value: float) -> float:
@@ -212,7 +217,7 @@ def _dot(one: SeedRun, played: Evaluation, x: Callable[[float], float], middle: 
 
 
 def _by_task(family: AcrossSeeds) -> str:
-    """How many tasks depend on the seed."""
+    """Describe how many tasks depend on the seed."""
     played = [one.evaluations[TUNED] for one in family.finished if TUNED in one.evaluations]
     rates = [dict(zip(one.task_ids, map(float, one.rates), strict=True)) for one in played]
     shared = shared_tasks(rates) if len(rates) > 1 else []
@@ -246,7 +251,7 @@ def _seeds(family: AcrossSeeds, target: Path) -> str:
 
 
 def _link(one: SeedRun, target: Path) -> str:
-    """To the run's own page, where it has been written."""
+    """Return a link to the run's own page, if it has been written."""
     if one.run is None:
         return ""
     page = one.run.path / "report.html"

@@ -1,4 +1,4 @@
-"""The report of a run that goes on, served on this machine and made anew as the run writes."""
+"""The report of a running training, served on this machine and rebuilt as the run writes."""
 
 from __future__ import annotations
 
@@ -15,37 +15,40 @@ from sparring.errors import DataError, ServiceError
 from sparring.report.episodes import episodes
 from sparring.report.page import page
 from sparring.report.reading import Record, read_run
-from sparring.report.verdict import verdict
+from sparring.report.verdict import build_verdict
 
 HOST = "127.0.0.1"
-"""No other machine is answered: the page shows everything that an agent was told."""
+"""Only this machine can connect, because the page shows everything that an agent received."""
 LOOK_SECONDS = 2.0
-"""Between looks at the run's folder."""
+"""The pause between checks of the run's folder."""
 MAKING_SHARE = 0.2
-"""Of the time, at most, that making pages takes: a long run's page is made less often, so that it does not slow the run."""
+"""The largest share of time spent on building pages: a long run's page is rebuilt less often, so that it does not slow the
+run."""
 
 
 @final
 class LivePage:
-    """The newest page of a run, made by a thread of its own. Raises DataError for a folder that is no run."""
+    """The newest page of a run, rebuilt by its own thread. The constructor raises DataError for a folder that is not
+    a run."""
 
     def __init__(self, run: Path, prices: Mapping[str, float], *, on_problem: Callable[[str], None]) -> None:
         self._run, self._prices, self._on_problem = run, prices, on_problem
         self._seen = _state_of(run)
-        self.version, self.content, self.said = 1, *self._make()
+        self.version, self.content, self.standing = 1, *self._make()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="sparring-watch", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
+        """Stop the thread and wait for it."""
         self._closing.set()
         self._thread.join()
 
     def _make(self) -> tuple[bytes, str]:
         record = read_run(self._run)
         played = episodes(record)
-        said = verdict(record, seen_in_training=played.seen_in_training)
-        return page(record, played, said, self._prices, is_live=True).encode(), _standing(record)
+        verdict = build_verdict(record, seen_in_training=played.seen_in_training)
+        return page(record, played, verdict, self._prices, is_live=True).encode(), _standing(record)
 
     def _follow(self) -> None:
         pause, problem = LOOK_SECONDS, None
@@ -55,9 +58,9 @@ class LivePage:
                 continue
             began = time.monotonic()
             try:
-                self.content, self.said = self._make()
+                self.content, self.standing = self._make()
             except (DataError, OSError) as error:
-                # What is being written now may be whole at the next look; what stays broken is said once.
+                # A file that is being written may be complete next time; a lasting problem is reported once.
                 if str(error) != problem:
                     problem = str(error)
                     self._on_problem(f"the page stays as it was: {problem}")
@@ -68,17 +71,21 @@ class LivePage:
 
 
 def watch(
-    run: Path, *, port: int, prices: Mapping[str, float], on_ready: Callable[[str], None],
+    run: Path,
+    *,
+    port: int,
+    prices: Mapping[str, float],
+    on_ready: Callable[[str], None],
     on_problem: Callable[[str], None],
-) -> None:  # fmt: skip
-    """Serve the page until KeyboardInterrupt. Port 0 takes a free one; `on_ready` is told the address.
+) -> None:
+    """Serve the page until KeyboardInterrupt. Port 0 selects a free one; `on_ready` is called with the address.
 
-    Raises DataError for a folder that is no run, ServiceError when the port is taken.
+    Raises DataError for a folder that is not a run, and ServiceError when the port is taken.
     """
     live = LivePage(run, prices, on_problem=on_problem)
     try:
         try:
-            server = ThreadingHTTPServer((HOST, port), lambda *told: _Answer(live, *told))
+            server = ThreadingHTTPServer((HOST, port), lambda *arguments: _Answer(live, *arguments))
         except OSError as error:
             raise ServiceError(f"port {port} of {HOST} cannot be listened on: {error}; name another --port.") from error
         with server:
@@ -89,19 +96,19 @@ def watch(
 
 
 class _Answer(BaseHTTPRequestHandler):
-    def __init__(self, live: LivePage, *told: object) -> None:
+    def __init__(self, live: LivePage, *arguments: object) -> None:
         self._live = live
-        super().__init__(*told)  # pyright: ignore[reportArgumentType]
+        super().__init__(*arguments)  # pyright: ignore[reportArgumentType]
 
     def do_GET(self) -> None:
         if self.headers.get("Host", "").partition(":")[0] not in (HOST, "localhost"):
-            # Another site's name that points here would read the page with its own scripts.
+            # A foreign host name that resolves here could read the page with its own scripts.
             self.send_error(HTTPStatus.MISDIRECTED_REQUEST, "Ask for 127.0.0.1 or localhost")
         elif self.path == "/":
             self._send(self._live.content, "text/html; charset=utf-8")
         elif self.path == "/version":
-            told = {"version": self._live.version, "said": self._live.said}
-            self._send(json.dumps(told).encode(), "application/json")
+            state = {"version": self._live.version, "said": self._live.standing}
+            self._send(json.dumps(state).encode(), "application/json")
         else:
             self.send_error(HTTPStatus.NOT_FOUND)
 
@@ -125,7 +132,7 @@ def _standing(record: Record) -> str:
 
 
 def _state_of(run: Path) -> tuple[tuple[str, int, int], ...]:
-    """What tells that the run has written: names, sizes and times of what the page reads."""
+    """Return names, sizes and times of the files that the page reads; a change means that the run has written."""
     files = [*run.glob("*.json*"), *run.glob("evaluations/*.json"), *run.glob("trajectories/*")]
     found = []
     for path in files:

@@ -1,4 +1,4 @@
-"""The page: what was trained on what, whether to trust it, and why."""
+"""The report page: what was trained on what, whether to trust the result, and why."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from sparring.evaluation.controls import Rise
 from sparring.evaluation.evaluation import Evaluation
 from sparring.evaluation.statistics import Interval
 from sparring.findings import Finding
-from sparring.pages import asset, data_element, data_text, document, finding_article, text
-from sparring.redaction import masked
+from sparring.pages.html import asset, data_element, data_text, document, finding_article, text
 from sparring.report.cost import cost_section
 from sparring.report.curves import charts, legend, numbered_findings, svg
 from sparring.report.episodes import LOGPROB_UNITS, Episodes, episodes
 from sparring.report.reading import LAST_STEPS, Record, read_run
-from sparring.report.verdict import State, Verdict, verdict, worst_first
+from sparring.report.verdict import State, Verdict, build_verdict, worst_first
+from sparring.runtime.redaction import mask_secrets
 from sparring.types import Json, Outcome
 
 SYMBOLS = {State.GOOD: "✓", State.UNKNOWN: "?", State.DOUBT: "!", State.BAD: "✗"}
 MAX_TASKS = 1500
-"""In the map of tasks."""
+"""The most tasks in the map of tasks."""
 MAX_FINDINGS = 100
 MOST_EPISODES = 8
-"""That a finding names."""
+"""The most episodes that a finding lists."""
 MAX_CUT_TURNS, MAX_OUT_OF_TURNS = 0.05, 0.10
-"""Shares of training episodes from which on a budget is too small."""
+"""Shares of training episodes above which a budget is too small."""
 
 _PACKAGE = "sparring.report"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What was written, and what it says first."""
+    """The path of the written page, and its headline."""
 
     path: Path
     verdict: Verdict
@@ -49,71 +49,83 @@ class Report:
     num_left_out: int
 
     def as_json(self) -> dict[str, Json]:
+        """Return the content as JSON data."""
         return {
-            "path": str(self.path), "bytes": self.num_bytes, "episodes": self.num_episodes,
-            "left_out": self.num_left_out, "verdict": self.verdict.as_json(),
-        }  # fmt: skip
+            "path": str(self.path),
+            "bytes": self.num_bytes,
+            "episodes": self.num_episodes,
+            "left_out": self.num_left_out,
+            "verdict": self.verdict.as_json(),
+        }
 
 
 def write_report(run: Path, path: Path | None = None, *, prices: Mapping[str, float] | None = None) -> Report:
-    """Write the page, as `report.html` into the run's folder where no path is given. `prices` are by `sparring.prices.PRICES`.
+    """Write the page, to `report.html` in the run folder unless a path is given. `prices` are those of
+    `metering.prices.PRICES`.
 
-    Raises DataError for a folder that is no run or is damaged, UsageError when the page cannot be written.
+    Raises DataError for a folder that is not a run or is damaged, and UsageError when the page cannot be written.
     """
     record = read_run(run)
     played = episodes(record)
-    said = verdict(record, seen_in_training=played.seen_in_training)
+    verdict = build_verdict(record, seen_in_training=played.seen_in_training)
     target = path or run / "report.html"
-    content = page(record, played, said, prices or {}).encode()
+    content = page(record, played, verdict, prices or {}).encode()
     try:
         target.write_bytes(content)
     except OSError as error:
         raise UsageError(f"--out {target} cannot be written: {error}; name a file in a folder to write in.") from error
     left_out = sum(played.left_out.values())
     return Report(
-        path=target, verdict=said, num_bytes=len(content), num_episodes=len(played.shown), num_left_out=left_out
+        path=target, verdict=verdict, num_bytes=len(content), num_episodes=len(played.shown), num_left_out=left_out
     )
 
 
-def page(record: Record, played: Episodes, said: Verdict, prices: Mapping[str, float], *, is_live: bool = False) -> str:
-    """The whole document. A live one asks its server whether there is a newer."""
+def page(
+    record: Record, played: Episodes, verdict: Verdict, prices: Mapping[str, float], *, is_live: bool = False
+) -> str:
+    """Return the whole HTML document. A live page polls its server for a newer version."""
     ids = {one["id"] for one in played.shown}
     sections = [
         _head(record),
-        _verdict_section(said),
+        _verdict_section(verdict),
         '<nav aria-label="Parts"><a href="#diagnosis">Diagnosis</a> <a href="#findings">Findings</a> <a href="#tasks">Tasks</a> '
         '<a href="#curves">Curves</a> '
         '<a href="#budgets">Budgets</a> <a href="#cost">Tokens and cost</a> <a href="#episodes">Episodes</a> '
         '<a href="#settings">Settings</a></nav>',
         _diagnosis_section(record, ids),
         _findings_section(record, ids),
-        _tasks_section(said),
+        _tasks_section(verdict),
         _curves_section(record),
         _budgets_section(record),
         cost_section(record, prices),
         _episodes_section(played),
         _settings_section(record),
-        data_element("data", _data(played, said)),
+        data_element("data", _data(played, verdict)),
     ]
     whole = document(
-        f"{record.name} · sparring report", "\n".join(sections), styles=[asset(_PACKAGE, "report.css")],
+        f"{record.name} · sparring report",
+        "\n".join(sections),
+        styles=[asset(_PACKAGE, "report.css")],
         script="\n".join(asset(_PACKAGE, name) for name in ("reader.js", *(["live.js"] if is_live else []))),
         asks_its_server=is_live,
-    )  # fmt: skip
-    # What an agent's tool has let out must not go on with the page.
-    return masked(whole, text, _in_data)
+    )
+    # A secret that an agent's tool exposed must not be passed on with the page.
+    return mask_secrets(whole, text, _in_data)
 
 
 def _in_data(value: str) -> str:
     return data_text(value)[1:-1]
 
 
-def _data(played: Episodes, said: Verdict) -> Json:
-    """What the reader works on. `policies` are the two that the verdict compares, as episodes name them."""
-    policies = [one.label for one in (said.before, said.after) if one is not None]
+def _data(played: Episodes, verdict: Verdict) -> Json:
+    """Return the data of the reader script. `policies` are the two that the verdict compares, named as in episodes."""
+    policies = [one.label for one in (verdict.before, verdict.after) if one is not None]
     return {
-        "episodes": played.shown, "vocabulary": played.vocabulary, "units": LOGPROB_UNITS, "policies": policies,
-    }  # fmt: skip
+        "episodes": played.shown,
+        "vocabulary": played.vocabulary,
+        "units": LOGPROB_UNITS,
+        "policies": policies,
+    }
 
 
 def _head(record: Record) -> str:
@@ -122,16 +134,16 @@ def _head(record: Record) -> str:
 
 
 def _facts(record: Record) -> Iterator[tuple[str, str]]:
-    """What was trained on what."""
+    """Yield the facts about what was trained on what."""
     config = record.config
     if config.is_trainable:
         weights = f"LoRA rank {config.model.lora_rank}" if config.model.trained_weights == "lora" else "all weights"
         yield "Model", f"{config.model.name}, {weights}"
     else:
         yield "Model", f"{config.engine.type}: {config.engine.model or config.engine.script}, not trained"
-    yield "World", config.environment.target or f"the agent's own ({config.agent.way})"
+    yield "Environment", config.environment.target or f"the agent's own ({config.agent.kind})"
     yield "Tasks", config.data.train or "none"
-    yield "Reward", config.reward.reward or "what the agent says"
+    yield "Reward", config.reward.reward or "what the agent reports"
     yield "Scorer", config.reward.scorer or "none"
     if config.is_trainable:
         algorithm = config.algorithm
@@ -151,60 +163,61 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
     yield "Made", f"{when}Sparring {versions.get('sparring', '?')}, seed {config.run.seed}"
 
 
-def _verdict_section(said: Verdict) -> str:
+def _verdict_section(verdict: Verdict) -> str:
     looks = "\n".join(
         f'<li class="{look.state.value}"><span class="symbol" aria-hidden="true">{SYMBOLS[look.state]}</span>'
-        f"<span><b>{text(look.name)}</b> <small>{look.state.value}</small><br>{text(look.said)}</span></li>"
-        for look in worst_first(said.looks)
+        f"<span><b>{text(look.name)}</b> <small>{look.state.value}</small><br>{text(look.text)}</span></li>"
+        for look in worst_first(verdict.looks)
     )
-    known = State.UNKNOWN if said.rise is Rise.UNKNOWN else said.trust
+    known = State.UNKNOWN if verdict.rise is Rise.UNKNOWN else verdict.trust
     return f"""<section class="verdict {known.value}" aria-labelledby="headline">
-<h2 id="headline">{text(said.headline)}</h2>
+<h2 id="headline">{text(verdict.headline)}</h2>
 <div class="sides">
-<div>{_rise(said)}</div>
+<div>{_rise(verdict)}</div>
 <div><h3>Can it be trusted?</h3><ul class="looks">{looks}</ul></div>
 </div>
 </section>"""
 
 
-def _rise(said: Verdict) -> str:
-    kind = "Held-out success" if said.is_held_out else "Validation success"
-    controls = [one.before for one in reversed(said.claim.against)]
-    rows = [one for one in (*controls, said.after) if one is not None]
+def _rise(verdict: Verdict) -> str:
+    kind = "Held-out success" if verdict.is_held_out else "Validation success"
+    controls = [one.before for one in reversed(verdict.claim.against)]
+    rows = [one for one in (*controls, verdict.after) if one is not None]
     if not rows:
         return f"<h3>{kind}</h3><p>Nothing was played: <code>sparring eval RUN</code> plays held-out tasks.</p>"
     bars = "".join(_bar(one.name, one.success) for one in rows)
-    beside = "".join(
+    details = "".join(
         f"<li>{text(one.name)}: {_percent(fmean(one.completions))} finished by themselves, reward {fmean(one.rewards):.3g}, "
         f"score {one.score.mean:.3g}</li>"
         for one in rows
     )
-    beside = f'<ul class="faint plain">{beside}</ul>'
+    details = f'<ul class="faint plain">{details}</ul>'
     title = (
         f"<h3>{kind}, from the strongest control evaluated to the tuned policy</h3>" if controls else f"<h3>{kind}</h3>"
     )
-    return f'{title}{_difference(said, rows)}<div class="bars">{bars}</div>{beside}'
+    return f'{title}{_difference(verdict, rows)}<div class="bars">{bars}</div>{details}'
 
 
-def _difference(said: Verdict, rows: Sequence[Evaluation]) -> str:
-    """The number that matters, in large, and below it how sure it is."""
-    after, comparison = rows[-1], said.comparison
-    if said.before is None or comparison is None:
+def _difference(verdict: Verdict, rows: Sequence[Evaluation]) -> str:
+    """Return the main number in large type, with its uncertainty below."""
+    after, comparison = rows[-1], verdict.comparison
+    if verdict.before is None or comparison is None:
         big = f'<p class="big">{_percent(after.success.mean)}</p>'
         return f"{big}<p>{text(after.name)}, {text(after.setting)}; compared with nothing.</p>"
     points, low, high = (100 * value for value in astuple(comparison.difference))
     fixed, broken = len(comparison.fixed), len(comparison.broken)
     num = fixed + broken + len(comparison.unchanged)
     return (
-        f'<p class="big">{_percent(said.before.success.mean)} <span aria-label="to">→</span> {_percent(after.success.mean)}</p>'
+        f'<p class="big">{_percent(verdict.before.success.mean)} <span aria-label="to">→</span> '
+        f"{_percent(after.success.mean)}</p>"
         f"<p><b>{points:+.1f} points</b> (95 %: {low:+.1f} to {high:+.1f}; p = {comparison.p_value:.2g}), "
-        f"{text(said.before.name)} to {text(after.name)}, {text(after.setting)}, on the same {num} tasks: {fixed} got better, "
+        f"{text(verdict.before.name)} to {text(after.name)}, {text(after.setting)}, on the same {num} tasks: {fixed} got better, "
         f"{broken} got worse.</p>"
     )
 
 
 def _bar(name: str, success: Interval) -> str:
-    """Mean and interval between 0 and 1."""
+    """Draw a mean and its interval between 0 and 1."""
     low, mean, high = (8 + 284 * value for value in (success.low, success.mean, success.high))
     label = f"{name}: {_percent(success.mean)}, 95 % interval {_percent(success.low)} to {_percent(success.high)}"
     return (
@@ -216,15 +229,13 @@ def _bar(name: str, success: Interval) -> str:
 
 
 def _diagnosis_section(record: Record, ids: set[str]) -> str:
-    """What to change first; nothing of a run that was not trained."""
+    """Return the section about what to change first; empty for a run that was not trained."""
     found = record.diagnosis
     if found is None:
         return ""
     articles = [
-        finding_article(finding, more=_links(finding, ids))
-        for finding in found.findings
-        if finding.rule in SYMPTOMS
-    ]  # fmt: skip
+        finding_article(finding, more=_links(finding, ids)) for finding in found.findings if finding.rule in SYMPTOMS
+    ]
     return f'<section id="diagnosis"><h2>Diagnosis</h2><p>{text(found.headline)}</p>{"".join(articles)}</section>'
 
 
@@ -259,9 +270,9 @@ def _episode_link(trajectory_id: str, ids: set[str]) -> str:
     return f'<button type="button" class="link" data-episode="{text(trajectory_id)}">{text(trajectory_id)}</button>'
 
 
-def _tasks_section(said: Verdict) -> str:
+def _tasks_section(verdict: Verdict) -> str:
     head = '<section id="tasks"><h2>Tasks, before and after</h2>'
-    before, after, comparison = said.before, said.after, said.comparison
+    before, after, comparison = verdict.before, verdict.after, verdict.comparison
     if before is None or after is None or comparison is None:
         return f"{head}<p>Two policies on the same tasks are needed: <code>sparring eval RUN</code> plays them.</p></section>"
     rates = [dict(zip(one.task_ids, map(float, one.rates), strict=True)) for one in (before, after)]
@@ -283,7 +294,7 @@ def _tasks_section(said: Verdict) -> str:
     )
     left = len(cells) - MAX_TASKS
     more = (
-        f"<p>{left} tasks more are in {text(said.after.name if said.after else '')}'s evaluation file.</p>"
+        f"<p>{left} tasks more are in {text(verdict.after.name if verdict.after else '')}'s evaluation file.</p>"
         if left > 0
         else ""
     )
@@ -353,20 +364,20 @@ def _below(share: float | None, most: float) -> State:
 
 
 def _episodes_section(played: Episodes) -> str:
-    said = [
+    lines = [
         f"{len(played.shown)} of {played.num_played} episodes are in this page, disagreements of reward and scorer first."
     ]
     if played.left_out:
         left = ", ".join(f"{count} {what}" for what, count in played.left_out.items())
-        said.append(f"Left out for its size: {left}; they are in the run's folder.")
+        lines.append(f"Left out for its size: {left}; they are in the run's folder.")
     if played.without_tokens:
-        said.append(
+        lines.append(
             f"{played.without_tokens} are without their tokens, which did not fit or whose texts the run did not keep."
         )
     if played.why_no_advantages is not None:
-        said.append(f"Advantages are not shown: {text(played.why_no_advantages)}.")
+        lines.append(f"Advantages are not shown: {text(played.why_no_advantages)}.")
     return f"""<section id="episodes"><h2>Episodes</h2>
-<p>{" ".join(said)}</p>
+<p>{" ".join(lines)}</p>
 <noscript><p>To read them here needs JavaScript; they are in <code>trajectories/</code>, too.</p></noscript>
 <div class="filters" role="search" aria-label="Which episodes">
 <label>Show <select id="which"></select></label>

@@ -1,4 +1,4 @@
-"""What a run's folder says, except its episodes. Nothing is played or loaded, and no code of the recipe runs."""
+"""The content of a run's folder, except its episodes. No episode, model or code of the recipe is run."""
 
 from __future__ import annotations
 
@@ -10,86 +10,91 @@ from statistics import fmean
 from typing import Any
 
 from sparring.config import Config
-from sparring.diagnosis import Diagnosis, diagnose
+from sparring.diagnosis.diagnose import Diagnosis
+from sparring.diagnosis.reading import diagnose_run
 from sparring.errors import DataError
 from sparring.evaluation.claim import Claim
 from sparring.evaluation.evaluation import Evaluation
 from sparring.evaluation.of_run import claim_of_run, evaluated
 from sparring.evaluation.report import EvaluationReport
 from sparring.findings import Finding
-from sparring.tracking import RunFolder
-from sparring.tracking.run_folder import MANIFEST, VOCABULARY
-from sparring.tracking.stored import read_metrics, rows
+from sparring.run_folders import RunFolder
+from sparring.run_folders.run_folder import MANIFEST, VOCABULARY
+from sparring.run_folders.stored import read_metrics, read_rows
 
 LAST_STEPS = 10
-"""Over which a number at the end of a run is taken: one step alone is noisy."""
+"""The number of steps to average for a value at the end of a run, because one step is noisy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One run, read."""
+    """The files of one run, as read."""
 
     path: Path
     config: Config
     manifest: Mapping[str, Any]
     status: Mapping[str, Any]
     metrics: Mapping[int, Mapping[str, float]]
-    """By step, in order; of a step that was played again the last."""
+    """Metrics by step, in ascending order; the last values of a step that was repeated."""
     resumed_after: tuple[int, ...]
-    """Steps that the run went on from, again."""
+    """Steps from which the run was resumed."""
     findings: tuple[Finding, ...]
-    """In the order in which they were said; what a resumed run said anew, once."""
+    """Findings in the order of their report; those that a resumed run repeated appear once."""
     diagnosis: Diagnosis | None
-    """None of a run that trains nothing."""
+    """None for a run that trains nothing."""
     held_out: EvaluationReport | None
-    """The newest that compares policies; the newest of all where none does."""
+    """The newest report that compares policies; the newest of all if none does."""
     validations: Mapping[int, Evaluation]
-    """By step, in order."""
+    """Validations by step, in ascending order."""
     claim: Claim
-    """What these evaluations show."""
+    """The claim that these evaluations support."""
     vocabulary: Sequence[str] | None
-    """What each token id stands for; None in runs that did not keep it."""
+    """The text of each token id; None in runs that did not store it."""
     unread: tuple[str, ...]
-    """Why some file is not in here."""
+    """The reasons why files could not be read."""
 
     @property
     def name(self) -> str:
+        """The name of the run."""
         return self.path.resolve().name
 
     @property
     def last_step(self) -> int:
+        """The last step with metrics."""
         return max(self.metrics, default=0)
 
     @property
     def was_checked(self) -> bool:
-        """Whether the recipe was checked before it was trained."""
+        """True if the recipe was checked before training."""
         return bool(self.manifest.get("checked"))
 
     def holds(self, finding: Finding) -> bool:
-        """Whether what was said of a step is so of the run as it stands; what was said before training is."""
+        """Return whether a finding still applies: findings from before training do, later ones unless the diagnosis
+        lists them as past."""
         past = () if self.diagnosis is None else self.diagnosis.past
         return finding.step is None or all(one.rule != finding.rule for one in past)
 
     def series(self, name: str) -> list[tuple[int, float]]:
-        """(step, value) of a metric where it was measured."""
+        """Return (step, value) pairs of a metric for the steps where it was measured."""
         return [(step, metrics[name]) for step, metrics in self.metrics.items() if metrics.get(name) is not None]
 
     def names(self, prefix: str) -> list[str]:
-        """Of the metrics below it, sorted."""
+        """Return the sorted names of the metrics that start with `prefix`."""
         return sorted({name for metrics in self.metrics.values() for name in metrics if name.startswith(prefix)})
 
     def late(self, name: str) -> float | None:
-        """Mean of a metric over the last steps that have it."""
+        """Return the mean of a metric over the last steps that have it."""
         values = [value for _, value in self.series(name)[-LAST_STEPS:]]
         return fmean(values) if values else None
 
     def total(self, name: str) -> float:
-        """Sum of a metric over all steps."""
+        """Return the sum of a metric over all steps."""
         return sum(value for _, value in self.series(name))
 
 
 def read_run(path: Path) -> Record:
-    """Raises DataError for a folder that is no run, and for a damaged recipe, metrics or findings."""
+    """Read a run's folder. Raises DataError for a folder that is not a run, and for a damaged recipe, metrics or
+    findings."""
     folder = RunFolder(path)
     unread: list[str] = []
     numbers = path / "metrics.jsonl"
@@ -109,7 +114,7 @@ def read_run(path: Path) -> Record:
             *{(one.rule, one.severity, one.step): one for one in _findings(path / "findings.jsonl")}.values(),
             *claim.findings,
         ),
-        diagnosis=diagnose(path) if config.is_trainable else None,
+        diagnosis=diagnose_run(path) if config.is_trainable else None,
         held_out=evaluations.held_out,
         validations=evaluations.validations,
         claim=claim,
@@ -119,7 +124,7 @@ def read_run(path: Path) -> Record:
 
 
 def _findings(path: Path) -> Iterator[Finding]:
-    for where, row in rows(path, is_growing=True) if path.is_file() else ():
+    for where, row in read_rows(path, is_growing=True) if path.is_file() else ():
         try:
             yield Finding.from_json(row)
         except (LookupError, TypeError, ValueError) as error:

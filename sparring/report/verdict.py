@@ -1,4 +1,4 @@
-"""What a person wants to know first: did it get better where it was not trained, by how much, and what speaks against that."""
+"""The verdict on a run: the gain on tasks that were not trained on, its size, and the evidence against it."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from sparring.evaluation.limits import FEW_TASKS, MOST_LOST
 from sparring.evaluation.of_run import claim_of_run
 from sparring.findings import Finding, Severity
 from sparring.report.reading import Record
-from sparring.tracking import RunFolder
+from sparring.run_folders import RunFolder
 from sparring.tracking.refused import refused_reasons
 from sparring.types import Json
 
 MANY_PAID = 0.05
-"""Share of episodes that are paid although wrong from which on a reward is not one for being right."""
+"""Share of paid wrong episodes above which a reward does not reward right answers."""
 MOST_REASONS = 5
-"""Reasons of refused requests that are named."""
-ADVICE = ("budgets.", "foothold.", "prompt.")
-"""Checks before training whose warnings are about how well a recipe trains, not about what its numbers mean."""
+"""The number of reasons for refused requests that are listed."""
+ADVICE = ("budgets.", "baseline.", "prompt.")
+"""Prefixes of checks before training whose warnings concern how well a recipe trains, not the meaning of its numbers."""
 
 
 class State(StrEnum):
-    """What one look at a run says of its numbers."""
+    """The result of one check of a run's numbers."""
 
     GOOD = "good"
     UNKNOWN = "unknown"
-    """Nothing was measured that could say."""
+    """Nothing was measured that could decide it."""
     DOUBT = "doubt"
     BAD = "bad"
 
@@ -44,46 +44,46 @@ class Look:
 
     name: str
     state: State
-    said: str
+    text: str
     """One sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The first screen."""
+    """The content of the page's first screen."""
 
     claim: Claim
-    """What the evaluations show."""
+    """The claim that the evaluations support."""
     after: Evaluation | None
-    """The policy that it is about; the last that was evaluated where none was trained."""
+    """The evaluation that the verdict is about; the last one if no policy was trained."""
     is_held_out: bool
-    """False: only validations are there, which every choice during training may have been made by."""
+    """False if there are only validations, which may have guided choices during training."""
     looks: tuple[Look, ...]
 
     @property
     def trust(self) -> State:
-        """The worst look; what is unknown is no doubt yet."""
+        """The worst state of all looks; an unknown one does not count as doubt."""
         states = {look.state for look in self.looks}
         return State.BAD if State.BAD in states else State.DOUBT if State.DOUBT in states else State.GOOD
 
     @property
     def rise(self) -> Rise:
-        """Against the strongest control evaluated."""
+        """The result against the strongest control that was evaluated."""
         return self.claim.rise
 
     @property
     def before(self) -> Evaluation | None:
-        """The strongest control evaluated."""
+        """The evaluation of the strongest control."""
         return None if self.claim.strongest is None else self.claim.strongest.before
 
     @property
     def comparison(self) -> Comparison | None:
-        """Of these two."""
+        """The comparison of `before` and `after`."""
         return None if self.claim.strongest is None else self.claim.strongest.comparison
 
     @property
     def headline(self) -> str:
-        """What may be claimed, and whether anything speaks against the numbers."""
+        """The claim, and whether there is evidence against the numbers."""
         if self.after is None:
             return self.claim.headline
         num = sum(look.state in (State.DOUBT, State.BAD) for look in self.looks)
@@ -95,6 +95,7 @@ class Verdict:
         return self.claim.headline
 
     def as_json(self) -> dict[str, Json]:
+        """Return the content as JSON data."""
         return {
             **self.claim.as_json(),
             "trust": self.trust.value,
@@ -103,12 +104,12 @@ class Verdict:
             "before": None if self.before is None else _evaluation_json(self.before),
             "after": None if self.after is None else _evaluation_json(self.after),
             "difference": None if self.comparison is None else interval_json(self.comparison.difference),
-            "looks": [{"name": look.name, "state": look.state.value, "said": look.said} for look in self.looks],
+            "looks": [{"name": look.name, "state": look.state.value, "said": look.text} for look in self.looks],
         }
 
 
-def verdict(record: Record, *, seen_in_training: int) -> Verdict:
-    """`seen_in_training`: how many of the tasks that the verdict is about were trained on."""
+def build_verdict(record: Record, *, seen_in_training: int) -> Verdict:
+    """Return the verdict on a run. `seen_in_training` is the number of the evaluated tasks that were trained on."""
     report, is_held_out = record.held_out, record.held_out is not None
     claim = record.claim
     if seen_in_training and is_held_out:
@@ -126,16 +127,17 @@ def _looks(
     yield from _limits(claim)
     yield _tasks(after, claim.strongest, is_held_out=is_held_out, seen_in_training=seen_in_training)
     if after is not None:
-        yield _judge(after)
+        yield _scorer(after)
         yield _agreement(after, "held out" if is_held_out else "validation")
     yield from _agreement_in_training(record)
     yield _findings(record)
     yield from _refused(record)
     if not record.was_checked and record.config.is_trainable:
         yield Look(
-            name="Check before training", state=State.UNKNOWN,
-            said="Environment, data and reward were not checked before training; `sparring check` does it.",
-        )  # fmt: skip
+            name="Check before training",
+            state=State.UNKNOWN,
+            text="Environment, data and reward were not checked before training; `sparring check` does it.",
+        )
     if after is not None:
         yield from _lost(after)
         yield from _newer_policy(record, after)
@@ -143,67 +145,67 @@ def _looks(
 
 
 def _limits(claim: Claim) -> Iterator[Look]:
-    """What the headline leaves out; what puts it in doubt has a look of its own."""
+    """Yield the limits that the headline leaves out; those that cast doubt on it have looks of their own."""
     if claim.against or claim.tuned is not None:
         is_doubtful = any(one.severity is not Severity.NOTE for one in claim.findings)
-        said = " ".join(claim.limits) or "Every control that was evaluated is in the headline."
+        text = " ".join(claim.limits) or "Every control that was evaluated is in the headline."
         state = State.DOUBT if is_doubtful else State.UNKNOWN if claim.limits else State.GOOD
-        yield Look(name="What the claim leaves open", state=state, said=said)
+        yield Look(name="What the claim leaves open", state=state, text=text)
 
 
 def _tasks(after: Evaluation | None, strongest: Against | None, *, is_held_out: bool, seen_in_training: int) -> Look:
     name = "Tasks"
     if after is None:
         return Look(
-            name=name, state=State.UNKNOWN, said="Nothing was evaluated; `sparring eval RUN` plays held-out tasks."
+            name=name, state=State.UNKNOWN, text="Nothing was evaluated; `sparring eval RUN` plays held-out tasks."
         )
     num = len(after.task_ids)
     if not is_held_out:
-        said = (
+        text = (
             f"{num} validation tasks: not trained on, but choices may have been made by them. `sparring eval RUN` plays "
             "held-out ones."
         )
-        return Look(name=name, state=State.DOUBT, said=said)
+        return Look(name=name, state=State.DOUBT, text=text)
     if seen_in_training:
-        said = f"{seen_in_training} of {num} held-out tasks were trained on, word for word."
-        return Look(name=name, state=State.BAD, said=said)
+        text = f"{seen_in_training} of {num} held-out tasks were trained on, word for word."
+        return Look(name=name, state=State.BAD, text=text)
     if num < FEW_TASKS:
-        said = f"Only {num} held-out tasks: even a large difference may be chance."
-        return Look(name=name, state=State.DOUBT, said=said)
+        text = f"Only {num} held-out tasks: even a large difference may be chance."
+        return Look(name=name, state=State.DOUBT, text=text)
     if strongest is not None and strongest.comparison is not None and strongest.rise is Rise.NOT_SHOWN:
         needed = strongest.comparison.tasks_needed
-        more = "" if needed is None or needed <= num else f" About {needed} tasks would tell a difference of this size."
-        return Look(name=name, state=State.GOOD, said=f"{num} held-out tasks, none trained on.{more}")
-    return Look(name=name, state=State.GOOD, said=f"{num} held-out tasks, none of them trained on.")
+        more = "" if needed is None or needed <= num else f" About {needed} tasks would show a difference of this size."
+        return Look(name=name, state=State.GOOD, text=f"{num} held-out tasks, none trained on.{more}")
+    return Look(name=name, state=State.GOOD, text=f"{num} held-out tasks, none of them trained on.")
 
 
-def _judge(after: Evaluation) -> Look:
-    name = "Who judges"
-    match after.judge.independence:
+def _scorer(after: Evaluation) -> Look:
+    name = "Independent scorer"
+    match after.criterion.independence:
         case "scorer":
             return Look(
-                name=name, state=State.GOOD, said=f"{after.judge.scorer}, which shares no code with the reward."
+                name=name, state=State.GOOD, text=f"{after.criterion.scorer}, which shares no code with the reward."
             )
         case "none":
-            said = "The training reward judged itself. Set reward.scorer; `sparring eval --rescore` judges stored episodes."
-            return Look(name=name, state=State.BAD, said=said)
-    said = f"{after.judge.scorer} {after.judge.independence}: a mistake there shows in neither."
-    return Look(name=name, state=State.DOUBT, said=said)
+            text = "The training reward graded itself. Set reward.scorer; `sparring eval --rescore` scores stored episodes."
+            return Look(name=name, state=State.BAD, text=text)
+    text = f"{after.criterion.scorer} {after.criterion.independence}: a mistake there shows in neither."
+    return Look(name=name, state=State.DOUBT, text=text)
 
 
 def _agreement(after: Evaluation, where: str) -> Look:
     name, found = f"Reward and scorer, {where}", after.agreement
-    if not found.num or after.judge.independence == "none":
-        return Look(name=name, state=State.UNKNOWN, said="No episode has both a reward and a score.")
-    said = f"{_cap(found.summary())}."
-    return Look(name=name, state=_paid_state(found.paid_wrong / found.num, found.unpaid_right / found.num), said=said)
+    if not found.num or after.criterion.independence == "none":
+        return Look(name=name, state=State.UNKNOWN, text="No episode has both a reward and a score.")
+    text = f"{_cap(found.summary())}."
+    return Look(name=name, state=_paid_state(found.paid_wrong / found.num, found.unpaid_right / found.num), text=text)
 
 
 def _agreement_in_training(record: Record) -> Iterator[Look]:
     paid, unpaid = record.late("rollout/agreement/paid_wrong"), record.late("rollout/agreement/unpaid_right")
     if paid is not None and unpaid is not None:
-        said = f"In the last steps {_percent(paid)} of episodes are paid although wrong, {_percent(unpaid)} right and not paid."
-        yield Look(name="Reward and scorer, training", state=_paid_state(paid, unpaid), said=said)
+        text = f"In the last steps {_percent(paid)} of episodes are paid although wrong, {_percent(unpaid)} right and not paid."
+        yield Look(name="Reward and scorer, training", state=_paid_state(paid, unpaid), text=text)
 
 
 def _paid_state(paid: float, unpaid: float) -> State:
@@ -216,17 +218,17 @@ def _findings(record: Record) -> Look:
     off = len(record.config.detectors.off)
     notes = f" {_count(off, 'detector')} off." if off else ""
     if not doubtful:
-        said = "Nothing found speaks against the numbers; see below." if record.findings else "No rule found anything."
-        return Look(name="Findings", state=State.GOOD, said=said + notes)
+        text = "Nothing found speaks against the numbers; see below." if record.findings else "No rule found anything."
+        return Look(name="Findings", state=State.GOOD, text=text + notes)
     counts = f"{_count(len(errors), 'error')}, {_count(len(doubtful) - len(errors), 'warning')}"
     heaviest = (errors or doubtful)[0]
     when = "" if heaviest.step is None else f"after step {heaviest.step}: "
-    said = f"{counts}; first, {when}{heaviest.symptom}{notes}"
-    return Look(name="Findings", state=State.BAD if errors else State.DOUBT, said=said)
+    text = f"{counts}; first, {when}{heaviest.symptom}{notes}"
+    return Look(name="Findings", state=State.BAD if errors else State.DOUBT, text=text)
 
 
 def _speaks_against(one: Finding) -> bool:
-    """Whether a finding puts the numbers in doubt, rather than advising how to train."""
+    """Return whether a finding casts doubt on the numbers, rather than giving advice on training."""
     is_advice = one.step is None and one.rule.startswith(ADVICE)
     return one.severity is Severity.ERROR or (one.severity is Severity.WARNING and not is_advice)
 
@@ -238,33 +240,33 @@ def _refused(record: Record) -> Iterator[Look]:
     if counts:
         reasons = ", ".join(f"{reason} {number}" for reason, number in counts.most_common(MOST_REASONS))
         num = _count(counts.total(), "request")
-        said = f"The gateway refused {num} of the agent's client in training and validation: {reasons}."
-        yield Look(name="Refused requests", state=State.DOUBT, said=said)
+        text = f"The gateway refused {num} of the agent's client in training and validation: {reasons}."
+        yield Look(name="Refused requests", state=State.DOUBT, text=text)
 
 
 def _lost(after: Evaluation) -> Iterator[Look]:
     if after.lost_share > MOST_LOST:
-        said = (
+        text = (
             f"{after.num_lost} of {after.num_lost + sum(after.samples)} episodes of the evaluation were lost, and are in no "
             f"number. Counted as wrong they would make the success {after.success_bounds.worst:.2f}, as right "
             f"{after.success_bounds.best:.2f}."
         )
-        yield Look(name="Lost episodes", state=State.DOUBT, said=said)
+        yield Look(name="Lost episodes", state=State.DOUBT, text=text)
 
 
 def _newer_policy(record: Record, after: Evaluation) -> Iterator[Look]:
     if after.policy_version is not None and after.policy_version < record.last_step:
-        said = f"Step {after.policy_version} was evaluated; the run is at step {record.last_step} since."
-        yield Look(name="Newest policy", state=State.DOUBT, said=said)
+        text = f"Step {after.policy_version} was evaluated; the run is at step {record.last_step} since."
+        yield Look(name="Newest policy", state=State.DOUBT, text=text)
 
 
 def _status(record: Record) -> Iterator[Look]:
     status, reason = str(record.status.get("status", "")), record.status.get("reason")
     if status not in ("completed", "", "created"):
-        said = f"The run is {status} at step {record.status.get('step', record.last_step)}{f': {reason}' if reason else '.'}"
-        yield Look(name="Status", state=State.UNKNOWN if status in ("running", "stopped") else State.DOUBT, said=said)
+        text = f"The run is {status} at step {record.status.get('step', record.last_step)}{f': {reason}' if reason else '.'}"
+        yield Look(name="Status", state=State.UNKNOWN if status in ("running", "stopped") else State.DOUBT, text=text)
     if record.unread:
-        yield Look(name="Files", state=State.DOUBT, said=" ".join(record.unread))
+        yield Look(name="Files", state=State.DOUBT, text=" ".join(record.unread))
 
 
 def _evaluation_json(one: Evaluation) -> dict[str, Any]:
@@ -284,6 +286,6 @@ def _cap(sentence: str) -> str:
 
 
 def worst_first(looks: Sequence[Look]) -> list[Look]:
-    """What a person must see before anything else, first."""
+    """Return the looks with the most serious first."""
     order = (State.BAD, State.DOUBT, State.UNKNOWN, State.GOOD)
     return sorted(looks, key=lambda look: order.index(look.state))

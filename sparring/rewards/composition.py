@@ -1,4 +1,4 @@
-"""Rewards made of an outcome and bounded parts, so that no sum of parts can turn the order of outcomes round."""
+"""Rewards from an outcome and bounded parts, so that no sum of parts can reverse the order of outcomes."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 from sparring.errors import RewardError, UsageError
-from sparring.plugins import call
 from sparring.protocols import RewardFunction
 from sparring.rewards.rules import evaluate_reward
+from sparring.runtime.plugins import call
 from sparring.types import Message, Outcome, Reward, Sampling, StopReason, Task, Trajectory, Turn
 
 Measure: TypeAlias = Callable[[Trajectory], float | Awaitable[float]]
 Potential: TypeAlias = Callable[[Task, Sequence[Message]], float]
-"""How good it is to be where a conversation stands; the messages are those up to there."""
+"""Returns the value of a state of the conversation, given the messages up to there."""
 
 MAX_MILESTONES = 16
-"""All sets of them are compared."""
+"""A limit, since all subsets of milestones are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
-    """One named part of a reward: `weight` times the measure, which is kept between `low` and `high`."""
+    """One named part of a reward: `weight` times the measure, which is clamped to `low` and `high`."""
 
     name: str
     measure: Measure
@@ -33,7 +33,7 @@ class Component:
     high: float = 1.0
 
     def __post_init__(self) -> None:
-        """Raises UsageError for bounds that are none."""
+        """Raise UsageError for invalid bounds."""
         if not (math.isfinite(self.weight) and -math.inf < self.low < self.high < math.inf):
             raise UsageError(
                 f"Component {self.name!r} has weight {self.weight:g} and goes from {self.low:g} to {self.high:g}; all three must "
@@ -42,20 +42,21 @@ class Component:
 
     @property
     def span(self) -> float:
-        """The most by which two episodes may differ in it."""
+        """The largest difference between two episodes in this part."""
         return abs(self.weight) * (self.high - self.low)
 
 
 def outcome_with_shaping(
     outcome: Measure, *shaping: Component, outcomes: tuple[float, float] = (0.0, 1.0), gap: float = 1.0
 ) -> RewardFunction:
-    """A reward whose total is the outcome plus the shaping, each a component under its name, scaled to end at 1.
+    """Return a reward whose total is the outcome plus the shaping, each a named component, scaled to at most 1.
 
-    `outcomes` are the lowest and the highest outcome, `gap` the least by which a better one exceeds a worse one: 1 for right or
-    wrong. Where the sum could leave [-1, 1], all of it is divided by the most that it can be, so that the best episode earns 1.
-    Raises UsageError when the components together could make up for the gap: then a worse outcome could be paid more, and
-    training would find out how. A measure beyond its bounds counts as the bound, and is charted unbounded as the metric
-    `unbounded/<name>`; an outcome beyond them is a RewardError.
+    `outcomes` are the lowest and the highest outcome; `gap` is the least difference between a better and a worse outcome: 1 for
+    right or wrong. Where the sum could leave [-1, 1], it is divided by its largest size, so that the best episode gets 1.
+
+    Raises UsageError when the components together could exceed the gap: then a worse outcome could get a higher reward, and
+    training would exploit that. A measure beyond its bounds is clamped, and its own value is charted as the metric
+    `unbounded/<name>`; an outcome beyond its bounds raises RewardError.
     """
     names = ["outcome", *(part.name for part in shaping)]
     if len(set(names)) < len(names):
@@ -107,12 +108,11 @@ def hierarchical(
     step_cost: float = 0.0,
     max_turns: int,
 ) -> RewardFunction:
-    """Success first (1), then milestones (each its weight where it was met), then steps (each costs): in this order, whatever
-    is summed.
+    """Return a reward that ranks success first (1), then milestones (each its weight when met), then fewer steps.
 
     A milestone is met where its measure is 1 or more. A turn past `max_turns` costs nothing more. The sum is scaled as in
-    `outcome_with_shaping`. Raises UsageError when all milestones and steps could outweigh success, or the cost of all steps the
-    difference between two sets of milestones.
+    `outcome_with_shaping`. Raises UsageError when milestones and steps could outweigh success, or the cost of all steps could
+    outweigh the difference between two sets of milestones.
     """
     if len(milestones) > MAX_MILESTONES:
         raise UsageError(f"hierarchical takes {MAX_MILESTONES} milestones at most, and was given {len(milestones)}.")
@@ -142,7 +142,7 @@ def _is_met(measure: Measure) -> Measure:
 
 
 def _smallest_difference(weights: Sequence[float]) -> float:
-    """Between two sets of milestones that are worth different sums; infinite without milestones."""
+    """Return the smallest difference between the sums of two sets of milestones; infinite without milestones."""
     sums = {0.0}
     for weight in weights:
         sums |= {round(total + weight, 9) for total in sums}
@@ -155,65 +155,72 @@ def with_potential(
     """Credit each turn with the change of a potential: gamma * potential(after) - potential(before), times `weight`.
 
     The end has potential 0, so that the (discounted) sum over an episode is -potential(opening), the same for every episode
-    of a task: no shaping of this form changes which policy is best (Ng, Harada & Russell 1999, theorem 1), as long as
-    `gamma` is the algorithm's. It is worth something with advantages a turn (docs/algorithms.md); others see the sum alone.
+    of a task: shaping of this form does not change which policy is best (Ng, Harada & Russell 1999, theorem 1), as long as
+    `gamma` is the algorithm's. Use it with advantages per turn (docs/algorithms.md); other algorithms use only the sum.
 
-    What `reward` gives stays where it is: on its turns, or on the last one. Raises RewardError for episodes whose turns are
-    not the conversation's assistant messages one by one.
+    The value of `reward` stays on its turns, or on the last one. Raises RewardError for episodes whose turns are not the
+    assistant messages of the conversation, one by one.
     """
 
     async def potential_reward(trajectory: Trajectory) -> Reward:
-        given = await evaluate_reward(reward, trajectory)
+        base = await evaluate_reward(reward, trajectory)
         values = [weight * float(potential(trajectory.task, messages)) for messages in _states(trajectory)]
         ids = [turn.id for turn in trajectory.turns]
         if not ids:
-            return given
-        own = given.per_turn if given.per_turn is not None else {ids[-1]: given.total}
+            return base
+        own = base.per_turn if base.per_turn is not None else {ids[-1]: base.total}
         following = [*values[1:], 0.0]
         shaping = [gamma * after - before for before, after in zip(values, following, strict=True)]
         per_turn = {id: own.get(id, 0.0) + more for id, more in zip(ids, shaping, strict=True)}
         return replace(
-            given,
+            base,
             total=math.fsum(per_turn.values()),
             per_turn=per_turn,
-            components={**given.components, "potential": math.fsum(shaping)},
+            components={**base.components, "potential": math.fsum(shaping)},
         )
 
     return potential_reward
 
 
 def _states(trajectory: Trajectory) -> list[Sequence[Message]]:
-    """The messages that stood before each turn."""
-    said = [place for place, message in enumerate(trajectory.messages) if message.get("role") == "assistant"]
+    """Return the messages before each turn."""
+    places = [place for place, message in enumerate(trajectory.messages) if message.get("role") == "assistant"]
     turns = trajectory.turns
-    said = said[len(said) - len(turns) :] if turns else []
-    if len(said) != len(turns):
+    places = places[len(places) - len(turns) :] if turns else []
+    if len(places) != len(turns):
         raise RewardError(
-            f"{trajectory.id} has {len(turns)} turns and {len(said)} messages of the assistant, so no turn can be told its "
-            "state; shape by potential only what the built-in tool loop plays."
+            f"{trajectory.id} has {len(turns)} turns and {len(places)} messages of the assistant, so the state before a turn is "
+            "unknown; use potentials only with the built-in tool loop."
         )
-    return [trajectory.messages[:place] for place in said]
+    return [trajectory.messages[:place] for place in places]
 
 
 def example(
     task: Task, *messages: Message, outcome: Outcome = Outcome.FINISHED, num_turns: int | None = None, **more: Any
 ) -> Trajectory:
-    """An episode as it could have been played, for orderings and for calibrating judges: no tokens, no reward.
+    """Return an example episode without tokens or reward, for orderings and for calibrating LLM judges.
 
-    `messages` follow the task's own; there is one turn for each of the assistant's, or `num_turns`. `more` are further
+    `messages` follow the task's own; there is one turn for each of the assistant's, or `num_turns`. `more` holds other
     fields of Trajectory, such as `transitions` or `final_state`.
     """
-    said = [message for message in messages if message.get("role") == "assistant"]
-    said = said if num_turns is None else [{"role": "assistant", "content": ""}] * num_turns
+    answers = [message for message in messages if message.get("role") == "assistant"]
+    answers = answers if num_turns is None else [{"role": "assistant", "content": ""}] * num_turns
     turns = tuple(
         Turn(
             id=number, parent=number - 1 if number else None, branch_reason=None, prompt_ids=(), token_ids=(),
             sampled_logprobs=(), versions=((0, 0),), fingerprint="example", stop_reason=StopReason.STOP, sampling=Sampling(),
             message=message, num_computed_tokens=0, seconds=0.0,
         )
-        for number, message in enumerate(said)
+        for number, message in enumerate(answers)
     )  # fmt: skip
     return Trajectory(
-        id=f"example/{task.id}", task=task, attempt=0, turns=turns, messages=(*task.messages, *messages), outcome=outcome,
-        reward=None, score=None, **more,
-    )  # fmt: skip
+        id=f"example/{task.id}",
+        task=task,
+        attempt=0,
+        turns=turns,
+        messages=(*task.messages, *messages),
+        outcome=outcome,
+        reward=None,
+        score=None,
+        **more,
+    )

@@ -1,4 +1,4 @@
-"""A reward for a control: what training does by itself, whatever is rewarded."""
+"""A random reward as a control, which shows what training changes without a reward signal."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from sparring.types import Trajectory
 
 
 def random_reward(trajectory: Trajectory) -> float:
-    """0 or 1 at random, by the episode's id alone: a policy that improves by it did not learn that from rewards."""
+    """Return 0 or 1 at random, from the episode's id alone. A policy that improves with it did not learn from rewards."""
     return float(random.Random(trajectory.id).random() < 0.5)

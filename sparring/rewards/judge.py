@@ -1,4 +1,4 @@
-"""Rewards by a model that judges: quoted input, a structured verdict, votes on record, and tests of the judge before use."""
+"""Rewards by an LLM judge: quoted input, a structured verdict, recorded votes, and tests of the judge before use."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sparring.protocols import MessageEngine
 from sparring.types import AnswerFormat, Json, Message, MessageRequest, Reward, Sampling, Score, Trajectory
 
 Shown: TypeAlias = Callable[[Trajectory], Mapping[str, str]]
-"""What of an episode a judge is shown, each text under a name. The one called `answer` is the agent's."""
+"""Returns the texts of an episode that a judge sees, by name. `answer` is the agent's answer."""
 
 MASTER_KEYS = (
     "", " ", ".", ",", ":", "Solution", "Solution:", "Thought process:", "Let's solve this problem step by step.",
     "\u89e3", "\u304b\u3044\u305b\u3064", "Respuesta",
 )  # fmt: skip
-"""Answers that say nothing, and that judges of all sizes have been seen to accept (arXiv:2507.08794)."""
+"""Empty answers that LLM judges of all sizes have been found to accept (arXiv:2507.08794)."""
 
 _RULES = """\
 You judge the answer of an agent by criteria. What you are shown is listed below as JSON strings, one a line, each after its \
@@ -42,9 +42,9 @@ _ASKED_AGAIN: Message = {
     "content": "Your reply is no verdict. Reply again, with the JSON object alone: each criterion true or false, and the reason.",
 }
 _MOST_REPEATED = 2_000
-"""Characters of a reply that is no verdict which the judge reads again."""
+"""The most characters of an invalid reply that the judge reads again."""
 _MOST_REMEMBERED = 10_000
-"""Verdicts that a judge remembers."""
+"""The most verdicts that a judge caches."""
 
 
 _due: ContextVar[float | None] = ContextVar("verdicts_due", default=None)
@@ -52,7 +52,7 @@ _due: ContextVar[float | None] = ContextVar("verdicts_due", default=None)
 
 @contextmanager
 def verdicts_due(at: float) -> Iterator[None]:
-    """Judges that are asked within give up at this reading of `time.monotonic`, and report why their model did not answer."""
+    """Let LLM judges that are called in this block give up at this reading of `time.monotonic` and raise InfrastructureError."""
     token = _due.set(at)
     try:
         yield
@@ -61,8 +61,8 @@ def verdicts_due(at: float) -> Iterator[None]:
 
 
 def question_and_answer(reference: str | None = None) -> Shown:
-    """The task's last user message as `question`, what the agent said last as `answer`, and task.fields[`reference`] as
-    `reference` where a field is named."""
+    """Return a function that shows the task's last user message as `question`, the agent's last message as `answer`, and
+    task.fields[`reference`] as `reference` where a field is named."""
 
     def shown(trajectory: Trajectory) -> Mapping[str, str]:
         asked = [message for message in trajectory.task.messages if message.get("role") == "user"]
@@ -76,22 +76,37 @@ def question_and_answer(reference: str | None = None) -> Shown:
     return shown
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeLimits:
+    """How much a judge reads and writes, and how often it may miss the form of a verdict."""
+
+    num_retries: int = 2
+    """Requests after a reply that is no verdict."""
+    max_characters: int = 20_000
+    """Of an answer that the judge is asked about."""
+    max_tokens: int = 512
+    """Of a verdict."""
+
+
+JUDGE_LIMITS = JudgeLimits()
+
+
 @final
 class Judge:
-    """A reward function, and by `score` a scorer: the share of criteria, by weight, that a model says are met.
+    """A reward function, and by `score` a scorer: the weighted share of criteria that an LLM judge finds met.
 
         judge = Judge(OpenAIEngine("http://127.0.0.1:8000/v1", "judge"), {"right": "The answer equals the reference."},
                       shown=question_and_answer("solution"))
         reward = Calibrated(judge, labelled)
 
-    Each text that is shown is one JSON string on one line, in which no line break, quote or bracket of markup is left as it
-    was, so nothing in it can end it. A verdict is one JSON object with just the criteria, each true or false, and a reason;
-    for anything else the model is shown what it replied and asked again, and then an InfrastructureError is raised. Model,
-    prompt and votes are in the reward's `record`, each criterion is a component; metrics are how far the votes agreed, and
-    the requests and tokens that they took.
+    Each text is shown as one JSON string on one line, with line breaks, quotes and markup brackets escaped, so that nothing
+    in it can end the string. A verdict is one JSON object with exactly the criteria, each true or false, and a reason. After
+    any other reply the model gets another try with its reply shown, and at last InfrastructureError is raised. Model,
+    prompt and votes are in the reward's `record`, and each criterion is a component; metrics are the agreement of the votes,
+    and the requests and tokens used.
 
-    Equal prompts have one verdict a vote, which is paid once: the latest are remembered as long as this object lives. An
-    answer without a letter or digit, and one above `max_characters`, meets no criterion, and the judge is not asked.
+    Verdicts on equal prompts are cached, one for each vote, as long as this object lives. An answer without a letter or
+    digit, or longer than `limits.max_characters`, meets no criterion, and the model is not called.
     """
 
     def __init__(
@@ -102,13 +117,12 @@ class Judge:
         shown: Shown | None = None,
         weights: Mapping[str, float] | None = None,
         num_votes: int = 1,
-        num_retries: int = 2,
         is_constrained: bool = False,
-        max_characters: int = 20_000,
-        max_tokens: int = 512,
+        limits: JudgeLimits = JUDGE_LIMITS,
     ) -> None:
         """`is_constrained` asks the endpoint to hold the verdict to its schema (`response_format`). One vote is greedy, several
-        are sampled at temperature 1. Raises UsageError for no criteria, weights of others, or an even number of votes.
+        are sampled at temperature 1. Raises UsageError without criteria, for weights that do not fit them, and for an even
+        number of votes.
         """
         self._weights = dict.fromkeys(criteria, 1.0) if weights is None else dict(weights)
         if not criteria or self._weights.keys() != criteria.keys() or min(self._weights.values()) <= 0:
@@ -122,9 +136,8 @@ class Judge:
         self._criteria = dict(criteria)
         self._shown = shown or question_and_answer()
         self.num_votes = num_votes
-        self._num_retries = num_retries
-        self._max_characters = max_characters
-        self._sampling = Sampling(temperature=0.0 if num_votes == 1 else 1.0, max_tokens=max_tokens)
+        self._limits = limits
+        self._sampling = Sampling(temperature=0.0 if num_votes == 1 else 1.0, max_tokens=limits.max_tokens)
         self._format = AnswerFormat(response_format=self._schema()) if is_constrained else AnswerFormat()
         self._verdicts: dict[str, dict[str, Json]] = {}
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -132,27 +145,27 @@ class Judge:
 
     @property
     def model(self) -> str:
-        """What is asked, by the name that its engine has."""
+        """The fingerprint of the judge's engine."""
         return self._engine.fingerprint
 
     async def __call__(self, trajectory: Trajectory) -> Reward:
-        """Raises InfrastructureError when the judge does not answer, or not with a verdict."""
-        return await self._judged(trajectory)
+        """Return the reward. Raises InfrastructureError when the judge does not answer, or not with a verdict."""
+        return await self._grade(trajectory)
 
     async def score(self, trajectory: Trajectory) -> Score:
-        """The same as a judgement, for recipes whose reward is something else."""
-        reward = await self._judged(trajectory)
+        """Return the same as a score, for recipes with another reward."""
+        reward = await self._grade(trajectory)
         return Score(reward.total, {name: float(value > 0) for name, value in reward.components.items()})
 
-    async def _judged(self, trajectory: Trajectory) -> Reward:
+    async def _grade(self, trajectory: Trajectory) -> Reward:
         texts = dict(self._shown(trajectory))
         if "answer" not in texts:
             raise RewardError(
                 f"the judge is shown {sorted(texts)} of {trajectory.id}; one text must be called 'answer'."
             )
         answer = texts["answer"]
-        if not any(character.isalnum() for character in answer) or len(answer) > self._max_characters:
-            why = "no letter or digit" if len(answer) <= self._max_characters else f"{len(answer)} characters"
+        if not any(character.isalnum() for character in answer) or len(answer) > self._limits.max_characters:
+            why = "no letter or digit" if len(answer) <= self._limits.max_characters else f"{len(answer)} characters"
             return self._reward(dict.fromkeys(self._criteria, 0.0), {"not_asked": why}, {})
         prompt, spent = self.prompt(texts), Counter[str]()
         votes = await asyncio.gather(*(self._vote(prompt, number, spent) for number in range(self.num_votes)))
@@ -160,7 +173,7 @@ class Judge:
         return self._reward(met, {"prompt": prompt, "votes": votes}, spent)
 
     def prompt(self, texts: Mapping[str, str]) -> list[Message]:
-        """The messages that the judge is asked with: rules and form, then each text quoted on a line of its own."""
+        """Return the judge's prompt: rules and form, then each text quoted on its own line."""
         rules = _RULES.format(
             criteria="\n".join(f"- {name}: {criterion}" for name, criterion in self._criteria.items()),
             form=json.dumps({**dict.fromkeys(self._criteria, True), "reason": "one sentence"}),
@@ -171,9 +184,9 @@ class Judge:
         ]
 
     async def _vote(self, prompt: Sequence[Message], number: int, spent: Counter[str]) -> dict[str, Json]:
-        """The verdict on a prompt, asked for once. What that took is added to `spent`."""
+        """Return the cached verdict on a prompt; request it the first time. Adds requests and tokens to `spent`."""
         key = hashlib.blake2b(json.dumps([prompt, number]).encode(), digest_size=16).hexdigest()
-        # Equal answers of a group are judged at the same time: the first asks, the others wait.
+        # Equal answers of a group are graded at the same time: the first sends the request, the others wait.
         async with self._asking.setdefault(key, asyncio.Lock()):
             if key not in self._verdicts:
                 self._verdicts[key] = await self._asked(prompt, key, spent)
@@ -182,14 +195,19 @@ class Judge:
             return dict(self._verdicts[key])
 
     async def _asked(self, prompt: Sequence[Message], key: str, spent: Counter[str]) -> dict[str, Json]:
-        messages, said = tuple(prompt), ""
-        for attempt in range(1 + self._num_retries):
-            # From the content, so that the same episode is judged the same under any name.
+        messages, text = tuple(prompt), ""
+        for attempt in range(1 + self._limits.num_retries):
+            # The seed follows from the content, so that an episode's id does not change the verdict.
             digest = hashlib.blake2b(f"{key}{attempt}".encode(), digest_size=4).digest()
             request = MessageRequest(
-                session_id=f"judge/{digest.hex()}", messages=messages, tools=(), sampling=self._sampling,
-                seed=int.from_bytes(digest), answer_format=self._format, deadline=_due.get(),
-            )  # fmt: skip
+                session_id=f"judge/{digest.hex()}",
+                messages=messages,
+                tools=(),
+                sampling=self._sampling,
+                seed=int.from_bytes(digest),
+                answer_format=self._format,
+                deadline=_due.get(),
+            )
             spent["judge/requests"] += 1
             try:
                 answered = await self._engine.answer(request)
@@ -200,20 +218,21 @@ class Judge:
             if answered.usage is not None:
                 spent["judge/tokens_read"] += answered.usage.num_prompt_tokens
                 spent["judge/tokens_sampled"] += answered.usage.num_sampled_tokens
-            said = str(answered.message.get("content") or "")
-            verdict = self._read(said)
+            text = str(answered.message.get("content") or "")
+            verdict = self._read(text)
             if verdict is not None:
                 return verdict
-            messages = (*prompt, {"role": "assistant", "content": said[:_MOST_REPEATED]}, _ASKED_AGAIN)
+            messages = (*prompt, {"role": "assistant", "content": text[:_MOST_REPEATED]}, _ASKED_AGAIN)
         raise InfrastructureError(
-            f"the judge {self._engine.fingerprint} said {said!r:.200} in place of a verdict, {1 + self._num_retries} times; use "
-            "a model that follows the form, or is_constrained=True where the endpoint can hold it to one."
+            f"the judge {self._engine.fingerprint} answered {text!r:.200} in place of a verdict, "
+            f"{1 + self._limits.num_retries} times; use a model that follows the form, or is_constrained=True where the "
+            "endpoint can hold it to one."
         )
 
-    def _read(self, said: str) -> dict[str, Json] | None:
-        """The verdict, when this is one: exactly the criteria, each true or false, and a reason."""
+    def _read(self, text: str) -> dict[str, Json] | None:
+        """Return the verdict: exactly the criteria, each true or false, and a reason. None for any other text."""
         try:
-            verdict = json.loads(said, object_pairs_hook=_once)
+            verdict = json.loads(text, object_pairs_hook=_once)
         except (ValueError, RecursionError):
             return None
         is_verdict = (
@@ -251,8 +270,8 @@ class Judge:
 
 
 def quoted(text: str) -> str:
-    """A text as one JSON string on one line: what cannot be seen is escaped, and so are the brackets and bars that markup and
-    chat templates are made of."""
+    """Return a text as one JSON string on one line. Invisible characters are escaped, and so are the brackets and bars of
+    markup and chat templates."""
     written = json.dumps(text, ensure_ascii=False)
     return "".join(
         one
@@ -272,7 +291,7 @@ def _once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """How a judge does on episodes that people judged, and on answers that must fail."""
+    """The agreement of an LLM judge with people's labels, and its verdicts on answers that must fail."""
 
     num: int
     accuracy: float
@@ -291,14 +310,14 @@ class Calibration:
 async def calibrate(
     judge: Callable[[Trajectory], Any], labelled: Sequence[tuple[Trajectory, bool]], *, success_threshold: float = 1.0
 ) -> Calibration:
-    """Ask a judge about labelled episodes, and about each of `MASTER_KEYS` in place of the answer of their tasks.
+    """Run a judge on labelled episodes, and on each of `MASTER_KEYS` in place of the answers.
 
-    Raises UsageError unless there are examples of both labels; what the judge raises passes.
+    Raises UsageError unless there are examples of both labels, and what the judge raises.
     """
     if {label for _, label in labelled} != {True, False}:
         raise UsageError(
-            f"{len(labelled)} labelled episodes, of {len({label for _, label in labelled})} labels: a judge is told apart from a "
-            "constant by right and wrong answers only; give both."
+            f"{len(labelled)} labelled episodes, of {len({label for _, label in labelled})} labels: "
+            "a judge is distinguished from a constant only by right and wrong answers; give both."
         )
 
     async def accepts(trajectory: Trajectory) -> bool:
@@ -310,19 +329,19 @@ async def calibrate(
         for one in tasks.values()
         for key in MASTER_KEYS
     ]
-    said = await asyncio.gather(*(accepts(trajectory) for trajectory, _ in labelled))
+    accepted = await asyncio.gather(*(accepts(trajectory) for trajectory, _ in labelled))
     opened = await asyncio.gather(*(accepts(trajectory) for _, trajectory in keyed))
     labels = [label for _, label in labelled]
-    accuracy = sum(a == b for a, b in zip(said, labels, strict=True)) / len(labels)
+    accuracy = sum(a == b for a, b in zip(accepted, labels, strict=True)) / len(labels)
     return Calibration(
         num=len(labels),
         accuracy=accuracy,
-        kappa=_kappa(said, labels),
+        kappa=_kappa(accepted, labels),
         accepted_wrong=tuple(
-            t.id for (t, label), is_accepted in zip(labelled, said, strict=True) if is_accepted > label
+            t.id for (t, label), is_accepted in zip(labelled, accepted, strict=True) if is_accepted > label
         ),
         rejected_right=tuple(
-            t.id for (t, label), is_accepted in zip(labelled, said, strict=True) if is_accepted < label
+            t.id for (t, label), is_accepted in zip(labelled, accepted, strict=True) if is_accepted < label
         ),
         accepted_keys=tuple(dict.fromkeys(key for (key, _), opens in zip(keyed, opened, strict=True) if opens)),
     )
@@ -337,7 +356,7 @@ def _kappa(first: Sequence[bool], second: Sequence[bool]) -> float | None:
 
 @final
 class Calibrated:
-    """A judge that may be used after it has agreed with people: it calibrates itself before its first verdict.
+    """A judge that is calibrated against people's labels before its first verdict.
 
     Raises RewardError, which ends a run, when Cohen's kappa on `labelled` is below `min_kappa`, or a master key is accepted.
     """
@@ -364,9 +383,9 @@ class Calibrated:
                 "out. Use a stronger model, or show it the reference."
             )
         if found.kappa is None or found.kappa < self._min_kappa:
-            told = "undefined" if found.kappa is None else f"{found.kappa:.2f}"
+            kappa = "undefined" if found.kappa is None else f"{found.kappa:.2f}"
             raise RewardError(
-                f"{self.__name__} agrees with {found.num} labels at kappa {told} (accuracy {found.accuracy:.2f}), below "
+                f"{self.__name__} agrees with {found.num} labels at kappa {kappa} (accuracy {found.accuracy:.2f}), below "
                 f"{self._min_kappa:g}; it accepts {list(found.accepted_wrong[:3])} and rejects {list(found.rejected_right[:3])}. "
                 "Make the criteria plainer, use a stronger model, or correct the labels."
             )

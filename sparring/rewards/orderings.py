@@ -1,4 +1,4 @@
-"""Orderings that a reward must keep, asserted before anything is trained: `fast win > slow win > loss > never answered`."""
+"""Orderings that a reward must keep, checked before training: `fast win > slow win > loss > never answered`."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from sparring.types import Trajectory
 
 
 def ordered(reward: RewardFunction, examples: Mapping[str, Trajectory | Sequence[Trajectory]]) -> RewardFunction:
-    """The same reward, after it has been seen to pay every example of one kind more than every example of the next.
+    """Return the same reward, after checking that every example of one kind gets more than every example of the next.
 
         reward = ordered(reward, {"fast win": fast, "slow win": slow, "loss": loss, "never answered": silent})
 
-    Checked here, when the recipe is loaded, and so before any command trains or evaluates it. Raises UsageError naming the
-    first two kinds that are out of order, and for a reward that is no function of the episode alone (one that is awaited:
-    order what it is made of).
+    The check runs here, when the recipe is loaded, before any command trains or evaluates it. Raises UsageError that names
+    the first two kinds out of order, and for a reward that waits for something, such as an LLM judge: check its other parts.
     """
     paid = [(kind, _paid(reward, kind, [of] if isinstance(of, Trajectory) else of)) for kind, of in examples.items()]
     for (better, rewards), (worse, lesser) in pairwise(paid):
         if min(rewards) <= max(lesser):
-            told = "; ".join(f"{kind} {', '.join(f'{value:g}' for value in values)}" for kind, values in paid)
+            listed = "; ".join(f"{kind} {', '.join(f'{value:g}' for value in values)}" for kind, values in paid)
             raise UsageError(
                 f"the reward must order {' > '.join(examples)}, and pays {min(rewards):g} for {better!r} but {max(lesser):g} for "
-                f"{worse!r} ({told}); bound the shaping (sparring.rewards.outcome_with_shaping) or correct the rule."
+                f"{worse!r} ({listed}); bound the shaping (sparring.rewards.outcome_with_shaping) or correct the rule."
             )
     return reward
 
@@ -38,7 +37,7 @@ def _paid(reward: RewardFunction, kind: str, examples: Sequence[Trajectory]) -> 
 
 
 def _evaluated(reward: RewardFunction, example: Trajectory) -> float:
-    """A coroutine that waits for nothing is run to its end; there may be a loop around, so no other is started."""
+    """Return the reward of an example. Runs the coroutine without an event loop, since one may already be running."""
     running = evaluate_reward(reward, example)
     try:
         running.send(None)

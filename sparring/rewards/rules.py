@@ -1,4 +1,4 @@
-"""Rewards as code: any callable made into a checked Reward, and a dense reward for JSON answers."""
+"""Rewards as code: the check of what a reward function returns, and a dense reward for JSON answers."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from collections.abc import Mapping, Sequence
 from numbers import Real
 
 from sparring.errors import InfrastructureError, RewardError, ServiceError
-from sparring.faults import fault_point
-from sparring.plugins import call
 from sparring.protocols import RewardFunction
+from sparring.runtime.faults import fault_point
+from sparring.runtime.plugins import call
 from sparring.types import Json, Message, Reward, Trajectory
 
 _CODE = re.compile(r"(```|~~~).*?(?:\1|$)|(?<!`)(``?)(?!`)[^\n]*?(?<!`)\2(?!`)", re.DOTALL)
-"""Fenced blocks, and what stands in backticks: quotations, no answers."""
+"""Fenced blocks and text in backticks, which are quotations, not answers."""
 
 
 async def evaluate_reward(function: RewardFunction, trajectory: Trajectory) -> Reward:
-    """Call a reward function, sync or async, and check what it says.
+    """Call a reward function, sync or async, and check what it returns.
 
-    Raises RewardError naming the function and the trajectory when there is no usable number. InfrastructureError of the
-    function (a judge that is down) passes, and so does ServiceError (a judge that refuses the key).
+    Raises RewardError that names the function and the trajectory when there is no usable number. Passes on
+    InfrastructureError of the function (an LLM judge that is down) and ServiceError (one that refuses the key).
     """
     name = getattr(function, "__name__", type(function).__name__)
     source = f"Reward {name!r} of trajectory {trajectory.id}"
@@ -37,7 +37,7 @@ async def evaluate_reward(function: RewardFunction, trajectory: Trajectory) -> R
 
 
 def to_reward(value: object, *, turn_ids: Sequence[int], source: str) -> Reward:
-    """A reward value of any allowed shape as a Reward. `source` begins the message of a RewardError."""
+    """Convert a reward value of any allowed shape to a Reward. `source` begins the message of a RewardError."""
     if isinstance(value, Reward):
         return _checked(value, turn_ids, source)
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Mapping):
@@ -54,11 +54,11 @@ def to_reward(value: object, *, turn_ids: Sequence[int], source: str) -> Reward:
 
 
 def per_user_turn(trajectory: Trajectory, rewards: Sequence[float]) -> Reward:
-    """A reward of one number for each message of the user that the policy answered, in order (`trajectory.user_turns`).
+    """Return a reward with one number for each message of the user that the policy answered (`trajectory.user_turns`).
 
-    Each number is credited to the turn that ends the answer, the tool calls before it get 0; methods that read rewards per turn
-    lead it back to them. Use it where `reply` lets the user go on and each answer is graded by itself. Raises RewardError for
-    another count.
+    Each number is credited to the turn that ends the answer, and the tool calls before it get 0; algorithms with rewards per
+    turn propagate it back to them. Use it where `reply` continues the conversation and each answer is graded separately.
+    Raises RewardError for another count.
     """
     answers = trajectory.user_turns
     if len(rewards) != len(answers):
@@ -102,7 +102,7 @@ def _numbers(values: Mapping[str, object], source: str, kind: str) -> dict[str, 
 def _number(value: object, source: str) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise RewardError(
-            f"{source} is {value!r} of type {type(value).__name__}, which is no number; "
+            f"{source} is {value!r} of type {type(value).__name__}, which is not a number; "
             "return a float, a list of one float a turn, (value, metrics), or a Reward."
         )
     if not math.isfinite(value):
@@ -113,7 +113,7 @@ def _number(value: object, source: str) -> float:
 def json_fields(
     tag: str = "final_output", fields: Sequence[str] | None = None, format_weight: float = 0.1
 ) -> RewardFunction:
-    """A dense reward for answers like `<final_output>{"part":"B12"}</final_output>`.
+    """Return a dense reward for answers like `<final_output>{"part":"B12"}</final_output>`.
 
     (1 - format_weight) times the share of `fields` that equal those of task.fields["answer"] (all of them when
     `fields` is None), plus format_weight when the answer is one tag around a JSON object with just these fields, each once.
@@ -133,8 +133,8 @@ def json_fields(
 
 
 def _tagged_object(messages: Sequence[Message], tag: str) -> tuple[Mapping[str, Json], bool]:
-    """The object in the last tag of the answer (empty if none), and whether it is the only tag, outside code, and
-    says each key once."""
+    """Return the object in the last tag of the answer (empty if none), and whether it is the only tag, outside code, and
+    has each key once."""
     if not messages or messages[-1].get("role") != "assistant":
         return {}, False
     text = str(messages[-1].get("content") or "")
@@ -156,12 +156,12 @@ def _tagged_object(messages: Sequence[Message], tag: str) -> tuple[Mapping[str, 
         return {}, False
     if not isinstance(value, dict):
         return {}, False
-    is_said_once = f"<{tag}>" not in before and text.count(f"</{tag}>") == 1 and f"<{tag}>" in _CODE.sub("", text)
-    return value, is_said_once and num_repeated == 0
+    is_only_tag = f"<{tag}>" not in before and text.count(f"</{tag}>") == 1 and f"<{tag}>" in _CODE.sub("", text)
+    return value, is_only_tag and num_repeated == 0
 
 
 def _same(left: Json, right: Json) -> bool:
-    """Equality of JSON values: 1 is 1.0, but true is not 1."""
+    """Return whether two JSON values are equal: 1 is 1.0, but true is not 1."""
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, dict) and isinstance(right, Mapping):

@@ -1,7 +1,31 @@
-"""Play: the curriculum says what, the collector plays it, the scheduler keeps groups in play within the staleness bound."""
+"""Rollouts: the curriculum selects tasks, the collector runs their episodes, and the scheduler bounds how stale a group
+can be."""
 
-from sparring.rollouts.collector import Agent, Collector, GroupPlan, NamedPolicy
-from sparring.rollouts.curriculum import Curriculum
-from sparring.rollouts.scheduler import Scheduler
+from sparring.rollouts.collector import Collector
+from sparring.rollouts.curriculum import Curriculum, TaskKinds, TaskSelection
+from sparring.rollouts.plan import (
+    Agent,
+    EpisodeAgent,
+    Grading,
+    GroupPlan,
+    MainPolicy,
+    NamedPolicy,
+    RolloutLimits,
+)
+from sparring.rollouts.scheduler import Pacing, Scheduler
 
-__all__ = ["Agent", "Collector", "Curriculum", "GroupPlan", "NamedPolicy", "Scheduler"]
+__all__ = [
+    "Agent",
+    "Collector",
+    "Curriculum",
+    "EpisodeAgent",
+    "Grading",
+    "GroupPlan",
+    "MainPolicy",
+    "NamedPolicy",
+    "Pacing",
+    "RolloutLimits",
+    "Scheduler",
+    "TaskKinds",
+    "TaskSelection",
+]

@@ -1,4 +1,4 @@
-"""How many episodes a run may lose before a finding reports it, and before the run stops."""
+"""The budget of lost episodes: the share from which a finding reports them, and the share at which the run stops."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import final
 from sparring.errors import ServiceError
 from sparring.findings import Finding, Severity
 
-TOLD_SHARE = 0.01
-"""Of the training episodes; from here on a finding says so."""
+REPORTED_SHARE = 0.01
+"""The share of lost training episodes from which a finding reports them."""
 FEWEST = 50
-"""Episodes before which no share is judged: MAX_LOST_IN_A_ROW stops a world that is down from the start."""
+"""The fewest episodes before the share is checked. MAX_LOST_IN_A_ROW stops a run whose environment is down from the start."""
 
 
 @final
 class FailureBudget:
-    """Counts the training episodes that were lost for good."""
+    """Counts the training episodes that were lost for good, and stops the run when they are too many."""
 
     def __init__(self, max_lost_share: float) -> None:
         self._max_lost_share = max_lost_share
-        self._was_told = False
+        self._is_reported = False
         self.num_planned = 0
         self.num_lost = 0
         self.num_client_errors = 0
@@ -27,7 +27,7 @@ class FailureBudget:
 
     @property
     def causes(self) -> str:
-        """How many of the lost episodes each cause took, and what to correct."""
+        """The number of lost episodes for each cause, with what to correct."""
         num_failed = self.num_lost - self.num_client_errors - self.num_unrewarded
         causes = []
         if num_failed:
@@ -48,7 +48,7 @@ class FailureBudget:
         return "; ".join(causes)
 
     def count(self, num_planned: int, num_lost: int, num_client_errors: int = 0, num_unrewarded: int = 0) -> None:
-        """Of one group. Raises ServiceError when the budget is used up."""
+        """Add the counts of one group. Raises ServiceError when the budget is used up."""
         self.num_planned += num_planned
         self.num_lost += num_lost
         self.num_client_errors += num_client_errors
@@ -61,10 +61,10 @@ class FailureBudget:
             )
 
     def finding(self, step: int) -> Finding | None:
-        """Once, from the step on after which more than TOLD_SHARE were lost."""
-        if self._was_told or self.num_planned < FEWEST or self.num_lost <= TOLD_SHARE * self.num_planned:
+        """Return a finding once, at the first step with more than REPORTED_SHARE of the episodes lost; None otherwise."""
+        if self._is_reported or self.num_planned < FEWEST or self.num_lost <= REPORTED_SHARE * self.num_planned:
             return None
-        self._was_told = True
+        self._is_reported = True
         return Finding(
             rule="rollouts.lost",
             severity=Severity.WARNING,
@@ -74,7 +74,7 @@ class FailureBudget:
                 "client_errors": self.num_client_errors,
                 "unrewarded": self.num_unrewarded,
                 "planned": self.num_planned,
-                "told_from": TOLD_SHARE,
+                "told_from": REPORTED_SHARE,
             },
             change="Correct what the ledger's reasons name (`detail` of what was discarded as infra_error, env_timeout, "
             "client_error or reward_error).",

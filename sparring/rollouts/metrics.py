@@ -1,4 +1,4 @@
-"""Numbers about play, by the names MTRL gives them where it has any. Docs: docs/metrics.md."""
+"""Metrics of rollouts, with the names of SageMaker MTRL where it has them. See docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparring.sessions.branching import BranchReason, reason_of
 from sparring.types import Outcome, StopReason, Task, TrainingBatch, Trajectory, TrajectoryGroup, Turn, UntrainedReason
 
 MOST_PLACES = 16
-"""Turns of an episode whose rewards are told apart."""
+"""The number of first turns of an episode whose mean rewards are logged separately."""
 
 
 def rollout_metrics(
@@ -24,8 +24,10 @@ def rollout_metrics(
     lost: Sequence[TrajectoryGroup] = (),
     success_threshold: float = 1.0,
 ) -> dict[str, float]:
-    """`groups` are those of one step, `version` the policy version that is trained; every group has trajectories.
-    `replaced` are groups without signal that others of the step stand in for, `lost` those that were lost as a whole."""
+    """Return the rollout metrics of one step.
+
+    `groups` are the step's groups, each with trajectories, and `version` is the policy version that is trained. `replaced` are
+    groups without signal that other groups of the step replaced, `lost` the groups that were lost as a whole."""
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     return {
         **_reward_metrics(groups, trajectories, advantages),
@@ -87,7 +89,7 @@ def _reward_metrics(
 
 
 def _turn_reward_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """By place in the episode, of episodes whose reward is told by turn."""
+    """Return the mean reward by position of the turn, over episodes with a reward per turn."""
     rewards: dict[int, list[float]] = {}
     for trajectory in trajectories:
         per_turn = None if trajectory.reward is None else trajectory.reward.per_turn
@@ -97,7 +99,7 @@ def _turn_reward_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]
 
 
 def score_part_means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """The mean of each sub-score over the episodes that have it, by its name."""
+    """Return the mean of each sub-score over the episodes that have it, by name."""
     values: dict[str, list[float]] = {}
     for trajectory in trajectories:
         for name, value in trajectory.score_parts.items():
@@ -138,7 +140,7 @@ def _length_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def outcome_shares(groups: Sequence[TrajectoryGroup]) -> dict[Outcome, float]:
-    """Shares of the episodes, those among them that were lost, by how they ended."""
+    """Return the share of episodes by outcome. Lost episodes are included."""
     outcomes = Counter(trajectory.outcome for group in groups for trajectory in group.trajectories)
     num_lost = sum(group.num_lost for group in groups)
     outcomes[Outcome.CLIENT_ERROR] = sum(group.num_client_errors for group in groups)
@@ -148,8 +150,8 @@ def outcome_shares(groups: Sequence[TrajectoryGroup]) -> dict[Outcome, float]:
 
 
 def _refusal_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
-    """What the gateway refused of the requests of these episodes, and the fields that it did not read."""
-    refused, not_read = refusals_of(groups)
+    """Return counts of the requests that the gateway refused, and of the fields that it ignored."""
+    refused, not_read = count_refusals(groups)
     return {
         "rollout/refused_requests": float(refused.total()),
         **{f"rollout/refused/{reason}": float(number) for reason, number in sorted(refused.items())},
@@ -157,8 +159,8 @@ def _refusal_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     }
 
 
-def refusals_of(groups: Sequence[TrajectoryGroup]) -> tuple[Counter[str], Counter[str]]:
-    """Requests that were refused, by reason, and accepted with a field that is not read, by field."""
+def count_refusals(groups: Sequence[TrajectoryGroup]) -> tuple[Counter[str], Counter[str]]:
+    """Return the counts of refused requests by reason, and of accepted requests with an ignored field by field."""
     refused, not_read = Counter[str](), Counter[str]()
     for group in groups:
         refused.update(group.refused)
@@ -167,7 +169,7 @@ def refusals_of(groups: Sequence[TrajectoryGroup]) -> tuple[Counter[str], Counte
 
 
 def _policy_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Of every further policy by its name; of those that do not learn nothing is in any other number."""
+    """Return the metrics of each other policy by name. No other metric includes policies that do not learn."""
     played: dict[str, list[Turn]] = {}
     for trajectory in trajectories:
         for turn in (*trajectory.turns, *trajectory.other_turns):
@@ -185,7 +187,8 @@ def _policy_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def _branch_metrics(trajectories: Sequence[Trajectory], *, num_turns: int) -> dict[str, float]:
-    """Side requests are conversations of their own: counted, and no break of the episode's."""
+    """Return counts of branches and breaks. Side requests are separate conversations, so they are counted but are not
+    breaks."""
     reasons = Counter(reason_of(t.branch_reason) for one in trajectories for t in one.turns if t.branch_reason)
     breaks = {reason: count for reason, count in reasons.items() if reason is not BranchReason.SIDE_REQUEST}
     clients = Counter(
@@ -208,14 +211,17 @@ def _branch_metrics(trajectories: Sequence[Trajectory], *, num_turns: int) -> di
 
 
 _CHANGED = (
-    BranchReason.EDITED_HISTORY, BranchReason.DROPPED_TEXT, BranchReason.SYSTEM_CHANGED, BranchReason.TOOLS_CHANGED,
+    BranchReason.EDITED_HISTORY,
+    BranchReason.DROPPED_TEXT,
+    BranchReason.SYSTEM_CHANGED,
+    BranchReason.TOOLS_CHANGED,
     BranchReason.SPLICE_REFUSED,
-)  # fmt: skip
-"""Reasons for which a conversation is rendered anew that was played already."""
+)
+"""The reasons for which an earlier conversation is rendered again."""
 
 
 def _num_played_again(trajectory: Trajectory) -> int:
-    """Tokens that were played, and are rendered a second time since a history did not go on from them."""
+    """Return the number of earlier tokens that were rendered a second time, since a request did not continue them."""
     again = 0
     for place, turn in enumerate(trajectory.turns):
         if turn.branch_reason is not None and reason_of(turn.branch_reason) in _CHANGED:
@@ -226,7 +232,7 @@ def _num_played_again(trajectory: Trajectory) -> int:
 
 
 def _num_equal(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many ids two sequences have in common from the start."""
+    """Return the length of the common prefix of two sequences."""
     low, high = 0, min(len(left), len(right))
     while low < high:
         middle = (low + high + 1) // 2
@@ -235,7 +241,8 @@ def _num_equal(left: Sequence[int], right: Sequence[int]) -> int:
 
 
 def logprob_metrics(trajectories: Sequence[Trajectory], *, num_groups: int) -> dict[str, float]:
-    """Of the sampled tokens' log-probabilities, those that are exactly 0 apart; nothing where none are known."""
+    """Return statistics of the sampled tokens' log-probabilities, with exact zeros separately; none where no tokens are
+    known."""
     logprobs = [value for t in trajectories for turn in t.turns for value in turn.sampled_logprobs]
     if not logprobs:
         return {}
@@ -250,7 +257,7 @@ def logprob_metrics(trajectories: Sequence[Trajectory], *, num_groups: int) -> d
         "rollout/logprob/nz_std": pstdev(nonzero),
         "rollout/logprob/nz_min": min(nonzero),
         "rollout/logprob/nz_max": max(nonzero),
-        # The mean of -log p over what was drawn from p estimates the entropy of p.
+        # The mean of -log p over samples from p estimates the entropy of p.
         "rollout/logprob/entropy": -fmean(logprobs),
     }
 
@@ -271,7 +278,7 @@ def _group_metrics(groups: Sequence[TrajectoryGroup], advantages: Mapping[str, S
 
 
 def _silence_metrics(groups: Sequence[TrajectoryGroup], success_threshold: float) -> dict[str, float]:
-    """Groups whose members all earned the same, apart by what they earned."""
+    """Return the number of groups with equal rewards: all successful, all at most 0, or in between."""
     equal = [group.rewards[0] for group in groups if len(set(group.rewards)) == 1]
     right = sum(reward >= success_threshold for reward in equal)
     wrong = sum(reward <= 0 and reward < success_threshold for reward in equal)
@@ -283,7 +290,7 @@ def _silence_metrics(groups: Sequence[TrajectoryGroup], success_threshold: float
 
 
 def _staleness_metrics(trajectories: Sequence[Trajectory], version: int) -> dict[str, float]:
-    """Of episodes by their oldest token, and of trained tokens how many are how old."""
+    """Return the age of episodes (by their oldest token) and the share of trained tokens by age, in policy versions."""
     ages = [version - t.oldest_version for t in trajectories if t.oldest_version is not None] or [0]
     tokens: Counter[int] = Counter()
     for turn in (turn for t in trajectories for turn in t.turns if turn.is_trained):
@@ -297,7 +304,7 @@ def _staleness_metrics(trajectories: Sequence[Trajectory], version: int) -> dict
 
 
 def _time_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """What turns and episodes took, and what an episode's time went into."""
+    """Return the durations of turns and episodes, and the parts of an episode's time, in seconds."""
     turns = [turn.seconds for t in trajectories for turn in t.turns] or [0.0]
     episodes = [trajectory.seconds for trajectory in trajectories]
     policy = [sum(turn.seconds for turn in (*t.turns, *t.other_turns)) for t in trajectories]
@@ -308,19 +315,20 @@ def _time_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "timing_s/episode/max": max(episodes),
         "timing_s/episode/policy": fmean(policy),
         # Turns of one episode may overlap.
-        "timing_s/episode/world": fmean(max(0.0, all_ - own) for all_, own in zip(episodes, policy, strict=True)),
+        "timing_s/episode/environment": fmean(max(0.0, all_ - own) for all_, own in zip(episodes, policy, strict=True)),
     }
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest of the values (at least one) that `share` of them do not exceed: nearest rank, no number in between."""
+    """Return the nearest-rank quantile: the smallest value that at least `share` of the values do not exceed. There must be a
+    value."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def kind_metrics(
     groups: Sequence[TrajectoryGroup], kind_of: Callable[[Task], str] | None, success_threshold: float
 ) -> dict[str, float]:
-    """How each kind of task fared in a step; nothing without kinds."""
+    """Return the metrics of a step for each kind of task; none without kinds."""
     if kind_of is None:
         return {}
     kinds: dict[str, list[TrajectoryGroup]] = {}
@@ -342,8 +350,8 @@ def kind_metrics(
 def batch_metrics(
     batch: TrainingBatch, groups: Sequence[TrajectoryGroup], *, num_stale: int, num_lost: int = 0
 ) -> dict[str, float]:
-    """What of the step's play went into training; `num_stale` counts the groups discarded as too old so far, `num_lost`
-    those that the step would have had and that were lost as a whole."""
+    """Return how much of the step's rollouts is trained on. `num_stale` is the number of groups that were discarded as too
+    old so far, `num_lost` the number of the step's groups that were lost as a whole."""
     num_trajectories = sum(len(group.trajectories) for group in groups)
     trained = batch.num_trained_tokens
     return {

@@ -1,7 +1,7 @@
-"""What a run that is resumed need not play again: episodes that were finished and not trained when it ended.
+"""Finished episodes that a resumed run need not roll out again: they were not trained on yet when the run ended.
 
-Only where play runs ahead of learning, or waits for foreign agents: a run in deterministic rounds plays an interrupted step
-again as a whole, since that gives the same episodes.
+They are kept only where rollouts run ahead of training, or where episodes wait for external agents. A run in deterministic
+rounds repeats an interrupted step as a whole, since that gives the same episodes.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from functools import partial
 from typing import Any, final
 
 from sparring.ledger import DiscardReason, Ledger, RolloutState
-from sparring.rollouts.collector import GroupPlan
-from sparring.tracking.encode import encode
+from sparring.rollouts.plan import GroupPlan
+from sparring.run_folders.encode import encode
+from sparring.run_folders.stored import parse_trajectory
 from sparring.tracking.local import trajectory_json
-from sparring.tracking.stored import trajectory_of
 from sparring.types import Trajectory
 
 
 @final
 class Kept:
-    """The finished episodes of a run's ledger that wait to be trained."""
+    """The finished episodes in a run's ledger that were not trained on yet."""
 
     def __init__(self, ledger: Ledger, *, max_steps_off_policy: int) -> None:
         self._ledger = ledger
@@ -30,13 +30,13 @@ class Kept:
         self._found: dict[tuple[int, str], dict[int, Trajectory]] = {}
 
     def find(self, step: int) -> set[str]:
-        """Ids of the episodes that a run which goes on from `step` may train: no token is from weights that were lost with
-        later steps, and none will be older than the bound."""
+        """Return the ids of the episodes that a run continuing from `step` may train on: no token is from weights that were
+        lost with later steps, and none will be older than the staleness bound."""
         for rollout_id, content in self._ledger.kept().items():
             if self._ledger.state(rollout_id) not in (RolloutState.ADMITTED, RolloutState.CLAIMED):
                 continue
             entry = json.loads(content)
-            trajectory = trajectory_of(entry["trajectory"], entry["transitions"], f"ledger, rollout {rollout_id}")
+            trajectory = parse_trajectory(entry["trajectory"], entry["transitions"], f"ledger, rollout {rollout_id}")
             if self._may_be_trained(trajectory, step):
                 group = self._found.setdefault((entry["position"], trajectory.task.id), {})
                 group[trajectory.attempt] = trajectory
@@ -47,19 +47,21 @@ class Kept:
         return all(step - self._bound <= version <= step for version in versions)
 
     def plans(self, plans: Iterable[GroupPlan]) -> Iterator[GroupPlan]:
-        """The same, each with its members that were kept."""
+        """Yield the same plans, each with its kept members."""
         for plan in plans:
             done = self._found.pop((plan.position, plan.task.id), {})
             yield replace(plan, done=done, keep=self._keep(plan.position))
 
     def close(self) -> None:
-        """Account for what was kept and not asked for."""
+        """Discard in the ledger the kept episodes that no plan used."""
         for group in self._found.values():
             for trajectory in group.values():
                 self._ledger.advance_nowait(
-                    trajectory.id, RolloutState.DISCARDED, reason=DiscardReason.OPERATOR_CANCEL,
+                    trajectory.id,
+                    RolloutState.DISCARDED,
+                    reason=DiscardReason.OPERATOR_CANCEL,
                     detail="the run stopped before this group was trained",
-                )  # fmt: skip
+                )
         self._found.clear()
 
     def _keep(self, position: int) -> Callable[[Trajectory], None]:
@@ -67,6 +69,8 @@ class Kept:
 
     def _write(self, position: int, trajectory: Trajectory) -> None:
         entry: Mapping[str, Any] = {
-            "position": position, "trajectory": trajectory_json(trajectory), "transitions": trajectory.transitions,
-        }  # fmt: skip
+            "position": position,
+            "trajectory": trajectory_json(trajectory),
+            "transitions": trajectory.transitions,
+        }
         self._ledger.keep_nowait(trajectory.id, encode(entry))

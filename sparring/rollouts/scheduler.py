@@ -1,12 +1,12 @@
-"""The scheduler: keeps groups in play and bounds how old a trained token can be.
+"""The scheduler: keeps groups running and bounds the age of trained tokens.
 
-It paces *starts*. At most (S + 1) * P groups are started and not yet released, where P is the number of groups a step
-trains and S the start allowance; batches are handed over from a window of the W oldest groups. The oldest token of a
+It limits the *starts* of groups. At most (S + 1) * P groups are started and not yet released, where P is the number of groups
+of a step and S the start allowance; batches are taken from a window of the W oldest groups. The oldest token of a
 trained group is then at most S + ceil((W - 1) / P) steps old (windowed FIFO), so S is chosen to make that the bound.
 S = 0 and W = 1 is synchronous training.
 
-    next_batch   waits for groups in play; woken when one finishes
-    release      reopens the slots of the trained groups, and starts the next ones with the new weights
+    next_batch   waits for running groups; wakes up when one finishes
+    release      frees the slots of the trained groups, and starts the next groups with the new weights
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Self, final
 
 from sparring.errors import ServiceError
-from sparring.faults import fault_point
 from sparring.ledger import DiscardReason, Ledger, RolloutState
-from sparring.logs import get_logger
 from sparring.rollouts.budget import FailureBudget
-from sparring.rollouts.collector import GroupPlan, waves
+from sparring.rollouts.plan import GroupPlan, split_into_waves
+from sparring.runtime.faults import fault_point
+from sparring.runtime.logs import get_logger
 from sparring.types import TrajectoryGroup
 
 logger = get_logger(__name__)
 
 MAX_LOST_IN_A_ROW = 8
-"""Whole groups lost one after another before the run stops: something is down or refused, which is no bad luck."""
+"""The number of whole groups lost in a row at which the run stops, since that is not bad luck: a service is down or refuses."""
 
 
 def start_allowance(*, max_steps_off_policy: int, window: int, groups_per_step: int) -> int:
-    """S such that S + ceil((W - 1) / P) = the bound. Raises ValueError when the window alone exceeds the bound."""
+    """Return S such that S + ceil((W - 1) / P) equals the bound. Raises ValueError when the window alone exceeds the bound."""
     allowance = max_steps_off_policy - math.ceil((window - 1) / groups_per_step)
     if allowance < 0:
         raise ValueError(
@@ -42,9 +43,31 @@ def start_allowance(*, max_steps_off_policy: int, window: int, groups_per_step: 
     return allowance
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pacing:
+    """The number of groups per step, and how far ahead of the learner groups may start."""
+
+    groups_per_step: int
+    max_steps_off_policy: int
+    window: int = 1
+    """The number of oldest groups that a batch may be taken from."""
+    wave_size: int | None = None
+    """The size of a wave in episodes, for a deterministic engine; None starts groups without waves."""
+    refill_groups: int = 0
+    """How many groups with equal rewards, which teach nothing, a step may replace. When these are used up, or the data ends,
+    the batch takes the groups without signal too."""
+
+    @property
+    def start_allowance(self) -> int:
+        """The start allowance S of these settings (see the function `start_allowance`)."""
+        return start_allowance(
+            max_steps_off_policy=self.max_steps_off_policy, window=self.window, groups_per_step=self.groups_per_step
+        )
+
+
 @final
 class Scheduler:
-    """Hands over batches of `groups_per_step` finished groups, none staler than the bound."""
+    """Provides batches of `groups_per_step` finished groups, none staler than the bound."""
 
     def __init__(
         self,
@@ -52,49 +75,35 @@ class Scheduler:
         play_group: Callable[[GroupPlan], Awaitable[TrajectoryGroup]],
         plans: Iterator[GroupPlan],
         ledger: Ledger,
-        groups_per_step: int,
-        max_steps_off_policy: int,
-        window: int = 1,
-        wave_size: int | None = None,
+        pacing: Pacing,
         version: int = 0,
-        refill_groups: int = 0,
         budget: FailureBudget | None = None,
         on_group: Callable[[TrajectoryGroup], None] | None = None,
     ) -> None:
-        """`plans` is the data order. `wave_size` (episodes) starts groups in waves, for a deterministic engine.
-
-        `refill_groups`: how many groups a step may play in place of such whose members all earned the same, which teach
-        nothing. When they are used up, or the data ends, the batch takes what there is.
-        """
+        """Create a scheduler. `plans` is the data order, `version` the policy version that the run continues from."""
         self._play_group = play_group
         self._plans = plans
         self._ledger = ledger
-        self._groups_per_step = groups_per_step
-        self._bound = max_steps_off_policy
-        self._window = window
-        allowance = start_allowance(
-            max_steps_off_policy=max_steps_off_policy, window=window, groups_per_step=groups_per_step
-        )
-        self._num_slots = (allowance + 1) * groups_per_step
-        self._wave_size = wave_size
+        self._pacing = pacing
+        self._num_slots = (pacing.start_allowance + 1) * pacing.groups_per_step
         self._version = version
-        self._refill_groups = refill_groups
         self.budget = budget or FailureBudget(1.0)
         self._on_group = on_group
         self._in_play: dict[int, asyncio.Task[TrajectoryGroup]] = {}
-        """Groups started and not handed over, oldest first."""
+        """The groups that were started and not yet returned, oldest first."""
         self._planned: dict[int, GroupPlan] = {}
-        """Plans that were drawn and not handed over, by position."""
+        """The plans that were taken and not yet returned, by position."""
         self._next: GroupPlan | None = None
-        """Drawn, and first of the next wave."""
+        """The plan that was taken already and starts the next wave."""
         self.outstanding: tuple[GroupPlan, ...] = ()
-        """What was drawn and not trained when the last step was released: a run that goes on from there plays it again."""
+        """The plans that were taken and not trained when the last step was released. A run that continues from there
+        repeats them."""
         self._num_handed_over = 0
         self.num_stale = 0
         self.lost: list[TrajectoryGroup] = []
-        """Groups of the last batch that were lost as a whole."""
+        """The groups of the last batch that were lost as a whole."""
         self.replaced: list[TrajectoryGroup] = []
-        """Groups without signal that others of the last batch stand in for."""
+        """The groups without signal that other groups of the last batch replaced."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -108,14 +117,14 @@ class Scheduler:
         self._planned.clear()
 
     async def next_batch(self) -> list[TrajectoryGroup]:
-        """The oldest finished groups, in the order of their positions; fewer only when the data ends.
+        """Return the oldest finished groups in the order of their positions; fewer only when the data ends.
 
         Raises ServiceError after MAX_LOST_IN_A_ROW groups in a row were lost, or when `budget` is used up.
         """
         batch: list[TrajectoryGroup] = []
         self.replaced, self.lost = [], []
         lost_in_a_row = 0
-        while len(batch) < self._groups_per_step:
+        while len(batch) < self._pacing.groups_per_step:
             self._start()
             if not self._in_play:
                 break
@@ -137,14 +146,18 @@ class Scheduler:
             lost_in_a_row = 0
             if self._is_stale(group):
                 self.num_stale += 1
-                self._discard(group, DiscardReason.STALE, f"older than {self._bound} steps at version {self._version}")
+                self._discard(
+                    group,
+                    DiscardReason.STALE,
+                    f"older than {self._pacing.max_steps_off_policy} steps at version {self._version}",
+                )
                 continue
-            if len(self.replaced) < self._refill_groups and len(set(group.rewards)) == 1:
+            if len(self.replaced) < self._pacing.refill_groups and len(set(group.rewards)) == 1:
                 self.replaced.append(group)
                 continue
             self._num_handed_over += 1
             batch.append(group)
-        while self.replaced and len(batch) < self._groups_per_step:  # the data ended: nothing stands in for these
+        while self.replaced and len(batch) < self._pacing.groups_per_step:  # the data ended, so nothing replaces these
             batch.append(self.replaced.pop(0))
         for group in self.replaced:
             self._discard(group, DiscardReason.ZERO_SIGNAL, "all members earned the same; another group was played")
@@ -156,23 +169,23 @@ class Scheduler:
         return batch
 
     def release(self, version: int) -> None:
-        """The batch is learned from and the engine plays with version `version`: count it and let new groups start. The ledger
-        calls the batch trained as soon as a checkpoint holds it (`Ledger.publish_nowait`)."""
+        """Count the batch as trained and let new groups start, now that the engine samples with version `version`. The ledger
+        marks the batch as trained as soon as a checkpoint contains it (`Ledger.publish_nowait`)."""
         self.outstanding = tuple(plan for _, plan in sorted(self._planned.items()))
         self._num_handed_over = 0
         self._version = version
 
     def cancel(self, batch: Sequence[TrajectoryGroup]) -> None:
-        """Of these nothing is learned any more, since the run stops."""
+        """Discard a batch that will not be trained, since the run stops."""
         for group in batch:
             self._discard(group, DiscardReason.OPERATOR_CANCEL, "the run stopped before this group was trained")
 
     def start_ahead(self) -> None:
-        """Start what the bound allows now; asynchronous play goes on while a batch is trained."""
+        """Start the groups that the bound allows now, so that rollouts continue while a batch is trained."""
         self._start()
 
     def _start(self) -> None:
-        if self._wave_size is not None and self._in_play:
+        if self._pacing.wave_size is not None and self._in_play:
             return
         room = self._num_slots - len(self._in_play) - self._num_handed_over
         plans: list[GroupPlan] = []
@@ -183,8 +196,8 @@ class Scheduler:
                 break
             plans.append(plan)
             self._planned[plan.position] = plan
-            if self._wave_size is not None and len(waves(plans, self._wave_size)) > 1:
-                # One group too many for this wave: it opens the next one.
+            if self._pacing.wave_size is not None and len(split_into_waves(plans, self._pacing.wave_size)) > 1:
+                # One group too many for this wave: it starts the next one.
                 self._next = plans.pop()
                 break
         for plan in plans:
@@ -197,11 +210,11 @@ class Scheduler:
         return group
 
     async def _next_finished(self) -> int:
-        """Position of the oldest finished group among the W positions from the oldest on; waits until there is one."""
+        """Wait for a finished group among the W oldest positions, and return the position of the oldest."""
         while True:
-            # By position, not by count: however long the oldest takes, no more than W - 1 others overtake it.
+            # By position, not by count: even if the oldest takes very long, no more than W - 1 others overtake it.
             head = min(self._in_play)
-            window = [position for position in sorted(self._in_play) if position < head + self._window]
+            window = [position for position in sorted(self._in_play) if position < head + self._pacing.window]
             for position in window:
                 if self._in_play[position].done():
                     return position
@@ -209,7 +222,9 @@ class Scheduler:
 
     def _is_stale(self, group: TrajectoryGroup) -> bool:
         versions = [trajectory.oldest_version for trajectory in group.trajectories]
-        return any(version is not None and self._version - version > self._bound for version in versions)
+        return any(
+            version is not None and self._version - version > self._pacing.max_steps_off_policy for version in versions
+        )
 
     def _discard(self, group: TrajectoryGroup, reason: DiscardReason, detail: str) -> None:
         for trajectory in group.trajectories:

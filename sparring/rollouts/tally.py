@@ -1,4 +1,4 @@
-"""What became of attempts at episodes, and what they waited for, since somebody last asked."""
+"""Counts of attempts at episodes, by how they ended, and their waiting times, since the last `take`."""
 
 from __future__ import annotations
 
@@ -14,30 +14,33 @@ COUNTED = (
     DiscardReason.REWARD_ERROR,
     DiscardReason.GROUP_INCOMPLETE,
 )
-"""Reasons for which a collector gives an attempt up, a stopped run's apart."""
-WAITS = ("queue", "judge", "backoff")
-"""For a place beside others, for reward and scorer, before an attempt is made again."""
+"""The reasons for which a collector discards an attempt, except that the run stopped."""
+WAITS = ("queue", "reward", "backoff")
+"""The causes of waiting: for a free place, for reward and scorer, and before a retry."""
 
 
 @final
-class Tally:
-    """Counts attempts of training episodes. One thread adds and reads."""
+class AttemptCounts:
+    """Counts attempts at training episodes. Only one thread may use it."""
 
     def __init__(self) -> None:
         self._forget()
 
     def attempted(self, *, again: bool) -> None:
+        """Count an attempt; `again` marks a retry."""
         self._num_attempts += 1
         self._num_retries += again
 
     def discarded(self, reason: DiscardReason) -> None:
+        """Count an attempt that was discarded."""
         self._discards[reason] += 1
 
     def waited(self, cause: str, seconds: float) -> None:
+        """Add waiting time."""
         self._seconds[cause] += seconds
 
     def take(self) -> dict[str, float]:
-        """Counts and mean waiting times by metric name; from here on they start at 0 again."""
+        """Return the counts and mean waiting times by metric name, and start again at 0."""
         failed = self._discards[DiscardReason.INFRA_ERROR] + self._discards[DiscardReason.ENV_TIMEOUT]
         metrics = {
             "rollout/attempts": float(self._num_attempts),

@@ -1,13 +1,13 @@
-"""What runs as the first process of a box: takes files and programs from outside, and gives back what came of them.
+"""The program of a box's first process: it receives files and programs from outside and returns their results.
 
-Its source is handed to the interpreter inside, which may be older than ours and need not have this package. It imports
-little, because every module costs milliseconds of each start. It is not trusted: whoever reads its answers bounds and
-checks them, and takes whatever it does after a program has run for that program's doing.
+Its source is passed to the interpreter inside, which may be older than ours and need not have this package. It imports
+little, because every module costs milliseconds of each start. It is not trusted: the reader of its answers bounds and
+checks them, and attributes its behavior after a program has run to that program.
 
-A frame is one byte that says its kind, four bytes of length (big endian), and so many bytes of content. From outside:
-`W` write a file, `S` start a program, `I` its input, `E` the end of its input, `K` kill it, `C` collect files; contents
-of W, S and C are marshalled. To the outside: `O` and `e` what the program wrote, `X` how it ended, `F` the size and name of
-a file and `D` its content, `N` why one was refused (after its name where many are asked for), `.` done.
+A frame is one byte for its kind, four bytes of length (big endian), and the content. From outside: `W` write a file,
+`S` start a program, `I` its input, `E` the end of its input, `K` kill it, `C` collect files; contents of W, S and C are
+marshalled. To the outside: `O` and `e` output and errors of the program, `X` how it ended, `F` the size and name of a
+file and `D` its content, `N` the reason why a file was refused (after its name if many were requested), `.` done.
 """
 
 import _signal as signal  # pyright: ignore[reportMissingImports] (`signal` itself loads enum and re)
@@ -31,20 +31,20 @@ PR_CAPBSET_DROP = 24
 NUM_CAPABILITIES = 64
 """More than any kernel has."""
 POLL_SECONDS = 0.02
-"""How often the number of files is looked at."""
+"""The interval between checks of the number of files, in seconds."""
 
 
 class Ended(Exception):
-    """A limit that was reached."""
+    """A limit that a program reached."""
 
 
 def hide(has_capabilities):
-    """Keep programs, which may run under the same user, from reading this process or the channel to the outside, and from
-    ever getting its capabilities."""
+    """Keep programs, which may run under the same user, from reading this process or its channel, and from getting
+    its capabilities."""
     try:
         import _ctypes
 
-        # What `ctypes` is made of, without the milliseconds that the rest of it takes.
+        # The base of `ctypes`, without the milliseconds that importing the rest takes.
         address = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # pyright: ignore[reportArgumentType]
 
         def prctl(*arguments):
@@ -62,26 +62,29 @@ def hide(has_capabilities):
 
 
 def receive(size):
+    """Read exactly `size` bytes from the channel; exit if it is closed."""
     parts = []
     while size:
         try:
             part = os.read(0, min(size, MIB))
-        except BlockingIOError:  # some back ends hand the channel over in that mode
+        except BlockingIOError:  # some back ends pass the channel in that mode
             select.select([0], [], [])
             continue
         if not part:
-            os._exit(0)  # whoever opened the box has gone
+            os._exit(0)  # the process that opened the box has ended
         parts.append(part)
         size -= len(part)
     return b"".join(parts)
 
 
 def receive_frame():
+    """Return the kind and the content of the next frame."""
     kind, size = struct.unpack(">cI", receive(5))
     return kind, receive(size)
 
 
 def send(kind, content=b""):
+    """Write one frame to the channel."""
     view = memoryview(struct.pack(">cI", kind, len(content)) + content)
     while view:
         try:
@@ -91,6 +94,8 @@ def send(kind, content=b""):
 
 
 class Box:
+    """The scratch folder and the programs that run in it, one at a time."""
+
     def __init__(self, settings):
         self.settings = settings
         self.scratch = settings["scratch"]
@@ -109,6 +114,7 @@ class Box:
             os.chown(self.scratch + "/.tmp", self.user, self.user)
 
     def serve(self):
+        """Handle requests until the channel is closed."""
         send(b".")
         while True:
             kind, content = receive_frame()
@@ -122,7 +128,7 @@ class Box:
             # Input and kills that arrive after the program has ended are late, not wrong.
 
     def write(self, name, content):
-        """What stood there, a link perhaps, is replaced; no folder on the way may be a link."""
+        """Write a file and replace what has its name, such as a link; no folder on the path may be a link."""
         try:
             folder, last = self.open_folder(name, make=True)
             try:
@@ -146,12 +152,13 @@ class Box:
             send(b".")
 
     def hand_over(self, file, mode):
-        """Make a file the programs' own, readable whatever a program set for new files of its folder."""
+        """Set a file's mode explicitly, whatever default a program set for its folder, and make programs its owner."""
         os.fchmod(file, mode)
         if self.user is not None:
             os.fchown(file, self.user, self.user)
 
     def run(self, request):
+        """Run a program to its end or a limit, then send its remaining output and how it ended."""
         began = time.monotonic()
         deadline = began + request["seconds"]
         try:
@@ -180,14 +187,14 @@ class Box:
         except Ended as limit:
             ended = ended if ended != b"exit" else limit.args[0]
         if self.has_too_many_files():
-            # However the program ended: they would end whatever is run next.
+            # However the program ended: too many files would end the next program, too.
             ended = b"files"
         program.close()
         code = os.waitstatus_to_exitcode(program.status) if program.status is not None else 0
         send(b"X", struct.pack(">id", code, time.monotonic() - began) + ended)
 
     def become(self, request, ends):
-        """The child: limits, standard streams and nothing else, then the program."""
+        """Turn the child into the program: set limits and standard streams, close everything else, and execute it."""
         try:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
@@ -221,7 +228,7 @@ class Box:
         os._exit(127)
 
     def step(self, program, deadline):
-        """Wait for the next thing to happen, at most until the next look at the limits."""
+        """Wait for the next event, at most until the next check of the limits."""
         left = deadline - time.monotonic()
         if left <= 0:
             raise Ended(b"deadline")
@@ -247,7 +254,7 @@ class Box:
         self.look()
 
     def look(self):
-        """What no kernel limit of this back end counts."""
+        """Check the limits that no kernel limit of this back end enforces."""
         began = time.monotonic()
         if began < self.next_look:
             return
@@ -256,16 +263,17 @@ class Box:
         allowed = self.settings["processes"]
         if allowed is not None and sum(name.isdigit() for name in os.listdir("/proc")) - 1 > allowed:
             raise Ended(b"processes")
-        # Where looking takes long, it is done less often.
+        # A slow check is repeated less often.
         now = time.monotonic()
         self.next_look = now + max(POLL_SECONDS, 10 * (now - began))
 
     def has_too_many_files(self):
+        """Return whether the scratch folder exceeds its limit of files and folders."""
         allowed = self.settings["files"]
         return allowed is not None and self.count_files(allowed) > allowed
 
     def count_files(self, enough):
-        """Files and folders of the scratch folder; those that a file system does not count itself are counted up to `enough`."""
+        """Count files and folders of the scratch folder; if the file system has no count, stop above `enough`."""
         system = os.statvfs(self.scratch)
         if system.f_files:
             return system.f_files - system.f_ffree
@@ -277,6 +285,7 @@ class Box:
         return count
 
     def reap(self, program):
+        """Collect ended children, and store the status of the program."""
         try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -288,13 +297,13 @@ class Box:
             return
 
     def kill_all(self, program):
-        """Nothing that a program started outlives it."""
+        """Kill the program and everything that it started."""
         try:
             if self.is_init:
                 os.kill(-1, signal.SIGKILL)
             else:
                 os.killpg(program.pid, signal.SIGKILL)
-        except OSError:  # there is nobody left
+        except OSError:  # no process is left
             pass
         try:
             while True:
@@ -305,6 +314,8 @@ class Box:
             return
 
     def collect(self, names, files, size, depth):
+        """Send the named files, or all, up to `files` files and `size` bytes, and the reasons for those that are
+        refused."""
         left = size
         found = self.every_name(depth) if names is None else ((name, b"") for name in names)
         for name, problem in itertools.islice(found, files):
@@ -328,20 +339,23 @@ class Box:
                 os.close(file)
 
     def send_file(self, name, file, size):
+        """Send the size and name of an open file, then its content."""
         send(b"F", struct.pack(">Q", size) + os.fsencode(name))
         while size:
             try:
                 content = os.read(file, min(size, CHUNK))
             except OSError:
                 content = b""
-            # A file that shrank under our hands is filled up, so that the frame that announced its size holds.
+            # A file that shrank meanwhile is padded, so that its content has the announced size.
             content = content or bytes(min(size, CHUNK))
             size -= len(content)
             send(b"D", content)
 
     def every_name(self, depth):
-        """Paths of what lies in the scratch folder, each with why it cannot be read, where that is known. Links are listed and
-        not followed, folders below `depth` others are not entered."""
+        """Return the paths in the scratch folder, each with the reason why it cannot be read, if known.
+
+        Links are listed and not followed; folders below `depth` others are not entered.
+        """
         folders = [""]
         while folders:
             folder = folders.pop()
@@ -361,7 +375,7 @@ class Box:
                     folders.append(name)
 
     def open_folder(self, name, make=False):
-        """The folder of a path below the scratch folder, without following a link at any step, and the path's last part."""
+        """Open the parent folder of a path without following any link; return it with the path's last part."""
         *parts, last = name.split("/")
         folder = os.open(self.scratch, FOLDER)
         try:
@@ -396,12 +410,14 @@ class Box:
 
     @staticmethod
     def refuse_link(name, folder):
-        """Not every kernel of a box heeds O_NOFOLLOW together with O_DIRECTORY. No program runs that could swap it now."""
+        """Refuse a link explicitly, since some kernels ignore O_NOFOLLOW with O_DIRECTORY. No program runs that
+        could swap it now."""
         if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
     @staticmethod
     def reason(error):
+        """Return a short reason for an OSError, as bytes."""
         return b"is a link" if error.errno == errno.ELOOP else os.strerror(error.errno or 0).encode()
 
 
@@ -414,6 +430,7 @@ class Program:
         os.set_blocking(input, False)
 
     def feed(self):
+        """Write pending input to the program, as much as its pipe accepts."""
         if self.input is None:
             self.pending = b""
             return
@@ -428,12 +445,13 @@ class Program:
             self.close_input()
 
     def close_input(self):
+        """Close the program's standard input."""
         if self.input is not None:
             os.close(self.input)
             self.input, self.pending = None, b""
 
     def pass_on(self, end):
-        """Hand what was written outside, and no more than is allowed of both streams together."""
+        """Send the program's output to the outside, up to the limit for both streams together."""
         content = os.read(end, CHUNK)
         if not content:
             os.close(end)
@@ -447,7 +465,7 @@ class Program:
         self.allowance -= len(content)
 
     def drain(self):
-        """What is left in the pipes, whose writers are dead."""
+        """Send the rest of the pipes, whose writers are dead."""
         while self.outputs:
             ready = select.select(list(self.outputs), [], [], 0)[0]
             if not ready:
@@ -456,6 +474,7 @@ class Program:
                 self.pass_on(end)
 
     def close(self):
+        """Close the output pipes."""
         for end in self.outputs:
             os.close(end)
 

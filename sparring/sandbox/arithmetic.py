@@ -1,4 +1,4 @@
-"""Arithmetic that ends: expressions are evaluated in workers, which are killed at the deadline."""
+"""Arithmetic with a time limit: expressions are evaluated in workers, which are killed at the deadline."""
 
 from __future__ import annotations
 
@@ -24,33 +24,38 @@ WORKER_MEMORY = 256 * 2**20
 
 
 async def calculate(expression: str, *, seconds: float = DEFAULT_SECONDS) -> int | float:
-    """The value of an arithmetic expression: numbers, + - * / // % **, parentheses, and functions such as sqrt.
+    """Return the value of an arithmetic expression: numbers, + - * / // % **, parentheses, and functions such as sqrt.
 
         await calculate("2*(3+4)")  # 14
 
-    Raises ArithmeticProblem with a line for who wrote it, also when it does not end in time; InfrastructureError when the
-    worker fails by itself.
+    Raises ArithmeticProblem with a line for the expression's author, also when the time limit is reached;
+    InfrastructureError when the worker itself fails.
     """
     return await asyncio.to_thread(_pool.ask, expression, seconds)
 
 
 class _Worker:
-    """One process that evaluates, and dies of the first expression that takes too long."""
+    """One process that evaluates expressions; it is killed at the first one that exceeds its time limit."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
         script = Path(__file__).parent / "evaluator.py"
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(script)], env={}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
+                [sys.executable, "-I", "-S", str(script)],
+                env={},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
         except OSError as error:
             raise InfrastructureError(f"The worker for arithmetic cannot be started: {error}.") from error
         resource.prlimit(self._process.pid, resource.RLIMIT_AS, (WORKER_MEMORY, WORKER_MEMORY))
 
     def ask(self, expression: str, seconds: float) -> str | None:
-        """Its answer, a line; None when there was none in time. Raises OSError when the worker has died."""
+        """Return the worker's answer, a line; None if there was none in time. Raises OSError when the worker has
+        died."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(expression).encode() + b"\n")
@@ -67,18 +72,23 @@ class _Worker:
         return answer.decode()
 
     def kill(self) -> None:
+        """Kill the process."""
         self._process.kill()
         self._process.communicate()
 
 
 class _Pool:
-    """Idle workers; one more is started whenever none is idle and there are fewer than NUM_WORKERS."""
+    """Idle workers; another is started when none is idle and there are fewer than NUM_WORKERS."""
 
     def __init__(self) -> None:
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._slots = threading.BoundedSemaphore(NUM_WORKERS)
 
     def ask(self, expression: str, seconds: float) -> int | float:
+        """Evaluate an expression in an idle worker.
+
+        Raises ArithmeticProblem for a wrong or too slow expression, and InfrastructureError when the worker fails.
+        """
         with self._slots:
             worker = self._take()
             try:
@@ -113,7 +123,7 @@ class _Pool:
                 worker = self._idle.get_nowait()
             except queue.Empty:
                 return _Worker()
-            # A fork has the pipes of its parent's workers: they are not its own.
+            # A fork inherits the pipes of its parent's workers, but does not own them.
             if worker.owner == os.getpid():
                 return worker
 

@@ -1,7 +1,7 @@
-"""The back ends: how a box is started so that what runs in it is shut in. Each is a program of the host and its arguments.
+"""The back ends: how to start a box so that its programs are isolated. Each is a program of the host with arguments.
 
-Bubblewrap: bwrap(1). gVisor: the OCI runtime specification (config.md, config-linux.md) and `runsc flags`. Docker: docker
-run, docs.docker.com/reference/cli/docker/container/run.
+Bubblewrap: bwrap(1). gVisor: the OCI runtime specification (config.md, config-linux.md) and `runsc flags`. Docker:
+docker run, docs.docker.com/reference/cli/docker/container/run.
 """
 
 from __future__ import annotations
@@ -30,17 +30,16 @@ BackendName: TypeAlias = Literal["bubblewrap", "gvisor", "docker", "unsafe-local
 
 SCRATCH = "/work"
 INSIDE_USER = 1000
-"""Who a program is inside, whoever that is outside."""
+"""The user id of programs inside a box."""
 FIRST_USER = 0
-"""Who the first process is inside where a box has two users, so that no program may touch it."""
-CAPABILITIES = (
-    "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP"
-)  # fmt: skip
-"""What the first process then needs to start, end and read what belongs to the other user; over nothing outside the box."""
+"""The user id of the first process in a box with two users, so that programs cannot signal it."""
+CAPABILITIES = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP")
+"""The capabilities that the first process then needs to start, end and read what belongs to the other user; they apply only
+inside the box."""
 USER_IDS = (60578, 61183)
 """Host users of sandboxes when started by root, two for each; a span that systemd leaves unassigned (systemd.io/UIDS-GIDS)."""
 DOCKER_USER = USER_IDS[0]
-"""Docker has no user namespace of its own as a rule: this is a user of the machine, and nobody's."""
+"""Docker usually has no user namespace of its own: this is a user id of the machine that no user has."""
 DOCKER_IMAGE = "python:3.11-slim"
 MIB = 2**20
 
@@ -61,53 +60,53 @@ class Python:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What every box of a sandbox has in common."""
+    """The settings that all boxes of a sandbox share."""
 
     limits: Limits
     python: Python
     read_only: tuple[str, ...] = ()
-    """More folders of the host to be seen inside, at the same paths."""
+    """Further host folders that are visible inside, at the same paths."""
     docker_image: str = DOCKER_IMAGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """How to start one box."""
+    """The command and settings that start one box."""
 
     argv: Sequence[str]
     inherited: Sequence[bytes] = ()
-    """Contents that the program finds open as descriptors 3, 4, ..."""
+    """Contents that the program receives as open descriptors 3, 4, ..."""
     environment: Mapping[str, str] = field(default_factory=dict)
     users: tuple[int, ...] = ()
-    """Users inside that become host users of the sandbox's own, in a user namespace that is made before the program is
-    started as the first of them; empty leaves user and namespace to the back end."""
+    """Users inside that are mapped to host users reserved for the sandbox, in a user namespace that is created before the
+    program is started as the first of them; empty leaves user and namespace to the back end."""
     cleanup: Sequence[Sequence[str]] = ()
-    """Commands for what may be left once the program is dead."""
+    """Commands that remove leaked resources after the program is dead."""
     folder: Path | None = None
-    """To be removed afterwards."""
+    """Paths to remove afterwards."""
     extra_processes: int = 2
-    """How many the back end itself adds to the group."""
+    """The number of processes that the back end itself adds to the group."""
     extra_memory_mib: int = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """One way to isolate. `program` is what has to be installed; `launch` says how to start a box named `id`."""
+    """One way to isolate. `program` must be installed on the host; `launch` returns how to start a box named `id`."""
 
     name: BackendName
     program: str
     install: str
     launch: Callable[[str, Setup], Launch]
     counts_processes: bool = False
-    """Whether the first process has to count the others, because no kernel limit does."""
+    """True if the first process must count the others, because no kernel limit does."""
     has_own_limits: bool = False
-    """Whether memory and processes are limited by the back end and not by a control group of ours."""
+    """True if the back end limits memory and processes, instead of a control group of Sparring."""
 
 
 def find_python(wanted: str | None) -> Python:
-    """The interpreter for inside: the system's, or else this one, where a user of the sandbox may read it.
+    """Return the interpreter for the inside: the system's, or else this one if a user of the sandbox may read it.
 
-    Raises UsageError naming what was looked at.
+    Raises UsageError with the candidates that were tried.
     """
     if wanted is not None:
         found = _python_at(Path(wanted))
@@ -131,17 +130,23 @@ def find_python(wanted: str | None) -> Python:
 def _agent_command(
     backend: Backend, limits: Limits, python: str, scratch: str = SCRATCH, *, user: int | None = None
 ) -> list[str]:
-    """How a box's first process is started: its program, and what it has to know, are arguments. `user` is whom programs run
-    as, None where that is the first process's own."""
+    """Return the command that starts a box's first process, with its program and settings as arguments.
+
+    `user` is the user id of programs; None if it is the first process's own.
+    """
     settings = {
-        "scratch": scratch, "user": user,
+        "scratch": scratch,
+        "user": user,
         "files": limits.files if backend.name != "unsafe-local" else None,
         "processes": limits.processes if backend.counts_processes else None,
         "environment": {
-            "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": scratch, "TMPDIR": f"{scratch}/.tmp", "LANG": "C.UTF-8",
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "HOME": scratch,
+            "TMPDIR": f"{scratch}/.tmp",
+            "LANG": "C.UTF-8",
             "PYTHONDONTWRITEBYTECODE": "1",
         },
-    }  # fmt: skip
+    }
     # Version 2 of the format is read by every Python 3.
     known = marshal.dumps(settings, 2).hex()
     if backend.name == "docker":
@@ -194,7 +199,7 @@ def _bubblewrap(id: str, setup: Setup) -> Launch:
         "--perms", "0700", "--size", str(limits.disk_mib * MIB), "--tmpfs", SCRATCH, "--symlink", f"{SCRATCH}/.tmp", "/tmp",
         "--perms", "0644", "--ro-bind-data", "4", "/etc/passwd", "--perms", "0644", "--ro-bind-data", "5", "/etc/group",
         "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache", "--ro-bind-try", "/etc/alternatives", "/etc/alternatives",
-        # What bubblewrap itself mounted is a memory file system of no size: nothing may be written there.
+        # Bubblewrap's own mount is a memory file system of no size: nothing may be written there.
         "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", SCRATCH,
         "--", *_agent_command(BUBBLEWRAP, limits, setup.python.path, user=INSIDE_USER if users else None),
     ]  # fmt: skip
@@ -219,42 +224,52 @@ def _gvisor(id: str, setup: Setup) -> Launch:
         {"destination": "/proc", "type": "proc", "source": "proc"},
         {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
         {
-            "destination": "/dev/shm", "type": "tmpfs", "source": "tmpfs",
+            "destination": "/dev/shm",
+            "type": "tmpfs",
+            "source": "tmpfs",
             "options": [*memory, "mode=1777", f"size={limits.shared_memory_mib}m"],
         },
         {
-            "destination": SCRATCH, "type": "tmpfs", "source": "tmpfs",
+            "destination": SCRATCH,
+            "type": "tmpfs",
+            "source": "tmpfs",
             "options": [*memory, "mode=0700", f"uid={INSIDE_USER}", f"gid={INSIDE_USER}", f"size={limits.disk_mib}m"],
         },
         *(
             {"destination": path, "type": "bind", "source": path, "options": ["ro", "rbind"]}
             for path in _system_folders(setup)
         ),
-    ]  # fmt: skip
+    ]
     spaces = ("pid", "network", "ipc", "uts", "mount")
     config: dict[str, Json] = {
         "ociVersion": "1.0.2",
         "process": {
             "user": {"uid": FIRST_USER, "gid": FIRST_USER, "additionalGids": []},
             "args": _agent_command(GVISOR, limits, setup.python.path, user=INSIDE_USER),
-            "env": ["PATH=/usr/bin:/bin"], "cwd": SCRATCH, "noNewPrivileges": True,
+            "env": ["PATH=/usr/bin:/bin"],
+            "cwd": SCRATCH,
+            "noNewPrivileges": True,
             "capabilities": {
                 name: list(CAPABILITIES) if name in ("bounding", "effective", "permitted") else []
                 for name in ("bounding", "effective", "inheritable", "permitted", "ambient")
             },
         },
-        "root": {"path": str(root), "readonly": True}, "hostname": "sandbox", "mounts": mounts,
+        "root": {"path": str(root), "readonly": True},
+        "hostname": "sandbox",
+        "mounts": mounts,
         "linux": {"namespaces": [{"type": space} for space in spaces], "seccomp": oci_profile()},
-    }  # fmt: skip
+    }
     (folder / "config.json").write_text(json.dumps(config), "utf-8")
     state = ["--root", str(folder / "state")]
-    # Rights are root's outside and gVisor's own to give up: it puts its kernel into namespaces of a nobody by itself.
+    # As root, gVisor itself drops its privileges: it moves its kernel into namespaces of an unprivileged user.
     flags = ["--network=none", "--ignore-cgroups", "--oci-seccomp", *([] if os.geteuid() == 0 else ["--rootless"])]
     return Launch(
         argv=[program, *state, *flags, "run", "--bundle", str(folder), id],
-        cleanup=[[program, *state, *flags, "delete", "--force", id]], folder=folder,
-        extra_processes=1024, extra_memory_mib=256,
-    )  # fmt: skip
+        cleanup=[[program, *state, *flags, "delete", "--force", id]],
+        folder=folder,
+        extra_processes=1024,
+        extra_memory_mib=256,
+    )
 
 
 def _docker(id: str, setup: Setup) -> Launch:
@@ -284,26 +299,34 @@ def _unsafe_local(id: str, setup: Setup) -> Launch:
 
 
 BUBBLEWRAP = Backend(
-    name="bubblewrap", program="bwrap", launch=_bubblewrap,
+    name="bubblewrap",
+    program="bwrap",
+    launch=_bubblewrap,
     install="apt-get install bubblewrap (dnf, pacman and apk have it under the same name). Where it is installed and fails, "
     "let users make user namespaces: sysctl user.max_user_namespaces=15000, kernel.unprivileged_userns_clone=1 (Debian), "
     "kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu); in a container, also a seccomp profile that allows "
     "unshare and mount.",
-)  # fmt: skip
+)
 GVISOR = Backend(
-    name="gvisor", program="runsc", launch=_gvisor, counts_processes=True,
+    name="gvisor",
+    program="runsc",
+    launch=_gvisor,
+    counts_processes=True,
     install="apt-get install runsc, or the release at https://gvisor.dev/docs/user_guide/install.",
-)  # fmt: skip
+)
 DOCKER = Backend(
-    name="docker", program="docker", launch=_docker, has_own_limits=True,
+    name="docker",
+    program="docker",
+    launch=_docker,
+    has_own_limits=True,
     install=f"start the daemon and pull an image with Python (docker pull {DOCKER_IMAGE}, or name "
     "another one with `docker_image`).",
-)  # fmt: skip
+)
 UNSAFE_LOCAL = Backend(name="unsafe-local", program=sys.executable, launch=_unsafe_local, install="")
 BACKENDS: Mapping[str, Backend] = MappingProxyType(
     {backend.name: backend for backend in (BUBBLEWRAP, GVISOR, DOCKER, UNSAFE_LOCAL)}
 )
-"""In the order in which `auto` tries them; it never takes the last."""
+"""The back ends in the order in which `auto` tries them; it never selects the last."""
 
 
 def _program(name: str) -> str:
@@ -314,13 +337,14 @@ def _program(name: str) -> str:
 
 
 def _system_folders(setup: Setup) -> list[str]:
-    """Folders of the host that are seen inside, read-only: the system's programs and libraries, and what was named."""
+    """Return the host folders that are visible inside, read-only: the system's programs and libraries, and the
+    configured ones."""
     own = [f"/{name}" for name in ("bin", "sbin", "lib", "lib32", "lib64") if _is_plain_folder(Path(f"/{name}"))]
     return list(dict.fromkeys(["/usr", *own, *setup.python.folders, *setup.read_only]))
 
 
 def _links() -> dict[str, str]:
-    """/bin, /lib and so on where they are links into /usr."""
+    """Return those of /bin, /lib and so on that are links into /usr, with their targets."""
     names = ("bin", "sbin", "lib", "lib32", "lib64")
     return {name: os.readlink(f"/{name}") for name in names if os.path.islink(f"/{name}")}
 
@@ -330,7 +354,7 @@ def _is_plain_folder(path: Path) -> bool:
 
 
 def _python_at(path: Path) -> Python | None:
-    """The interpreter at a path with the folders it needs, when every user may read them."""
+    """Return the interpreter at a path with the folders it needs, if every user may read them."""
     if not path.exists():
         return None
     real = path.resolve()
@@ -347,7 +371,7 @@ def _python_at(path: Path) -> Python | None:
 
 
 def _is_open_to_all(path: Path) -> bool:
-    """Whether any user may come to a path and read it."""
+    """Return whether any user may reach and read a path."""
     if not path.stat().st_mode & 0o004:
         return False
     return all(folder.stat().st_mode & 0o001 for folder in path.parents)
@@ -355,7 +379,8 @@ def _is_open_to_all(path: Path) -> bool:
 
 @functools.cache
 def _knows_disable_userns(program: str) -> bool:
-    """Versions before 0.8 do not; the filter of system calls refuses new user namespaces all the same."""
+    """Return whether bubblewrap has --disable-userns (0.8 or newer). Without it the system call filter refuses user
+    namespaces."""
     return "--disable-userns" in subprocess.run([program, "--help"], capture_output=True, text=True, timeout=30).stdout
 
 
@@ -369,9 +394,13 @@ def _filter() -> bytes:
 
 @functools.cache
 def _compiled_agent(python: str) -> str:
-    """The first process's program as this interpreter compiles it, which saves that at every start."""
+    """Return the first process's program compiled by this interpreter, which avoids compiling it at every start."""
     command = "import marshal, sys; print(marshal.dumps(compile(sys.stdin.read(), 'agent', 'exec', optimize=2)).hex())"
     return subprocess.run(
-        [python, "-I", "-S", "-c", command], input=AGENT.read_text("utf-8"), capture_output=True, text=True, timeout=30,
+        [python, "-I", "-S", "-c", command],
+        input=AGENT.read_text("utf-8"),
+        capture_output=True,
+        text=True,
+        timeout=30,
         check=True,
-    ).stdout.strip()  # fmt: skip
+    ).stdout.strip()

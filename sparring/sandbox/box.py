@@ -1,4 +1,4 @@
-"""Boxes in which programs run shut in, and the talk with a box's first process."""
+"""Boxes in which programs run isolated, and the protocol with a box's first process."""
 
 from __future__ import annotations
 
@@ -23,26 +23,29 @@ Content: TypeAlias = str | bytes
 T = TypeVar("T")
 
 GRACE_SECONDS = 0.8
-"""How long after a deadline the box's first process may take to report, before the whole box is killed."""
+"""Seconds after a deadline in which the box's first process may report, before the whole box is killed."""
 START_SECONDS = 30.0
 MAX_NAME = 512
 MAX_PARTS = 16
-"""Of a name that is collected, in characters and folders. A name that is written may be twice as long, so that what was
-collected can be written again below some other folder."""
+"""Limits of a collected file's name, in characters and folders. The name of a written file may be twice as long, so that a
+collected file can be written again below another folder."""
 _LARGEST_FRAME = 1 << 20
 
 
 class _NotTrusted(ConnectionError):
-    """The first process sent something that it never sends."""
+    """The first process sent an invalid message."""
 
 
 class _BoxLost(Exception):
-    """The box ended or hung after a program had run in it; the program is to blame."""
+    """The box ended or hung after a program had run in it; the program is the cause."""
 
 
 class Box:
-    """One episode's place to run programs. Its scratch folder is the working directory of each and lives until the box is
-    closed; processes do not outlive the execution that started them. One thing at a time: others wait."""
+    """One episode's isolated place to run programs.
+
+    Its scratch folder is the working directory of each program and lives until the box is closed; processes do not
+    outlive the execution that started them. Operations run one at a time: others wait.
+    """
 
     def __init__(self, sandbox: Sandbox, files: Mapping[str, Content]) -> None:
         self._sandbox = sandbox
@@ -52,15 +55,16 @@ class Box:
         self._writer: asyncio.StreamWriter | None = None
         self._lock = asyncio.Lock()
         self._has_run = False
-        """Whether a program was started in the present box: from then on, whatever becomes of the box is its doing."""
+        """True once a program was started in the present box: from then on, the program is the cause of any failure."""
         self._is_closed = False
 
     @property
     def limits(self) -> Limits:
+        """The limits of this box."""
         return self._sandbox.limits
 
     async def open(self) -> None:
-        """Start the first process and put the first files there."""
+        """Start the first process and write the first files."""
         backend, setup = self._sandbox.backend, self._sandbox.setup
         self._started = await _kept(lambda: spawner.start(backend, setup), spawner.stop)
         self._has_run = False
@@ -70,18 +74,18 @@ class Box:
                 await self._expect_ready()
             self._refuse(await self._put(self._files))
         except BaseException as error:
-            said = await self._said()
+            output = await self._read_errors()
             await _finish(self._destroy())
             if isinstance(error, TimeoutError | EOFError | OSError):
-                raise InfrastructureError(f"The sandbox {backend.name} did not start: {error!r}; {said}.") from error
+                raise InfrastructureError(f"The sandbox {backend.name} did not start: {error!r}; {output}.") from error
             raise
 
     async def run(self, argv: Sequence[str], *, stdin: Content = "", seconds: float | None = None) -> Execution:
-        """Run a program to its end, or until it reaches a limit, and kill whatever it started.
+        """Run a program until it ends or reaches a limit, and kill everything it started.
 
-        `seconds` is the wall clock, by default that of the limits. A program that cannot be found or executed exits with
-        127. Raises InfrastructureError when the box cannot be started or is killed from outside, never for what a program
-        does.
+        `seconds` is the wall-clock limit, by default that of the limits. A program that cannot be found or executed
+        exits with 127. Raises InfrastructureError when the box cannot be started or is killed from outside, never for
+        the behavior of a program.
         """
         async with self.start(argv, seconds=seconds) as program:
             await program.write(_as_bytes(stdin))
@@ -90,7 +94,7 @@ class Box:
 
     @asynccontextmanager
     async def start(self, argv: Sequence[str], *, seconds: float | None = None) -> AsyncIterator[Program]:
-        """Run a program and talk to it while it runs."""
+        """Run a program and exchange lines with it while it runs."""
         argv = list(argv)
         if not argv or not all(isinstance(part, str) for part in argv):
             raise UsageError(f"A program and its arguments are texts, got {argv!r:.80}.")
@@ -105,15 +109,15 @@ class Box:
                 yield program
             finally:
                 if program.result is None:
-                    # Left in the middle: nobody knows what it still does.
+                    # Left in the middle: its state is unknown.
                     await _finish(self._destroy())
 
     async def write(self, files: Mapping[str, Content]) -> None:
-        """Put files into the scratch folder; what stood there under such a name is replaced.
+        """Write files into the scratch folder; existing files with these names are replaced.
 
-        Where what a program left stands in the way (a folder of that name, a full disk), the box is replaced first, and the
-        program's files are lost. Raises UsageError for a name that is no plain path below the scratch folder, and for files
-        that do not fit into an empty one.
+        If the remains of a program prevent that (a folder of that name, a full disk), the box is replaced first, and
+        the program's files are lost. Raises UsageError for a name that is not a plain path below the scratch folder,
+        and for files that do not fit into an empty one.
         """
         checked = _checked(files)
         async with self._lock:
@@ -125,7 +129,8 @@ class Box:
             self._refuse(refused)
 
     async def try_write(self, files: Mapping[str, Content]) -> dict[str, str]:
-        """Put files there whose names or contents come from a policy; why those are missing that cannot be there."""
+        """Write files whose names or contents come from a policy; return the reasons why some could not be written,
+        by name."""
         problems = {name: _problem_with_name(name, 2) for name in files}
         refused = {name: problem for name, problem in problems.items() if problem is not None}
         async with self._lock:
@@ -135,10 +140,10 @@ class Box:
     async def collect(
         self, names: Sequence[str] | None = None, *, max_files: int = 256, max_bytes: int = 8 * MIB
     ) -> Collected:
-        """Take regular files out of the scratch folder, those named or all; links are never followed.
+        """Return regular files of the scratch folder, either the named ones or all; links are never followed.
 
-        What is refused is named with its reason; where the whole folder cannot be read, its name is `.`. Content is whatever
-        the programs wrote there: data, never to be trusted.
+        Refused files are listed with the reason; if the whole folder cannot be read, its name is `.`. The content was
+        written by programs: it is data that must never be trusted.
         """
         files: dict[str, bytes] = {}
         refused: dict[str, str] = {}
@@ -164,7 +169,7 @@ class Box:
         await _finish(self._destroy())
 
     async def _put(self, files: Mapping[str, bytes]) -> dict[str, str]:
-        """Why files could not be put there, by name."""
+        """Write files and return the reasons for those that failed, by name."""
         refused = {}
         try:
             async with self._exchange():
@@ -224,7 +229,7 @@ class Box:
 
     @asynccontextmanager
     async def _exchange(self) -> AsyncIterator[None]:
-        """Talk to the first process. Raises _BoxLost, or InfrastructureError, when that fails."""
+        """Exchange messages with the first process. Raises _BoxLost or InfrastructureError when that fails."""
         if self._is_closed:
             raise UsageError("This box is closed; use it inside `async with sandbox.session()`.")
         if self._started is None:
@@ -236,19 +241,22 @@ class Box:
             await self._lose(error)
             raise _BoxLost("the box failed after a program had run in it") from error
         except BaseException:
-            # An answer may still be on its way, and would be taken for that of the next request.
+            # An answer may still arrive, and would be mistaken for that of the next request.
             await _finish(self._destroy())
             raise
 
     async def _lose(self, error: BaseException) -> None:
-        """Remove a box that ended or hung. Raises InfrastructureError where no program in it can be the reason: none has
-        run, or the process outside, which none can reach, was killed."""
+        """Remove a box that ended or hung.
+
+        Raises InfrastructureError if no program in it can be the cause: none has run, or the process outside, which
+        none can reach, was killed.
+        """
         is_memory = self._started is not None and self._started.group.num_memory_kills > 0
-        said, had_run = await self._said(), self._has_run
+        output, had_run = await self._read_errors(), self._has_run
         status = await _finish(self._destroy(grace_seconds=1.0))
         if not had_run or (status is not None and status < 0 and not is_memory):
             raise InfrastructureError(
-                f"A box of {self._sandbox.backend.name} ended by itself: {error!r}; {said}."
+                f"A box of {self._sandbox.backend.name} ended by itself: {error!r}; {output}."
             ) from error
 
     def _send(self, kind: bytes, content: bytes = b"") -> None:
@@ -271,24 +279,25 @@ class Box:
         if kind != b".":
             raise _NotTrusted(f"it answered its start with {kind!r}")
 
-    async def _said(self) -> str:
-        """What the back end wrote to its standard error, its last words as a rule."""
+    async def _read_errors(self) -> str:
+        """Return the back end's standard error, usually its last message."""
         started = self._started
         if started is None:
-            return "it said nothing"
+            return "it printed nothing"
         os.set_blocking(started.errors, False)
         with suppress(BlockingIOError):
-            if said := os.read(started.errors, 4096):
-                return f"it said {said.decode(errors='replace').strip()!r}"
-        return "it said nothing"
+            if output := os.read(started.errors, 4096):
+                return f"it printed {output.decode(errors='replace').strip()!r}"
+        return "it printed nothing"
 
     async def _destroy(self, grace_seconds: float = 0.0) -> int | None:
-        """Kill and remove the box; how its first process exited within the grace, None when it did not."""
+        """Kill and remove the box; return how its first process exited within the grace period, or None if it did
+        not."""
         started, self._started = self._started, None
         if started is None:
             return None
         if self._writer is not None:
-            # At once, and not when what was written has been read: nobody will.
+            # At once, without waiting for the output to be read: no reader is left.
             self._writer.transport.abort()
         return await asyncio.to_thread(spawner.stop, started, grace_seconds)
 
@@ -306,25 +315,32 @@ class Program:
         """None while it runs."""
 
     async def start(self, argv: Sequence[str]) -> None:
+        """Start the program."""
         box, limits = self._box, self._box.limits
         started = box._started
         assert started is not None
         self._kills_before = started.group.num_memory_kills
         self._deadline = asyncio.get_running_loop().time() + self._seconds + GRACE_SECONDS
         per_process = {
-            "RLIMIT_AS": limits.memory_mib * MIB, "RLIMIT_NPROC": limits.processes, "RLIMIT_NOFILE": limits.open_files,
-            "RLIMIT_FSIZE": limits.disk_mib * MIB, "RLIMIT_CPU": int(self._seconds) + 1, "RLIMIT_CORE": 0,
+            "RLIMIT_AS": limits.memory_mib * MIB,
+            "RLIMIT_NPROC": limits.processes,
+            "RLIMIT_NOFILE": limits.open_files,
+            "RLIMIT_FSIZE": limits.disk_mib * MIB,
+            "RLIMIT_CPU": int(self._seconds) + 1,
+            "RLIMIT_CORE": 0,
             "RLIMIT_MEMLOCK": 0,
-        }  # fmt: skip
+        }
         request = {
-            "argv": list(argv), "seconds": self._seconds, "output": limits.output_kib * 1024,
+            "argv": list(argv),
+            "seconds": self._seconds,
+            "output": limits.output_kib * 1024,
             "limits": per_process if box._sandbox.is_isolated else {},
-        }  # fmt: skip
+        }
         self._is_first, box._has_run = not box._has_run, True
         box._send(b"S", marshal.dumps(request, 2))
 
     async def write(self, content: bytes) -> None:
-        """Send it input; what it does not read before it ends is dropped."""
+        """Send input to the program; input that it does not read before it ends is dropped."""
         try:
             async with asyncio.timeout_at(self._deadline):
                 for begin in range(0, len(content), _LARGEST_FRAME):
@@ -334,14 +350,15 @@ class Program:
         except TimeoutError:
             await self._lose("deadline")
         except ConnectionError:
-            pass  # its end is found where it is waited for
+            pass  # `wait` handles its end
 
     async def end_input(self) -> None:
+        """Close the program's standard input."""
         if self.result is None:
             self._box._send(b"E")
 
     async def read_line(self) -> bytes | None:
-        """The next line of its standard output, without its end; None when it ended without one."""
+        """Return the next line of its standard output, without its end; None if it ended without one."""
         while True:
             written = self._written[b"O"]
             end = written.find(b"\n", self._read_until)
@@ -354,18 +371,21 @@ class Program:
             await self._next()
 
     async def wait(self) -> Execution:
-        """Until it has ended."""
+        """Wait until the program has ended, and return the result."""
         while self.result is None:
             await self._next()
         return self.result
 
     async def kill(self) -> None:
-        """End it now, as if its deadline had come."""
+        """Kill the program now, with the same result as at its deadline."""
         if self.result is None:
             self._box._send(b"K")
 
     async def _next(self) -> None:
-        """Take one frame. A box that ends, or is silent past the deadline, is removed as a whole, and is the program's doing."""
+        """Handle one frame.
+
+        A box that ends, or is silent past the deadline, is removed as a whole, and the program is the cause.
+        """
         box = self._box
         try:
             async with asyncio.timeout_at(self._deadline):
@@ -410,20 +430,26 @@ class Program:
         return 0 if started is None else started.group.num_memory_kills
 
     async def _lose(self, ended: Ended) -> None:
-        """Destroy the box; the program is to blame."""
+        """Destroy the box; the program is the cause."""
         await _finish(self._box._destroy())
         self._set_result(ended, 0, self._seconds, scratch_lost=True)
 
     def _set_result(self, ended: Ended, code: int, seconds: float, *, scratch_lost: bool) -> None:
         texts = {kind: content.decode("utf-8", "replace") for kind, content in self._written.items()}
         self.result = Execution(
-            exit_code=code if ended == "exit" else None, stdout=texts[b"O"], stderr=texts[b"e"], ended=ended,
-            seconds=seconds, backend=self._box._sandbox.backend.name, scratch_lost=scratch_lost,
-        )  # fmt: skip
+            exit_code=code if ended == "exit" else None,
+            stdout=texts[b"O"],
+            stderr=texts[b"e"],
+            ended=ended,
+            seconds=seconds,
+            backend=self._box._sandbox.backend.name,
+            scratch_lost=scratch_lost,
+        )
 
 
 async def _kept(make: Callable[[], T], undo: Callable[[T], object]) -> T:
-    """What a blocking call makes. A cancellation waits for it and has it undone, so that nothing is made and forgotten."""
+    """Return the result of a blocking call. A cancellation waits for the call and undoes it, so that nothing is
+    leaked."""
     making = asyncio.ensure_future(asyncio.to_thread(make))
     try:
         return await asyncio.shield(making)
@@ -434,7 +460,7 @@ async def _kept(make: Callable[[], T], undo: Callable[[T], object]) -> T:
 
 
 async def _finish(closing: Coroutine[Any, Any, T]) -> T:
-    """Wait for a coroutine to its end, also through a cancellation."""
+    """Wait for a coroutine to end, even if the caller is cancelled."""
     task = asyncio.ensure_future(closing)
     try:
         return await asyncio.shield(task)
@@ -445,7 +471,7 @@ async def _finish(closing: Coroutine[Any, Any, T]) -> T:
 
 
 def _problem_with_name(name: str, stretch: int = 1) -> str | None:
-    """Why a name is no relative path of plain names; None when it is one."""
+    """Return why a name is not a relative path of plain names; None when it is one."""
     parts = name.split("/")
     if "\0" in name or not all(part not in ("", ".", "..") for part in parts):
         return "is no plain relative path"
@@ -459,7 +485,7 @@ def _problem_with_name(name: str, stretch: int = 1) -> str | None:
 
 
 def _checked(files: Mapping[str, Content]) -> dict[str, bytes]:
-    """Files with their contents as bytes. Raises UsageError for a name that is no plain relative path."""
+    """Return files with their contents as bytes. Raises UsageError for a name that is not a plain relative path."""
     for name in files:
         problem = _problem_with_name(name, 2)
         if problem is not None:
@@ -468,5 +494,6 @@ def _checked(files: Mapping[str, Content]) -> dict[str, bytes]:
 
 
 def _as_bytes(content: Content) -> bytes:
-    """Lone surrogates, which a model can write and UTF-8 cannot, become bytes that no reader takes for text."""
+    """Encode text; lone surrogates, which a model can write and UTF-8 cannot, become bytes that no reader accepts as
+    text."""
     return content.encode(errors="surrogatepass") if isinstance(content, str) else content

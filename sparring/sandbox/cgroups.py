@@ -1,4 +1,4 @@
-"""Control groups: memory and number of processes of a whole sandbox, where this process may make them.
+"""Control groups: limits on memory and number of processes of a whole sandbox, if this process may create groups.
 
 Kernel documentation: admin-guide/cgroup-v2.rst; admin-guide/cgroup-v1/{memory,pids}.rst.
 """
@@ -17,23 +17,23 @@ from sparring.sandbox.identity import PREFIX, is_abandoned, new_name
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """Where groups can be made, and which limits hold there."""
+    """A hierarchy in which groups can be created, and the limits that it supports."""
 
     version: Literal[1, 2]
     folder: Path
     controllers: frozenset[str]
-    """Of `memory` and `pids`."""
+    """The supported limits, out of `memory` and `pids`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One sandbox's groups, a folder in each hierarchy."""
+    """One sandbox's control groups, a folder in each hierarchy."""
 
     folders: tuple[Path, ...]
 
     @property
     def num_memory_kills(self) -> int:
-        """How many processes the kernel has killed for want of memory."""
+        """Return how many processes the kernel has killed for lack of memory."""
         found = 0
         for folder in self.folders:
             for name in ("memory.events", "memory.oom_control"):
@@ -44,7 +44,8 @@ class Group:
 
 
 def hierarchies() -> tuple[Hierarchy, ...]:
-    """Those in which this process can make groups with limits, found by making one; empty where it cannot."""
+    """Return the hierarchies in which this process can create groups with limits, determined by creating one; empty
+    if none."""
     found = []
     for line in _read(Path("/proc/self/cgroup")).splitlines():
         _, names, path = line.split(":", 2)
@@ -60,7 +61,8 @@ def hierarchies() -> tuple[Hierarchy, ...]:
 
 
 def make_group(where: tuple[Hierarchy, ...], *, memory_bytes: int, processes: int) -> Group:
-    """A group with these limits in each hierarchy. Raises OSError where one cannot be made; then none is left."""
+    """Create a group with these limits in each hierarchy. Raises OSError if one cannot be created; then none
+    remains."""
     folders: list[Path] = []
     try:
         for hierarchy in where:
@@ -82,7 +84,7 @@ def remove_group(group: Group) -> None:
 
 
 def remove_abandoned(where: tuple[Hierarchy, ...]) -> int:
-    """Remove groups whose maker has gone without removing them; how many."""
+    """Remove groups whose creator ended without removing them; return how many."""
     removed = 0
     for hierarchy in where:
         for folder in hierarchy.folder.glob(f"{PREFIX}*"):
@@ -94,9 +96,9 @@ def remove_abandoned(where: tuple[Hierarchy, ...]) -> int:
 
 
 def _controllers(version: int, own: Path, wanted: set[str]) -> set[str]:
-    """Which of the wanted limits a new group below `own` has."""
+    """Return which of the wanted limits a new group below `own` has."""
     if version == 2:
-        # Allowed only where this group has no processes of its own, or is the root; elsewhere it is left as it is.
+        # Allowed only if this group has no processes of its own, or is the root; otherwise it is unchanged.
         with suppress(OSError):
             (own / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in sorted(wanted)))
     probe = own / new_name()
@@ -130,7 +132,8 @@ def _limit(folder: Path, hierarchy: Hierarchy, memory_bytes: int, processes: int
 
 
 def _folder_of(version: int, names: str, path: str) -> Path | None:
-    """Where the group `path` of a hierarchy is seen (proc(5), mountinfo: fields 4 and 5 are root and mount point)."""
+    """Return where the group `path` of a hierarchy is mounted (proc(5), mountinfo: fields 4 and 5 are root and mount
+    point)."""
     for line in _read(Path("/proc/self/mountinfo")).splitlines():
         left, _, right = line.partition(" - ")
         kind, _, options = right.split(" ", 2)

@@ -1,7 +1,7 @@
-"""Safe arithmetic: the value of an expression, from its syntax tree and never by running it.
+"""Safe arithmetic: the value of an expression, computed from its syntax tree without executing it.
 
-Run as a program, it answers one expression a line: `= VALUE` or `! PROBLEM`, in JSON. Standard library only, since the
-worker has no other.
+Run as a program, it answers one expression a line: `= VALUE` or `! PROBLEM`, in JSON. It uses only the standard
+library, because the worker has no other.
 """
 
 import ast
@@ -21,20 +21,25 @@ FUNCTIONS = {
     "tan": math.tan, "asin": math.asin, "acos": math.acos, "atan": math.atan, "gcd": math.gcd, "hypot": math.hypot,
 }  # fmt: skip
 BINARY = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
-}  # fmt: skip
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
 UNARY = {ast.UAdd: operator.pos, ast.USub: operator.neg}
 
 _MAX_BITS = MAX_DIGITS * math.log2(10)
 
 
 class ArithmeticProblem(Exception):
-    """What is wrong with an expression, in a line for who wrote it."""
+    """The error in an expression, as a line for its author."""
 
 
 def evaluate(expression):
-    """The number that an expression of numbers, operators and known functions says. Raises ArithmeticProblem."""
+    """Return the value of an expression of numbers, operators and known functions. Raises ArithmeticProblem."""
     if len(expression) > MAX_LENGTH:
         raise ArithmeticProblem(f"the expression has {len(expression)} characters; {MAX_LENGTH} are allowed")
     try:
@@ -78,7 +83,7 @@ def _value(node, depth):
 
 
 def _check_power(base, exponent):
-    """The size of a power is known before it is computed, and computing it is what would take for ever."""
+    """Raise if the power would be too large: its size is known in advance, and computing it could take forever."""
     if isinstance(base, int) and isinstance(exponent, int) and exponent > 0:
         bits = max(abs(base).bit_length(), 1) * exponent
         if abs(base) > 1 and bits > _MAX_BITS + exponent:
@@ -96,12 +101,13 @@ def _bounded(value):
 
 
 def serve():
+    """Answer expressions from standard input, one a line, until it ends."""
     for line in sys.stdin:
         try:
-            said = "= " + json.dumps(evaluate(json.loads(line)))
+            reply = "= " + json.dumps(evaluate(json.loads(line)))
         except ArithmeticProblem as problem:
-            said = "! " + json.dumps(str(problem))
-        sys.stdout.write(said + "\n")
+            reply = "! " + json.dumps(str(problem))
+        sys.stdout.write(reply + "\n")
         sys.stdout.flush()
 
 

@@ -1,4 +1,5 @@
-"""Names of what a sandbox makes on the host, from which its maker can be told: whose maker has gone may be removed."""
+"""Names of a sandbox's resources on the host, which identify their creator: those of an ended process may be
+removed."""
 
 from __future__ import annotations
 
@@ -11,12 +12,13 @@ _counter = itertools.count()
 
 
 def new_name() -> str:
-    """`sparring-PID-START-COUNT`; pid and start name one process of this machine for ever."""
+    """Return a new name `sparring-PID-START-COUNT`; pid and start time identify one process of this machine
+    uniquely."""
     return f"{PREFIX}{os.getpid()}-{start_of(os.getpid())}-{next(_counter)}"
 
 
 def is_abandoned(name: str) -> bool:
-    """Whether this is such a name and its maker has gone."""
+    """Return whether this is such a name and its creator has ended."""
     parts = name.removeprefix(PREFIX).split("-")
     if not name.startswith(PREFIX) or len(parts) < 3 or not (parts[0] + parts[1]).isdecimal():
         return False
@@ -24,7 +26,8 @@ def is_abandoned(name: str) -> bool:
 
 
 def start_of(pid: int) -> str | None:
-    """When a process started, in clock ticks since boot (proc(5), stat, field 22); None when there is none."""
+    """Return when a process started, in clock ticks since boot (proc(5), stat, field 22); None if there is no such
+    process."""
     try:
         content = Path(f"/proc/{pid}/stat").read_text("utf-8")
     except OSError:

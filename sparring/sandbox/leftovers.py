@@ -1,4 +1,4 @@
-"""What sandboxes of a process that was killed may have left behind, and its removal."""
+"""Removal of resources that the sandboxes of a killed process left behind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparring.sandbox.identity import PREFIX, is_abandoned
 
 
 def remove_leftovers(hierarchies: tuple[Hierarchy, ...]) -> int:
-    """Remove control groups, folders and containers whose maker has gone; how many there were.
+    """Remove control groups, folders and containers whose creator has ended; return how many there were.
 
     Processes need no removal: they end with the process that started them, however that ended.
     """
@@ -50,7 +50,7 @@ def _remove_containers() -> int:
 
 
 def _run(command: list[str]) -> str:
-    """What a command prints; nothing when it fails, for what cannot be removed now is looked at again next time."""
+    """Return the output of a command; empty when it fails, because the next call tries the removal again."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False

@@ -1,4 +1,4 @@
-"""How much an execution may use, and what came of it."""
+"""The limits of an execution, and its result."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from typing import Literal, TypeAlias
 from sparring.errors import UsageError
 
 Ended: TypeAlias = Literal["exit", "deadline", "memory", "output", "files", "processes", "killed"]
-"""Why an execution ended: by itself, or because it reached a limit and was killed; `killed` when its box ended with it, for
-whatever a program did to it. A full disk and a refused fork are errors that the program itself sees."""
+"""How an execution ended: by itself, or killed at the named limit; `killed` when its box ended with it, because of an action
+of a program. A full disk and a refused fork are errors that the program itself receives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one box may use. Memory is of all its processes together where a memory control group can be made, and of
-    each process where not (`Sandbox.enforcement` says which)."""
+    """The limits of one box.
+
+    The memory limit applies to all its processes together if a memory control group can be created, and otherwise to
+    each process (`Sandbox.enforcement` states which).
+    """
 
     seconds: float = 10.0
-    """Wall clock of one execution, unless it names its own."""
+    """The wall time of one execution, unless it sets its own."""
     memory_mib: int = 256
     """Memory of the processes. Files of the scratch folder and shared memory come on top, each with its own limit."""
     processes: int = 32
@@ -45,10 +48,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """One finished program. What it wrote is cut at the output limit, and bytes that are no UTF-8 are replaced."""
+    """The result of one program. Its output is cut at the output limit, and bytes that are not UTF-8 are replaced."""
 
     exit_code: int | None
-    """None when it was killed at a limit; negative when it died of a signal of its own making."""
+    """None when it was killed at a limit; negative when it died of a signal that it caused."""
     stdout: str
     stderr: str
     ended: Ended
@@ -56,16 +59,17 @@ class Execution:
     backend: str
     """`unsafe-local` means that nothing was isolated."""
     scratch_lost: bool = False
-    """Whether the box had to be destroyed with everything written in it; the next execution begins with the first files."""
+    """True if the box had to be destroyed with all its files; the next execution starts with the first files."""
 
     @property
     def is_success(self) -> bool:
+        """True if the program ended by itself with exit code 0."""
         return self.ended == "exit" and self.exit_code == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """Files taken out of a box: content by name, and why others were left there."""
+    """Files read from a box: content by name, and the reasons why others were refused."""
 
     files: Mapping[str, bytes]
     refused: Mapping[str, str]
@@ -76,9 +80,11 @@ _end: ContextVar[float | None] = ContextVar("end_of_programs", default=None)
 
 @contextmanager
 def programs_end(at: float | None) -> Iterator[None]:
-    """Programs that are started within end at this reading of `time.monotonic`, by `deadline`, where their own limit is
-    later; None lifts it. A policy could otherwise use up the time of its episode or its grading by programs that do not end,
-    and what waits for them would count as an outage."""
+    """Set the time (of `time.monotonic`) at which programs that are started within the block end at the latest.
+
+    They end by `deadline` if their own limit is later; None lifts the limit. Otherwise a policy could use up the time
+    of its episode or its grading with programs that do not end, and the waiting code would count as an outage.
+    """
     token = _end.set(at)
     try:
         yield
@@ -87,5 +93,5 @@ def programs_end(at: float | None) -> Iterator[None]:
 
 
 def end_of_programs() -> float | None:
-    """When programs that are started now end at the latest; None when at their own limits."""
+    """Return when programs that are started now end at the latest; None if only their own limits apply."""
     return _end.get()

@@ -1,4 +1,4 @@
-"""Starting and ending boxes from this process: the client of the spawner, of which every process has one."""
+"""The client of the spawner, which starts and ends boxes; every process has one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sparring.errors import InfrastructureError
-from sparring.logs import get_logger
+from sparring.runtime.logs import get_logger
 from sparring.sandbox.backends import MIB, USER_IDS, Backend, Setup
 from sparring.sandbox.cgroups import Group, Hierarchy, hierarchies, make_group, remove_group
 from sparring.sandbox.identity import new_name
@@ -26,12 +26,12 @@ from sparring.sandbox.leftovers import remove_leftovers
 
 _logger = get_logger(__name__)
 _LOCK_FOLDER = "/run/lock/sparring-sandbox" if os.geteuid() == 0 else ""
-"""Who of all processes of the machine holds which user id; only root hands them out."""
+"""Locks on user ids, shared by all processes of the machine; only root allocates them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """A box's first process and what belongs to it."""
+    """A box's first process and its resources."""
 
     id: int
     channel: socket.socket
@@ -44,8 +44,10 @@ class Started:
 
 
 class Spawner:
-    """The process that starts boxes, and the way to ask it. Methods block for milliseconds and may be called in any
-    thread."""
+    """The process that starts boxes, and the connection to it.
+
+    Methods block for milliseconds and may be called in any thread.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -55,13 +57,14 @@ class Spawner:
 
     @cached_property
     def hierarchies(self) -> tuple[Hierarchy, ...]:
-        """Control groups that boxes get; looked up once, and then leftovers of others are removed."""
+        """The control group hierarchies of boxes; determined once, when leaked resources of ended processes are
+        removed too."""
         found = hierarchies()
         remove_leftovers(found)
         return found
 
     def start(self, backend: Backend, setup: Setup) -> Started:
-        """Start a box. Raises InfrastructureError when it cannot be; then nothing of it is left."""
+        """Start a box. Raises InfrastructureError when it cannot be started; then nothing of it remains."""
         name = new_name()
         try:
             launch = backend.launch(name, setup)
@@ -74,15 +77,19 @@ class Spawner:
         try:
             if not backend.has_own_limits and backend.name != "unsafe-local":
                 memory = limits.memory_mib + limits.disk_mib + limits.shared_memory_mib + launch.extra_memory_mib
-                # One process of the box is not the program's: the one that starts it.
+                # One process of the box does not belong to the program: the one that starts it.
                 processes = limits.processes + 1 + launch.extra_processes
                 group = make_group(self.hierarchies, memory_bytes=memory * MIB, processes=processes)
             request = {
-                "op": "open", "argv": list(launch.argv), "environment": dict(launch.environment),
+                "op": "open",
+                "argv": list(launch.argv),
+                "environment": dict(launch.environment),
                 "inherited": [base64.b64encode(content).decode() for content in launch.inherited],
-                "users": launch.users, "user_ids": USER_IDS,
-                "group_folders": [str(folder) for folder in group.folders], "limits": {"RLIMIT_CORE": 0},
-            }  # fmt: skip
+                "users": launch.users,
+                "user_ids": USER_IDS,
+                "group_folders": [str(folder) for folder in group.folders],
+                "limits": {"RLIMIT_CORE": 0},
+            }
             answer = self._ask(request, [theirs.fileno(), theirs.fileno(), errors_end])
             if "error" in answer:
                 raise InfrastructureError(f"The sandbox {backend.name} cannot start: it {answer['error']}.")
@@ -99,15 +106,19 @@ class Spawner:
             theirs.close()
             os.close(errors_end)
         return Started(
-            id=answer["id"], channel=ours, errors=errors, group=group, folder=launch.folder,
+            id=answer["id"],
+            channel=ours,
+            errors=errors,
+            group=group,
+            folder=launch.folder,
             cleanup=tuple(tuple(command) for command in launch.cleanup),
-        )  # fmt: skip
+        )
 
     def stop(self, started: Started, grace_seconds: float = 0.0) -> int | None:
-        """Kill a box, close the ways to it and remove all that belongs to it; how its first process exited, None when it did
-        not end by itself within the grace.
+        """Kill a box, close its connections and remove its resources.
 
-        What cannot be removed is logged and costs no episode, since a program in the box may be the reason. Raises
+        Returns how its first process exited, or None if it did not end by itself within the grace period. A resource
+        that cannot be removed is logged and costs no episode, because a program in the box may be the cause. Raises
         InfrastructureError when the process that starts boxes has ended.
         """
         started.channel.close()
@@ -117,7 +128,7 @@ class Spawner:
                 {"op": "close", "id": started.id, "cleanup": started.cleanup, "grace": grace_seconds}, []
             )
         finally:
-            # Without a spawner its boxes are dead, and their groups empty.
+            # If the spawner has ended, its boxes are dead, and their groups empty.
             remove_group(started.group)
             if started.folder is not None:
                 shutil.rmtree(started.folder, ignore_errors=True)
@@ -145,7 +156,7 @@ class Spawner:
             return json.loads(answer)
 
     def close(self) -> None:
-        """End the process, and with it every box that is still open; the next box gets a new one."""
+        """End the process, and with it every open box; the next box starts a new process."""
         if self._channel is not None:
             self._channel.close()
         if self._process is not None and self._owner == os.getpid():
@@ -153,7 +164,7 @@ class Spawner:
         self._channel, self._process, self._owner = None, None, 0
 
     def _start_process(self) -> None:
-        """One for this process; a fork of it has to have its own."""
+        """Start the spawner of this process; a fork must start its own."""
         if self._channel is not None:
             self._channel.close()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -163,9 +174,12 @@ class Spawner:
             try:
                 self._process = subprocess.Popen(
                     [sys.executable, "-I", "-S", str(script), str(theirs.fileno()), lock_folder],
-                    env={}, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                    env={},
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
                     start_new_session=True,
-                )  # fmt: skip
+                )
             except OSError as error:
                 ours.close()
                 raise InfrastructureError(f"The process that starts sandboxes cannot be started: {error}.") from error
@@ -173,5 +187,5 @@ class Spawner:
 
 
 spawner = Spawner()
-"""This process's."""
+"""The spawner of this process."""
 atexit.register(spawner.close)

@@ -1,4 +1,4 @@
-"""Sandboxes: the choice of a back end that works here."""
+"""Sandboxes, and the selection of a back end that works on this machine."""
 
 from __future__ import annotations
 
@@ -22,22 +22,24 @@ Choice: TypeAlias = Literal["auto"] | BackendName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """A back end that was seen to work, with its limits. It holds nothing: only its sessions do."""
+    """A back end that was tested on this machine, with its limits. It holds no resources: only its sessions do."""
 
     backend: Backend
     setup: Setup
 
     @property
     def limits(self) -> Limits:
+        """The limits of each box."""
         return self.setup.limits
 
     @property
     def is_isolated(self) -> bool:
+        """False for `unsafe-local`, which isolates nothing."""
         return self.backend.name != "unsafe-local"
 
     @property
     def enforcement(self) -> str:
-        """Who holds memory and number of processes to their limits: for logs and the run's manifest."""
+        """A description, for logs and the run's manifest, of what enforces the limits on memory and processes."""
         if not self.is_isolated:
             return "none: programs run unconfined"
         if self.backend.has_own_limits:
@@ -48,7 +50,7 @@ class Sandbox:
 
     @asynccontextmanager
     async def session(self, files: Mapping[str, Content] | None = None) -> AsyncIterator[Box]:
-        """A box for one episode, with these files in its scratch folder; gone with everything in it afterwards.
+        """Open a box for one episode, with these files in its scratch folder, and remove it afterwards.
 
         Raises InfrastructureError when it cannot be started.
         """
@@ -69,12 +71,13 @@ def open_sandbox(
     docker_image: str = DOCKER_IMAGE,
     allow_unsafe: bool = False,
 ) -> Sandbox:
-    """The sandbox to run programs in: `auto` is the first of bubblewrap, gvisor and docker that works on this machine.
+    """Return the sandbox to run programs in: `auto` is the first of bubblewrap, gvisor and docker that works on this
+    machine.
 
-    A back end is tried with a real program, once in a process. `python` names the interpreter inside, `read_only` more
-    folders of the host that programs may read. `unsafe-local` isolates nothing and needs `allow_unsafe` besides.
+    A back end is tested with a real program, once in a process. `python` names the interpreter inside, `read_only`
+    further host folders that programs may read. `unsafe-local` isolates nothing and also requires `allow_unsafe`.
 
-    Raises UsageError with instructions when none works; it never takes a weaker one than asked for.
+    Raises UsageError with instructions when none works; it never selects a weaker one than requested.
     """
     if backend != "auto" and backend not in BACKENDS:
         raise UsageError(f"There is no sandbox back end {backend!r}; there are auto, {', '.join(BACKENDS)}.")
@@ -106,7 +109,8 @@ def open_sandbox(
 
 @functools.cache
 def _problem_with(name: str, setup: Setup) -> str | None:
-    """Why a back end does not work here; None when it does. Tried once, with a real program."""
+    """Return why a back end does not work on this machine, None when it does. It is tested once, with a real
+    program."""
 
     async def attempt() -> str | None:
         sandbox = Sandbox(backend=BACKENDS[name], setup=setup)

@@ -1,4 +1,4 @@
-"""Which system calls a sandbox refuses: one list, as a classic BPF program and as the profile of an OCI runtime.
+"""The system calls that a sandbox refuses: one list, as a classic BPF program and as the profile of an OCI runtime.
 
 BPF: Linux Documentation/userspace-api/seccomp_filter.rst; `struct sock_filter` and `struct seccomp_data` are from
 linux/filter.h and linux/seccomp.h. Numbers are those of asm/unistd_64.h (x86_64) and asm-generic/unistd.h (aarch64).
@@ -24,7 +24,7 @@ class Numbers(NamedTuple):
 
 
 def _everywhere(number: int) -> Numbers:
-    """Calls from 424 on have one number on all architectures."""
+    """Return a number for all architectures, as calls from 424 on have."""
     return Numbers(number, number)
 
 
@@ -63,7 +63,7 @@ DENIED: Mapping[str, Numbers] = MappingProxyType(
         "quotactl": Numbers(179, 60), "quotactl_fd": _everywhere(443), "syslog": Numbers(103, 116),
     }
 )  # fmt: skip
-"""Refused with EPERM."""
+"""Calls that are refused with EPERM."""
 
 CLONE3 = _everywhere(435)
 """Refused with ENOSYS: its flags lie in memory, where a filter cannot read them, and libc falls back to clone."""
@@ -72,23 +72,31 @@ NEWEST = 469
 
 OF_A_PROCESS: Mapping[str, Numbers] = MappingProxyType(
     {
-        "prlimit64": Numbers(302, 261), "sched_setparam": Numbers(142, 118), "sched_setscheduler": Numbers(144, 119),
-        "sched_setaffinity": Numbers(203, 122), "sched_setattr": Numbers(314, 274),
+        "prlimit64": Numbers(302, 261),
+        "sched_setparam": Numbers(142, 118),
+        "sched_setscheduler": Numbers(144, 119),
+        "sched_setaffinity": Numbers(203, 122),
+        "sched_setattr": Numbers(314, 274),
     }
-)  # fmt: skip
-"""Their first argument is a process: 0, the caller itself, is allowed, and any number is refused."""
+)
+"""Calls whose first argument is a process: 0, the caller itself, is allowed, and any other number is refused."""
 OF_ONE_OR_MANY: Mapping[str, tuple[Numbers, int]] = MappingProxyType(
     {"setpriority": (Numbers(141, 140), 0), "ioprio_set": (Numbers(251, 30), 1)}
 )
-"""Their first argument says what the second names: only that of one process (PRIO_PROCESS, IOPRIO_WHO_PROCESS) is allowed, and
-of these only 0."""
+"""Calls whose first argument is the kind of the second: only one process (PRIO_PROCESS, IOPRIO_WHO_PROCESS) is allowed, and
+only 0, the caller itself."""
 NAMESPACE_FLAGS = MappingProxyType(
     {
-        "CLONE_NEWTIME": 0x00000080, "CLONE_NEWNS": 0x00020000, "CLONE_NEWCGROUP": 0x02000000,
-        "CLONE_NEWUTS": 0x04000000, "CLONE_NEWIPC": 0x08000000, "CLONE_NEWUSER": 0x10000000,
-        "CLONE_NEWPID": 0x20000000, "CLONE_NEWNET": 0x40000000,
+        "CLONE_NEWTIME": 0x00000080,
+        "CLONE_NEWNS": 0x00020000,
+        "CLONE_NEWCGROUP": 0x02000000,
+        "CLONE_NEWUTS": 0x04000000,
+        "CLONE_NEWIPC": 0x08000000,
+        "CLONE_NEWUSER": 0x10000000,
+        "CLONE_NEWPID": 0x20000000,
+        "CLONE_NEWNET": 0x40000000,
     }
-)  # fmt: skip
+)
 """`clone` with any of these is refused. CLONE_NEWTIME shares its bit with the exit signal of clone, which is below 128."""
 SOCKET_FAMILIES = (1, 2, 10)
 """AF_UNIX, AF_INET and AF_INET6, which a network namespace confines. Not all others are: vsock reaches the hypervisor."""
@@ -108,7 +116,7 @@ _NUMBER, _ARCHITECTURE, _ARGUMENT_0, _ARGUMENT_1 = 0, 4, 16, 24
 
 
 class _Step(NamedTuple):
-    """One instruction. `then` and `otherwise` are labels to jump to; None falls through to the next."""
+    """One instruction. `then` and `otherwise` are labels to jump to; None continues with the next instruction."""
 
     code: int
     value: int
@@ -118,7 +126,8 @@ class _Step(NamedTuple):
 
 
 def bpf(architecture: str) -> bytes:
-    """The filter as an array of `struct sock_filter`. Raises KeyError for an architecture without numbers here."""
+    """Return the filter as an array of `struct sock_filter`. Raises KeyError for an architecture without numbers
+    here."""
     number = _SYSCALL[architecture]
     steps = [
         _Step(_LOAD, _ARCHITECTURE),
@@ -154,13 +163,13 @@ def bpf(architecture: str) -> bytes:
 
 
 def denied_numbers(architecture: str) -> dict[str, int]:
-    """Numbers of the denied calls that the architecture has."""
+    """Return the numbers of the denied calls that the architecture has."""
     numbers = {name: getattr(both, architecture) for name, both in DENIED.items()}
     return {name: number for name, number in numbers.items() if number is not None}
 
 
 def oci_profile() -> dict[str, Json]:
-    """The same list in the words of the OCI runtime specification (config-linux.md, Seccomp)."""
+    """Return the same list in the format of the OCI runtime specification (config-linux.md, Seccomp)."""
     unwanted = [family for family in range(64) if family not in SOCKET_FAMILIES]
     flags = [flag for name, flag in NAMESPACE_FLAGS.items() if name != "CLONE_NEWTIME"]
     return {
@@ -186,7 +195,7 @@ def _denied(names: list[str], index: int = 0, operator: str = "", value: int = 0
 
 
 def _assembled(steps: list[_Step]) -> bytes:
-    """Labels become distances; a jump reaches 255 instructions forward at most."""
+    """Replace labels by distances; a jump reaches at most 255 instructions forward."""
     places = {step.label: place for place, step in enumerate(steps) if step.label is not None}
     program = bytearray()
     for place, step in enumerate(steps):

@@ -1,13 +1,14 @@
-"""A small process that starts sandboxes and ends them: the only parent they have, in no thread that could end early.
+"""A small process that starts and ends sandboxes: their only parent, in no thread that could end early.
 
-Run by path with an empty environment, so that no sandbox inherits one. It serves one socket of one owner; when the owner
-goes, however it went, every sandbox is killed and its control groups are removed. Standard library only.
+Run by path with an empty environment, so that no sandbox inherits one. It serves one socket of one owner; when the
+owner ends, in whatever way, every sandbox is killed and its control groups are removed. It uses only the standard
+library.
 
-A request is JSON: {"op": "open", "argv", "inherited": [base64, ...], "users", "user_ids", "group_folders", "environment",
-"limits"} with three descriptors for the standard streams, or {"op": "close", "id", "cleanup", "grace"}. `inherited` are
-contents that the program finds open as descriptors 3, 4, ...; `users` are the users of a user namespace of its own, whose ids
-outside are unused ones from [first, last] of `user_ids`: the program is started as the first of them, and where there are none,
-as this user. The answer is JSON too; {"error": text} says what failed.
+A request is JSON: {"op": "open", "argv", "inherited": [base64, ...], "users", "user_ids", "group_folders",
+"environment", "limits"} with three descriptors for the standard streams, or {"op": "close", "id", "cleanup", "grace"}.
+`inherited` are contents that the program receives as open descriptors 3, 4, ...; `users` are the users of its own user
+namespace, whose ids outside are unused ones from [first, last] of `user_ids`: the program is started as the first of
+them, or as this user if there are none. The answer is JSON too; {"error": text} states what failed.
 """
 
 import array
@@ -28,13 +29,15 @@ import time
 PR_SET_NO_NEW_PRIVS = 38
 CLONE_NEWUSER = 0x10000000
 UNMAPPED, MAPPED = b"\0", b"."
-"""What a child reports in a user namespace without users, and what it hears when they are there."""
+"""The byte that a child sends in a user namespace without users, and the byte it receives once they are mapped."""
 KILL_SECONDS = 5.0
-"""How long the processes of a killed sandbox may take to be gone."""
+"""Seconds that the processes of a killed sandbox may take to end."""
 MESSAGE = 1 << 20
 
 
 class Spawner:
+    """The sandboxes of one owner, and the socket on which it requests them."""
+
     def __init__(self, channel, lock_folder):
         self.channel, self.lock_folder = channel, lock_folder
         self.owner = os.getppid()
@@ -42,6 +45,7 @@ class Spawner:
         self.libc = ctypes.CDLL(None, use_errno=True)
 
     def serve(self):
+        """Handle requests until the owner ends."""
         try:
             while os.getppid() == self.owner:
                 if not select.select([self.channel], [], [], 1.0)[0]:
@@ -51,7 +55,7 @@ class Spawner:
                     return
                 try:
                     answer = self.answer(json.loads(content), descriptors)
-                except Exception as error:  # noqa: BLE001 (the owner is told, whatever it was)
+                except Exception as error:  # noqa: BLE001 (the owner receives any error)
                     answer = {"error": f"{type(error).__name__}: {error}"}
                 finally:
                     for descriptor in descriptors:
@@ -62,6 +66,7 @@ class Spawner:
                 self.close(id, [])
 
     def receive(self):
+        """Return the next message and the descriptors that came with it."""
         size = array.array("i").itemsize * 3
         content, ancillary, _, _ = self.channel.recvmsg(MESSAGE, socket.CMSG_SPACE(size))
         descriptors = array.array("i")
@@ -71,11 +76,13 @@ class Spawner:
         return content, list(descriptors)
 
     def answer(self, request, descriptors):
+        """Handle a request and return its answer."""
         if request["op"] == "open":
             return self.open(request, descriptors)
         return self.close(request["id"], request["cleanup"], request["grace"])
 
     def open(self, request, descriptors):
+        """Start a sandbox; return its id, or the error."""
         users = request["users"]
         outside, lock = self.unused_users(len(users), request["user_ids"])
         failure, report = os.pipe()
@@ -103,7 +110,7 @@ class Spawner:
         return {"id": pid}
 
     def map_users(self, pid, pairs):
-        """Give the users inside a process's user namespace their ids outside; why that failed."""
+        """Map the users inside a process's user namespace to ids outside; return why that failed."""
         lines = "".join(f"{inside} {outside} 1\n" for inside, outside in pairs)
         try:
             for kind in ("uid_map", "gid_map"):
@@ -114,7 +121,7 @@ class Spawner:
         return ""
 
     def unused_users(self, number, span):
-        """Ids that no other sandbox of this machine runs under, and the lock that keeps them."""
+        """Return ids that no other sandbox of this machine uses, and the lock that reserves them."""
         if not number:
             return (), None
         os.makedirs(self.lock_folder, mode=0o700, exist_ok=True)
@@ -128,7 +135,7 @@ class Spawner:
         raise RuntimeError(f"all user ids from {span[0]} to {span[1]} are in use by other sandboxes")
 
     def become(self, request, descriptors, proceed, report):
-        """The child: join the control groups, give up every right, and turn into the sandbox."""
+        """Turn the child into the sandbox: join the control groups, give up all privileges, and execute the program."""
         step = "start"
         try:
             step = "join a control group"
@@ -142,7 +149,7 @@ class Spawner:
                 os.write(file, base64.b64decode(content))
                 os.lseek(file, 0, os.SEEK_SET)
                 inherited.append(file)
-            # First out of the way of the numbers they shall have, then to these; what is not named is closed at exec.
+            # First moved to high numbers, then to their final ones; all other descriptors are closed at exec.
             high = [
                 fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 64) for file in (*descriptors, *inherited, proceed, report)
             ]
@@ -190,8 +197,10 @@ class Spawner:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
     def close(self, id, cleanup, grace=0.0):
-        """Kill a sandbox and wait until nothing of it is left. `status` is how it exited by itself within `grace` seconds;
-        `left` names what would not go."""
+        """Kill a sandbox and wait until all its processes have ended.
+
+        `status` is how it exited by itself within `grace` seconds; `left` names resources that could not be removed.
+        """
         lock, group_folders = self.boxes.pop(id)
         status = self.wait(id, grace) if grace else None
         is_gone = status is not None
@@ -206,12 +215,13 @@ class Spawner:
         for command in cleanup:
             subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
         left = [folder for folder in group_folders if not self.remove(folder)] + ([] if is_gone else [f"process {id}"])
-        # While processes are left, nobody else gets their user id.
+        # While processes remain, no other sandbox gets their user id.
         if lock is not None and not left:
             os.close(lock)
         return {"status": status, "left": left}
 
     def children(self, pid):
+        """Return the ids of a process's children; empty if they cannot be read."""
         try:
             with open(f"/proc/{pid}/task/{pid}/children") as file:
                 return [int(child) for child in file.read().split()]
@@ -219,11 +229,12 @@ class Spawner:
             return []
 
     def kill(self, pid):
+        """Kill a process, if it still exists."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
     def wait(self, pid, seconds):
-        """The exit status of a child; None when it did not end in time."""
+        """Return the exit status of a child; None if it did not end in time."""
         until = time.monotonic() + seconds
         pause = 0.0005
         while True:
@@ -236,7 +247,7 @@ class Spawner:
             pause = min(2 * pause, 0.02)
 
     def remove(self, folder):
-        """Kill what is left in a control group and remove it; False when it would not go."""
+        """Kill the remaining processes of a control group and remove it; return False if that failed."""
         until = time.monotonic() + KILL_SECONDS
         while time.monotonic() < until:
             try:

@@ -1,8 +1,8 @@
-"""SQL for one episode: a SQLite database in memory that a model may query, and nothing else.
+"""SQL for one episode: a SQLite database in memory that a model may query, without access to anything else.
 
 Authorizer, limits and progress handler are SQLite's own (sqlite.org/c3ref/set_authorizer.html, sqlite.org/limits.html,
-sqlite.org/c3ref/progress_handler.html). The engine runs in this process: it is kept from files, from the rest of the
-machine and from running long, and not from a bug of SQLite itself.
+sqlite.org/c3ref/progress_handler.html). The engine runs in this process: it has no access to files or to the rest of
+the machine, and its running time is limited. This does not protect against a bug of SQLite itself.
 """
 
 from __future__ import annotations
@@ -25,32 +25,35 @@ Table: TypeAlias = Sequence[Mapping[str, Cell]]
 
 _READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE, sqlite3.SQLITE_FUNCTION}
 _WRITING = {
-    sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE, sqlite3.SQLITE_TRANSACTION,
+    sqlite3.SQLITE_INSERT,
+    sqlite3.SQLITE_UPDATE,
+    sqlite3.SQLITE_DELETE,
+    sqlite3.SQLITE_TRANSACTION,
     sqlite3.SQLITE_SAVEPOINT,
-}  # fmt: skip
+}
 _REFUSED_FUNCTIONS = frozenset(
     {"load_extension", "random", "randomblob", "fts3_tokenizer", "sqlite_log", "writefile", "edit"}
 )
-"""Random ones among them: the same question has the same answer."""
+"""They include random functions: the same query must have the same answer."""
 _PROGRESS_STEPS = 100
-"""Instructions of SQLite's machine between two looks at the clock."""
+"""Instructions of SQLite's virtual machine between two checks of the time limit."""
 
 
 class SqlError(Exception):
-    """A query that was refused, is wrong, or did not end in time: text for the model that wrote it."""
+    """A query that was refused, is wrong, or exceeded its time limit; the text is for the model that wrote it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqlLimits:
-    """What one query may use."""
+    """The limits of one query."""
 
     seconds: float = 1.0
     rows: int = 200
-    """Rows of an answer; a longer one is cut, which `SqlDatabase.query` tells."""
+    """The most rows of an answer; a longer one is cut, which `SqlDatabase.query` states."""
     output_kib: int = 64
-    """Text and blobs of an answer."""
+    """The most text and blobs of an answer."""
     value_kib: int = 16
-    """One text or blob, also while a query computes. A function of two long texts cannot be interrupted, so this bounds
+    """The largest text or blob, also during a query. A function of two long texts cannot be interrupted, so this limits
     how late a query may end."""
     query_kib: int = 16
     database_mib: int = 16
@@ -68,7 +71,7 @@ class SqlDatabase:
     def __init__(
         self, schema: str | Mapping[str, Table], limits: SqlLimits | None = None, *, writable: bool = False
     ) -> None:
-        """Raises DataError when the schema or a row is refused by SQLite."""
+        """Raises DataError when SQLite refuses the schema or a row."""
         self.limits = limits or SqlLimits()
         self._lock = threading.Lock()
         self._deadline = math.inf
@@ -85,9 +88,9 @@ class SqlDatabase:
         self._shut_in(writable)
 
     def query(self, sql: str, parameters: Sequence[Cell] | Mapping[str, Cell] = ()) -> list[dict[str, Json]]:
-        """Rows by column name; the last one is `{"truncated": ...}` when there were more than the limits let through.
+        """Return rows by column name; the last one is `{"truncated": ...}` when there were more than the limits allow.
 
-        One statement only. Raises SqlError whose text tells a model what to change.
+        Only one statement is allowed. Raises SqlError whose text states what the model should change.
         """
         rows, is_whole = self.rows(sql, parameters)
         if not is_whole:
@@ -97,18 +100,19 @@ class SqlDatabase:
     def rows(
         self, sql: str, parameters: Sequence[Cell] | Mapping[str, Cell] = ()
     ) -> tuple[list[dict[str, Json]], bool]:
-        """Rows by column name, and whether they are all. Raises SqlError."""
+        """Return rows by column name, and whether these are all. Raises SqlError."""
         with self._lock:
             self._deadline = time.monotonic() + self.limits.seconds
             try:
                 cursor = self._connection.execute(sql, parameters)
                 return self._fetched(cursor)
             except (sqlite3.Error, sqlite3.Warning, OverflowError, ValueError, UnicodeError, MemoryError) as error:
-                raise SqlError(self._told(error)) from error
+                raise SqlError(self._describe(error)) from error
             finally:
                 self._deadline = math.inf
 
     def close(self) -> None:
+        """Close the database."""
         self._connection.close()
 
     def _fill(self, name: str, rows: Table) -> None:
@@ -173,7 +177,7 @@ class SqlDatabase:
             rows.append(dict(zip(names, map(_as_json, row), strict=True)))
         return rows, True
 
-    def _told(self, error: BaseException) -> str:
+    def _describe(self, error: BaseException) -> str:
         text = str(error)
         if "interrupted" in text:
             return f"the query did not end within {self.limits.seconds:g} s; make it smaller"
@@ -187,7 +191,8 @@ class SqlDatabase:
 
 
 def _formatted(pattern: str, *values: Cell) -> str:
-    """SQLite's own takes seconds over a width of millions, and cannot be interrupted."""
+    """Format values, in place of SQLite's own function, which takes seconds for a width of millions and cannot be
+    interrupted."""
     if re.search(r"\*|\d{4}", pattern):
         raise ValueError("a width is too large")
     return pattern % values
@@ -198,7 +203,7 @@ def _quoted(name: str) -> str:
 
 
 def _as_json(cell: Cell) -> Json:
-    """Blobs are written in hexadecimal; infinities, which JSON lacks, as text."""
+    """Return a cell as JSON: blobs in hexadecimal, and infinities, which JSON lacks, as text."""
     if isinstance(cell, bytes):
         return cell.hex()
     if isinstance(cell, float) and not math.isfinite(cell):

@@ -1,4 +1,4 @@
-"""Scorers: the judgement, apart from the training signal."""
+"""Scorers: they measure success, separately from the training signal."""
 
 from sparring.scorers.conduct import by_behavior
 from sparring.scorers.score import evaluate_score
@@ -8,6 +8,15 @@ from sparring.scorers.strict import exact_match, json_exact, numeric_match, set_
 from sparring.scorers.unit_tests import fenced_code, submitted, unit_tests
 
 __all__ = [
-    "by_behavior", "evaluate_score", "exact_match", "fenced_code", "json_exact", "numeric_match", "set_match", "sql_result",
-    "state_difference", "submitted", "unit_tests",
-]  # fmt: skip
+    "by_behavior",
+    "evaluate_score",
+    "exact_match",
+    "fenced_code",
+    "json_exact",
+    "numeric_match",
+    "set_match",
+    "sql_result",
+    "state_difference",
+    "submitted",
+    "unit_tests",
+]

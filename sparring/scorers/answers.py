@@ -1,4 +1,4 @@
-"""Where the answer of an episode is and how it is read: what the strict scorers have in common."""
+"""Finds and reads the answer of an episode, for the strict scorers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from sparring.types import Json, Trajectory
 
 
 def last_text(trajectory: Trajectory) -> str | None:
-    """What the assistant said last; None when someone else spoke last, or the message calls a tool and so is no answer."""
+    """Return the text of the last message; None when it is not the assistant's, or calls a tool and so is not an answer."""
     last = trajectory.messages[-1] if trajectory.messages else {}
     text = last.get("content")
     return text if last.get("role") == "assistant" and isinstance(text, str) and not last.get("tool_calls") else None
 
 
 def tagged_answer(trajectory: Trajectory, tag: str) -> str | None:
-    """What stands in the one `tag` of the last message; None when there is none, more than one, or it is quoted as code or in a
-    tool call that is text."""
+    """Return the text in the one `tag` of the last message; None when there is no tag, more than one, or it is quoted as code or
+    in a tool call that is text."""
     text = last_text(trajectory) or ""
     if text.count(f"<{tag}>") != 1 or text.count(f"</{tag}>") != 1:
         return None
@@ -29,7 +29,7 @@ def tagged_answer(trajectory: Trajectory, tag: str) -> str | None:
 
 
 def _is_code(before: str, after: str) -> bool:
-    """Whether what stands between these is in a fenced block, in a tool call that is text, or in backticks on its line."""
+    """Return whether the text between these is in a fenced block, in a tool call that is text, or in backticks on its line."""
     if (before.count("```") + before.count("~~~")) % 2 or before.count("<tool_call>") > before.count("</tool_call>"):
         return True
     # One backtick or several open a quotation, and as many close it.
@@ -39,8 +39,7 @@ def _is_code(before: str, after: str) -> bool:
 
 
 def read_json(text: str) -> Json:
-    """JSON as RFC 8259 has it. Raises ValueError for anything else, for a key that stands twice, and for what is nested too
-    deeply."""
+    """Parse JSON by RFC 8259. Raises ValueError for anything else, for a repeated key, and for too deep nesting."""
     try:
         return json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_refused)
     except RecursionError as error:
@@ -48,8 +47,8 @@ def read_json(text: str) -> Json:
 
 
 def canonical(value: Json) -> str:
-    """One text for equal JSON values: 2.0 is 2, true is not 1. Raises ValueError on what is no finite number, and on what is
-    nested too deeply."""
+    """Return the same text for equal JSON values: 2.0 is 2, true is not 1. Raises ValueError for numbers that are not finite and
+    for too deep nesting."""
     try:
         return json.dumps(_integral(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
     except RecursionError as error:
@@ -57,7 +56,7 @@ def canonical(value: Json) -> str:
 
 
 def is_same(left: Json, right: Json) -> bool:
-    """Whether two JSON values are equal; what has no canonical text equals nothing."""
+    """Return whether two JSON values are equal; a value without a canonical text equals nothing."""
     try:
         return canonical(left) == canonical(right)
     except ValueError:

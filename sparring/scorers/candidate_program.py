@@ -1,6 +1,6 @@
 """Runs in the candidate's box: loads a program and answers calls of its functions, one a line. Standard library only.
 
-It is no judge and nothing it says is believed: whatever it answers counts as what the candidate's function returned.
+It does not grade, and its messages are not trusted: each answer counts as what the candidate's function returned.
 """
 
 import ast
@@ -13,7 +13,7 @@ LITERALS = (int, float, str, bytes, bool, complex, type(None))
 
 
 def literal(value, depth=0):
-    """A value as Python text that `ast.literal_eval` reads; only exact built-in types, whose repr nobody can change."""
+    """Return a value as Python text for `ast.literal_eval`; only exact built-in types, whose repr cannot be changed."""
     kind = type(value)
     if depth > 50:
         raise TypeError("the result is nested more than 50 deep")
@@ -50,18 +50,18 @@ def main():
     sys.modules["solution"] = module
     try:
         exec(compile(json.loads(source.readline()), "solution.py", "exec"), module.__dict__)
-        said = {"ready": True}
+        reply = {"ready": True}
     except BaseException as error:  # noqa: BLE001 (whatever it was, it is its answer)
         sink.write(json.dumps({"raised": type(error).__name__, "text": str(error)[:500]}) + "\n")
         sink.flush()
         os._exit(1)
     while True:
-        sink.write(json.dumps(said) + "\n")
+        sink.write(json.dumps(reply) + "\n")
         sink.flush()
         line = source.readline()
         if not line:
             os._exit(0)
-        said = answer(module, json.loads(line))
+        reply = answer(module, json.loads(line))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What strict scorers share: sub-scores of how an episode went, and whether they grade by what an answer does."""
+"""Shared by the strict scorers: sub-scores of how an episode went, and the mark of scorers that grade behavior."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _EXHAUSTED = frozenset({Outcome.MAX_TURNS, Outcome.MAX_TOKENS, Outcome.POLICY_TI
 
 
 def conduct(trajectory: Trajectory) -> dict[str, float]:
-    """`completion`: it came to its end by itself. `budget_exhausted`: turns, tokens or time ran out, so 0 is good. `tool_use`:
-    the share of tool calls that the environment took without error; absent without calls."""
+    """Return sub-scores of how an episode went. `completion`: it ended by itself. `budget_exhausted`: turns, tokens or time ran
+    out, so 0 is good. `tool_use`: the share of tool calls without error; absent without calls."""
     calls = trajectory.transitions
     parts = {
         "completion": float(trajectory.outcome is Outcome.FINISHED),
@@ -20,12 +20,12 @@ def conduct(trajectory: Trajectory) -> dict[str, float]:
 
 
 def by_behavior(scorer: Scorer) -> Scorer:
-    """Mark a scorer that grades an answer by what it does (the rows of a query, what a program returns), so that other texts may
-    be as right. `sparring check` then calls no other text wrong because it differs from the known answer."""
+    """Mark a scorer that grades an answer by what it does (the rows of a query, the results of a program), so that other texts
+    may be right too. `sparring check` then does not expect a text that differs from the known answer to be wrong."""
     scorer.grades_behavior = True  # type: ignore[attr-defined]
     return scorer
 
 
 def grades_behavior(scorer: object) -> bool:
-    """Whether a scorer is marked so."""
+    """Return whether a scorer has this mark."""
     return bool(getattr(scorer, "grades_behavior", False))

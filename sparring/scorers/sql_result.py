@@ -1,4 +1,4 @@
-"""Score a query by what it returns: the same rows as the reference, on a database of their own each."""
+"""Scores a query by its result: the same rows as the reference query, each on its own database."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def sql_result(
     reference: str = "query",
     ordered: bool = False,
 ) -> Scorer:
-    """1.0 when a query returns the rows of the reference query, else 0.0; how columns are called does not matter.
+    """Return a scorer: 1.0 when a query returns the rows of the reference query, else 0.0; column names do not matter.
 
-    `database` makes a fresh database of a task, `candidate` finds the query, by default the one fenced block (`sql`) of the
-    last message, and `reference` names the task's field with the right one. Rows may come in any order unless `ordered`.
+    `database` creates a new database for a task, `candidate` finds the query, by default the one fenced block (`sql`) of the
+    last message, and `reference` names the task's field with the right query. Rows may come in any order unless `ordered`.
     Parts: `format` (a query was found), `runs` (it ran), and how the episode went.
 
     Raises DataError when the reference fails or its answer is cut at the limits.
@@ -56,7 +56,7 @@ def sql_result(
 
 
 def _rows(database: SqlDatabase, query: str) -> list[tuple[Json, ...]] | None:
-    """Rows without their columns' names; None when there are more than can be compared."""
+    """Return the rows without column names; None when there are more than can be compared."""
     try:
         rows, is_whole = database.rows(query)
     finally:

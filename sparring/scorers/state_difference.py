@@ -1,4 +1,4 @@
-"""Score what an episode did to its world, whatever was said about it."""
+"""Scores the final state of an episode's environment, whatever the policy wrote about it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sparring.types import Json, Outcome, Score, Trajectory
 
 
 def state_difference(expected: str = "state", *, ignored: Collection[str] = ()) -> Scorer:
-    """1.0 when the world at the end is the expected one in everything, else 0.0.
+    """Return a scorer: 1.0 when the final state equals the expected one in everything, else 0.0.
 
-    The end is what `Environment.final_state` says, an object; task.fields[`expected`] is what it should be. What is there
-    and not expected counts as much as what is missing; `ignored` names the keys that do not (a log, a clock). Parts:
+    The final state is the object that `Environment.final_state` returned; task.fields[`expected`] is the expected one. An
+    unexpected key counts as much as a missing one; `ignored` names the keys that do not count (a log, a clock). Parts:
     `state/<key>` of each key on either side, and how the episode went.
 
-    Raises RewardError for an episode that ended by itself and says no state.
+    Raises RewardError for an episode that ended by itself without a state.
     """
 
     def state_difference_score(trajectory: Trajectory) -> Score:

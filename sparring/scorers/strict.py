@@ -1,4 +1,4 @@
-"""Strict judgement of answers. Shares no code with the rewards, so that a mistake in one shows against the other."""
+"""Strict scorers of answers. They share no code with the rewards, so that a mistake in one is seen in the other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,99})(?:\.\d{1,100})?(?:[eE][+-]?\d{1,3})
 
 
 def json_exact(tag: str = "final_output", fields: Sequence[str] | None = None, *, allows_more: bool = False) -> Scorer:
-    """1.0 for exactly the right answer, else 0.0.
+    """Return a scorer: 1.0 for exactly the right answer, else 0.0.
 
     The conversation must end with an assistant message that calls no tool and holds exactly one `tag`, outside code, around a
     JSON object with every field of task.fields["answer"] (or those named by `fields`), no other unless `allows_more`, no key
@@ -30,8 +30,11 @@ def json_exact(tag: str = "final_output", fields: Sequence[str] | None = None, *
         has_form = given is not None and (
             given.keys() >= expected.keys() if allows_more else given.keys() == expected.keys()
         )
-        told = given or {}
-        right = {f"field/{name}": float(name in told and is_same(told[name], expected[name])) for name in expected}
+        fields_given = given or {}
+        right = {
+            f"field/{name}": float(name in fields_given and is_same(fields_given[name], expected[name]))
+            for name in expected
+        }
         value = float(has_form and all(right.values()))
         return Score(value, {**right, "format": float(has_form), **conduct(trajectory)})
 
@@ -39,13 +42,14 @@ def json_exact(tag: str = "final_output", fields: Sequence[str] | None = None, *
 
 
 def exact_match(tag: str | None = "final_output", field: str = "answer") -> Scorer:
-    """1.0 when the text in the one `tag` of the last message (all of it for None) is the task's, spaces around it apart.
+    """Return a scorer: 1.0 when the text in the one `tag` of the last message (all of it for None) is the task's, without the
+    spaces around it.
 
     Case, punctuation and characters that only look alike count. Parts: `format` and how the episode went.
     """
 
     def exact_match_score(trajectory: Trajectory) -> Score:
-        given = _said(trajectory, tag)
+        given = _answer_text(trajectory, tag)
         value = given is not None and given.strip() == str(trajectory.task.fields[field]).strip()
         return Score(float(value), {"format": float(bool(given)), **conduct(trajectory)})
 
@@ -55,14 +59,16 @@ def exact_match(tag: str | None = "final_output", field: str = "answer") -> Scor
 def numeric_match(
     tag: str | None = "final_output", field: str = "answer", *, tolerance: float, is_relative: bool = False
 ) -> Scorer:
-    """1.0 when the text in the one `tag` of the last message is a JSON number that differs from the task's by `tolerance` at
-    most, or by this share of the task's where `is_relative`. Nothing may stand beside the number: no unit, no thousands
-    separator. Computed exactly, so that 1.01 is within 0.01 of 1. Parts: `format` and how the episode went.
+    """Return a scorer: 1.0 when the text in the one `tag` of the last message is a JSON number that differs from the task's by
+    at most `tolerance`, or by this share of the task's number where `is_relative`.
+
+    The text must hold only the number: no unit, no thousands separator. Computed exactly, so that 1.01 is within 0.01 of 1.
+    Parts: `format` and how the episode went.
     """
 
     def numeric_match_score(trajectory: Trajectory) -> Score:
         expected = Fraction(str(trajectory.task.fields[field]))
-        given = (_said(trajectory, tag) or "").strip()
+        given = (_answer_text(trajectory, tag) or "").strip()
         is_number = _NUMBER.fullmatch(given) is not None
         allowed = Fraction(str(tolerance)) * (abs(expected) if is_relative else 1)
         value = is_number and abs(Fraction(given) - expected) <= allowed
@@ -72,13 +78,13 @@ def numeric_match(
 
 
 def set_match(tag: str | None = "final_output", field: str = "answer") -> Scorer:
-    """1.0 when the text in the one `tag` of the last message is a JSON array of just the task's values, in any order, none
-    twice. Parts: `precision` and `recall` of the values, `format`, and how the episode went.
+    """Return a scorer: 1.0 when the text in the one `tag` of the last message is a JSON array of exactly the task's values, in
+    any order, none repeated. Parts: `precision` and `recall` of the values, `format`, and how the episode went.
     """
 
     def set_match_score(trajectory: Trajectory) -> Score:
         expected = {canonical(item) for item in trajectory.task.fields[field]}
-        items = _array(_said(trajectory, tag))
+        items = _array(_answer_text(trajectory, tag))
         given = set(items or ())
         has_form = items is not None and len(given) == len(items)
         found = len(given & expected)
@@ -92,7 +98,7 @@ def set_match(tag: str | None = "final_output", field: str = "answer") -> Scorer
     return set_match_score
 
 
-def _said(trajectory: Trajectory, tag: str | None) -> str | None:
+def _answer_text(trajectory: Trajectory, tag: str | None) -> str | None:
     return last_text(trajectory) if tag is None else tagged_answer(trajectory, tag)
 
 
@@ -105,7 +111,7 @@ def _object(text: str | None) -> dict[str, Json] | None:
 
 
 def _array(text: str | None) -> list[str] | None:
-    """The items of an array, each as one canonical text."""
+    """Return the items of an array, each as a canonical text."""
     try:
         value = None if text is None else read_json(text)
         return [canonical(item) for item in value] if isinstance(value, list) else None

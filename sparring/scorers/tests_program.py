@@ -37,13 +37,13 @@ class Channel:
         if not self.is_open:
             raise CandidateError("the candidate is called while the tests are read; call it inside a test")
         self.say(call=name, arguments=repr((arguments, options)))
-        said = self.hear()
-        if "value" in said:
-            return ast.literal_eval(said["value"])
-        known = getattr(builtins, str(said.get("raised")), CandidateError)
+        reply = self.hear()
+        if "value" in reply:
+            return ast.literal_eval(reply["value"])
+        known = getattr(builtins, str(reply.get("raised")), CandidateError)
         if not (isinstance(known, type) and issubclass(known, Exception)):
             known = CandidateError
-        raise known(str(said.get("text")))
+        raise known(str(reply.get("text")))
 
 
 def stand_in(channel):
@@ -75,10 +75,10 @@ def main():
         channel.hear()
         try:
             test()
-            said = {"passed": True, "text": ""}
+            reply = {"passed": True, "text": ""}
         except BaseException as error:  # noqa: BLE001 (whatever it was, it is its answer)
-            said = {"passed": False, "text": (f"{type(error).__name__}: {error}")[:500]}
-        channel.say(**said)
+            reply = {"passed": False, "text": (f"{type(error).__name__}: {error}")[:500]}
+        channel.say(**reply)
     channel.sink.flush()
     os._exit(0)
 

@@ -1,4 +1,4 @@
-"""Why a request does not continue what was played: the one reason a branch is recorded with."""
+"""The reason that a branch is recorded with: why a request does not continue an earlier turn."""
 
 from __future__ import annotations
 
@@ -9,41 +9,44 @@ from enum import StrEnum
 from sparring.sessions.matching import CanonicalHistory, num_shared
 
 MOST_NAMES = 20
-"""Of tools in a branch reason."""
+"""The most tool names that a branch reason lists."""
 
 
 class BranchReason(StrEnum):
+    """Why a request started a new branch instead of continuing an earlier turn."""
+
     REPEATED = "repeated"
-    """The same request again: another answer beside the first."""
+    """The same request was sent again and gets a second answer."""
     TOOLS_CHANGED = "tools_changed"
-    """The conversation goes on with other tools."""
+    """The conversation continues with other tools."""
     DROPPED_TEXT = "dropped_text"
-    """The client left out what the assistant said beside its tool calls."""
+    """The client left out the text that the assistant wrote next to its tool calls."""
     SYSTEM_CHANGED = "system_changed"
-    """The same conversation under another system message."""
+    """The same conversation has another system message."""
     COMPACTED = "compacted"
-    """The conversation goes on with fewer messages than were played."""
+    """The conversation continues with fewer messages than before."""
     EDITED_HISTORY = "edited_history"
-    """Some earlier message says something else."""
+    """An earlier message was changed."""
     SIDE_REQUEST = "side_request"
-    """A conversation of its own: it shares no message with what was played."""
+    """A separate conversation, which shares no message with the earlier ones."""
     SPLICE_REFUSED = "splice_refused"
-    """The history fits, but the chat template cannot go on from the played tokens."""
+    """The messages continue an earlier turn, but the chat template cannot extend its tokens."""
 
     def of(self, detail: str = "") -> str:
+        """Return the text that a turn is recorded with: the reason, and the detail after a colon."""
         return f"{self.value}: {detail}" if detail else self.value
 
 
 def reason_of(branch_reason: str) -> BranchReason:
-    """The reason without its detail."""
+    """Return the reason of a recorded text, without its detail."""
     return BranchReason(branch_reason.partition(":")[0])
 
 
 def branch_reason(
     wanted: CanonicalHistory, tools: str, played: Sequence[tuple[CanonicalHistory, CanonicalHistory, str]]
 ) -> str | None:
-    """Why `wanted` with `tools` begins a branch; None for the first request. `played` has the request, the history (the
-    request and its answer) and the tools of each turn."""
+    """Return why the request `wanted` with `tools` starts a branch; None for the first request. `played` has the request,
+    the history (the request and its answer) and the tools of each earlier turn."""
     if not played:
         return None
     histories = [history for _, history, _ in played]
@@ -73,7 +76,7 @@ def _names(tools: str) -> str:
 
 
 def _without_text(wanted: CanonicalHistory, history: CanonicalHistory) -> bool:
-    """Whether `wanted` goes on from `history` but for text beside tool calls that it lacks."""
+    """Return whether `wanted` continues `history`, except that it lacks the text next to tool calls."""
     if len(wanted) < len(history):
         return False
     return all(

@@ -1,33 +1,47 @@
-"""How many tokens an episode may sample, also when its turns are played side by side."""
+"""The budget of turns and tokens of one episode. It also holds when turns are sampled concurrently."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import final
 
-from sparring.errors import TokenLimit
+from sparring.errors import TokenLimit, TurnLimit
+from sparring.sessions.identity import EpisodeLimits
 
 
 @final
-class TokenBudget:
-    """What a turn may need is reserved before it is asked for; what it sampled is spent when it is over.
+class TurnBudget:
+    """Reserves the tokens that a turn may need before it is requested, and counts those that it sampled when it ends.
 
-    A turn waits while those beside it may use up what it could need: so the budget holds, and an answer is cut only for
-    tokens that were sampled.
+    A turn waits while concurrent turns may use up the tokens that it could need. So the budget is never exceeded, and an
+    answer is cut only because of tokens that were really sampled.
     """
 
-    def __init__(self, max_tokens: int | None, *, whose: str) -> None:
-        """None is without bound. `whose` begins the message of a refusal."""
-        self._max_tokens = max_tokens
+    def __init__(self, limits: EpisodeLimits, *, whose: str) -> None:
+        """`whose` is the subject of error messages, such as "Session r0"."""
+        self._max_turns = limits.max_turns
+        self._max_tokens = limits.max_tokens
         self._whose = whose
+        self._num_running = 0
         self._num_spent = 0
         self._num_reserved = 0
         self._is_over = asyncio.Event()
-        """Some turn is; each that waits looks again."""
+        """Set when a turn ends; each waiting turn then checks the budget again."""
+
+    def check_turns(self, num_turns: int) -> None:
+        """Raise TurnLimit when the `num_turns` finished turns and the running ones use up the limit."""
+        if self._max_turns is not None and num_turns + self._num_running >= self._max_turns:
+            raise TurnLimit(
+                f"{self._whose} has played its {self._max_turns} turns; end the episode, or raise agent.max_turns."
+            )
+
+    def start(self) -> None:
+        """Count a turn as running until `settle`."""
+        self._num_running += 1
 
     async def reserve(self, num_tokens: int) -> int:
-        """How many a turn that could need `num_tokens` may sample; they are kept for it until `settle`. Raises TokenLimit
-        when all were sampled."""
+        """Return how many tokens a running turn that could need `num_tokens` may sample; they stay
+        reserved until `settle`. Raises TokenLimit when all tokens of the episode were sampled."""
         if self._max_tokens is not None:
             while self._num_reserved and self._left(self._max_tokens) < num_tokens:
                 self._is_over.clear()
@@ -37,13 +51,14 @@ class TokenBudget:
         return num_tokens
 
     def settle(self, num_reserved: int, num_sampled: int) -> None:
-        """A turn is over: what was kept for it, and what it sampled."""
+        """End a turn that started: release its reserved tokens, and count the sampled ones."""
+        self._num_running -= 1
         self._num_reserved -= num_reserved
         self._num_spent += num_sampled
         self._is_over.set()
 
     def _left(self, max_tokens: int) -> int:
-        """Apart from what is reserved."""
+        """Return how many tokens are neither sampled nor reserved. Raises TokenLimit when all were sampled."""
         left = max_tokens - self._num_spent
         if left < 1:
             raise TokenLimit(

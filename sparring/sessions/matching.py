@@ -1,4 +1,4 @@
-"""Which earlier turn a conversation continues, by a comparison that survives what clients do to messages."""
+"""Finds the earlier turn that a conversation continues. The comparison ignores the changes that clients make to messages."""
 
 from __future__ import annotations
 
@@ -17,44 +17,50 @@ CanonicalHistory: TypeAlias = tuple[CanonicalMessage, ...]
 
 
 def canonical_message(message: Message) -> CanonicalMessage:
-    """What a message says, hashable: content None, absent and "" are one, text parts are joined, tool calls are their
-    names and JSON-equal arguments. Ids and everything else that clients drop or rewrite do not count."""
+    """Return the content of a message in a hashable form for comparison. Content that is None, missing or "" is equal, text
+    parts are joined, and tool calls are compared by name and JSON-equal arguments. Ids and other fields that clients drop or
+    rewrite are ignored."""
     calls = message.get("tool_calls") or ()
     return (message.get("role"), content_text(message.get("content")), tuple(_canonical_call(call) for call in calls))
 
 
 def canonical_history(messages: Sequence[Message]) -> CanonicalHistory:
+    """Return the canonical form of each message."""
     return tuple(canonical_message(message) for message in messages)
 
 
 class Conversation(Protocol):
-    """What was played, as requests are compared to it."""
+    """An earlier conversation, in the form that requests are compared with."""
 
     @property
     def history(self) -> CanonicalHistory:
-        """The request and its answer."""
+        """The messages of the request and its answer."""
         ...
 
     @property
-    def tools(self) -> str: ...
+    def tools(self) -> str:
+        """The tools of the request, as canonical JSON."""
+        ...
 
 
 class ConversationOfTurn(Conversation, Protocol):
-    """What was played with a turn at its end."""
+    """An earlier conversation with the turn that answered it."""
 
     @property
-    def turn(self) -> Turn: ...
+    def turn(self) -> Turn:
+        """The turn whose answer ends the conversation."""
+        ...
 
 
 Played = TypeVar("Played", bound=Conversation)
 
 
 def continued(wanted: CanonicalHistory, tools: str, played: Sequence[Played]) -> list[Played]:
-    """The longest conversation that a request goes on from: several when equal answers were given to it, none when it
-    goes on from nothing.
+    """Return the longest earlier conversation that a request continues: several when the same request got equal answers,
+    none when it continues no conversation.
 
-    Of conversations of one length an equal one wins. Else one counts whose answers are the same but for what clients
-    change (`_is_same_answer`), unless different ones would.
+    Among conversations of one length, exactly equal ones are preferred. Otherwise a conversation matches whose answers differ
+    only in what clients change (`_is_same_answer`), provided that all such conversations are equal to each other.
     """
     for length in sorted({len(one.history) for one in played}, reverse=True):
         begin = wanted[:length]
@@ -76,8 +82,8 @@ def continued(wanted: CanonicalHistory, tools: str, played: Sequence[Played]) ->
 def num_kept(
     one: ConversationOfTurn, messages: Sequence[Message], played: Sequence[ConversationOfTurn]
 ) -> tuple[tuple[int, int], ...]:
-    """What tells equal answers apart: of each turn, from the last to the first of its line, how many call ids came back as
-    they were given, then how many arguments and reasoning texts did."""
+    """Return a sort key that distinguishes equal answers. For each turn from the last to the first of its line it counts the
+    tool call ids that the client sent back unchanged, then the arguments and reasoning texts."""
     by_id = {other.turn.id: other for other in played}
     kept: list[tuple[int, int]] = []
     line: ConversationOfTurn | None = one
@@ -100,7 +106,7 @@ def num_kept(
 
 
 def _reasoning(message: Message) -> str:
-    """In a field of its own, or before the text."""
+    """Return the reasoning of a message, from its own field or from a <think> block before the text."""
     if reasoning := content_text(message.get("reasoning_content")).strip():
         return reasoning
     before = _REASONING.match(content_text(message.get("content")).lstrip())
@@ -108,8 +114,8 @@ def _reasoning(message: Message) -> str:
 
 
 def _is_same_answer(mine: CanonicalMessage, theirs: CanonicalMessage) -> bool:
-    """Whether two messages are equal, or answers with the same calls whose texts are the same apart from line ends, space
-    around them and reasoning before them."""
+    """Return whether two messages are equal, or are answers with the same calls whose texts differ only in line ends,
+    surrounding whitespace and leading reasoning."""
     if mine == theirs:
         return True
     is_answer = mine[0] == theirs[0] == "assistant" and mine[2] == theirs[2]
@@ -117,7 +123,7 @@ def _is_same_answer(mine: CanonicalMessage, theirs: CanonicalMessage) -> bool:
 
 
 def _answer_text(text: str) -> str:
-    """Without reasoning before it and space around it, with plain line ends."""
+    """Return the text without leading reasoning and surrounding whitespace, with "\n" as line end."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").strip()
     reasoning = _REASONING.match(text)
     return text[reasoning.end() :].strip() if reasoning else text
@@ -136,30 +142,31 @@ def _canonical_call(call: Mapping[str, Json]) -> tuple[str, str]:
 
 
 _MAX_REMEMBERED = 4096
-"""Characters of arguments that are remembered."""
+"""The longest text of arguments, in characters, whose canonical form is cached."""
 
 
 @functools.lru_cache(maxsize=4096)
 def _canonical_text(name: str, arguments: str) -> tuple[str, str]:
-    """Of a call whose arguments are text: an answer comes back as it was given."""
+    """Return the canonical form of a call whose arguments are text. Cached, since later requests repeat each answer."""
     _, parsed = call_name_and_arguments({"function": {"name": name, "arguments": arguments}})
     return name, canonical_json(_numbers_alike(parsed))
 
 
 def _numbers_alike(value: Json) -> Json:
-    """JSON has one kind of number. JavaScript writes 1.0 as 1, and knows of integers beyond 2**53 the nearest float."""
+    """Return the value with numbers as JavaScript writes them: 1.0 becomes 1, and an integer beyond 2**53 becomes the nearest
+    float."""
     if isinstance(value, dict):
         return {key: _numbers_alike(one) for key, one in value.items()}
     if isinstance(value, list):
         return [_numbers_alike(one) for one in value]
     if isinstance(value, int) and abs(value) > 2**53:
-        with contextlib.suppress(OverflowError):  # there is none
+        with contextlib.suppress(OverflowError):  # too large for a float
             value = float(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def message_digests(messages: Sequence[Message], known: Sequence[bytes] = ()) -> tuple[bytes, ...]:
-    """A hash of each message as it came, with all that precede it; `known` are those of the first ones."""
+    """Return a hash of each unchanged message together with all messages before it. `known` has the hashes of the first ones."""
     digests = list(known)
     for message in messages[len(digests) :]:
         before = digests[-1] if digests else b""
@@ -168,12 +175,12 @@ def message_digests(messages: Sequence[Message], known: Sequence[bytes] = ()) ->
 
 
 def request_digest(digests: Sequence[bytes], tools: str) -> str:
-    """Names a request in the ledger: a hash of its messages, of which `digests` are given, and its tools."""
+    """Return the hash that identifies a request in the ledger, from the `digests` of its messages and its tools."""
     return hashlib.blake2b(b"".join(digests[-1:]) + tools.encode(), digest_size=16).hexdigest()
 
 
 def num_shared(left: CanonicalHistory, right: CanonicalHistory) -> int:
-    """How many messages two histories have in common from the start."""
+    """Return the length of the common prefix of two histories, in messages."""
     for index, (mine, other) in enumerate(zip(left, right, strict=False)):
         if mine != other:
             return index

@@ -1,4 +1,4 @@
-"""What became of a session's turns: each is sampled, then recorded, then received."""
+"""The state of a session's turns: each turn is sampled, then recorded, then received by the client."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from sparring.types import Turn
 
 
 class TurnLog(Protocol):
-    """Keeps turns (`sparring.ledger.Ledger`)."""
+    """Stores turns on disk (`sparring.ledger.Ledger`)."""
 
     def record_turn_nowait(self, rollout_id: str, turn: Turn, *, request_digest: str) -> Future[None]:
-        """Queue a turn. Raises what makes it impossible."""
+        """Queue a turn to be written. Raises when that is impossible."""
         ...
 
     async def committed(self, future: Future[None]) -> None:
-        """Wait until what was queued is on disk. Raises what kept it from getting there."""
+        """Wait until a queued turn is on disk. Raises the error that prevented it."""
         ...
 
-    def record_not_received_nowait(self, rollout_id: str, turn_ids: Sequence[int]) -> object: ...
+    def record_not_received_nowait(self, rollout_id: str, turn_ids: Sequence[int]) -> object:
+        """Queue a note that the answers of these turns did not reach the client."""
+        ...
 
 
 @final
 class Receipts:
-    """The turns of one session, as the log has them.
+    """Tracks which turns of one session are recorded and received.
 
-    A turn is queued for the log in the moment it becomes part of the session, so that no cancellation comes between the
-    two. It counts as the policy's play once its answer is received, or another turn continues it; until then it does not,
-    however its delivery ends.
+    A turn is queued for the log at the moment it becomes part of the session, so that no cancellation can come between the
+    two. It counts as a turn of the episode only when its answer was received, or when another turn continues it.
     """
 
     def __init__(self, rollout_id: str, log: TurnLog | None) -> None:
@@ -40,7 +41,7 @@ class Receipts:
         self._is_closed = False
 
     def add(self, turn: Turn, *, request_digest: str) -> None:
-        """Take a turn that was sampled. Raises what the log raises; then the turn is not taken."""
+        """Add a sampled turn and queue it for the log. Raises what the log raises; the turn is then not added."""
         if self._log is not None:
             self._recording[turn.id] = self._log.record_turn_nowait(
                 self._rollout_id, turn, request_digest=request_digest
@@ -55,23 +56,23 @@ class Receipts:
                 del self._recording[turn_id]
 
     def set_received(self, turn_ids: Iterable[int]) -> None:
-        """The answers of these turns arrived. After the end of the session that changes nothing."""
+        """Mark the answers of these turns as received. This has no effect after the session is closed."""
         if not self._is_closed:
             self._missing.difference_update(turn_ids)
 
     def is_received(self, turn_id: int) -> bool:
-        """Whether its answer arrived."""
+        """Return whether the answer of a turn was received."""
         return turn_id not in self._missing
 
     def counted(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
-        """Of all turns of the session those that are the policy's play."""
+        """Return those of the session's turns that count: received, or continued by another turn."""
         if not self._missing:
             return tuple(turns)
         continued = {turn.parent for turn in turns}
         return tuple(turn for turn in turns if turn.id not in self._missing or turn.id in continued)
 
     def close(self, turns: Sequence[Turn]) -> None:
-        """The session is over, and these were all its turns: record which of them do not count. Closing twice is fine."""
+        """End the session, whose turns are all given: record which of them do not count. Closing twice is allowed."""
         if self._is_closed:
             return
         self._is_closed = True

@@ -1,4 +1,4 @@
-"""What the gateway refused of an episode's requests, and what that makes of the episode."""
+"""The requests of an episode that the gateway refused, and the failure that follows for the episode."""
 
 from __future__ import annotations
 
@@ -8,44 +8,44 @@ from typing import final
 from sparring.errors import ClientError, OutputRefused
 
 MOST_REASONS = 24
-"""Reasons that are counted by name; later ones count as `other`, since names in them come from outside."""
+"""The most reasons that are counted by name. Later ones count as `other`, since clients choose the names in them."""
 
 
 @final
 class Refusals:
-    """Those of one session. The gateway writes them; an agent that plays in process has none."""
+    """The refused requests of one session. The gateway adds them; an agent that runs in this process has none."""
 
     def __init__(self) -> None:
         self.by_reason: Counter[str] = Counter()
-        """Requests that were refused."""
+        """The number of refused requests, by reason."""
         self.not_read: Counter[str] = Counter()
-        """Requests that were accepted with a field that is not read, by the field."""
+        """The number of accepted requests with a field that the gateway ignores, by field."""
         self.failure: ClientError | OutputRefused | None = None
-        """How the last request was refused; None when it was accepted."""
+        """The error of the last request, if it was refused; None when it was accepted."""
 
     def refuse(self, reason: str, failure: ClientError | OutputRefused | None) -> None:
-        """A request was refused; None: one that asked for no turn. What a client makes of a refusal of the policy's output is
-        still the policy's doing."""
+        """Count a refused request. `failure` is None for a request that asked for no turn. After a refusal of the policy's
+        output (OutputRefused), later refusals do not replace it: the policy remains the cause."""
         count(self.by_reason, reason)
         if failure is not None and not isinstance(self.failure, OutputRefused):
             self.failure = failure
 
     def accept(self) -> None:
-        """A request was answered: it is the last one now."""
+        """Clear the failure, since the last request was answered."""
         self.failure = None
 
     def add(self, other: Refusals) -> None:
-        """Count those of another session too."""
+        """Add the counts of another session."""
         for mine, others in ((self.by_reason, other.by_reason), (self.not_read, other.not_read)):
             for name, number in others.items():
                 count(mine, name, number)
 
     def leave_unread(self, fields: tuple[str, ...]) -> None:
-        """A request was accepted, and these of its fields are not read."""
+        """Count the fields that the gateway ignored in an accepted request."""
         for field in fields:
             count(self.not_read, field)
 
 
 def count(counts: Counter[str], name: str, number: int = 1) -> None:
-    """Add to a counter that holds a bounded number of names."""
+    """Add to a counter that holds at most MOST_REASONS names and `other`."""
     counts[name if name in counts or len(counts) < MOST_REASONS else "other"] += number

@@ -1,4 +1,4 @@
-"""Seeds that depend on what is played (run, task, attempt, turn), never on when."""
+"""Seeds that depend on run, task, attempt and turn, never on time or order."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import hashlib
 
 
 def episode_seed(run_seed: int, task_id: str, attempt: int) -> int:
-    """The seed of one attempt at one task: 63 bits, stable across processes and machines."""
+    """Return the seed of one attempt at one task: 63 bits, equal in every process and on every machine."""
     return _hashed(f"{run_seed}\x00{task_id}\x00{attempt}")
 
 
 def policy_seed(seed: int, name: str) -> int:
-    """The seed of one named policy in an episode that has `seed`: what the others do does not change its draws."""
+    """Return the seed of one named policy in an episode with `seed`, so that its samples do not depend on the other policies."""
     return _hashed(f"{seed}\x00policy\x00{name}")
 
 
 def turn_seed(seed: int, turn: int) -> int:
-    """The seed of one turn of an episode that has `seed`."""
+    """Return the seed of one turn of an episode with `seed`."""
     return _hashed(f"{seed}\x00turn\x00{turn}")
 
 

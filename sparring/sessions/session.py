@@ -1,11 +1,10 @@
-"""The session: one episode's private door to the policy, and the only writer of turns."""
+"""The session: one episode's private access to the policy, and the only writer of turns."""
 
 from __future__ import annotations
 
 import itertools
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self, TypedDict, Unpack, final
 
@@ -16,23 +15,22 @@ from sparring.errors import (
     InfrastructureError,
     PolicyTimeout,
     SparringError,
-    TurnLimit,
 )
 from sparring.protocols import Chat, Engine, SpliceRefused, TokenCallback
-from sparring.sessions.branching import BranchReason, branch_reason
-from sparring.sessions.budget import TokenBudget
+from sparring.runtime.clock import SYSTEM_CLOCK, Clock
+from sparring.sessions.branching import BranchReason
+from sparring.sessions.budget import TurnBudget
+from sparring.sessions.identity import UNLIMITED, EpisodeIdentity, EpisodeLimits
 from sparring.sessions.matching import (
     CanonicalHistory,
     canonical_message,
-    continued,
     message_digests,
-    num_kept,
     request_digest,
 )
-from sparring.sessions.policies import first_failure, named, turns_of
-from sparring.sessions.receipts import Receipts, TurnLog
+from sparring.sessions.receipts import TurnLog
 from sparring.sessions.refusals import Refusals
 from sparring.sessions.seeds import turn_seed
+from sparring.sessions.turn_history import AnsweredRequest, TurnHistory
 from sparring.types import (
     AnswerFormat,
     Completion,
@@ -50,32 +48,21 @@ if TYPE_CHECKING:
 
 
 class TurnOptions(TypedDict, total=False):
-    """How a turn is sampled, where not as the session samples."""
+    """The options of one turn, where they differ from the session's."""
 
     sampling: Sampling | None
     stop_texts: Sequence[str]
-    """They end the answer too; the message does not show them, nor what follows."""
+    """Texts that end the answer. The message contains neither the stop text nor what follows it."""
     answer_format: AnswerFormat | None
-    """The answer has it, unless it is cut."""
+    """The form that the answer has, unless it is cut at its token limit."""
     on_token: TokenCallback | None
     client: str | None
-    """Which program asks."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Played:
-    """A turn with the request it answered, as later requests are compared to it."""
-
-    turn: Turn
-    request: CanonicalHistory
-    history: CanonicalHistory
-    """The request and the answer."""
-    tools: str
+    """The User-Agent of the program that requests the turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """The prompt of a turn and where it comes from."""
+    """The prompt of a turn, with the parent turn or the branch reason."""
 
     prompt_ids: tuple[int, ...]
     parent: int | None
@@ -84,103 +71,93 @@ class _Start:
 
 @final
 class Session:
-    """Plays turns for one episode and keeps their exact tokens.
+    """Runs the turns of one episode and keeps their exact tokens.
 
     A request that continues an earlier turn is spliced: that turn's ids are kept and only the new messages are
-    rendered. Any other request starts a branch, with the reason recorded. The same request again is a second answer
-    beside the first. Every turn is in the ledger before it is answered, and counts once its answer is received.
+    rendered. Any other request starts a branch, with the reason recorded. A repeated request
+    gets a second answer in addition to the first. Every turn is in the ledger before it is answered, and counts once its
+    answer is received.
 
-    An episode with several policies has a session for each. They share the id, by which an engine knows the episode: one
-    that plays in rounds waits for an episode until any of its policies is asked. Conversations are apart, turn ids are not.
+    An episode with several policies has a session for each. They share the id, by which an engine knows the episode: an
+    engine that samples in rounds waits for an episode until one of its policies gets a request. Each session has its own
+    conversations; turn ids are unique over all of them.
 
-        async with Session(id="r0", engine=engine, chat=chat, sampling=Sampling()) as session:
+        async with Session(EpisodeIdentity("r0"), engine=engine, chat=chat, sampling=Sampling()) as session:
             message = await session.chat([{"role": "user", "content": "Hello"}])
     """
 
     def __init__(
         self,
+        identity: EpisodeIdentity,
         *,
-        id: str,
         engine: Engine,
         chat: Chat,
         sampling: Sampling,
         ledger: TurnLog | None = None,
-        seed: int = 0,
-        order: tuple[int, ...] = (),
-        max_context_tokens: int | None = None,
-        max_turns: int | None = None,
-        max_tokens: int | None = None,
-        deadline: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        policy: str | None = None,
-        learns: bool = True,
-        turn_ids: Iterator[int] | None = None,
+        limits: EpisodeLimits = UNLIMITED,
+        clock: Clock = SYSTEM_CLOCK,
         others: Mapping[str, AnySession] | None = None,
     ) -> None:
-        """`seed` is the episode's (see `seeds.episode_seed`), `order` its place (task position, attempt); `max_tokens`
-        bounds what all turns sample together; `deadline` is a time of `clock` in seconds; without a ledger nothing is
-        recorded, as in serving.
-
-        `policy` is the name of who plays here, None the main one; `learns` says whether it is in training. `others` are
-        the sessions of the episode's named policies, which end with this one; all draw from the same `turn_ids`."""
-        self._id = id
-        self._policy = policy
-        self._learns = learns
-        self._turn_ids = itertools.count() if turn_ids is None else turn_ids
-        self._others = dict(others or {})
-        self._label = id if policy is None else f"{id} ({policy})"
+        """Create a session. Without a ledger nothing is recorded, as in serving. `others` are the sessions of the episode's
+        named policies, which are closed with this one."""
+        self._identity = identity
+        self._label = identity.label
+        self._seed = identity.seed or 0
         self._engine = engine
         self._chat = chat
         self._sampling = sampling
-        self._receipts = Receipts(id, ledger)
-        self._seed = seed
-        self._order = order
-        self._max_context_tokens = min(max_context_tokens or engine.max_context_tokens, engine.max_context_tokens)
-        self._max_turns = max_turns
-        self._num_running = 0
-        self._budget = TokenBudget(max_tokens, whose=f"Session {self._label}")
-        self._deadline = deadline
-        self._clock = clock
-        self._opened = clock()
-        self._played: list[_Played] = []
+        self._max_context_tokens = min(
+            limits.max_context_tokens or engine.max_context_tokens, engine.max_context_tokens
+        )
+        self._deadline = limits.deadline
+        self._budget = TurnBudget(limits, whose=f"Session {self._label}")
+        self._clock = clock.monotonic
+        self._opened = self._clock()
+        self._history: TurnHistory[AnsweredRequest] = TurnHistory(identity, ledger, others)
         self._messages: tuple[Message, ...] = ()
-        self._history: CanonicalHistory = ()
-        """The same messages, canonical."""
+        self._canonical: CanonicalHistory = ()
+        """The same messages in canonical form."""
         self._digests: tuple[bytes, ...] = ()
-        """Of the same messages, as they came."""
+        """The digests of the same messages, unchanged."""
         self._requests = itertools.count()
         self._is_open = False
-        self._is_closed = False
-        self._failure: EpisodeError | None = None
-        self.refusals = Refusals()
-        """What the gateway refused of this session's requests."""
 
     @property
     def id(self) -> str:
-        return self._id
+        return self._identity.id
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """The turns so far, by id; without those whose answer did not arrive, unless another turn continues them."""
-        return self._receipts.counted([played.turn for played in self._played])
+        """The turns so far, by id, without those whose answer was not received and that no other turn continues."""
+        return self._history.counted
+
+    @property
+    def sampled_turns(self) -> tuple[Turn, ...]:
+        """All turns so far, including those whose answer is still being sent or was not received."""
+        return self._history.sampled
 
     @property
     def episode_turns(self) -> tuple[Turn, ...]:
         """The turns so far of all policies of the episode, by id."""
-        return turns_of((self, *self._others.values()))
+        return self._history.episode_turns
 
     @property
     def others(self) -> Mapping[str, AnySession]:
         """The sessions of the episode's other policies, by name."""
-        return self._others
+        return self._history.others
 
     def of(self, name: str) -> AnySession:
-        """The session of another policy of the episode. Raises UsageError for a name that the recipe does not have."""
-        return named(self._others, name)
+        """Return the session of another policy of the episode. Raises UsageError for a name that the recipe does not have."""
+        return self._history.of(name)
+
+    @property
+    def refusals(self) -> Refusals:
+        """The requests of this session that the gateway refused."""
+        return self._history.refusals
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The conversation of the last turn, its answer included."""
+        """The conversation of the last turn, including its answer."""
         return self._messages
 
     @property
@@ -188,41 +165,39 @@ class Session:
         return self._sampling
 
     def read(self, token_ids: Sequence[int], tools: Sequence[ToolSchema], stop_texts: Sequence[str] = ()) -> Message:
-        """The assistant message that these ids say, up to the first stop text."""
+        """Return the assistant message of these token ids, cut before the first stop text."""
         message = self._chat.parse(token_ids, tools)
         places = [place for place in map(message["content"].find, stop_texts) if place >= 0]
         return {**message, "content": message["content"][: min(places)]} if places else message
 
     def decode(self, token_ids: Sequence[int]) -> str | None:
-        """The text of ids, tags and special tokens included."""
+        """Return the text of token ids, including tags and special tokens."""
         return self._chat.decode(token_ids)
 
     @property
     def seconds_left(self) -> float | None:
-        """As `protocols.SessionLike.seconds_left`."""
+        """Seconds until the deadline, as in `protocols.SessionLike.seconds_left`."""
         return None if self._deadline is None else self._deadline - self._clock()
 
     @property
     def is_closed(self) -> bool:
-        return self._is_closed
+        return self._history.is_closed
 
     @property
     def failure(self) -> SparringError | None:
-        """The first failure of a turn, or else that the last request was refused: an agent may have swallowed either. An
-        outage, also of another policy of the episode, comes before whatever it led to."""
-        return first_failure(
-            [self._failure, self.refusals.failure, *(other.failure for other in self._others.values())]
-        )
+        """The first failure of a turn, otherwise the refusal of the last request; an agent may have swallowed either. An
+        infrastructure failure, also of another policy of the episode, comes before the failures that it caused."""
+        return self._history.failure
 
     async def chat(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Message:
-        """Play one turn: the assistant's message. Raises as `play` does."""
+        """Sample one turn and return the assistant's message. Raises as `play` does."""
         return (await self.play(messages, tools)).message
 
     async def play(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), **options: Unpack[TurnOptions]
     ) -> Turn:
-        """Play one turn for a caller in this process: it is sampled, recorded, and received when this returns. Raises as
-        `sample` and `recorded` do."""
+        """Sample one turn, record it and mark it as received, for a caller in this process. Raises as `sample` and `recorded`
+        do."""
         turn = await self.sample(messages, tools, **options)
         await self.recorded([turn.id])
         self.set_received([turn.id])
@@ -231,35 +206,35 @@ class Session:
     async def sample(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), **options: Unpack[TurnOptions]
     ) -> Turn:
-        """Sample one turn. It is part of the session and queued for the ledger when this returns, and counts as the
-        policy's play once it is received, or another turn continues it.
+        """Sample one turn. When this returns, the turn is part of the session and queued for the ledger. It counts once its
+        answer is received, or once another turn continues it.
 
         Raises ContextOverflow when the prompt leaves no room for an answer, TurnLimit after `max_turns` turns, TokenLimit
-        after `max_tokens` sampled tokens, PolicyTimeout past the deadline, InfrastructureError when the engine fails, its
-        answer does not add up, or a policy that does not learn is late, which is not the doing of the one that does,
-        ConstraintError when the chat's format or the engine cannot be held to the answer format.
+        after `max_tokens` sampled tokens, PolicyTimeout past the deadline, InfrastructureError when the engine fails, when its
+        answer is inconsistent, or when a policy that is not in training is late (the policy in training did not cause it), and
+        ConstraintError when the chat format or the engine cannot enforce the answer format.
         """
         try:
             try:
                 return await self._sample(messages, tools, **options)
             except PolicyTimeout as late:
-                if self._learns:
+                if self._identity.learns:
                     raise
                 raise InfrastructureError(
                     f"Session {self._label}: a policy that does not learn was late: {late}"
                 ) from late
         except EpisodeError as failure:
-            self._failure = self._failure or failure
+            self._history.fail(failure)
             raise
 
     async def recorded(self, turn_ids: Sequence[int]) -> None:
-        """Wait until turns that were sampled are on disk; their answers may be sent then. Raises ServiceError when they
-        cannot be written."""
-        await self._receipts.recorded(turn_ids)
+        """Wait until sampled turns are on disk, so that their answers may be sent. Raises ServiceError when they cannot be
+        written."""
+        await self._history.recorded(turn_ids)
 
     def set_received(self, turn_ids: Sequence[int]) -> None:
-        """The answers of these turns arrived."""
-        self._receipts.set_received(turn_ids)
+        """Mark the answers of these turns as received."""
+        self._history.set_received(turn_ids)
 
     async def _sample(
         self,
@@ -272,24 +247,22 @@ class Session:
         on_token: TokenCallback | None = None,
         client: str | None = None,
     ) -> Turn:
-        self._check_open()
+        self._history.check_open()
         sampling = sampling or self._sampling
-        if self._max_turns is not None and len(self._played) + self._num_running >= self._max_turns:
-            raise TurnLimit(
-                f"Session {self._label} has played its {self._max_turns} turns; end the episode, or raise agent.max_turns."
-            )
+        self._budget.check_turns(len(self._history.answered))
         constraint = None if answer_format is None else self._chat.constraint(answer_format, tools)
         self.open()
         request_index, began = next(self._requests), self._clock()
-        self._num_running += 1
+        self._budget.start()
         num_reserved = num_sampled = 0
         try:
             num_reserved = await self._budget.reserve(sampling.max_tokens)
             known, tools_wanted = self._num_known(messages), canonical_json(list(tools))
-            wanted = (*self._history[:known], *map(canonical_message, messages[known:]))
+            wanted = (*self._canonical[:known], *map(canonical_message, messages[known:]))
             digests = message_digests(messages, self._digests[:known])
             start = self._start(messages, tools, wanted, tools_wanted)
-            oldest_allowed = self._played[-1].turn.versions[-1][0] if self._played else 0
+            answered = self._history.answered
+            oldest_allowed = answered[-1].turn.versions[-1][0] if answered else 0
             request = self._request(start, sampling, num_reserved, tuple(stop_texts), constraint, request_index)
             try:
                 completion = await self._engine.sample(request, on_token)
@@ -299,42 +272,35 @@ class Session:
             except Exception as error:
                 raise InfrastructureError(f"Session {self._label}: the engine failed: {error!r}.") from error
         finally:
-            self._num_running -= 1
             self._budget.settle(num_reserved, num_sampled)
-        self._check_open()
+        self._history.check_open()
         self._check(completion, oldest_allowed)
         if start.parent is None and start.branch_reason is None:
-            # Another first request may have been answered meanwhile.
-            start = replace(start, branch_reason=self._branch_reason(wanted, tools_wanted))
+            # Another first request may have been answered in the meantime.
+            start = replace(start, branch_reason=self._history.branch_reason(wanted, tools_wanted))
         seconds = self._clock() - began
         turn = self._turn(start, request, completion, tools, began=began, seconds=seconds, client=client)
-        # No suspension from here on: session and ledger both have the turn, or neither.
-        self._receipts.add(turn, request_digest=request_digest(digests, tools_wanted))
-        self._messages = (*messages, turn.message)
-        self._history, self._digests = (*wanted, canonical_message(turn.message)), digests
-        self._played.append(_Played(turn, wanted, self._history, tools_wanted))
-        self.refusals.accept()
+        canonical = (*wanted, canonical_message(turn.message))
+        # No await from here on: either the session and the ledger both have the turn, or neither has.
+        self._history.add(
+            AnsweredRequest(turn, wanted, canonical, tools_wanted), request_digest=request_digest(digests, tools_wanted)
+        )
+        self._messages, self._canonical, self._digests = (*messages, turn.message), canonical, digests
         return turn
 
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise InfrastructureError(f"Session {self._label} is closed: its episode has ended, so no turn may follow.")
-
     def open(self) -> None:
-        """Tell the engine that turns will come; the first turn does it otherwise."""
-        if not self._is_open and not self._is_closed:
-            self._engine.open_session(self._id)
+        """Announce the session to the engine. Otherwise the first turn does so."""
+        if not self._is_open and not self._history.is_closed:
+            self._engine.open_session(self.id)
             self._is_open = True
 
     def close(self) -> None:
-        """Tell the engine that no turn follows, of the other policies neither. Later turns are refused; closing twice is
-        fine."""
-        for other in self._others.values():
-            other.close()
-        if self._is_open and not self._is_closed:
-            self._engine.close_session(self._id)
-        self._is_closed = True
-        self._receipts.close([played.turn for played in self._played])
+        """Announce to the engine that no turn follows, and refuse later turns, also those of the other policies. Closing twice
+        is allowed."""
+        self._history.close_others()
+        if self._is_open and not self._history.is_closed:
+            self._engine.close_session(self.id)
+        self._history.close()
 
     async def __aenter__(self) -> Self:
         self.open()
@@ -344,7 +310,7 @@ class Session:
         self.close()
 
     def _num_known(self, messages: Sequence[Message]) -> int:
-        """How many messages the last conversation began with, too: what is known of them is not worked out again."""
+        """Return how many messages equal the start of the last conversation; their canonical forms and digests are reused."""
         known = 0
         for message, last in zip(messages, self._messages, strict=False):
             if message is not last and message != last:
@@ -355,11 +321,11 @@ class Session:
     def _start(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema], wanted: CanonicalHistory, tools_wanted: str
     ) -> _Start:
-        """Splice onto the longest earlier turn that the messages continue, or begin a branch and say why."""
-        alike = continued(wanted, tools_wanted, self._played)
+        """Return the prompt: spliced onto the longest earlier turn that the messages continue, or rendered as a new branch."""
+        alike = self._history.continued_by(wanted, tools_wanted)
         if not alike:
-            return _Start(self._chat.render(messages, tools), None, self._branch_reason(wanted, tools_wanted))
-        parent = alike[-1] if len(alike) == 1 else self._shown(alike, messages)
+            return _Start(self._chat.render(messages, tools), None, self._history.branch_reason(wanted, tools_wanted))
+        parent = alike[-1] if len(alike) == 1 else self._answer_seen(alike, messages)
         turn = parent.turn
         already_played = turn.prompt_ids + turn.token_ids
         stopped = turn.token_ids[-1] in self._chat.stop_ids
@@ -369,16 +335,10 @@ class Session:
             return _Start(self._chat.render(messages, tools), None, BranchReason.SPLICE_REFUSED.of(str(refusal)))
         return _Start(already_played + tuple(new), turn.id, None)
 
-    def _shown(self, alike: Sequence[_Played], messages: Sequence[Message]) -> _Played:
-        """Which of equal answers the client saw: the one of which most came back, then one that arrived, then the last."""
-
-        def fits(one: _Played) -> tuple[object, ...]:
-            return num_kept(one, messages, self._played), self._receipts.is_received(one.turn.id), one.turn.id
-
-        return max(alike, key=fits)
-
-    def _branch_reason(self, wanted: CanonicalHistory, tools: str) -> str | None:
-        return branch_reason(wanted, tools, [(one.request, one.history, one.tools) for one in self._played])
+    def _answer_seen(self, alike: Sequence[AnsweredRequest], messages: Sequence[Message]) -> AnsweredRequest:
+        """Return which of several equal answers the client saw: the one of which most came back unchanged, then a received one,
+        then the latest."""
+        return max(alike, key=lambda one: (*self._history.likeness(one, messages), one.turn.id))
 
     def _request(
         self,
@@ -397,19 +357,19 @@ class Session:
             )
         max_tokens = min(max_tokens, room)
         return SampleRequest(
-            session_id=self._id,
+            session_id=self.id,
             prompt_ids=start.prompt_ids,
             sampling=sampling if sampling.max_tokens == max_tokens else replace(sampling, max_tokens=max_tokens),
             stop_ids=self._chat.stop_ids,
             stop_texts=stop_texts,
             constraint=constraint,
             seed=turn_seed(self._seed, request_index),
-            order=(*self._order, request_index),
+            order=(*self._identity.order, request_index),
             deadline=self._deadline,
         )
 
     def _check(self, completion: Completion, oldest_allowed: int) -> None:
-        """Raises InfrastructureError when a completion cannot be what was sampled."""
+        """Raise InfrastructureError when a completion is inconsistent."""
         num_tokens = len(completion.token_ids)
         versions = [version for version, _ in completion.versions]
         problem = None
@@ -444,7 +404,9 @@ class Session:
         seconds: float,
         client: str | None,
     ) -> Turn:
-        turn_id = next(self._turn_ids)
+        turn_id = next(self._identity.turn_ids)
+        # Unknown counts as everything, so that the turn is not trained.
+        is_known = request.constraint is None or self._engine.capabilities.reports_removed_mass
         return Turn(
             id=turn_id,
             parent=start.parent,
@@ -460,15 +422,15 @@ class Session:
             num_computed_tokens=completion.num_computed_tokens,
             began=began - self._opened,
             seconds=seconds,
-            removed_mass=completion.removed_mass,
+            removed_mass=completion.removed_mass if is_known else 1.0,
             stop_text=self._stop_text(completion, request.stop_texts),
-            policy=self._policy,
-            learns=self._learns,
+            policy=self._identity.policy,
+            learns=self._identity.learns,
             client=client,
         )
 
     def _stop_text(self, completion: Completion, stop_texts: Sequence[str]) -> str | None:
-        """The stop text that an answer reached first; None when a stop id or the limit ended it."""
+        """Return the stop text that an answer reached first; None when a stop id or the token limit ended it."""
         if completion.stop_reason is not StopReason.STOP or completion.token_ids[-1] in self._chat.stop_ids:
             return None
         text = self._chat.decode(completion.token_ids)
@@ -477,7 +439,7 @@ class Session:
 
 
 def _with_unique_call_ids(message: Message, turn_id: int) -> Message:
-    """Tool calls named after turn and position, so that a client may tell them apart in the whole episode."""
+    """Return the message with tool call ids from turn and position, which are unique in the episode."""
     if not message.get("tool_calls"):
         return message
     calls = [{**call, "id": f"call_{turn_id}_{index}"} for index, call in enumerate(message["tool_calls"])]

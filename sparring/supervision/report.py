@@ -1,4 +1,4 @@
-"""What a supervised process tells its supervisor: that it lives, which run it trains, that it is over.
+"""The reports of a supervised process to its supervisor: that it is alive, which run it trains, that it has ended.
 
 One line of JSON each, over a socket whose other end the supervisor holds, so that the end of the supervisor is seen, too.
 """
@@ -14,19 +14,19 @@ from contextlib import suppress
 from functools import cache
 from typing import Final, final
 
-from sparring.interrupts import is_stopping
-from sparring.keeper import adopt_orphans, end_descendants
+from sparring.runtime.interrupts import is_stopping
+from sparring.runtime.keeper import adopt_orphans, end_descendants
 
 VARIABLE: Final = "SPARRING_SUPERVISOR"
-"""Holds the number of the socket's file descriptor."""
+"""The environment variable with the number of the socket's file descriptor."""
 BEAT_SECONDS: Final = 2.0
 FAREWELL_SECONDS: Final = 8.0
-"""How long a process whose supervisor is gone may take for its last checkpoint, or to close what is open."""
+"""The time that a process without its supervisor may take for its last checkpoint and for closing."""
 
 
 @final
 class Report:
-    """The supervised side. Without a supervisor it says nothing to nobody."""
+    """The supervised side. Without a supervisor it reports nothing."""
 
     def __init__(self) -> None:
         """Take over the socket that the environment names."""
@@ -42,11 +42,11 @@ class Report:
 
     @property
     def is_heard(self) -> bool:
-        """Whether there is a supervisor."""
+        """Return whether there is a supervisor."""
         return self._socket is not None
 
     def trains(self, run: str) -> None:
-        """From now on this process can be started again: it would resume this run."""
+        """Report the run: from now on a restarted process would resume it."""
         self._tell({"run": run})
 
     def over(self, exit_code: int) -> None:
@@ -68,7 +68,7 @@ class Report:
             self._tell({"beat": 0})
 
     def _watch(self) -> None:
-        """Waits for the supervisor's end, and stops this process then, with a checkpoint if there is time for one."""
+        """Wait for the supervisor's end, then stop this process, with a checkpoint if there is time."""
         assert self._socket is not None
         with suppress(OSError):
             while self._socket.recv(64):

@@ -17,20 +17,21 @@ from types import FrameType
 from typing import Any, final
 
 from sparring.errors import SparringError
-from sparring.keeper import adopt_orphans, end_descendants
+from sparring.run_folders import RunFolder
+from sparring.runtime.keeper import adopt_orphans, end_descendants
 from sparring.supervision.clock import AwakeClock
 from sparring.supervision.report import VARIABLE
-from sparring.tracking import Console, RunFolder, open_trackers
+from sparring.tracking import Console, open_trackers
 
 MAX_RESTARTS = 3
 """In a row, without a step between them."""
 SILENT_SECONDS = 300.0
-"""From when on a process that does not say that it lives counts as hung."""
+"""The time without a report after which a process counts as hung."""
 IMPATIENT_SECONDS = 2.0
-"""How long after the second Ctrl-C a process may live."""
+"""The time that a process may take to end after the second Ctrl-C."""
 POLL_SECONDS = 0.1
 CRASHED = 1
-"""Exit code when a training was given up. That of a process which was killed says nothing to a shell."""
+"""Exit code when a training was given up. The code of a killed process means nothing to a shell."""
 RESTARTS = "restarts.jsonl"
 
 
@@ -38,8 +39,8 @@ RESTARTS = "restarts.jsonl"
 class Supervisor:
     """Runs one command to its end, a training through as many processes as that takes.
 
-    A process that ends by itself says so first, with its exit code, which is then this one's: a mistake in a recipe is not mended
-    by trying again. One that ends in any other way, by a signal or by code that leaves the interpreter, has crashed.
+    A process that ends by itself reports its exit code first, which is then this one's: a mistake in a recipe is not fixed by
+    another attempt. One that ends in any other way, by a signal or by code that leaves the interpreter, has crashed.
     """
 
     def __init__(
@@ -62,13 +63,13 @@ class Supervisor:
         self._pause_seconds = pause_seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._run: RunFolder | None = None
-        self._told_at: list[float] = []
-        """When this process was asked to stop."""
-        self._told_by = signal.SIGINT
-        """The first signal that asked it."""
+        self._stop_requests: list[float] = []
+        """When a stop was requested."""
+        self._stop_signal = signal.SIGINT
+        """The first signal that requested it."""
 
     def run(self) -> int:
-        """Returns the exit code for this process."""
+        """Run the command and return the exit code for this process."""
         adopt_orphans()
         num_restarts, last_run, last_step = 0, self._run, -1
         command = self._begin
@@ -80,10 +81,10 @@ class Supervisor:
                     end_descendants()
                 if exit_code is not None:
                     return exit_code
-                if self._told_at:
-                    return 128 + self._told_by
+                if self._stop_requests:
+                    return 128 + self._stop_signal
                 if self._resume is None:
-                    self._say(f"error: {self._what} {crash}. What it says before that is above.")
+                    self._say(f"error: {self._what} {crash}. Its output before that is above.")
                     return CRASHED
                 if self._run is None:
                     self._say(f"error: {self._what} {crash} before it had a run folder; nothing is to be resumed.")
@@ -96,8 +97,8 @@ class Supervisor:
                     reason = f"{self._what} {crash} {num_restarts} times in a row after step {step}"
                     self._run.set_status("failed", reason=reason)
                     self._say(
-                        f"error: {reason}, so it is given up. What a process says before it dies is above; {self._run.path} "
-                        "can be resumed when that is mended."
+                        f"error: {reason}, so it is given up. The output before it is above; {self._run.path} "
+                        "can be resumed when the cause is fixed."
                     )
                     break
                 self._note(crash, step)
@@ -106,14 +107,14 @@ class Supervisor:
                     f"({num_restarts} of at most {self._max_restarts} times without a step between)"
                 )
                 if self._waits(self._pause_seconds * 2 ** (num_restarts - 1)):
-                    return 128 + self._told_by
+                    return 128 + self._stop_signal
                 command = tuple(self._resume(str(self._run.path)))
         # Ctrl-C ends this.
         self._track_failure(self._run, reason)
         return CRASHED
 
     def _track_failure(self, run: RunFolder, reason: str) -> None:
-        """Pass the status on to the trackers, since the process that did so is gone."""
+        """Pass the status on to the trackers, since the process that would do so has ended."""
         try:
             tracker = open_trackers(run.config(), run, Console())
         except (OSError, SparringError) as error:
@@ -123,19 +124,21 @@ class Supervisor:
         tracker.close()
 
     def _watched(self, command: Sequence[str]) -> tuple[int | None, str]:
-        """Start a process and wait for its end: the exit code that it told, or None and how it died."""
+        """Start a process and wait for its end: the exit code that it reported, or None and how it died."""
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
                 # A session of its own: Ctrl-C in the terminal reaches this process alone, which passes it on.
                 self._process = subprocess.Popen(
-                    command, env={**os.environ, VARIABLE: str(theirs.fileno())}, pass_fds=[theirs.fileno()],
+                    command,
+                    env={**os.environ, VARIABLE: str(theirs.fileno())},
+                    pass_fds=[theirs.fileno()],
                     start_new_session=True,
-                )  # fmt: skip
-            told: dict[str, Any] = {}
+                )
+            reported: dict[str, Any] = {}
             clock, heard_at, unread, is_hung = AwakeClock(), 0.0, b"", False
             while True:
-                # In this order: what a process says last is in the socket before it has ended.
+                # In this order: the last report of a process is in the socket before it has ended.
                 has_ended = self._process.poll() is not None
                 received = self._heard(ours, wait=not has_ended)
                 now = clock.look()
@@ -143,27 +146,27 @@ class Supervisor:
                     heard_at = now
                     *lines, unread = (unread + received).split(b"\n")
                     for line in lines:
-                        told |= json.loads(line)
+                        reported |= json.loads(line)
                     # A process may train several runs, one after another; one that is resumed is named again.
-                    if "run" in told and (self._run is None or self._run.path != Path(told["run"])):
-                        self._run = RunFolder(Path(told["run"]))
+                    if "run" in reported and (self._run is None or self._run.path != Path(reported["run"])):
+                        self._run = RunFolder(Path(reported["run"]))
                 elif has_ended:
                     break
                 if now - heard_at > self._silent_seconds and not is_hung:
                     is_hung = True
-                    self._say(f"{self._what} has not said for {self._silent_seconds:g} s that it lives; it is ended")
+                    self._say(f"{self._what} has not reported for {self._silent_seconds:g} s; it is ended")
                     self._end_hung()
-                if len(self._told_at) > 1 and time.monotonic() - self._told_at[1] > IMPATIENT_SECONDS:
+                if len(self._stop_requests) > 1 and time.monotonic() - self._stop_requests[1] > IMPATIENT_SECONDS:
                     self._kill(signal.SIGKILL)
-        if "over" in told:
-            return int(told["over"]), ""
+        if "over" in reported:
+            return int(reported["over"]), ""
         code = self._process.returncode
         if is_hung:
             return None, "hung"
         return None, f"died of {signal.Signals(-code).name}" if code < 0 else f"left the interpreter (exit code {code})"
 
     def _heard(self, ours: socket.socket, *, wait: bool) -> bytes:
-        """What the process said; nothing after a short while, or when it has closed its end."""
+        """Return what the process reported; nothing after a short while, or when it has closed its end."""
         if not select.select([ours], [], [], POLL_SECONDS if wait else 0)[0]:
             return b""
         received = ours.recv(65536)
@@ -190,20 +193,20 @@ class Supervisor:
             file.write(line + "\n")
 
     def _waits(self, seconds: float) -> bool:
-        """Whether somebody asked to stop meanwhile."""
+        """Wait, and return whether a stop was requested meanwhile."""
         until = time.monotonic() + seconds
-        while time.monotonic() < until and not self._told_at:
+        while time.monotonic() < until and not self._stop_requests:
             time.sleep(min(POLL_SECONDS, seconds))
-        return bool(self._told_at)
+        return bool(self._stop_requests)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
         """Pass on what asks to stop; a terminal that was closed does, too, but for `nohup`."""
 
         def pass_on(number: int, _: FrameType | None) -> None:
-            if not self._told_at:
-                self._told_by = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
-            self._told_at.append(time.monotonic())
+            if not self._stop_requests:
+                self._stop_signal = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
+            self._stop_requests.append(time.monotonic())
             self._kill(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
 
         numbers = [signal.SIGINT, signal.SIGTERM]

@@ -1,4 +1,4 @@
-"""Tells what a run that does not get on is waiting for: every thread's and every task's place in the code."""
+"""A watchdog that reports what a run without progress waits for: the position of every thread and task in the code."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TextIO, final
 
@@ -16,19 +17,32 @@ from sparring.ledger import Ledger, RolloutState
 from sparring.supervision.clock import AwakeClock
 
 BLOCKED_SECONDS = 60.0
-"""From when on an event loop that does not turn is told of."""
+"""An event loop that has not run for this long is reported."""
 QUIET_SECONDS = 600.0
-"""From when on a run that records nothing and learns nothing is told of."""
+"""A run that recorded and learned nothing for this long is reported."""
 MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """The watchdog's waiting times before it acts, in seconds."""
+
+    deadly_seconds: float | None
+    """An event loop that has not run for this long ends the process by SIGABRT, so that a supervisor can restart it; None
+    disables that."""
+    blocked_seconds: float = BLOCKED_SECONDS
+    """An event loop that has not run for this long is reported."""
+    quiet_seconds: float = QUIET_SECONDS
+    """A run that recorded and learned nothing for this long is reported."""
+    poll_seconds: float = 1.0
 
 
 @final
 class Watchdog:
-    """Watches an event loop and a ledger from a thread of its own, for as long as the block lasts.
+    """Watches an event loop and a ledger from its own thread, for the duration of the `with` block.
 
-    What it finds goes to `path`, and one line of it to `say`. An event loop that has not turned for `deadly_seconds` ends the
-    process by SIGABRT, so that a supervisor can start it again; None leaves it waiting. `learned` counts what is done while
-    nothing is recorded: a warm start of an hour gets on.
+    Reports are written to `path`, with a one-line summary through `say`. `learned` counts progress that the ledger does
+    not record, such as the steps of a warm start.
     """
 
     def __init__(
@@ -38,19 +52,11 @@ class Watchdog:
         path: Path,
         *,
         say: Callable[[str], object],
-        deadly_seconds: float | None,
+        patience: Patience,
         learned: Callable[[], int] = lambda: 0,
-        blocked_seconds: float = BLOCKED_SECONDS,
-        quiet_seconds: float = QUIET_SECONDS,
-        poll_seconds: float = 1.0,
     ) -> None:
         self._loop, self._ledger, self._path, self._say, self._learned = loop, ledger, path, say, learned
-        self._deadly, self._blocked, self._quiet, self._poll = (
-            deadly_seconds,
-            blocked_seconds,
-            quiet_seconds,
-            poll_seconds,
-        )
+        self._patience = patience
         self._clock = AwakeClock()
         self._turned_at = 0.0
         self._over = threading.Event()
@@ -67,24 +73,25 @@ class Watchdog:
         self._turned_at = self._clock.seconds
 
     def _watch(self) -> None:
-        """Until the block is left."""
+        """Watch until the block ends."""
+        patience = self._patience
         done, done_at = (-1, -1), self._clock.look()
         was_blocked = was_quiet = False
-        while not self._over.wait(self._poll):
+        while not self._over.wait(patience.poll_seconds):
             self._loop.call_soon_threadsafe(self._turn)
             now = self._clock.look()
             blocked = now - self._turned_at
             if done != (now_done := (self._ledger.num_commits, self._learned())):
                 done, done_at, was_quiet = now_done, now, False
-            if blocked < self._blocked:
+            if blocked < patience.blocked_seconds:
                 was_blocked = False
             elif not was_blocked:
                 was_blocked = True
                 self._tell(f"the event loop has not turned for {blocked:.0f} s: code that it called does not come back")
-            if now - done_at > self._quiet and not was_quiet:
+            if now - done_at > patience.quiet_seconds and not was_quiet:
                 was_quiet = True
                 self._tell(f"nothing was recorded or learned for {now - done_at:.0f} s; {self._waited_for()}")
-            if self._deadly is not None and blocked > self._deadly:
+            if patience.deadly_seconds is not None and blocked > patience.deadly_seconds:
                 self._tell(f"the event loop has not turned for {blocked:.0f} s; the process is ended")
                 os.kill(os.getpid(), signal.SIGABRT)
 

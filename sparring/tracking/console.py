@@ -1,4 +1,4 @@
-"""What a person sees while a run works: bars with rate and remaining time on a terminal, plain lines elsewhere.
+"""The progress that a person sees: bars with rate and remaining time on a terminal, plain lines elsewhere.
 
 Progress goes to standard error and results to standard output, so that `--json` output stays clean.
 """
@@ -29,16 +29,16 @@ from rich.text import Text
 
 from sparring.errors import ConfigProblem
 from sparring.findings import Finding
-from sparring.redaction import masked
+from sparring.runtime.redaction import mask_secrets
 from sparring.tracking.refused import refused_reasons
 from sparring.types import Json, TrajectoryGroup
 
 ProgressCallback: TypeAlias = Callable[[Mapping[str, float]], None]
 
 LEAST_KEPT = 0.7
-"""Mean weight that the correction leaves stale tokens, below which a warning says so."""
+"""Mean weight left by the correction for stale tokens below which a warning is printed."""
 MOST_SEQUENCES = 1.2
-"""Sequences an episode from which on a warning says so."""
+"""Number of sequences an episode above which a warning is printed."""
 STEP_NUMBERS = (
     ("reward", "rollout/reward/mean", "{:.3f}"),
     ("score", "rollout/score/mean", "{:.3f}"),
@@ -49,7 +49,7 @@ STEP_NUMBERS = (
     ("tokens", "training/total_tokens", "{:.0f}"),
     ("s", "timing_s/step", "{:.1f}"),
 )
-"""What one line a step shows: label, metric, format. A metric that a step does not have is left out."""
+"""Fields of the line of a step: label, metric, format. Metrics that a step lacks are left out."""
 
 
 class IntervalLike(Protocol):
@@ -69,7 +69,7 @@ class AgreementLike(Protocol):
 
 
 class EvaluationLike(Protocol):
-    """What `evaluated` shows of an evaluation."""
+    """The fields of an evaluation that `evaluated` prints."""
 
     @property
     def name(self) -> str: ...
@@ -116,7 +116,7 @@ class Console:
         self.is_quiet = quiet
         self._has_warned_of_breaks = self._has_warned_of_correction = False
         self._refused: set[str] = set()
-        """Reasons that were warned of."""
+        """Reasons for which a warning was printed."""
         self._out = progress or RichConsole(stderr=True, highlight=False)
         self._results = results or RichConsole(highlight=False)
         self._bars: Progress | None = None
@@ -124,16 +124,16 @@ class Console:
 
     @contextmanager
     def phase(self, text: str) -> Iterator[None]:
-        """A spinner while something without a known length happens."""
-        began = time.monotonic()
+        """Show a spinner during work of unknown length."""
+        start = time.monotonic()
         with self._bar(text, None):
             yield
-        self._print(f"{text}: {time.monotonic() - began:.1f} s")
+        self._print(f"{text}: {time.monotonic() - start:.1f} s")
 
     @contextmanager
     def steps(self, title: str, total: int) -> Iterator[ProgressCallback]:
-        """A bar of `total` steps; the callable that it gives advances by one and shows the latest loss, if any."""
-        began, done = time.monotonic(), 0
+        """Show a bar of `total` steps. Each call of the yielded function advances it by one and shows the latest loss, if any."""
+        start, done = time.monotonic(), 0
         with self._bar(title, total) as bar:
 
             def progress(metrics: Mapping[str, float]) -> None:
@@ -143,15 +143,15 @@ class Console:
                 latest = "" if loss is None else f"loss {loss:.4f}"
                 self._update(bar, advance=1, latest=latest)
                 if not self._out.is_terminal and done < total and done % max(1, total // 5) == 0:
-                    remaining = (time.monotonic() - began) / done * (total - done)
+                    remaining = (time.monotonic() - start) / done * (total - done)
                     self._print(f"{title}: {done}/{total} {latest}".rstrip() + f", {remaining:.0f} s to go")
 
             yield progress
-        self._print(f"{title}: {done} in {time.monotonic() - began:.1f} s")
+        self._print(f"{title}: {done} in {time.monotonic() - start:.1f} s")
 
     @contextmanager
     def training(self, max_steps: int, *, start: int = 0, episodes: int | None = None) -> Iterator[None]:
-        """A bar of all steps, and below it one of the `episodes` that the next step trains on."""
+        """Show a bar of all steps, and below it a bar of the `episodes` that the next step trains on."""
         with self._bar("training", max_steps, completed=start) as steps, self._bar("  episodes", episodes) as played:
             self._training = _Training(steps, played, max_steps, start, episodes)
             try:
@@ -160,7 +160,7 @@ class Console:
                 self._training = None
 
     def doing(self, what: str) -> None:
-        """What the training does now, beside its bar: waits for episodes, or learns."""
+        """Show the current activity next to the training bar: waiting for episodes, or learning."""
         if self._training is not None:
             self._update(self._training.steps_bar, description=f"training, {what}")
 
@@ -170,7 +170,7 @@ class Console:
             self._update(self._training.episodes_bar, completed=self._training.num_played)
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """One line for a training step; metrics of anything else (validations) have lines of their own."""
+        """Print one line for a training step; other metrics (validations) have their own lines."""
         if "rollout/reward/mean" not in metrics:
             return
         shown = [f"{label} {pattern.format(metrics[name])}" for label, name, pattern in STEP_NUMBERS if name in metrics]
@@ -187,39 +187,39 @@ class Console:
         of, remaining = "", ""
         if (training := self._training) is not None:
             of = f"/{training.max_steps}"
-            # Groups that were played ahead belong to the next step.
+            # Groups that were collected in advance belong to the next step.
             training.num_played = max(0, training.num_played - (training.num_episodes or 0))
             self._update(training.steps_bar, completed=step, latest="  ".join(shown[:2]))
             self._update(training.episodes_bar, completed=training.num_played)
             if not self._out.is_terminal and step > training.start:
-                each = (time.monotonic() - training.began) / (step - training.start)
+                each = (time.monotonic() - training.start_time) / (step - training.start)
                 remaining = f"  ({each * (training.max_steps - step):.0f} s to go)"
         self._print(f"step {step}{of}  " + "  ".join(shown) + remaining)
 
     def _warn_of_refusals(self, metrics: Mapping[str, float]) -> None:
-        """Of each reason once: many clients swallow a refusal, and the policy then looks bad."""
+        """Warn once for each reason: many clients ignore a refusal, and the policy then seems to fail."""
         new = [reason for reason in refused_reasons(metrics) if reason not in self._refused]
         self._refused.update(new)
         if new:
             self._print(
-                f"warning: the gateway refuses requests of the agent's client: {', '.join(new)}. An episode whose last request "
-                "was refused is lost or scored without its answer; see docs/gateway.md, whose refusal it is."
+                f"warning: the gateway refused requests of the agent's client: {', '.join(new)}. An episode whose last request "
+                "was refused is lost or scored without its answer; see docs/gateway.md for the reasons."
             )
 
     def _warn_of_correction(self, metrics: Mapping[str, float]) -> None:
-        """Once: what the correction for stale tokens leaves out is played for nothing."""
+        """Warn once when the correction for stale tokens discards most of what was sampled."""
         kept = metrics.get("training/correction/weight", 1.0)
         if self._has_warned_of_correction or kept >= LEAST_KEPT or not metrics.get("training/staleness_max"):
             return
         self._has_warned_of_correction = True
         self._print(
             f"warning: the correction for stale tokens leaves {kept:.0%} of their weight, and changes "
-            f"{metrics.get('training/correction/changed_fraction', 0.0):.0%} of them: most of the step is played for nothing. "
-            "`sparring diagnose` proposes a change; see docs/staleness.md."
+            f"{metrics.get('training/correction/changed_fraction', 0.0):.0%} of them: most sampled tokens are not trained on. "
+            "`sparring diagnose` suggests a change; see docs/staleness.md."
         )
 
     def _warn_of_breaks(self, metrics: Mapping[str, float]) -> None:
-        """Once: an agent that rewrites its history costs tokens, and shows it to the policy as it never played it."""
+        """Warn once: an agent that rewrites its history costs tokens, and trains the policy on contexts that it never saw."""
         if self._has_warned_of_breaks or metrics.get("rollout/branches", 1.0) <= MOST_SEQUENCES:
             return
         self._has_warned_of_breaks = True
@@ -229,8 +229,8 @@ class Console:
             f"{name} {share:.0%} of turns" for name, share in sorted(reasons.items(), key=lambda one: -one[1])
         )
         self._print(
-            f"warning: an episode gives {metrics['rollout/branches']:.1f} sequences, since histories do not go on from what was "
-            f"played: {shown}. Each is computed anew; see docs/agents.md, what clients send back."
+            f"warning: an episode gives {metrics['rollout/branches']:.1f} sequences, since histories do not continue what was "
+            f"sampled: {shown}. Each sequence is computed separately; see docs/agents.md on what clients send back."
         )
 
     def evaluated(self, evaluation: EvaluationLike) -> None:
@@ -243,23 +243,23 @@ class Console:
         )
 
     def warned(self, problems: Sequence[ConfigProblem]) -> None:
-        """What of the recipe works and is probably not meant."""
+        """Print settings of the recipe that work but are probably not intended."""
         for problem in problems:
             self._print(f"warning: {problem.key} {problem.message}")
 
     def found(self, finding: Finding) -> None:
-        """A finding of the check before training, in a line."""
+        """Print a finding of the check before training on one line."""
         self._print(f"{finding.severity.value}: {finding.rule}: {finding.symptom} {finding.change}")
 
     def announced(self, text: str) -> None:
-        """What a person must know for the run to go on; told also where progress is not."""
+        """Print what a person must know for the run to continue, also in quiet mode."""
         self._out.print(text, markup=False, soft_wrap=True)
 
     def finished(self, run: Path, status: str, step: int) -> None:
         self._print(f"{status} after step {step}; everything is in {run}")
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """A result, on standard output."""
+        """Print a result on standard output."""
         table = Table(title=escape(title), title_justify="left")
         for index, column in enumerate(columns):
             is_number = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
@@ -272,23 +272,23 @@ class Console:
         self.metrics(step, metrics)
 
     def log_groups(self, step: int, groups: Sequence[TrajectoryGroup], *, split: str) -> None:
-        """Trajectories are for files; the console shows their numbers only."""
+        """Do nothing: trajectories go to files, the console shows only their metrics."""
 
     def log_finding(self, finding: Mapping[str, Json]) -> None:
         self._print("{severity}: {rule} after step {step}: {symptom} {change}".format_map(finding))
 
     def log_status(self, status: str, *, reason: str | None = None) -> None:
-        """Said by `finished`."""
+        """Do nothing: `finished` prints the status."""
 
     def log_artifact(self, name: str, content: Json) -> None:
-        """Artifacts are for files."""
+        """Do nothing: artifacts go to files."""
 
     def close(self) -> None:
-        """Bars end with their blocks, so nothing is left open."""
+        """Do nothing: each bar ends with its block."""
 
     @contextmanager
     def _bar(self, title: str, total: int | None, *, completed: int = 0) -> Iterator[TaskID | None]:
-        """One bar of the display that all open bars share. None where no bar is shown."""
+        """Yield one bar of the display that all open bars share. None where no bar is shown."""
         if self.is_quiet or not self._out.is_terminal:
             yield None
             return
@@ -311,12 +311,12 @@ class Console:
 
     def _print(self, line: str) -> None:
         if not self.is_quiet:
-            self._out.print(masked(line), markup=False, soft_wrap=True)
+            self._out.print(mask_secrets(line), markup=False, soft_wrap=True)
 
 
 @final
 class _Training:
-    """The bars of a training under way, and what they count."""
+    """The bars of a training in progress, and their counts."""
 
     def __init__(
         self, steps_bar: TaskID | None, episodes_bar: TaskID | None, max_steps: int, start: int, episodes: int | None
@@ -324,16 +324,23 @@ class _Training:
         self.steps_bar, self.episodes_bar = steps_bar, episodes_bar
         self.max_steps, self.start, self.num_episodes = max_steps, start, episodes
         self.num_played = 0
-        self.began = time.monotonic()
+        self.start_time = time.monotonic()
 
 
 def interval(value: IntervalLike) -> str:
-    """A mean with its interval, as tables and lines show it; files have all digits."""
+    """Format a mean with its interval for tables and lines; files have all digits."""
     return f"{value.mean:.2f} [{value.low:.2f}, {value.high:.2f}]"
 
 
 def _display(console: RichConsole) -> Progress:
     return Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(),
-        TimeRemainingColumn(), TextColumn("{task.fields[latest]}", markup=False), console=console, transient=True,
-    )  # fmt: skip
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _Rate(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[latest]}", markup=False),
+        console=console,
+        transient=True,
+    )

@@ -1,9 +1,8 @@
-"""Tells somebody outside what a run folder holds: in order, each piece once, for as long as it takes.
+"""Delivers the contents of a run folder to an external receiver: in order, each piece once, retrying without limit.
 
-The folder itself is the journal, so nothing waits in memory. Somebody who cannot be reached is asked again later, and
-then told all that happened since. What was told is kept in a file after every piece. When a process dies, or a request
-outlasts its deadline, nobody knows whether that one piece arrived: it is told again, under the same names, which is
-why those follow from what is told.
+The folder itself is the journal, so nothing waits in memory. If the receiver cannot be reached, delivery is retried later and
+continues where it stopped. Progress is stored in a file after every piece. When a process dies, or a request times out, it is
+unknown whether that one piece arrived: it is sent again, under the same names, which is why names derive from the content.
 """
 
 from __future__ import annotations
@@ -15,47 +14,50 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from sparring.tracking.journal import Piece, untold
+from sparring.tracking.journal import Piece, undelivered
 
 POLL_SECONDS = 1.0
-"""How often the folder is looked at for something new."""
+"""Interval at which the folder is checked for new data."""
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 30.0
-"""Until somebody who could not be reached is asked again; doubles each time."""
+"""Time before an unreachable receiver is tried again; doubles each time."""
 
 
 class Refused(Exception):
-    """This piece will never be taken; others may be."""
+    """The receiver will never accept this piece; it may accept others."""
 
 
 class Receiver(Protocol):
-    """Who is told."""
+    """The destination of a run's data, such as a tracking server. `deliver` calls `open`, `take` for each piece, and `finish`:
+
+    deliver(run, MlflowReceiver(run, uri=uri, experiment="shop"), record, is_over=..., wait=..., report=print)
+    """
 
     def open(self, kept: dict[str, Any]) -> None:
-        """Make ready for pieces. `kept` is what this receiver left there before, and is stored with what was told."""
+        """Connect. `kept` is what this receiver stored there before; it is saved with the progress."""
         ...
 
     def take(self, piece: Piece) -> None:
-        """Take a piece; one that comes again changes nothing. Raises Refused for one that it will never take, anything
-        else when asking again may help."""
+        """Accept a piece; a repeated piece changes nothing. Raises Refused for a piece that it will never accept, any other
+        exception when a retry may help."""
         ...
 
     def finish(self) -> None:
-        """The run is over, and everything was told."""
+        """End the delivery: the run is over, and everything was delivered."""
         ...
 
 
 @dataclass
 class Record:
-    """What was told, in a file. Who is told anew (another address) begins with an empty one."""
+    """The progress of a delivery, in a file. A receiver at another address starts with an empty record."""
 
     path: Path
     address: str
     kept: dict[str, Any] = field(default_factory=dict)
-    told: dict[str, list[int]] = field(default_factory=dict)
+    delivered: dict[str, list[int]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path, address: str) -> Record:
-        """What is kept of this address; nothing when the file is of another one, or damaged."""
+        """Read the progress for this address; empty when the file is for another address, or damaged."""
         try:
             content = json.loads(path.read_text("utf-8"))
             if content["address"] == address:
@@ -65,9 +67,9 @@ class Record:
         return cls(path, address)
 
     def write(self) -> None:
-        """Replace the file, so that whoever reads it sees all of it."""
+        """Replace the file, so that readers see all of it."""
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        content = {"address": self.address, "kept": self.kept, "told": self.told}
+        content = {"address": self.address, "kept": self.kept, "told": self.delivered}
         temporary.write_text(json.dumps(content) + "\n", "utf-8")
         temporary.replace(self.path)
 
@@ -79,45 +81,45 @@ def deliver(
     *,
     is_over: Callable[[], bool],
     wait: Callable[[float], object],
-    tell: Callable[[str], object],
+    report: Callable[[str], object],
 ) -> bool:
-    """Tell the receiver all of a run until `is_over` and nothing is left, or the receiver cannot be reached then.
+    """Deliver all of a run until `is_over` and nothing is left, or the receiver cannot be reached then.
 
-    Whether everything was told. `wait` sleeps, and returns earlier when the run is over; `tell` says what a person
-    should know: once when an outage begins and when it ends, once for pieces that are refused.
+    Returns whether everything was delivered. `wait` sleeps, and returns earlier when the run is over; `report` receives messages
+    for people: when an outage starts, when it ends, and once for refused pieces.
     """
     is_open, has_refused, pause = False, False, 0.0
     while True:
-        # Asked before looking: what was written before the end is then seen.
+        # Checked before reading, so that everything written before the end is read.
         over = is_over()
         try:
             if not is_open:
                 receiver.open(record.kept)
                 record.write()
                 is_open = True
-            for piece in untold(run, record.told):
+            for piece in undelivered(run, record.delivered):
                 try:
                     receiver.take(piece)
                 except Refused as error:
                     if not has_refused:
                         has_refused = True
-                        tell(
-                            f"it will not take {piece.name} ({error}); that is left out, and so is what it refuses later"
+                        report(
+                            f"{piece.name} was refused ({error}); it is left out, and later refusals are not reported"
                         )
-                record.told[piece.name] = piece.mark
+                record.delivered[piece.name] = piece.mark
                 record.write()
             if over:
                 receiver.finish()
-        except Exception as error:  # noqa: BLE001 - whatever it was, the run has it all, and asking again may help
+        except Exception as error:  # noqa: BLE001 - the run folder has all data, and a retry may help
             if not pause:
-                tell(f"it cannot be reached ({_short(error)}); it is told everything when it can")
+                report(f"the server cannot be reached ({_short(error)}); everything is sent once it can be")
             if over:
                 return False
             pause = min(LONGEST_WAIT_SECONDS, 2 * pause or FIRST_WAIT_SECONDS)
             wait(pause)
             continue
         if pause:
-            tell("it can be reached again, and was told what it had missed")
+            report("the server can be reached again, and has received what it had missed")
             pause = 0.0
         if over:
             return True
@@ -125,6 +127,6 @@ def deliver(
 
 
 def _short(error: Exception) -> str:
-    """A line of at most 200 characters."""
+    """Return one line of at most 200 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 200 else f"{text[:199]}…"

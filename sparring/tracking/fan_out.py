@@ -1,12 +1,12 @@
-"""Tell several trackers the same; one that fails costs a warning, never the run or the other trackers."""
+"""Passes each call to several trackers; a tracker that fails costs a warning, but does not stop the run or other trackers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
-from sparring.logs import get_logger
 from sparring.protocols import Tracker
+from sparring.runtime.logs import get_logger
 from sparring.types import Json, TrajectoryGroup
 
 logger = get_logger(__name__)
@@ -14,7 +14,7 @@ logger = get_logger(__name__)
 
 @final
 class FanOut:
-    """Passes every call on to each tracker in order. A failing one is warned about once and told of later calls too."""
+    """Calls each tracker in order. A failing tracker is reported once and still receives later calls."""
 
     def __init__(self, trackers: Sequence[Tracker]) -> None:
         self._trackers = tuple(trackers)
@@ -42,9 +42,11 @@ class FanOut:
         for index, tracker in enumerate(self._trackers):
             try:
                 call(tracker)
-            except Exception as error:  # noqa: BLE001 - whatever a tracker raises, the run goes on
+            except Exception as error:  # noqa: BLE001 - a tracker's error must not stop the run
                 if index not in self._warned:
                     self._warned.add(index)
                     logger.warning(
-                        "tracking: %s failed (%r); the run goes on, with a gap there", type(tracker).__name__, error
+                        "tracking: %s failed (%r); the run continues without that data",
+                        type(tracker).__name__,
+                        error,
                     )

@@ -1,7 +1,7 @@
-"""A run folder read as a journal: what somebody who was told a part of it has not been told yet, in order.
+"""A run folder read as a journal: the pieces that a receiver has not received yet, in order.
 
-Each piece has a name and a mark. Who delivered a piece keeps `told[name] = mark`, and is not given it again; what was
-added since, or was replaced, is a new piece. Nothing here writes.
+Each piece has a name and a mark. A receiver's record keeps `delivered[name] = mark`, so that the piece is not sent again; data
+that was added or replaced since is a new piece. This module only reads.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from pathlib import Path
 from typing import TypeAlias
 
 from sparring.errors import DataError
-from sparring.tracking.stored import read_trajectories
+from sparring.run_folders.stored import read_trajectories
 from sparring.types import Json, Trajectory
 
-Told: TypeAlias = MutableMapping[str, list[int]]
-"""By name how far: bytes of a file that grows, (version, lines) of trajectories, the version of a document."""
+Delivered: TypeAlias = MutableMapping[str, list[int]]
+"""Progress by name: bytes of a growing file, (version, lines) of trajectories, the version of a document."""
 
 LINES_AT_ONCE = 8
-"""Of metrics: what a step writes is about a hundred numbers, and a request may hold a thousand."""
+"""Lines of metrics: a step writes about a hundred numbers, and a request may hold a thousand."""
 EPISODES_AT_ONCE = 32
 DOCUMENTS = ("run.toml", "manifest.json", "findings.jsonl", "evaluations/*.json", "report.html")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """Numbers of steps."""
+    """Metrics of steps."""
 
     name: str
     mark: list[int]
@@ -51,13 +51,13 @@ class Episodes:
     split: str
     step: int
     stored: float
-    """When the file was written, in seconds since 1970."""
+    """Modification time of the file, in seconds since 1970."""
     trajectories: tuple[Trajectory, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A file as it is."""
+    """A whole file."""
 
     name: str
     mark: list[int]
@@ -69,27 +69,27 @@ class Document:
 Piece: TypeAlias = Metrics | Findings | Episodes | Document
 
 
-def untold(run: Path, told: Mapping[str, list[int]]) -> Iterator[Piece]:
-    """Pieces that are not in `told`: numbers first, then findings, episodes and documents, each oldest first.
+def undelivered(run: Path, delivered: Mapping[str, list[int]]) -> Iterator[Piece]:
+    """Yield the pieces that are not in `delivered`: metrics first, then findings, episodes and documents, each oldest first.
 
-    `told` may be added to between two pieces. Raises DataError for files that are damaged.
+    `delivered` may grow between two pieces. Raises DataError for damaged files.
     """
-    yield from _metrics(run, told)
-    yield from _findings(run, told)
-    yield from _episodes(run, told)
+    yield from _metrics(run, delivered)
+    yield from _findings(run, delivered)
+    yield from _episodes(run, delivered)
     for pattern in DOCUMENTS:
         for path in sorted(run.glob(pattern)):
             file, version = str(path.relative_to(run)), [path.stat().st_mtime_ns]
-            # What grows has pieces of its own by its name.
+            # Files that grow have pieces under their own names.
             name = f"{file} whole"
-            if told.get(name) != version:
+            if delivered.get(name) != version:
                 yield Document(name=name, mark=version, file=file, path=path)
 
 
-def _metrics(run: Path, told: Mapping[str, list[int]]) -> Iterator[Metrics]:
+def _metrics(run: Path, delivered: Mapping[str, list[int]]) -> Iterator[Metrics]:
     lines: list[tuple[int, float, Mapping[str, float]]] = []
     end = 0
-    for row, end in _grown(run / "metrics.jsonl", told):
+    for row, end in _grown(run / "metrics.jsonl", delivered):
         lines.append((row["step"], row["time"], row["metrics"]))
         if len(lines) == LINES_AT_ONCE:
             yield Metrics(name="metrics.jsonl", mark=[end], lines=tuple(lines))
@@ -98,22 +98,22 @@ def _metrics(run: Path, told: Mapping[str, list[int]]) -> Iterator[Metrics]:
         yield Metrics(name="metrics.jsonl", mark=[end], lines=tuple(lines))
 
 
-def _findings(run: Path, told: Mapping[str, list[int]]) -> Iterator[Findings]:
-    grown = list(_grown(run / "findings.jsonl", told))
+def _findings(run: Path, delivered: Mapping[str, list[int]]) -> Iterator[Findings]:
+    grown = list(_grown(run / "findings.jsonl", delivered))
     if grown:
         yield Findings(name="findings.jsonl", mark=[grown[-1][1]], findings=tuple(row for row, _ in grown))
 
 
-def _grown(path: Path, told: Mapping[str, list[int]]) -> Iterator[tuple[Json, int]]:
-    """New whole lines of a file that grows, each with the byte after it."""
+def _grown(path: Path, delivered: Mapping[str, list[int]]) -> Iterator[tuple[Json, int]]:
+    """Yield the new complete lines of a growing file, each with the position after it."""
     if not path.is_file():
         return
-    (end,) = told.get(path.name, [0])
+    (end,) = delivered.get(path.name, [0])
     with path.open("rb") as file:
         file.seek(end)
         for line in file:
             if not line.endswith(b"\n"):
-                return  # it is being written
+                return  # it is still being written
             try:
                 row = json.loads(line)
             except ValueError as error:
@@ -122,22 +122,26 @@ def _grown(path: Path, told: Mapping[str, list[int]]) -> Iterator[tuple[Json, in
             yield row, end
 
 
-def _episodes(run: Path, told: Mapping[str, list[int]]) -> Iterator[Episodes]:
+def _episodes(run: Path, delivered: Mapping[str, list[int]]) -> Iterator[Episodes]:
     files = [(path.stat().st_mtime_ns, path) for path in (run / "trajectories").glob("*-*.jsonl")]
     for version, path in sorted(files):
         name = f"trajectories/{path.name}"
         split, _, step = path.stem.rpartition("-")
-        known, done = told.get(name, [0, 0])
-        # One that was replaced is that of a step that a resumed run took again: its episodes are others.
+        known, done = delivered.get(name, [0, 0])
+        # A replaced file belongs to a step that a resumed run repeated: it has other episodes.
         done = done if known == version else 0
         if known == version and done < 0:
             continue
         trajectories = read_trajectories(path)
         for place in range(done, len(trajectories), EPISODES_AT_ONCE):
             end = place + EPISODES_AT_ONCE
-            # A negative place says that the file was told to its end.
+            # A negative place means that the whole file was delivered.
             mark = [version, end if end < len(trajectories) else -1]
             yield Episodes(
-                name=name, mark=mark, split=split, step=int(step) if step.isdigit() else 0, stored=version / 1e9,
+                name=name,
+                mark=mark,
+                split=split,
+                step=int(step) if step.isdigit() else 0,
+                stored=version / 1e9,
                 trajectories=tuple(trajectories[place:end]),
-            )  # fmt: skip
+            )

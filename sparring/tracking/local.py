@@ -1,11 +1,11 @@
-"""The files of a run that everything offline works from: metrics, trajectories, the environments' own log, findings.
+"""The files of a run on which everything offline is based: metrics, trajectories, the environments' logs, findings.
 
     metrics.jsonl                     {"step", "time", "metrics": {name: number}}
     trajectories/<split>-<step>.jsonl one episode a line: messages, turns token for token, reward, score, outcome
     environment/<split>-<step>.jsonl  one tool call a line: {"trajectory_id", "task_id", "index", "transition"}
     findings.jsonl                    one finding a line
 
-A run that is resumed writes the steps it repeats again: a line of metrics.jsonl with `training/resumed` takes back what
+A resumed run writes the steps that it repeats again: a line of metrics.jsonl with `training/resumed` invalidates everything that
 came after its step, and files of a step are replaced.
 """
 
@@ -17,25 +17,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
-from sparring.redaction import masked
-from sparring.tracking.encode import encode, encode_line
-from sparring.tracking.worker import Worker
+from sparring.run_folders.encode import encode, encode_line
+from sparring.runtime.redaction import mask_secrets
+from sparring.tracking.worker import TrackingThread
 from sparring.types import Json, Reward, Task, Trajectory, TrajectoryGroup, Turn
 
 _CAPACITY = 64
-"""Entries that may wait for the disk; a step logs about three."""
+"""Entries that may wait for the disk; a step writes about three."""
 
 
 @final
 class LocalTracker:
-    """Writes into a run folder on a thread of its own; `close` waits until everything is on disk."""
+    """Writes into a run folder on its own thread; `close` waits until everything is on disk."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
         self._path = path
         self._clock = clock
         for name in ("metrics.jsonl", "findings.jsonl"):
             _drop_torn_line(path / name)
-        self._worker = Worker("local files", capacity=_CAPACITY)
+        self._worker = TrackingThread("local files", capacity=_CAPACITY)
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         entry = {"step": step, "time": self._clock(), "metrics": dict(metrics)}
@@ -46,7 +46,7 @@ class LocalTracker:
         name = f"{split}-{step}.jsonl"
 
         def write() -> None:
-            # What belongs to the episodes first, for who reads them as soon as they are there.
+            # The environment's log first, for readers that open the episodes as soon as they exist.
             _replace(self._path / "environment" / name, (entry for t in trajectories for entry in _transitions(t)))
             _replace(self._path / "trajectories" / name, (trajectory_json(t) for t in trajectories))
 
@@ -54,7 +54,7 @@ class LocalTracker:
 
     def log_finding(self, finding: Mapping[str, Json]) -> None:
         entry = {"time": self._clock(), **finding}
-        line = masked(encode_line(entry).decode("utf-8")).encode("utf-8")
+        line = mask_secrets(encode_line(entry).decode("utf-8")).encode("utf-8")
         self._worker.submit(lambda: _append(self._path / "findings.jsonl", line))
 
     def log_artifact(self, name: str, content: Json) -> None:
@@ -63,7 +63,7 @@ class LocalTracker:
 
         def write() -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
-            # Who reads it meanwhile sees all of it or nothing.
+            # Readers see all of it or nothing.
             temporary = target.with_name(f".{target.name}.tmp")
             temporary.write_bytes(encode(content, indent=True) + b"\n")
             temporary.replace(target)
@@ -71,14 +71,14 @@ class LocalTracker:
         self._worker.submit(write)
 
     def log_status(self, status: str, *, reason: str | None = None) -> None:
-        """The run folder keeps it itself (`RunFolder.set_status`)."""
+        """Do nothing: `RunFolder.set_status` stores it."""
 
     def close(self) -> None:
         self._worker.close()
 
 
 def artifact_path(folder: Path, name: str) -> Path:
-    """Where an artifact goes. Raises ValueError for a name that is absolute or leaves the folder."""
+    """Return the path of an artifact. Raises ValueError for a name that is absolute or leaves the folder."""
     target = (folder / name).resolve()
     if not target.is_relative_to(folder.resolve()) or target == folder.resolve():
         raise ValueError(f"artifact name {name!r} leaves the run folder; give a path relative to it.")
@@ -86,7 +86,7 @@ def artifact_path(folder: Path, name: str) -> Path:
 
 
 def trajectory_json(trajectory: Trajectory) -> dict[str, Any]:
-    """An episode as stored: what was said, what was sampled, what it earned. The task's fields are part of it."""
+    """Return the stored form of an episode: its messages, sampled tokens, reward and score. Includes the task's fields."""
     return {
         "format": 1,
         "id": trajectory.id,
@@ -108,7 +108,7 @@ def trajectory_json(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def task_json(task: Task) -> dict[str, Any]:
-    """A task as stored, ground truth included."""
+    """Return the stored form of a task, including the ground truth."""
     return {"id": task.id, "messages": task.messages, "fields": task.fields, "seed": task.seed}
 
 
@@ -150,19 +150,22 @@ def _reward_json(reward: Reward) -> dict[str, Any]:
 def _transitions(trajectory: Trajectory) -> Iterator[dict[str, Any]]:
     for index, transition in enumerate(trajectory.transitions):
         yield {
-            "trajectory_id": trajectory.id, "task_id": trajectory.task.id, "index": index, "transition": transition,
-        }  # fmt: skip
+            "trajectory_id": trajectory.id,
+            "task_id": trajectory.task.id,
+            "index": index,
+            "transition": transition,
+        }
 
 
 def _append(path: Path, line: bytes) -> None:
-    # Opened anew each time: what is written is on its way to the disk, whatever happens to the process.
+    # Opened anew each time, so that written lines survive a crash of the process.
     with path.open("ab") as file:
         file.write(line)
 
 
 def _replace(path: Path, entries: Iterator[dict[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Renamed when it is whole, for who reads the files of a run that goes on.
+    # Renamed when it is complete, for readers of a run in progress.
     temporary = path.with_name(f".{path.name}.part")
     with temporary.open("wb") as file:
         file.writelines(encode_line(entry) for entry in entries)
@@ -170,7 +173,7 @@ def _replace(path: Path, entries: Iterator[dict[str, Any]]) -> None:
 
 
 def _drop_torn_line(path: Path) -> None:
-    """A process that was killed may have left half a line, which appending would turn into a wrong one."""
+    """Remove a partial last line, left by a killed process, to which appending would produce an invalid line."""
     if not path.exists():
         return
     content = path.read_bytes()

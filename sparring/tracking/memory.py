@@ -1,4 +1,4 @@
-"""The tracker for tests: keeps what it is told."""
+"""A tracker for tests that keeps everything in memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparring.types import Json, TrajectoryGroup
 
 @final
 class MemoryTracker:
-    """Keeps everything in lists, in the order it came."""
+    """Keeps everything in lists, in order."""
 
     def __init__(self) -> None:
         self.metrics: list[tuple[int, dict[str, float]]] = []

@@ -1,8 +1,8 @@
-"""The process that tells MLflow of a run: `python -m sparring.tracking.mlflow_process`.
+"""The MLflow exporter process of a run: `python -m sparring.tracking.mlflow_process`.
 
-It works from the run folder alone, so that nothing that a server does can reach the run: a trainer starts it and closes
-its input when the run is over, which a trainer that is killed does too. Its first line of input is JSON, `{"folder",
-"uri", "experiment"}`; what a person should know it prints, a line each, and last `done` or `left` (not all was told).
+It reads only the run folder, so that no server can affect the run. A trainer starts it and closes its input when the run is
+over, which also happens when the trainer is killed. Its first line of input is JSON, `{"folder", "uri", "experiment"}`. It prints
+messages for people, one a line, and last `done` or `left` (something was not delivered).
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 
-from sparring.redaction import masked
+from sparring.runtime.redaction import mask_secrets
 from sparring.tracking.delivery import Record, deliver
 from sparring.tracking.mlflow_receiver import MlflowReceiver
-from sparring.tracking.process import step_back
+from sparring.tracking.process import lower_priority
 
 RECORD = "mlflow.json"
-"""In the run folder: which MLflow run it is, and what that was told."""
+"""File in the run folder: the MLflow run's id, and the progress of the delivery."""
 LOCK = "mlflow.lock"
-"""Held by the one process at a time that tells of a run."""
+"""Held by the process that exports the run; only one does at a time."""
 DONE, LEFT = "done", "left"
 
 
 def main() -> None:
-    step_back()
+    lower_priority()
     warnings.simplefilter("ignore")
     settings = json.loads(sys.stdin.readline())
     folder = Path(settings["folder"])
@@ -40,22 +40,22 @@ def main() -> None:
 
     threading.Thread(target=listen, name="sparring-over", daemon=True).start()
     with (folder / LOCK).open("w") as lock:
-        # That of a trainer which was killed may still be telling the end of it. The system lets go when a process dies.
+        # The process of a killed trainer may still be sending. The system releases the lock when a process dies.
         fcntl.flock(lock, fcntl.LOCK_EX)
-        all_told = deliver(
+        is_complete = deliver(
             folder,
             MlflowReceiver(folder, uri=settings["uri"], experiment=settings["experiment"]),
             Record.read(folder / RECORD, settings["uri"]),
             is_over=over.is_set,
             wait=over.wait,
-            tell=_tell,
+            report=_report,
         )
-    _tell(DONE if all_told else LEFT)
+    _report(DONE if is_complete else LEFT)
 
 
-def _tell(text: str) -> None:
-    with suppress(OSError):  # who started it is gone
-        print(masked(text), flush=True)  # noqa: T201 - it reads this
+def _report(text: str) -> None:
+    with suppress(OSError):  # the trainer has ended
+        print(mask_secrets(text), flush=True)  # noqa: T201 - the trainer reads this
 
 
 if __name__ == "__main__":

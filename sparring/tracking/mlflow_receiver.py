@@ -1,7 +1,7 @@
-"""The door to MLflow: pieces of a run become metrics, tags, artifacts and traces. The only module that imports mlflow.
+"""Sends a run's data to MLflow as metrics, tags, artifacts and traces. The only module that imports mlflow.
 
-Everything goes under names that follow from what is told: a metric has the time at which it was measured, a trace, its
-spans and its assessments ids made from the episode's. MLflow takes what it has already as the same.
+All names derive from the content: a metric has the time of its measurement; traces, spans and assessments have ids derived from
+the episode's id. MLflow treats data with the same names as the same, so that sending it twice changes nothing.
 """
 
 from __future__ import annotations
@@ -30,42 +30,42 @@ from mlflow.entities import Span as MlflowSpan  # pyright: ignore[reportMissingI
 from mlflow.exceptions import MlflowException  # pyright: ignore[reportMissingImports]
 from mlflow.tracing.client import TracingClient  # pyright: ignore[reportMissingImports]
 
-from sparring.redaction import masker
+from sparring.run_folders.encode import encode
+from sparring.runtime.redaction import build_masker
 from sparring.tracking.delivery import Refused
-from sparring.tracking.encode import encode
 from sparring.tracking.journal import Document, Episodes, Findings, Metrics, Piece
-from sparring.tracking.spans import Judgement, Span, SpanKind, Trace, trace_of
+from sparring.tracking.spans import Assessment, Span, SpanKind, Trace, build_trace
 from sparring.types import Json, Trajectory
 
 _MAX_METRIC_NAME_LENGTH = 250
 _MAX_PARAM_LENGTH = 500
 _MAX_TAG_LENGTH = 5000
 _MAX_METRICS = 1000
-"""That MLflow takes in one request."""
+"""Number of metrics that MLflow accepts in one request."""
 _MAX_PREVIEW_LENGTH = 1000
 _TRACE_PREFIX = "tr-"
 _REFUSALS = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE"})
-"""Error codes of MLflow that mean this piece, and not the server's state."""
+"""Error codes of MLflow that concern this piece, and not the server's state."""
 _STATUSES = {"completed": "FINISHED", "failed": "FAILED"}
 
 
 @final
 class MlflowReceiver:
-    """One MLflow run for one run folder. A resumed run goes on in the same."""
+    """Sends one run folder to one MLflow run, which a resumed run continues."""
 
     def __init__(self, folder: Path, *, uri: str, experiment: str) -> None:
         self._folder, self._uri, self._experiment = folder.resolve(), uri, experiment
 
     def open(self, kept: dict[str, Any]) -> None:
-        """Find the run that `kept` names, or make one; `kept` names it afterwards."""
-        self._masked = masker()
+        """Find the MLflow run that `kept` names, or create it; afterwards `kept` names it."""
+        self._mask = build_masker()
         self._client = MlflowClient(tracking_uri=self._uri)
         self._traces = TracingClient(self._uri)
         if "run_id" in kept:
             self._client.update_run(kept["run_id"], status="RUNNING")
         else:
             experiment = self._find_experiment()
-            # Known before it is made: a request whose answer got lost may have made it.
+            # Stored before the run is created: a request whose response was lost may have created it.
             key = kept.setdefault("key", uuid.uuid4().hex)
             kept |= {"run_id": self._find_run(experiment, key), "experiment_id": experiment}
         self._run_id, self._experiment_id = kept["run_id"], kept["experiment_id"]
@@ -83,11 +83,11 @@ class MlflowReceiver:
                     self._take_document(piece)
         except MlflowException as error:
             if error.error_code in _REFUSALS:
-                raise Refused(self._masked(str(error))) from error
+                raise Refused(self._mask(str(error))) from error
             raise
 
     def finish(self) -> None:
-        """End the MLflow run as the run ended."""
+        """Set the status of the MLflow run to that of the run."""
         status = json.loads((self._folder / "status.json").read_text("utf-8"))["status"]
         self._client.set_terminated(self._run_id, status=_STATUSES.get(status, "KILLED"))
 
@@ -95,12 +95,12 @@ class MlflowReceiver:
         found = self._client.get_experiment_by_name(self._experiment)
         if found is not None:
             return found.experiment_id
-        # A local database would put artifacts into the working directory; a server knows its own place.
+        # With a local database, artifacts would go into the working directory; a server has its own location.
         location = (self._folder / "mlflow_artifacts").as_uri() if self._uri.startswith("sqlite") else None
         try:
             return self._client.create_experiment(self._experiment, artifact_location=location)
         except MlflowException:
-            # Another run made it in between.
+            # Another run created it in the meantime.
             found = self._client.get_experiment_by_name(self._experiment)
             if found is None:
                 raise
@@ -111,10 +111,10 @@ class MlflowReceiver:
             return run.info.run_id
         content = json.loads((self._folder / "manifest.json").read_text("utf-8"))
         tags = {"sparring.run": str(self._folder), "sparring.key": key}
-        made = self._client.create_run(
+        created = self._client.create_run(
             experiment, start_time=_ms(content["created"]), run_name=self._folder.name, tags=tags
         )
-        return made.info.run_id
+        return created.info.run_id
 
     def _take_metrics(self, piece: Metrics) -> None:
         entries = [
@@ -123,11 +123,11 @@ class MlflowReceiver:
             for name, value in numbers.items()
             if value is not None and isfinite(value)
         ]
-        for begin in range(0, len(entries), _MAX_METRICS):
-            self._client.log_batch(self._run_id, metrics=entries[begin : begin + _MAX_METRICS])
+        for start in range(0, len(entries), _MAX_METRICS):
+            self._client.log_batch(self._run_id, metrics=entries[start : start + _MAX_METRICS])
 
     def _take_findings(self, piece: Findings) -> None:
-        """The latest of each rule as a tag, which the list of runs can show; the file itself is an artifact."""
+        """Store the latest finding of each rule as a tag, which the list of runs shows; the file itself is an artifact."""
         tags = {
             f"finding.{_name(str(row['rule']))}": f"{row['severity']}"
             + (f" after step {row['step']}" if row.get("step") is not None else "")
@@ -135,28 +135,28 @@ class MlflowReceiver:
             for row in piece.findings
         }
         self._client.log_batch(
-            self._run_id, tags=[RunTag(key, self._masked(text)[:_MAX_TAG_LENGTH]) for key, text in tags.items()]
+            self._run_id, tags=[RunTag(key, self._mask(text)[:_MAX_TAG_LENGTH]) for key, text in tags.items()]
         )
 
     def _take_document(self, piece: Document) -> None:
-        text = self._masked(piece.path.read_text("utf-8"))
+        text = self._mask(piece.path.read_text("utf-8"))
         self._client.log_text(self._run_id, text, piece.file)
         if piece.file == "manifest.json":
             self._log_params(json.loads(text)["config"])
 
     def _log_params(self, config: Mapping[str, Json]) -> None:
-        given = [
+        params = [
             Param(f"{section}.{key}", str(value)[:_MAX_PARAM_LENGTH])
             for section, fields in config.items()
             for key, value in (fields or {}).items()
             if value is not None
         ]
-        self._client.log_batch(self._run_id, params=given)
+        self._client.log_batch(self._run_id, params=params)
 
     def _take_episodes(self, piece: Episodes) -> None:
         spans: list[MlflowSpan] = []
         for trajectory in piece.trajectories:
-            trace = trace_of(trajectory, run=self._run_id, stored=piece.stored)
+            trace = build_trace(trajectory, run=self._run_id, stored=piece.stored)
             self._traces.start_trace(self._trace_info(trajectory, trace, piece))
             spans += [self._span(span, trace.id) for span in trace.spans]
         if spans:
@@ -191,12 +191,12 @@ class MlflowReceiver:
                 "outcome": str(trajectory.outcome),
             },
             assessments=[
-                _feedback(place, one, id, _ms(root.ended_ns / 1e9)) for place, one in enumerate(trace.judgements)
+                _feedback(place, one, id, _ms(root.ended_ns / 1e9)) for place, one in enumerate(trace.assessments)
             ],
         )
 
     def _span(self, span: Span, trace: str) -> MlflowSpan:
-        """As MLflow reads spans: each attribute is JSON text."""
+        """Convert a span to MLflow's format, in which each attribute is JSON text."""
         attributes: dict[str, Json] = {
             "mlflow.traceRequestId": _TRACE_PREFIX + trace,
             "mlflow.spanType": span.kind,
@@ -209,31 +209,35 @@ class MlflowReceiver:
             attributes |= {
                 "mlflow.message.format": "openai",
                 "mlflow.chat.tokenUsage": {
-                    "input_tokens": prompt, "output_tokens": sampled, "total_tokens": prompt + sampled,
+                    "input_tokens": prompt,
+                    "output_tokens": sampled,
+                    "total_tokens": prompt + sampled,
                 },
-            }  # fmt: skip
-        return MlflowSpan.from_dict({
-            "trace_id": _TRACE_PREFIX + trace,
-            "span_id": span.id,
-            "parent_span_id": span.parent,
-            "name": span.name,
-            "start_time_unix_nano": span.began_ns,
-            "end_time_unix_nano": span.ended_ns,
-            "attributes": {key: self._json(value) for key, value in attributes.items() if value is not None},
-            "status": {"code": "OK" if span.error is None else "ERROR", "message": self._masked(span.error or "")},
-        })  # fmt: skip
+            }
+        return MlflowSpan.from_dict(
+            {
+                "trace_id": _TRACE_PREFIX + trace,
+                "span_id": span.id,
+                "parent_span_id": span.parent,
+                "name": span.name,
+                "start_time_unix_nano": span.began_ns,
+                "end_time_unix_nano": span.ended_ns,
+                "attributes": {key: self._json(value) for key, value in attributes.items() if value is not None},
+                "status": {"code": "OK" if span.error is None else "ERROR", "message": self._mask(span.error or "")},
+            }
+        )
 
     def _json(self, value: Json) -> str:
-        return self._masked(encode(value).decode("utf-8"))
+        return self._mask(encode(value).decode("utf-8"))
 
 
-def _feedback(place: int, judgement: Judgement, trace: str, at: int) -> Feedback:
+def _feedback(place: int, assessment: Assessment, trace: str, at: int) -> Feedback:
     feedback = Feedback(
-        name=judgement.name,
-        value=judgement.value,
-        source=AssessmentSource(source_type=AssessmentSourceType.CODE, source_id=judgement.source),
+        name=assessment.name,
+        value=assessment.value,
+        source=AssessmentSource(source_type=AssessmentSourceType.CODE, source_id=assessment.source),
         trace_id=trace,
-        span_id=judgement.span,
+        span_id=assessment.span,
         create_time_ms=at,
         last_update_time_ms=at,
     )
@@ -246,7 +250,7 @@ def _ms(seconds: float) -> int:
 
 
 def _name(name: str) -> str:
-    """A name that MLflow takes: it refuses a whole batch for one that it does not like. Kinds of tasks and components of
-    rewards are named by users."""
+    """Return a name that MLflow accepts: it refuses a whole batch for one invalid name. Users name kinds of tasks and components
+    of rewards."""
     parts = re.sub(r"[^\w\-. :/]", "_", name).split("/")
     return "/".join(part.strip(".") or "_" for part in parts)[:_MAX_METRIC_NAME_LENGTH]

@@ -1,4 +1,4 @@
-"""The trackers that a recipe asks for, as one."""
+"""Opens the trackers that a recipe requests, combined into one."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from typing import Any
 
 from sparring.config import Config, TrackingSection
 from sparring.errors import ServiceError, UsageError
-from sparring.logs import get_logger
 from sparring.protocols import Tracker
+from sparring.run_folders.run_folder import RunFolder
+from sparring.runtime.logs import get_logger
 from sparring.tracking.console import Console
 from sparring.tracking.fan_out import FanOut
 from sparring.tracking.local import LocalTracker
 from sparring.tracking.mlflow_tracker import MlflowTracker
-from sparring.tracking.run_folder import RunFolder
 from sparring.tracking.webhook import Webhook, webhook_url
 
 logger = get_logger(__name__)
 
 
 def open_trackers(config: Config, folder: RunFolder, console: Console) -> Tracker:
-    """The run's files, the console, and what else the recipe asks for.
+    """Return a tracker for the run's files, the console, and every other tracker in the recipe.
 
-    Raises ServiceError for a library that is not installed, UsageError for a variable without the address of a webhook.
+    Raises ServiceError for a library that is not installed, UsageError when a webhook's variable holds no address.
     """
     section = config.tracking
     trackers: list[Tracker] = [LocalTracker(folder.path), console]
     if section.mlflow:
-        # Looked for and not imported: only the process that tells it loads it, which takes seconds.
+        # Not imported here: the exporter process loads it, which takes seconds.
         require_mlflow()
         trackers.append(MlflowTracker.open(config, folder))
     for key in ("prometheus_address", "prometheus_textfile_dir"):
@@ -43,13 +43,13 @@ def open_trackers(config: Config, folder: RunFolder, console: Console) -> Tracke
         try:
             url = webhook_url(section.webhook_url_env, os.environ.get(section.webhook_url_env))
         except ValueError as error:
-            raise UsageError(f"{error}; set it, or leave tracking.webhook_url_env out.") from None
+            raise UsageError(f"{error}; set it, or remove tracking.webhook_url_env.") from None
         trackers.append(Webhook(url, run=folder.path.name))
     return FanOut(trackers)
 
 
 def require_mlflow() -> None:
-    """Raises ServiceError when it is not installed."""
+    """Raise ServiceError when mlflow is not installed."""
     _require("mlflow", "tracking.mlflow")
 
 
@@ -57,27 +57,27 @@ def _require(library: str, key: str) -> None:
     if importlib.util.find_spec(library) is None:
         extra = {"prometheus_client": "prometheus"}.get(library, library)
         raise ServiceError(
-            f"{key} is given, but {library} is not installed; install it with `pip install 'sparring[{extra}]'`, or leave {key} "
-            "out."
+            f"{key} is set, but {library} is not installed; install it with `pip install 'sparring[{extra}]'`, or remove {key}"
+            "."
         )
 
 
 def _prometheus(section: TrackingSection, folder: RunFolder, console: Console) -> list[Tracker]:
-    """Without what cannot be had: two runs of one recipe, which listen at one address, must not keep each other from training."""
-    found: list[Tracker] = []
+    """Return the trackers that can be opened: two runs of one recipe use one address, which must not stop the second."""
+    trackers: list[Tracker] = []
     run, address = folder.path.name, section.prometheus_address
     if address is not None:
-        with _unless_refused(f"nothing can listen at {address}"):
-            found.append(_tracker_class()(address, run=run, say=console.announced))
+        with _unless_refused(f"the address {address} cannot be opened"):
+            trackers.append(_tracker_class()(address, run=run, report=console.announced))
     if section.prometheus_textfile_dir is not None:
         textfile = Path(section.prometheus_textfile_dir) / f"sparring-{run}.prom"
         with _unless_refused(f"{textfile} cannot be written"):
-            found.append(_tracker_class()(run=run, textfile=textfile.absolute()))
-    return found
+            trackers.append(_tracker_class()(run=run, textfile=textfile.absolute()))
+    return trackers
 
 
 def _tracker_class() -> Any:
-    """Imported only when asked for, since it is an optional dependency."""
+    """Import only on request, since the library is optional."""
     return importlib.import_module("sparring.tracking.prometheus").PrometheusTracker
 
 
@@ -86,4 +86,4 @@ def _unless_refused(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        logger.warning("tracking: %s (%s); the run goes on without it.", what, error)
+        logger.warning("tracking: %s (%s); the run continues without it.", what, error)

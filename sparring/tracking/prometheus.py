@@ -1,7 +1,7 @@
-"""The latest numbers of a run for Prometheus: at an address that its server reads, and in a file for the node exporter. The only
-module that imports prometheus_client.
+"""Serves the latest metrics of a run to Prometheus: at an HTTP address, and in a file for the node exporter. The only module
+that imports prometheus_client.
 
-`rollout/reward/mean` is `sparring_rollout_reward_mean{run="..."}`. Ready alert rules for these names are in
+`rollout/reward/mean` is `sparring_rollout_reward_mean{run="..."}`. Alert rules for these names are in
 `sparring/templates/prometheus/alerts.yml`.
 """
 
@@ -19,23 +19,23 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from sparring.findings import Severity
-from sparring.logs import get_logger
+from sparring.runtime.logs import get_logger
 from sparring.types import Json, TrajectoryGroup
 
 logger = get_logger(__name__)
 
 STATUSES = ("running", "completed", "stopped", "failed")
 LINGER_SECONDS = 60.0
-"""How long the address answers after the run has ended, until its end was read twice: two servers may read it."""
+"""Time that the address answers after the end of the run, until the end was read twice: two servers may read it."""
 READ_RECENTLY_SECONDS = 300.0
-"""An address that was not read for so long is not waited for."""
+"""An address that was not read for this long is not kept open."""
 _SENDING_SECONDS = 0.5
-"""For the answer to the last read."""
+"""Time to send the response to the last read."""
 
 
 @final
 class PrometheusTracker:
-    """Gives the latest value of each metric, the step, when it was, findings by severity and how the run stands."""
+    """Exports the latest value of each metric, the step, its time, findings by severity and the run's status."""
 
     def __init__(
         self,
@@ -45,40 +45,42 @@ class PrometheusTracker:
         textfile: Path | None = None,
         clock: Callable[[], float] = time.time,
         linger_seconds: float = LINGER_SECONDS,
-        say: Callable[[str], object] = logger.info,
+        report: Callable[[str], object] = logger.info,
     ) -> None:
-        """`address` is host:port; port 0 takes a free one. `textfile` is replaced as a whole at each change. `say` is called with
-        what `close` waits for. Raises OSError when nothing can listen there, or the file cannot be written."""
+        """`address` is host:port; port 0 selects a free port. `textfile` is replaced as a whole at each change. `report` gets a
+        message when `close` waits. Raises OSError when the address cannot be opened, or the file cannot be written."""
         self._clock = clock
-        self._say = say
+        self._report = report
         self._linger_seconds = linger_seconds
         self._opened = time.monotonic()
         self._is_stopped = False
         self._textfile = textfile
         self._registry = CollectorRegistry()
         self._reads = _Reads()
-        # First, so that what is read after a status was set counts as a read of it.
+        # Registered first, so that a read after a status was set counts as a read of it.
         if address is not None:
             self._registry.register(self._reads)
         self._gauges: dict[str, Gauge] = {}
         self._run = run
         self._findings = _Findings(run)
         self._registry.register(self._findings)
-        self._status = Gauge("sparring_run_status", "1 for how it stands.", ["run", "status"], registry=self._registry)
+        self._status = Gauge(
+            "sparring_run_status", "1 for the current status.", ["run", "status"], registry=self._registry
+        )
         self._write()
         self._server = None
         if address is not None:
             host, _, port = address.rpartition(":")
             self._server, self._thread = start_http_server(int(port), addr=host, registry=self._registry)
             self.port: int = self._server.server_port
-            """Where it listens."""
+            """Port of the server."""
             self._url = f"http://{host}:{self.port}/metrics"
 
     def log_status(self, status: str, *, reason: str | None = None) -> None:
         for one in STATUSES:
             self._status.labels(self._run, one).set(one == status)
         if status == "running":
-            # A run that makes no first step is waited for from its start.
+            # The alert for a missing first step counts from the run's start.
             self._set(*_LAST_STEP, self._clock())
         else:
             self._reads.restart()
@@ -88,7 +90,7 @@ class PrometheusTracker:
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
             self._set(gauge_name(name), name, value)
-        self._set("sparring_step", "The optimizer step of the latest numbers.", step)
+        self._set("sparring_step", "The optimizer step of the latest metrics.", step)
         self._set(*_LAST_STEP, self._clock())
         self._write()
 
@@ -101,10 +103,10 @@ class PrometheusTracker:
     def log_artifact(self, name: str, content: Json) -> None: ...
 
     def close(self) -> None:
-        """Wait until the run's end was read, then answer no more. The file stays.
+        """Wait until the end of the run was read, then close the address. The file stays.
 
-        For at most LINGER_SECONDS; where the address has not been read lately only until it was open for so long, so that a
-        server finds a run that ended early.
+        Waits for at most LINGER_SECONDS. If the address was not read lately, waits only until it was open for that long, so
+        that a server sees a run that ended early.
         """
         if self._server is None:
             return
@@ -112,9 +114,9 @@ class PrometheusTracker:
         if not self._reads.was_recent(READ_RECENTLY_SECONDS):
             seconds = 0.0 if self._is_stopped else seconds - (time.monotonic() - self._opened)
         if seconds > 0:
-            self._say(
+            self._report(
                 f"the run has ended; {self._url} serves its last state until it was read twice, for at most "
-                f"{seconds:.0f} s; a second Ctrl-C does not wait for it"
+                f"{seconds:.0f} s; press Ctrl-C again to end at once"
             )
         if self._reads.wait(2, max(0.0, seconds)):
             time.sleep(_SENDING_SECONDS)
@@ -135,12 +137,12 @@ class PrometheusTracker:
 
 _LAST_STEP = (
     "sparring_last_step_timestamp_seconds",
-    "When the latest numbers came, or the run was started, in seconds since 1970.",
+    "Time of the latest metrics, or of the run's start, in seconds since 1970.",
 )
 
 
 class _Reads(Collector):
-    """Counts how often the address is read, and serves nothing of its own."""
+    """Counts reads of the address; exports nothing."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -158,7 +160,7 @@ class _Reads(Collector):
         return iter(())
 
     def restart(self) -> None:
-        """Count from here on."""
+        """Reset the count."""
         with self._changed:
             self._num = 0
 
@@ -167,13 +169,13 @@ class _Reads(Collector):
             return self._last is not None and time.monotonic() - self._last < seconds
 
     def wait(self, num: int, seconds: float) -> bool:
-        """Whether there have been so many reads since `restart` within these seconds."""
+        """Wait for `num` reads since `restart`, for at most `seconds`; return whether there were that many."""
         with self._changed:
             return self._changed.wait_for(lambda: self._num >= num, timeout=seconds)
 
 
 class _Findings(Collector):
-    """Counts findings by severity. Unlike the library's Counter it has no `_created` series, which repeats the counter's help."""
+    """Counts findings by severity. Unlike the library's Counter it has no `_created` series, which repeats the help text."""
 
     def __init__(self, run: str) -> None:
         self._run = run
@@ -187,5 +189,5 @@ class _Findings(Collector):
 
 
 def gauge_name(metric: str) -> str:
-    """What a metric is called in Prometheus, which knows letters, digits and underscores."""
+    """Return the Prometheus name of a metric, which may have letters, digits and underscores only."""
     return "sparring_" + re.sub(r"[^a-zA-Z0-9]+", "_", metric).strip("_")

@@ -1,4 +1,4 @@
-"""Which requests the gateway refused, as metrics have it."""
+"""Refused requests of the gateway, from metrics."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 
 def refused_reasons(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Of metrics of a step, its validation among them, or of an evaluation: how many requests the gateway refused, by reason, the
-    most frequent first."""
-    found = Counter[str]()
+    """Return the number of requests that the gateway refused by reason, the most frequent first, from the metrics of a step,
+    including its validation, or of an evaluation."""
+    counts = Counter[str]()
     for name, number in metrics.items():
         if "/refused/" in name:
-            found[name.partition("/refused/")[2]] += int(number)
-    return dict(found.most_common())
+            counts[name.partition("/refused/")[2]] += int(number)
+    return dict(counts.most_common())

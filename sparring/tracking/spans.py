@@ -1,4 +1,4 @@
-"""An episode as a tree of spans, for systems that show traces: the episode, its turns, and in each the model call and the
+"""An episode as a tree of spans, for systems that show traces: the episode, its turns, and in each turn the model call and its
 tool calls.
 
     episode                 began ................................................ over
@@ -7,7 +7,7 @@ tool calls.
         tool `look_up`                  ........ turn 1 began
       turn 1                                       began .......................... over
 
-What a model call took is measured. Tool calls share what is left until the next turn, since nobody times each.
+The duration of a model call is measured. Tool calls share the time until the next turn equally, since they are not timed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sparring.types import Json, Message, Trajectory, Turn
 
 
 class SpanKind(StrEnum):
-    """What a span is about, by the names that MLflow gives them."""
+    """The kind of a span, by MLflow's names."""
 
     EPISODE = "AGENT"
     TURN = "CHAIN"
@@ -33,10 +33,10 @@ class SpanKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Something that took time. Times are in nanoseconds since 1970."""
+    """One timed operation. Times are in nanoseconds since 1970."""
 
     id: str
-    """16 hexadecimal digits that follow from the trace and its place in it, so that to send it twice changes nothing."""
+    """16 hexadecimal digits derived from the trace and the span's place in it, so that sending it twice changes nothing."""
     parent: str | None
     name: str
     kind: SpanKind
@@ -49,8 +49,8 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """A number that an episode, or a turn of it, was given."""
+class Assessment:
+    """A reward or score of an episode or of one of its turns."""
 
     name: str
     value: float
@@ -62,17 +62,17 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """An episode's spans, the root first, and how it was judged."""
+    """An episode's spans, the root first, and its assessments."""
 
     id: str
-    """32 hexadecimal digits that follow from the run and the episode."""
+    """32 hexadecimal digits derived from the run and the episode."""
     spans: tuple[Span, ...]
-    judgements: tuple[Judgement, ...]
+    assessments: tuple[Assessment, ...]
 
 
-def trace_of(trajectory: Trajectory, *, run: str, stored: float) -> Trace:
-    """`run` is the name of the run there, `stored` when the episode was written, in seconds since 1970: of an episode from a
-    run that did not keep its beginning that counts as the end."""
+def build_trace(trajectory: Trajectory, *, run: str, stored: float) -> Trace:
+    """Build the trace of an episode. `run` is the MLflow run's id; `stored` is the time when the episode was written, in seconds
+    since 1970, which counts as its end in runs that did not store its start."""
     trace = _digest(f"{run}/{trajectory.id}", 32)
     began = trajectory.began if trajectory.began is not None else stored - trajectory.seconds
     root = Span(
@@ -94,33 +94,31 @@ def trace_of(trajectory: Trajectory, *, run: str, stored: float) -> Trace:
         },
         error=trajectory.error,
     )
-    spans, judgements = [root], list(_judgements(trajectory))
+    spans, assessments = [root], list(_assessments(trajectory))
     per_turn = {} if trajectory.reward is None else trajectory.reward.per_turn or {}
     for turn, own in _turns(trajectory, trace, root, began):
         spans += own
         if turn.id in per_turn:
-            judgements.append(
-                Judgement(name="turn_reward", value=per_turn[turn.id], source="reward", span=own[0].id)
-            )  # fmt: skip
-    return Trace(id=trace, spans=tuple(spans), judgements=tuple(judgements))
+            assessments.append(Assessment(name="turn_reward", value=per_turn[turn.id], source="reward", span=own[0].id))
+    return Trace(id=trace, spans=tuple(spans), assessments=tuple(assessments))
 
 
-def _judgements(trajectory: Trajectory) -> Iterator[Judgement]:
+def _assessments(trajectory: Trajectory) -> Iterator[Assessment]:
     if (reward := trajectory.reward) is not None:
-        yield Judgement(name="reward", value=reward.total, source="reward")
+        yield Assessment(name="reward", value=reward.total, source="reward")
         for name, value in reward.components.items():
-            yield Judgement(name=f"reward/{name}", value=value, source="reward")
+            yield Assessment(name=f"reward/{name}", value=value, source="reward")
     if trajectory.score is not None:
-        yield Judgement(name="score", value=trajectory.score, source="scorer")
+        yield Assessment(name="score", value=trajectory.score, source="scorer")
         for name, value in trajectory.score_parts.items():
-            yield Judgement(name=f"score/{name}", value=value, source="scorer")
+            yield Assessment(name=f"score/{name}", value=value, source="scorer")
 
 
 def _turns(trajectory: Trajectory, trace: str, root: Span, began: float) -> Iterator[tuple[Turn, list[Span]]]:
-    """Each turn with its spans: itself, the model call, the tool calls."""
+    """Yield each turn with its spans: the turn, the model call, the tool calls."""
     turns = sorted((*trajectory.turns, *trajectory.other_turns), key=lambda turn: turn.id)
     starts = _starts(turns, began)
-    heard = _heard(trajectory)
+    inputs = _new_messages(trajectory)
     results = {str(one.get("tool_call_id")): one.get("content") for one in trajectory.messages if _is_result(one)}
     errors = _errors(trajectory)
     for place, turn in enumerate(turns):
@@ -128,21 +126,30 @@ def _turns(trajectory: Trajectory, trace: str, root: Span, began: float) -> Iter
         following = starts[place + 1] if place + 1 < len(turns) else began + trajectory.seconds
         name = f"turn {turn.id}" if turn.policy is None else f"turn {turn.id} ({turn.policy})"
         own = Span(
-            id=_digest(f"{trace}/{turn.id}", 16), parent=root.id, name=name, kind=SpanKind.TURN,
-            began_ns=_ns(starts[place]), ended_ns=_ns(max(answered, following)),
-        )  # fmt: skip
+            id=_digest(f"{trace}/{turn.id}", 16),
+            parent=root.id,
+            name=name,
+            kind=SpanKind.TURN,
+            began_ns=_ns(starts[place]),
+            ended_ns=_ns(max(answered, following)),
+        )
         call = Span(
-            id=_digest(f"{trace}/{turn.id}/model", 16), parent=own.id, name="model call", kind=SpanKind.MODEL_CALL,
-            began_ns=own.began_ns, ended_ns=_ns(answered),
-            inputs={"messages": heard[turn.id]} if turn.id in heard else None,
-            outputs={"choices": [{"message": turn.message}]}, attributes=_model_attributes(turn),
-        )  # fmt: skip
+            id=_digest(f"{trace}/{turn.id}/model", 16),
+            parent=own.id,
+            name="model call",
+            kind=SpanKind.MODEL_CALL,
+            began_ns=own.began_ns,
+            ended_ns=_ns(answered),
+            inputs={"messages": inputs[turn.id]} if turn.id in inputs else None,
+            outputs={"choices": [{"message": turn.message}]},
+            attributes=_model_attributes(turn),
+        )
         tools = _tool_spans(turn, own, call.ended_ns, results=results, errors=errors)
         yield turn, [own, call, *tools]
 
 
 def _starts(turns: Sequence[Turn], began: float) -> list[float]:
-    """When each turn was asked for; of runs that did not keep it, as if one had followed the other at once."""
+    """Return the start time of each turn; in runs that did not store it, each turn starts when the one before it ends."""
     starts, free = [], began
     for turn in turns:
         starts.append(free if turn.began is None else began + turn.began)
@@ -180,27 +187,33 @@ def _tool_spans(
         error = errors.get(id)
         spans.append(
             Span(
-                id=_digest(f"{parent.id}/tool/{place}", 16), parent=parent.id, name=str(function.get("name")),
-                kind=SpanKind.TOOL_CALL, began_ns=answered_ns + place * share, ended_ns=answered_ns + (place + 1) * share,
-                inputs=function.get("arguments"), outputs=results.get(id), error=None if error is None else str(error),
+                id=_digest(f"{parent.id}/tool/{place}", 16),
+                parent=parent.id,
+                name=str(function.get("name")),
+                kind=SpanKind.TOOL_CALL,
+                began_ns=answered_ns + place * share,
+                ended_ns=answered_ns + (place + 1) * share,
+                inputs=function.get("arguments"),
+                outputs=results.get(id),
+                error=None if error is None else str(error),
             )
-        )  # fmt: skip
+        )
     return spans
 
 
-def _heard(trajectory: Trajectory) -> dict[int, list[Message]]:
-    """By turn, the messages that came since the turn before it: what each model call was told that was new."""
-    heard: dict[int, list[Message]] = {}
-    begin = 0
-    for index, place in enumerate(turn_places(trajectory.messages, trajectory.turns)):
+def _new_messages(trajectory: Trajectory) -> dict[int, list[Message]]:
+    """Return for each turn the messages since the previous turn: the new input of each model call."""
+    inputs: dict[int, list[Message]] = {}
+    start = 0
+    for index, place in enumerate(match_turns(trajectory.messages, trajectory.turns)):
         if place is not None:
-            heard[trajectory.turns[place].id] = list(trajectory.messages[begin:index])
-            begin = index + 1
-    return heard
+            inputs[trajectory.turns[place].id] = list(trajectory.messages[start:index])
+            start = index + 1
+    return inputs
 
 
 def _errors(trajectory: Trajectory) -> dict[str, Json]:
-    """By tool call what was wrong with it, where the environment's own log has an entry for each."""
+    """Return the error of each failed tool call, where the environment's log has an entry for each call."""
     results = [str(one.get("tool_call_id")) for one in trajectory.messages if _is_result(one)]
     if len(results) != len(trajectory.transitions):
         return {}
@@ -211,16 +224,16 @@ def _is_result(message: Message) -> bool:
     return message.get("role") == "tool"
 
 
-def turn_places(messages: Sequence[Message], turns: Sequence[Turn]) -> list[int | None]:
-    """Of each message the place of the turn that said it: the next one with the same words and calls."""
-    said = [_words(turn.message) for turn in turns]
+def match_turns(messages: Sequence[Message], turns: Sequence[Turn]) -> list[int | None]:
+    """Return for each message the index of the turn that produced it: the next one with the same text and calls."""
+    produced = [_words(turn.message) for turn in turns]
     places: list[int | None] = []
-    begin = 0
+    start = 0
     for message in messages:
         place = None
-        if message.get("role") == "assistant" and (words := _words(message)) in said[begin:]:
-            place = said.index(words, begin)
-            begin = place + 1
+        if message.get("role") == "assistant" and (words := _words(message)) in produced[start:]:
+            place = produced.index(words, start)
+            start = place + 1
         places.append(place)
     return places
 

@@ -1,7 +1,7 @@
-"""Tells an address of a run: when it is started, of each warning and error, when it is finished or has failed.
+"""Notifies a webhook of a run: when it starts, of each warning and error, when it finishes or fails.
 
-What is sent is JSON, `{"event", "run", "text", ...}`; chat systems with incoming webhooks show `text`. The address is a
-secret, as those are who holds it may write to: it comes from an environment variable and is in no log.
+The body is JSON, `{"event", "run", "text", ...}`; chat systems with incoming webhooks show `text`. The address is a secret, since
+its holder can write to the channel: it comes from an environment variable and is never logged.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from typing import final
 import httpx
 
 from sparring.findings import Severity
-from sparring.logs import get_logger
-from sparring.redaction import masked, register
-from sparring.tracking.encode import encode
-from sparring.tracking.worker import Worker
+from sparring.run_folders.encode import encode
+from sparring.runtime.logs import get_logger
+from sparring.runtime.redaction import mask_secrets, register
+from sparring.tracking.worker import TrackingThread
 from sparring.types import Json, TrajectoryGroup
 
 logger = get_logger(__name__)
 
 REQUEST_SECONDS = 10.0
 PAUSES_SECONDS = (1.0, 4.0)
-"""Before a notification is sent again that did not arrive."""
+"""Pauses before a failed notification is sent again."""
 CLOSE_SECONDS = 30.0
 _CAPACITY = 32
 _EVENTS = {"running": "started", "completed": "finished", "stopped": "finished", "failed": "failed"}
-"""What a status is called; of any other nobody is told."""
+"""Events by status; other statuses send no notification."""
 
 
 @final
 class Webhook:
-    """Sends notifications from a thread of its own: an address that is slow or gone costs a warning, and no time."""
+    """Sends notifications from its own thread: a slow or missing server costs a warning, and no time."""
 
     def __init__(
         self,
@@ -43,41 +43,41 @@ class Webhook:
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        """`run` is its name. `transport` and `sleep` are for tests."""
+        """`run` is the run's name. `transport` and `sleep` are for tests."""
         self._run = run
         self._url = url
         self._sleep = sleep
         self._client = httpx.Client(timeout=REQUEST_SECONDS, transport=transport)
-        self._worker = Worker("webhook", capacity=_CAPACITY, drops_when_full=True)
+        self._worker = TrackingThread("webhook", capacity=_CAPACITY, drops_when_full=True)
 
     def log_status(self, status: str, *, reason: str | None = None) -> None:
         if status in _EVENTS:
-            said = f"run {self._run} is {status}" + (f": {reason}" if reason else "")
-            self._tell(_EVENTS[status], said, {"status": status, "reason": reason})
+            text = f"run {self._run} is {status}" + (f": {reason}" if reason else "")
+            self._notify(_EVENTS[status], text, {"status": status, "reason": reason})
 
     def log_finding(self, finding: Mapping[str, Json]) -> None:
         if finding["severity"] == Severity.NOTE:
             return
         after = "" if finding.get("step") is None else f" after step {finding['step']}"
-        said = f"run {self._run}: {finding['severity']}{after}: {finding['symptom']} {finding['change']}"
-        kept = {key: finding.get(key) for key in ("rule", "severity", "step", "symptom", "change", "confirm")}
-        self._tell("finding", said, {"finding": kept})
+        text = f"run {self._run}: {finding['severity']}{after}: {finding['symptom']} {finding['change']}"
+        fields = {key: finding.get(key) for key in ("rule", "severity", "step", "symptom", "change", "confirm")}
+        self._notify("finding", text, {"finding": fields})
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Nobody is woken for numbers."""
+        """Do nothing: metrics send no notification."""
 
     def log_groups(self, step: int, groups: Sequence[TrajectoryGroup], *, split: str) -> None: ...
 
     def log_artifact(self, name: str, content: Json) -> None: ...
 
     def close(self) -> None:
-        """Send what waits, for at most half a minute."""
+        """Send waiting notifications, for at most half a minute."""
         self._worker.close(timeout=CLOSE_SECONDS)
         self._client.close()
 
-    def _tell(self, event: str, text: str, more: Mapping[str, Json]) -> None:
+    def _notify(self, event: str, text: str, more: Mapping[str, Json]) -> None:
         content = {"event": event, "run": self._run, "time": time.time(), "text": text, **more}
-        body = masked(encode(content).decode("utf-8")).encode("utf-8")
+        body = mask_secrets(encode(content).decode("utf-8")).encode("utf-8")
         self._worker.submit(lambda: self._send(event, body))
 
     def _send(self, event: str, body: bytes) -> None:
@@ -93,14 +93,14 @@ class Webhook:
                 return
             problem = f"status {answer.status_code}"
             if answer.is_client_error and answer.status_code not in (408, 429):
-                break  # it will not take it later either
-        # The address is not said, nor what its errors say, which is the address.
-        logger.warning("tracking: nobody took the notification %r (%s); the run goes on.", event, problem)
+                break  # a retry would fail too
+        # Neither the address nor error texts, which contain it, are logged.
+        logger.warning("tracking: the notification %r was not delivered (%s); the run continues.", event, problem)
 
 
 def webhook_url(variable: str, value: str | None) -> str:
-    """The address that the variable holds. Raises ValueError, which does not show it, when that is none."""
+    """Return the variable's value. Raises ValueError, which does not show the value, when it is not an address."""
     register(variable)
     if value and re.fullmatch(r"https?://[\w.\-]+(:\d+)?(/\S*)?", value):
         return value
-    raise ValueError(f"the environment variable {variable} shall hold the address of a webhook (https://...)")
+    raise ValueError(f"the environment variable {variable} must hold the address of a webhook (https://...)")

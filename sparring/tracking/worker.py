@@ -1,4 +1,4 @@
-"""A thread that does the slow part of tracking, so that a disk or a server never holds up a step."""
+"""A thread for the slow part of tracking, so that a disk or a server never delays a step."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import threading
 from collections.abc import Callable
 from typing import final
 
-from sparring.logs import get_logger
+from sparring.runtime.logs import get_logger
 
 logger = get_logger(__name__)
 
 
 @final
-class Worker:
-    """Runs jobs one after the other on a daemon thread. A job that raises costs one warning, later ones are silent.
+class TrackingThread:
+    """Runs jobs one after the other on a daemon thread. The first job that raises causes a warning; later failures are silent.
 
-    `capacity` jobs may wait. When they do, `submit` waits too, or with `drops_when_full` leaves the job out.
+    `capacity` jobs may wait. When the queue is full, `submit` waits, or with `drops_when_full` discards the job.
     """
 
     def __init__(self, name: str, *, capacity: int, drops_when_full: bool = False) -> None:
@@ -31,36 +31,36 @@ class Worker:
 
     def submit(self, job: Callable[[], object]) -> None:
         if self._is_closed:
-            raise RuntimeError(f"{self._name} is closed; it takes no more jobs.")
+            raise RuntimeError(f"{self._name} is closed; it accepts no more jobs.")
         try:
             self._jobs.put(job, block=not self._drops_when_full)
         except queue.Full:
             self._num_dropped += 1
 
     def close(self, timeout: float | None = None) -> None:
-        """Finish what waits, for at most `timeout` seconds (None: as long as it takes). Closing again does nothing."""
+        """Finish waiting jobs, for at most `timeout` seconds (None: without limit). Closing again does nothing."""
         if self._is_closed:
             return
         self._is_closed = True
         try:
             self._jobs.put(None, timeout=timeout)
         except queue.Full:
-            self._warn(f"did not finish within {timeout} s; what waited is lost")
+            self._warn(f"did not finish within {timeout} s; waiting entries are lost")
             return
         self._thread.join(timeout)
         if self._thread.is_alive():
-            self._warn(f"did not finish within {timeout} s; what waited is lost")
+            self._warn(f"did not finish within {timeout} s; waiting entries are lost")
         elif self._num_dropped:
-            self._warn(f"was too slow, so {self._num_dropped} entries were left out")
+            self._warn(f"was too slow, so {self._num_dropped} entries were discarded")
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             try:
                 job()
-            except Exception as error:  # noqa: BLE001 - whatever fails here must not reach the run
+            except Exception as error:  # noqa: BLE001 - a failing job must not stop the run
                 if not self._has_warned:
                     self._has_warned = True
-                    self._warn(f"failed ({error!r}); the run goes on, with a gap there")
+                    self._warn(f"failed ({error!r}); the run continues, and some data is missing there")
 
     def _warn(self, what: str) -> None:
         logger.warning("tracking: %s %s", self._name, what)

@@ -1,1 +1,1 @@
-"""From trajectories to optimizer steps: sequences, packing, the learner, checkpoints."""
+"""Training: from trajectories to optimizer steps, with sequences, packing, the learner and checkpoints."""

@@ -1,10 +1,10 @@
-"""The files of checkpoints, without what is in them: written whole or not at all, hashed, verified, found, pruned. No torch.
+"""The files of checkpoints, whatever their content: write atomically, hash, verify, find and prune. Imports no torch.
 
     checkpoints/000010/   weights.safetensors  optimizer.safetensors  optimizer.json  state.json  manifest.json
 
-A checkpoint is written under a temporary name, its manifest of hashes last, and renamed, each file and folder forced to the
-disk before the next thing rests on it; whatever has no valid manifest is no checkpoint. Which is the newest is found out, and
-stands nowhere.
+A checkpoint is written under a temporary name, with its manifest of hashes last, and then renamed. Each file and folder is
+flushed to disk before the next step depends on it. A folder without a valid manifest is not a checkpoint. No file names the
+newest checkpoint: it is found by looking.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from sparring.errors import DataError
-from sparring.faults import fault_point
-from sparring.logs import get_logger
+from sparring.runtime.faults import fault_point
+from sparring.runtime.logs import get_logger
 
 logger = get_logger(__name__)
 
@@ -28,8 +28,8 @@ _MANIFEST = "manifest.json"
 _REPLACED = ".replaced"
 
 
-def name_of(step: int | str) -> str:
-    """Folder name: six digits for a step, which sort; names stay as they are."""
+def format_name(step: int | str) -> str:
+    """Return the folder name: at least six digits for a step, so that names sort; a text stays as it is."""
     return step if isinstance(step, str) else f"{step:06d}"
 
 
@@ -40,16 +40,19 @@ def write(
     *,
     announce: Callable[[str, str], object] = lambda name, digest: None,
 ) -> Path:
-    """Make a checkpoint of what `fill` writes into a folder, and return its place. `announce` gets its name and its `digest`
-    before it has that name. Raises OSError, and what the two raise; those that are there stay as they are."""
-    target = directory / name_of(step)
+    """Create a checkpoint from the files that `fill` writes into a folder, and return its path.
+
+    `announce` is called with its name and its hash before it gets that name. Raises OSError, and what the two functions
+    raise; existing checkpoints are then unchanged.
+    """
+    target = directory / format_name(step)
     temporary = directory / f".{target.name}.tmp"
     replaced = directory / f".{target.name}{_REPLACED}"
     if not directory.exists():
         directory.mkdir(parents=True)
         _sync(directory.parent)
     if target.exists():
-        # One that was on its way out when the process died still counts as long as the other is missing.
+        # One that was being replaced when the process died still counts as long as the new one is missing.
         shutil.rmtree(replaced, ignore_errors=True)
     shutil.rmtree(temporary, ignore_errors=True)
     try:
@@ -62,7 +65,7 @@ def write(
         (temporary / _MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
         _sync(temporary / _MANIFEST)
         _sync(temporary)
-        announce(target.name, digest(temporary))
+        announce(target.name, hash_checkpoint(temporary))
         fault_point("checkpoint.renaming")
         if target.exists():
             target.rename(replaced)
@@ -79,39 +82,39 @@ def write(
 
 
 def prune(directory: Path, step: int, *, keep: int, pinned: Path | None = None) -> None:
-    """Delete the oldest of the numbered checkpoints up to `step`, which was written just now, until `keep` are left; `pinned`
-    stays beside them. Raises OSError when the folder cannot be read."""
+    """Delete the oldest numbered checkpoints up to `step`, which was just written, until `keep` are left. `pinned` is kept in
+    addition. Raises OSError when the folder cannot be read."""
     fault_point("checkpoint.pruning")
-    # Those with a higher number are of an abandoned future or damaged; this one must not be pruned in their favor.
-    past = [path for path in numbered(directory) if int(path.name) <= step]
+    # Higher numbers are from steps that were abandoned, or are damaged; the new one must not be pruned in their favor.
+    past = [path for path in list_numbered(directory) if int(path.name) <= step]
     for old in past[max(1, keep) :]:
         if old == pinned:
             continue
-        # Without its manifest it is no checkpoint any more, however little of the rest is gone when the process dies.
+        # The manifest is deleted first: without it the folder is not a checkpoint, even if the process dies before the rest.
         with suppress(OSError):
             (old / _MANIFEST).unlink()
         shutil.rmtree(old, ignore_errors=True)
 
 
-def any_in(directory: Path) -> bool:
-    """Whether a run's `checkpoints` folder holds a checkpoint, good or damaged."""
+def has_checkpoint(directory: Path) -> bool:
+    """Return whether a run's `checkpoints` folder contains a checkpoint, valid or damaged."""
     return any(path.is_dir() for pattern in ("[!.]*", f".*{_REPLACED}") for path in directory.glob(pattern))
 
 
-def newest(directory: Path) -> Path:
-    """The newest good checkpoint of a run's `checkpoints` folder (or the checkpoint itself that was named).
+def find_newest(directory: Path) -> Path:
+    """Return the newest valid checkpoint of a run's `checkpoints` folder, or `directory` itself where it is a checkpoint.
 
-    Numbered ones first, then named ones. Raises DataError when none is good, saying what is wrong with the newest.
+    Numbered checkpoints come first, then named ones. Raises DataError when none is valid, with the problem of the newest.
     """
     if (directory / _MANIFEST).is_file():
         verify(directory)
         return directory
     first_problem: DataError | None = None
-    for candidate in newest_first(directory):
+    for candidate in list_newest_first(directory):
         try:
             verify(candidate)
         except DataError as error:
-            logger.warning("a checkpoint is passed over: %s", error)
+            logger.warning("a checkpoint is skipped: %s", error)
             first_problem = first_problem or error
         else:
             return candidate
@@ -123,33 +126,37 @@ def newest(directory: Path) -> Path:
     )
 
 
-def newest_first(directory: Path) -> list[Path]:
-    """The checkpoints of a run's `checkpoints` folder, good or damaged: numbered ones, those on their way out among them, then
-    named ones."""
+def list_newest_first(directory: Path) -> list[Path]:
+    """Return the checkpoints of a run's `checkpoints` folder, valid or damaged: numbered ones, including those that are being
+    replaced, then named ones."""
     if not directory.is_dir():
         return []
     named = [path for path in directory.glob("[!.]*") if path.is_dir() and not path.name.isdigit()]
-    # By number, and of one number that which was on its way out last.
+    # By number; for equal numbers, the one that was being replaced comes last.
     replaced = directory.glob(f".*{_REPLACED}")
-    by_number = sorted([*numbered(directory), *replaced], key=lambda path: (_number(path), path.name), reverse=True)
+    by_number = sorted(
+        [*list_numbered(directory), *replaced], key=lambda path: (_number(path), path.name), reverse=True
+    )
     return [*by_number, *named]
 
 
-def digest(checkpoint: Path) -> str:
-    """The sha256 of its manifest, which holds those of its files. Raises OSError when there is none."""
+def hash_checkpoint(checkpoint: Path) -> str:
+    """Return the sha256 of a checkpoint's manifest, which contains the hashes of its files. Raises OSError without a
+    manifest."""
     return _sha256(checkpoint / _MANIFEST)
 
 
-def best(directory: Path, scores: Mapping[int, float]) -> Path | None:
-    """The numbered checkpoint whose step has the highest score, of equals the earliest; None where none has a score."""
-    scored = [path for path in numbered(directory) if int(path.name) in scores and (path / _MANIFEST).is_file()]
+def find_best(directory: Path, scores: Mapping[int, float]) -> Path | None:
+    """Return the numbered checkpoint whose step has the highest score, the earliest among equals; None where none has a
+    score."""
+    scored = [path for path in list_numbered(directory) if int(path.name) in scores and (path / _MANIFEST).is_file()]
     return max(scored, key=lambda path: (scores[int(path.name)], -int(path.name)), default=None)
 
 
 def set_aside(directory: Path, into: Path, *, since: int) -> list[Path]:
-    """Move the checkpoints of step `since` and later elsewhere; where they are now, newest first."""
+    """Move the checkpoints of step `since` and later to `into`. Return their new paths, newest first."""
     moved = []
-    for path in numbered(directory):
+    for path in list_numbered(directory):
         if int(path.name) >= since:
             into.mkdir(exist_ok=True)
             shutil.rmtree(into / path.name, ignore_errors=True)
@@ -158,7 +165,7 @@ def set_aside(directory: Path, into: Path, *, since: int) -> list[Path]:
 
 
 def verify(checkpoint: Path) -> None:
-    """Raises DataError naming the file that is missing or does not have the hash of the manifest."""
+    """Check the files of a checkpoint. Raises DataError that names a file that is missing or does not match its hash."""
     try:
         manifest = json.loads((checkpoint / _MANIFEST).read_text("utf-8"))
         known, files = manifest["format"], dict(manifest["files"])
@@ -182,21 +189,21 @@ def verify(checkpoint: Path) -> None:
             )
 
 
-def numbered(directory: Path) -> list[Path]:
-    """The checkpoints of steps, good or damaged, newest first."""
+def list_numbered(directory: Path) -> list[Path]:
+    """Return the checkpoints of steps, valid or damaged, newest first."""
     if not directory.is_dir():
         return []
     return sorted((path for path in directory.iterdir() if path.is_dir() and path.name.isdigit()), reverse=True)
 
 
-def original_name(path: Path) -> str:
-    """The name of a checkpoint, also of one on its way out."""
+def get_original_name(path: Path) -> str:
+    """Return the name of a checkpoint, also of one that is being replaced."""
     return path.name.removesuffix(_REPLACED).lstrip(".")
 
 
 def _number(path: Path) -> int:
-    """Of a numbered checkpoint; -1 of others."""
-    name = original_name(path)
+    """Return the step of a numbered checkpoint; -1 for others."""
+    name = get_original_name(path)
     return int(name) if name.isdigit() else -1
 
 

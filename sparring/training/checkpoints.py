@@ -1,4 +1,4 @@
-"""Checkpoints of a learner: complete or absent, verified on load, never a pickle. `checkpoint_files` has their files."""
+"""Checkpoints of a learner: complete or absent, verified on load, never a pickle. `checkpoint_files` handles their files."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from sparring.errors import DataError, DiskError
 from sparring.models.policy import Policy, fingerprint
 from sparring.protocols import Learner, LearnerState
 from sparring.training.checkpoint_files import (
-    any_in,
-    best,
-    digest,
-    name_of,
-    newest,
-    numbered,
-    original_name,
+    find_best,
+    find_newest,
+    format_name,
+    get_original_name,
+    has_checkpoint,
+    hash_checkpoint,
+    list_numbered,
     prune,
     set_aside,
     verify,
@@ -30,15 +30,15 @@ from sparring.training.checkpoint_files import (
 from sparring.types import Json, Weights
 
 __all__ = [
-    "any_in",
-    "best",
-    "digest",
+    "find_best",
+    "find_newest",
+    "format_name",
+    "get_original_name",
+    "has_checkpoint",
+    "hash_checkpoint",
+    "list_numbered",
     "load",
     "load_weights",
-    "name_of",
-    "newest",
-    "numbered",
-    "original_name",
     "prune",
     "read_tensors",
     "read_weights",
@@ -56,10 +56,10 @@ def save(
     *,
     announce: Callable[[str, str], object] = lambda name, digest: None,
 ) -> Path:
-    """Write a checkpoint of what a learner was and of where the run stood, and return its folder. `announce` gets its name and
-    its digest before it has that name.
+    """Write a checkpoint of a learner's state and the run's `state`, and return its folder. `announce` is called with its name
+    and its digest before it gets that name.
 
-    Raises DiskError when it cannot be written; checkpoints that are there stay as they are.
+    Raises DiskError when it cannot be written; existing checkpoints are then unchanged.
     """
 
     def fill(folder: Path) -> None:
@@ -70,19 +70,20 @@ def save(
         return write(directory, step, fill, announce=announce)
     except (OSError, SafetensorError) as error:
         raise DiskError(
-            f"{directory / name_of(step)} could not be written: {error}. Earlier checkpoints are intact; make room there."
+            f"{directory / format_name(step)} could not be written: {error}. Earlier checkpoints are intact; make room there."
         ) from error
 
 
 def load(checkpoint: Path, learner: Learner) -> dict[str, Any]:
-    """Restore the learner and return the saved state. Raises DataError for damaged or unfitting checkpoints."""
+    """Restore the learner, and return the saved state. Raises DataError for a damaged checkpoint, or one that does not fit."""
     verify(checkpoint)
     learner.load_state(checkpoint)
     return json.loads((checkpoint / "state.json").read_text("utf-8"))
 
 
 def load_weights(checkpoint: Path, policy: Policy) -> Weights:
-    """The weights alone, checked against a policy. Raises DataError for damaged or unfitting checkpoints."""
+    """Return only the weights, checked against a policy. Raises DataError for a damaged checkpoint, or one that does not
+    fit."""
     weights = read_weights(checkpoint)
     problem = policy.misfit(weights.tensors)
     if problem is not None:
@@ -91,14 +92,14 @@ def load_weights(checkpoint: Path, policy: Policy) -> Weights:
 
 
 def read_weights(checkpoint: Path) -> Weights:
-    """The weights alone, whatever model they are of. Raises DataError for damaged checkpoints."""
+    """Return only the weights, of any model. Raises DataError for a damaged checkpoint."""
     verify(checkpoint)
     tensors = read_tensors(checkpoint / "weights.safetensors")
     return Weights(tensors=tensors, fingerprint=fingerprint(tensors))
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file. Raises DataError when there is none, or it is not one."""
+    """Return the tensors of a safetensors file. Raises DataError when the file is missing or invalid."""
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:

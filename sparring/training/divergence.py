@@ -1,34 +1,61 @@
-"""The divergence from the base model as a part of the reward: k1, whose expectation has the right gradient there.
+"""The divergence from the base model as a part of the reward. Its estimator is k1, which has the right gradient there.
 
 As a loss k1 would do nothing, since its gradient is zero in expectation (docs/algorithms.md, "Staying near the base").
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from statistics import fmean
 
-from sparring.training.sequences import build_batch
+from sparring.protocols import Learner
+from sparring.training.sequences import build_batch, trajectory_indices
 from sparring.types import Reward, TrainingBatch, Trajectory, TrajectoryGroup
 
 
-class Diverges(Protocol):
-    def divergences(self, batch: TrainingBatch) -> tuple[Mapping[tuple[str, float], float], Mapping[str, float]]: ...
-
-
-def penalized(
-    groups: Sequence[TrajectoryGroup], learner: Diverges, *, coef: float
+def subtract_penalty(
+    groups: Sequence[TrajectoryGroup], learner: Learner, *, coef: float
 ) -> tuple[list[TrajectoryGroup], Mapping[str, float]]:
-    """The groups with coef * log(sampler / base) taken off the rewards: of each turn where rewards are per turn, else of
-    the whole trajectory; and the metrics of that divergence."""
+    """Return the groups with coef * log(sampler / base) subtracted from the rewards, and the metrics of that divergence. It
+    is subtracted per turn where rewards are per turn, otherwise for the whole trajectory."""
     numbers = {t.id: tuple(range(1, len(t.turns) + 1)) for group in groups for t in group.trajectories}
-    sums, metrics = learner.divergences(build_batch(groups, numbers, drop_zero_advantage=False))
+    # A token's advantage is the number of its turn.
+    batch = build_batch(groups, numbers, drop_zero_advantage=False)
+    sums, metrics = _divergences(batch, learner.reference_logprobs(batch))
     changed = [
         replace(group, trajectories=tuple(_penalized(trajectory, sums, coef) for trajectory in group.trajectories))
         for group in groups
     ]
     return changed, metrics
+
+
+def _divergences(
+    batch: TrainingBatch, reference: Sequence[float]
+) -> tuple[dict[tuple[str, float], float], dict[str, float]]:
+    """Return the sums of log(sampler / base) over the trained tokens by trajectory id and advantage, and k1, k2 and k3 of
+    KL(sampler || base) over all of them (joschu.net/blog/kl-approx.html)."""
+    names = list(dict.fromkeys(sequence.trajectory_id for sequence in batch.sequences))
+    tokens = (
+        (sampled, advantage)
+        for segment in batch.segments
+        for sampled, advantage, masked in zip(segment.sampled_logprobs, segment.advantages, segment.mask, strict=True)
+        if masked
+    )
+    sums: dict[tuple[str, float], float] = {}
+    differences: list[float] = []
+    for (sampled, advantage), index, base in zip(tokens, trajectory_indices(batch), reference, strict=True):
+        key = (names[index], advantage)
+        sums[key] = sums.get(key, 0.0) + sampled - base
+        differences.append(sampled - base)
+    if not differences:
+        return sums, {}
+    return sums, {
+        "training/reference_kl_k1": fmean(differences),
+        "training/reference_kl_k2": fmean(one * one for one in differences) / 2,
+        "training/reference_kl_k3": fmean(math.expm1(-one) + one for one in differences),
+    }
 
 
 def _penalized(trajectory: Trajectory, sums: Mapping[tuple[str, float], float], coef: float) -> Trajectory:
@@ -42,7 +69,9 @@ def _penalized(trajectory: Trajectory, sums: Mapping[tuple[str, float], float], 
     if reward.per_turn is not None:
         per_turn = {turn_id: reward.per_turn.get(turn_id, 0.0) - penalty for turn_id, penalty in penalties.items()}
     changed = Reward(
-        total=reward.total - sum(penalties.values()), per_turn=per_turn,
-        components=reward.components, metrics=reward.metrics,
-    )  # fmt: skip
+        total=reward.total - sum(penalties.values()),
+        per_turn=per_turn,
+        components=reward.components,
+        metrics=reward.metrics,
+    )
     return replace(trajectory, reward=changed)

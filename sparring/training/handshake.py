@@ -1,7 +1,7 @@
-"""After each update: does the engine play with the weights that the learner has?
+"""A check after each update that the engine samples with the weights of the learner.
 
-The engine says so by a fingerprint. That is what it was given; what it computes with is another matter (a cache of the old
-weights, a transfer that went wrong), so a probe of a few tokens is computed on both sides.
+The engine reports the fingerprint of the weights that it was given. It may still compute with others (cached values of old
+weights, a failed transfer), so both sides also compute the log-probabilities of a few tokens, the probe.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from typing import final
 
 from sparring.errors import ServiceError
 from sparring.protocols import Engine, Learner
-from sparring.training.sequences import demonstration_batch
+from sparring.training.sequences import build_demonstration_batch
 from sparring.types import TrainingBatch, Weights
 
 PROBE_TOKENS = 64
 LARGEST_DIFFERENCE = 0.25
-"""Mean over the probe's tokens. bf16 and other kernels stay a decade below; other weights soon do not."""
+"""The largest accepted mean difference over the probe's tokens. bf16 and other kernels stay ten times below it, while other
+weights soon exceed it."""
 SMALLEST_UPDATE = 1e-4
-"""Mean change of the probe's log-probabilities by an update, below which old and new weights cannot be told apart."""
+"""The mean change of the probe's log-probabilities by an update below which old and new weights cannot be distinguished."""
 
 
 @final
 class Handshake:
-    """Compares the two sides on one probe, the beginning of the first sequence that the run trains."""
+    """Compares engine and learner on one probe: the start of the first sequence that the run trains."""
 
     def __init__(self, engine: Engine, learner: Learner) -> None:
         self._engine, self._learner = engine, learner
@@ -33,18 +34,20 @@ class Handshake:
         """The learner's log-probabilities of the probe before the last update."""
 
     async def check(self, weights: Weights, step: int, batch: TrainingBatch) -> dict[str, float]:
-        """Metrics of the comparison. Raises ServiceError when the engine plays with other weights than were published."""
+        """Compare both sides, and return metrics. Raises ServiceError when the engine samples with other weights than the
+        published ones."""
         if self._engine.fingerprint != weights.fingerprint:
             raise ServiceError(
-                f"the engine says that it plays with weights {self._engine.fingerprint}, but step {step} published "
-                f"{weights.fingerprint}. Nothing it samples could be told apart; restart the engine, and resume the run."
+                f"the engine reports that it samples with weights {self._engine.fingerprint}, but step {step} published "
+                f"{weights.fingerprint}. Its samples could not be assigned to "
+                "a version of the weights; restart the engine, and resume the run."
             )
         if not self._probe:
             self._probe = _beginning(batch)
-        if len(self._probe) < 2:
+        if len(self._probe) < 2 or not self._engine.capabilities.scores_given_ids:
             return {}
-        probe = demonstration_batch([(self._probe, (False, *[True] * (len(self._probe) - 1)))])
-        learned = (await asyncio.to_thread(self._learner.logprobs, probe)).tolist()
+        probe = build_demonstration_batch([(self._probe, (False, *[True] * (len(self._probe) - 1)))])
+        learned = await asyncio.to_thread(self._learner.logprobs, probe)
         played = await self._engine.logprobs(self._probe)
         difference = _distance(played, learned)
         from_before = None if self._before is None else _distance(played, self._before)

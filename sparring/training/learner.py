@@ -1,9 +1,11 @@
-"""The learner: gradients of a batch, optimizer steps, weights for the engine, its state on disk."""
+"""The learner: it computes gradients, takes optimizer steps, exports weights for the engine, and saves its state."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
@@ -12,87 +14,109 @@ from torch import Tensor
 
 from sparring.algorithms.losses import LOSSES, PerToken, Tokens, policy_metrics
 from sparring.algorithms.objective import Objective, reference_metrics, weight_metrics
-from sparring.computing import changing, may_go_on
 from sparring.errors import DataError
-from sparring.faults import fault_point
 from sparring.models.forest import forest_logprobs, layout
 from sparring.models.generic_training import sequence_logprobs
 from sparring.models.llama import LlamaWeights
 from sparring.models.policy import Policy
 from sparring.models.threads import releases_threads
+from sparring.runtime.cancellable import guard_change, raise_if_cancelled
+from sparring.runtime.faults import fault_point
 from sparring.training.checkpoints import read_tensors
 from sparring.training.packing import pack
-from sparring.training.sequences import expanded, trajectory_indices
+from sparring.training.sequences import expand_batch, trajectory_indices, with_values
 from sparring.training.state import MOMENTS, AdamWState
 from sparring.types import TrainingBatch, Weights
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdamWSettings:
+    """The settings of the AdamW optimizer."""
+
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    grad_clip_norm: float = 1.0
+    """The largest norm of the gradient; 0 does not clip."""
+    lora_plus_lr_ratio: float = 1.0
+    """The learning rate of an adapter's B matrices divided by that of its A matrices (LoRA+, arXiv:2402.12354)."""
+
+
+ADAMW = AdamWSettings()
+
+
 @final
 class TorchLearner:
-    """Trains a policy in this process, with AdamW (arXiv:1711.05101)."""
+    """Trains a policy in this process, with AdamW (arXiv:1711.05101). Implements `protocols.Learner`."""
 
     def __init__(
         self,
         policy: Policy,
         *,
-        beta1: float = 0.9,
-        beta2: float = 0.95,
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        grad_clip_norm: float = 1.0,
-        lora_plus_lr_ratio: float = 1.0,
+        adam: AdamWSettings = ADAMW,
         max_tokens_per_microbatch: int = 8192,
         losses: Mapping[str, Callable[..., PerToken]] = LOSSES,
     ) -> None:
-        """`grad_clip_norm` 0 does not clip; `lora_plus_lr_ratio` is how much faster the B matrices of an adapter learn
-        than the A matrices (LoRA+, arXiv:2402.12354); microbatches are cut by their distinct tokens."""
+        """Create a learner. `max_tokens_per_microbatch` counts distinct tokens."""
         self._policy = policy
-        self._options = {"lr": 0.0, "betas": (beta1, beta2), "eps": eps, "weight_decay": weight_decay}
-        self._grad_clip_norm = grad_clip_norm
-        self._ratio = lora_plus_lr_ratio
+        self._adam = adam
         self._max_tokens = max_tokens_per_microbatch
         self._losses = losses
         self.num_microbatches = 0
-        """How many it has computed so far: what tells a long step from one that hangs."""
+        """The number of computed microbatches so far. It shows that a long step does not hang."""
         self.reset_optimizer()
 
     def reset_optimizer(self) -> None:
-        """Forget moments and gradients: the next phase starts fresh on the current weights."""
+        """Delete moments and gradients, so that the next phase starts with a new optimizer on the current weights."""
         slow = [one for name, one in self._policy.trained.items() if ".lora_B." not in name]
         fast = [one for name, one in self._policy.trained.items() if ".lora_B." in name]
-        groups = [{"params": slow, "ratio": 1.0}, {"params": fast, "ratio": self._ratio}]
-        self._optimizer = torch.optim.AdamW([group for group in groups if group["params"]], **self._options)
+        groups = [{"params": slow, "ratio": 1.0}, {"params": fast, "ratio": self._adam.lora_plus_lr_ratio}]
+        self._optimizer = torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=0.0,
+            betas=(self._adam.beta1, self._adam.beta2),
+            eps=self._adam.eps,
+            weight_decay=self._adam.weight_decay,
+        )
         self._optimizer.zero_grad()
         self._forget_weights()
 
     @releases_threads
     def forward_backward(
-        self, batch: TrainingBatch, loss_fn: str, loss_config: Mapping[str, Any], old_M: Tensor | None = None
+        self,
+        batch: TrainingBatch,
+        loss_fn: str,
+        loss_config: Mapping[str, Any],
+        old_logprobs: Sequence[float] | None = None,
     ) -> dict[str, float]:
         """Add the gradient of sum(weight * loss). Raises DataError on a non-finite loss, with gradients cleared.
 
-        `old_M`, in the order of `logprobs(batch)`, are the log-probabilities before the step, which only
-        `policy_ratio = "three_policy"` reads; None takes the current ones. `training/tokens` counts what the model
-        computed: prompts that two microbatches need count twice.
+        `old_logprobs` is the result of `logprobs(batch)` before the step. Only `policy_ratio = "three_policy"` reads it; None
+        uses the current ones. `training/tokens` counts the tokens that the
+        model computed, so a prompt that two microbatches need counts twice.
         """
         objective = Objective.from_config(loss_fn, loss_config, self._losses)
-        total, num_tokens, num_seen = 0.0, 0, 0
+        total, num_tokens = 0.0, 0
         played: list[tuple[Tensor, ...]] = []
         per_token: dict[str, list[Tensor]] = {}
-        for microbatch in self._microbatches(batch):
+        old_batches: Iterable[TrainingBatch | None] = itertools.repeat(None)
+        if objective.is_three_policy and old_logprobs is not None:
+            old_batches = self._microbatches(with_values(batch, old_logprobs))
+        for microbatch, old_batch in zip(self._microbatches(batch), old_batches, strict=False):
             logprobs_M, entropies_M = self._forward(microbatch, with_entropy_gradient=objective.entropy_coef > 0)
             sampled_M = self._masked(microbatch, "sampled_logprobs")
             references = (self._reference(microbatch),) if objective.kl_coef > 0 else ()
-            count = len(logprobs_M)
             if not objective.is_three_policy:
                 before_M = sampled_M
             else:
-                before_M = logprobs_M.detach() if old_M is None else old_M[num_seen : num_seen + count]
-            num_seen += count
+                before_M = logprobs_M.detach() if old_batch is None else self._masked(old_batch, "sampled_logprobs")
             tokens = Tokens(
-                logprobs_M=logprobs_M, old_M=before_M, advantages_M=self._masked(microbatch, "advantages"),
+                logprobs_M=logprobs_M,
+                old_M=before_M,
+                advantages_M=self._masked(microbatch, "advantages"),
                 trajectory_M=torch.tensor(trajectory_indices(microbatch), device=self._policy.device),
-            )  # fmt: skip
+            )
             loss_M, effects = objective(
                 tokens, sampled_M=sampled_M, entropies_M=entropies_M, reference_M=references[0] if references else None
             )
@@ -121,15 +145,16 @@ class TorchLearner:
                 metrics |= weight_metrics(effects["correction/weight"])
             if references:
                 metrics |= reference_metrics(logprobs_M, references[0])
-            if not objective.is_supervised:  # nobody sampled a demonstration
+            if not objective.is_supervised:  # a demonstration was not sampled by a policy
                 metrics |= {name: value.item() for name, value in policy_metrics(logprobs_M, sampled_M).items()}
         return {f"training/{name}": value for name, value in metrics.items()}
 
     @releases_threads
     def optim_step(self, learning_rate: float) -> dict[str, float]:
-        """Raises DataError on a non-finite gradient; weights stay as they were and gradients are cleared."""
+        """Take one AdamW step, and return its metrics. Raises DataError on a non-finite gradient; the weights are then
+        unchanged and the gradients cleared."""
         parameters = list(self._policy.trained.values())
-        norm = torch.nn.utils.clip_grad_norm_(parameters, self._grad_clip_norm or math.inf).item()
+        norm = torch.nn.utils.clip_grad_norm_(parameters, self._adam.grad_clip_norm or math.inf).item()
         if not math.isfinite(norm):
             self._optimizer.zero_grad()
             raise DataError(
@@ -139,69 +164,57 @@ class TorchLearner:
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate * group["ratio"]
         fault_point("learner.optimizing")
-        with changing():
+        with guard_change():
             self._optimizer.step()
         fault_point("learner.optimized")
         self._optimizer.zero_grad()
         self._forget_weights()
         return {
-            "training/grad_norm": norm, "training/learning_rate": learning_rate,
+            "training/grad_norm": norm,
+            "training/learning_rate": learning_rate,
             "training/update_size": update_size(self._optimizer),
-        }  # fmt: skip
+        }
 
     @releases_threads
     def export_weights(self) -> Weights:
-        """The current weights; the same object until the next optimizer step."""
+        """Return the current weights; the same object until the next optimizer step."""
         if self._snapshot is None:
             self._snapshot = self._policy.snapshot()
         return self._snapshot
 
     @releases_threads
     @torch.no_grad()
-    def logprobs(self, batch: TrainingBatch) -> Tensor:
-        """Log-probabilities [M] of the masked tokens under the current weights.
-
-        Microbatch by microbatch as `forward_backward` takes them; in each in segment order, for architectures without
-        the lean forward in the order of `expanded`.
-        """
-        return torch.cat([self._forward(part)[0] for part in self._microbatches(batch)])
+    def logprobs(self, batch: TrainingBatch) -> list[float]:
+        """Return the log-probability of each trained token under the current weights, in segment order."""
+        return self._in_order(batch, lambda microbatch: self._forward(microbatch)[0])
 
     @releases_threads
     @torch.no_grad()
-    def divergences(self, batch: TrainingBatch) -> tuple[dict[tuple[str, float], float], dict[str, float]]:
-        """Sum of log(sampler / base) over the trained tokens that have one trajectory and one advantage, by both; and the
-        metrics of all.
+    def reference_logprobs(self, batch: TrainingBatch) -> list[float]:
+        """Return the log-probability of each trained token under the base model, in segment order."""
+        return self._in_order(batch, self._reference)
 
-        A batch whose advantages number the turns gives k1 of every turn (`training.divergence`).
-        """
-        sums: dict[tuple[str, float], float] = {}
-        seen: list[tuple[Tensor, Tensor]] = []
-        for microbatch in self._microbatches(batch):
-            names = list(dict.fromkeys(sequence.trajectory_id for sequence in microbatch.sequences))
-            keys = zip(
-                (names[index] for index in trajectory_indices(microbatch)),
-                self._masked(microbatch, "advantages").tolist(),
-                strict=True,
-            )
-            seen.append((self._masked(microbatch, "sampled_logprobs"), self._reference(microbatch)))
-            differences_M = seen[-1][0] - seen[-1][1]
-            for key, difference in zip(keys, differences_M.tolist(), strict=True):
-                sums[key] = sums.get(key, 0.0) + difference
-        if not seen:
-            return {}, {}
-        sampled_M, reference_M = (torch.cat(parts) for parts in zip(*seen, strict=True))
-        metrics = reference_metrics(sampled_M, reference_M)
-        return sums, {f"training/{name}": value for name, value in metrics.items()}
+    def _in_order(self, batch: TrainingBatch, compute: Callable[[TrainingBatch], Tensor]) -> list[float]:
+        """Return what `compute` returns for the trained tokens of each microbatch, in segment order of the whole batch."""
+        found = [0.0] * batch.num_trained_tokens
+        for microbatch in self._microbatches(with_values(batch, range(len(found)))):
+            places = _trained(microbatch, "sampled_logprobs")
+            for place, value in zip(places, compute(microbatch).tolist(), strict=True):
+                found[int(place)] = value
+        return found
+
+    def close(self) -> None:
+        """Do nothing: the policy belongs to its owner."""
 
     def _microbatches(self, batch: TrainingBatch) -> Iterator[TrainingBatch]:
         for microbatch in pack(batch, self._max_tokens):
             if microbatch.num_trained_tokens:
-                may_go_on()
-                yield microbatch if self._policy.is_lean else expanded(microbatch)
+                raise_if_cancelled()
+                yield microbatch if self._policy.is_lean else expand_batch(microbatch)
 
     @releases_threads
     def load_weights(self, weights: Weights) -> None:
-        """Continue from other weights with a fresh optimizer. Raises DataError naming tensors that do not fit."""
+        """Continue from other weights with a new optimizer. Raises DataError that names the tensors that do not fit."""
         try:
             self._policy.restore(weights.tensors)
         except ValueError as error:
@@ -212,7 +225,7 @@ class TorchLearner:
 
     @releases_threads
     def export_state(self) -> AdamWState:
-        """A copy of weights and moments, which later steps do not touch."""
+        """Return a copy of weights and moments, which later steps do not change."""
         moments: dict[str, Tensor] = {}
         for name, parameter in self._policy.trained.items():
             slot = self._optimizer.state.get(parameter, {})
@@ -222,7 +235,8 @@ class TorchLearner:
 
     @releases_threads
     def load_state(self, directory: Path) -> None:
-        """Restore what `AdamWState.write` wrote. Raises DataError naming tensors that do not fit; then nothing is changed."""
+        """Restore a state that `AdamWState.write` wrote. Raises DataError that names tensors that do not fit; nothing is
+        changed then."""
         tensors = read_tensors(directory / "weights.safetensors")
         moments = read_tensors(directory / "optimizer.safetensors")
         state: dict[int, dict[str, Tensor]] = {}
@@ -244,7 +258,7 @@ class TorchLearner:
         self._optimizer.load_state_dict({"state": state, "param_groups": self._optimizer.state_dict()["param_groups"]})
 
     def _forward(self, batch: TrainingBatch, *, with_entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropies [M] of the masked tokens, in segment order."""
+        """Return the log-probabilities and entropies [M] of the masked tokens, in segment order."""
         self.num_microbatches += 1
         policy = self._policy
         if not policy.is_lean:
@@ -259,7 +273,7 @@ class TorchLearner:
 
     @torch.no_grad()
     def _reference(self, batch: TrainingBatch) -> Tensor:
-        """Log-probabilities [M] under the base model: the same weights with the adapter switched off."""
+        """Return the log-probabilities [M] under the base model: the same weights without the adapter."""
         policy = self._policy
         if not policy.is_lean:
             with policy.module.disable_adapter():
@@ -267,14 +281,8 @@ class TorchLearner:
         return forest_logprobs(policy.base_weights(), layout(batch.segments, device=policy.device))[0]
 
     def _masked(self, batch: TrainingBatch, name: str) -> Tensor:
-        """A field of the segments at their masked tokens, [M]."""
-        values = [
-            value
-            for segment in batch.segments
-            for value, is_sampled in zip(getattr(segment, name), segment.mask, strict=True)
-            if is_sampled
-        ]
-        return torch.tensor(values, dtype=torch.float32, device=self._policy.device)
+        """Return a field of the segments at their masked tokens, [M]."""
+        return torch.tensor(_trained(batch, name), dtype=torch.float32, device=self._policy.device)
 
     def _current(self) -> LlamaWeights:
         if self._merged is None:
@@ -286,10 +294,20 @@ class TorchLearner:
         self._merged: LlamaWeights | None = None
 
 
+def _trained(batch: TrainingBatch, name: str) -> list[float]:
+    """Return a field of the segments at their trained tokens."""
+    return [
+        value
+        for segment in batch.segments
+        for value, is_trained in zip(getattr(segment, name), segment.mask, strict=True)
+        if is_trained
+    ]
+
+
 @torch.no_grad()
 def update_size(optimizer: torch.optim.AdamW) -> float:
-    """Norm of the change that the last step made to the trained weights, as a share of their norm. From the moments, so that
-    no copy of the weights is kept; without the weight decay."""
+    """Return the norm of the last step's change of the trained weights, as a share of their norm. It is computed from the
+    moments, without weight decay, so that no copy of the weights is needed."""
     changes, sizes = [], []
     for group in optimizer.param_groups:
         beta1, beta2 = group["betas"]

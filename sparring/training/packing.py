@@ -1,4 +1,4 @@
-"""Cut a forest into microbatches by their number of distinct tokens."""
+"""Packing: divides a forest into microbatches by their number of distinct tokens."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from sparring.training.sequences import context_segment
+from sparring.training.sequences import build_context_segment
 from sparring.types import TrainingBatch, TrainingSequence
 
 
 def pack(batch: TrainingBatch, max_tokens: int) -> list[TrainingBatch]:
-    """Microbatches of at most `max_tokens` distinct tokens, each with the ancestors that its sequences need.
+    """Return microbatches of at most `max_tokens` distinct tokens, each with the ancestors that its sequences need.
 
-    Trajectories stay whole, because some losses look at all tokens of one, and in order, so that those of a group,
-    which share their prompt, fall together. Every trained token is in exactly one microbatch; prompts that two
-    microbatches need are computed in both. A trajectory that alone exceeds the budget gets a microbatch of its own.
+    Trajectories are not divided, since some losses use all tokens of one. They stay in order, so that the trajectories of a
+    group, which share their prompt, are together. Every trained token is in exactly one microbatch; prompts that two
+    microbatches need are computed in both. A trajectory that alone exceeds the budget gets its own microbatch.
     """
     microbatches: list[TrainingBatch] = []
     owned: set[int] = set()
-    """Segments that a microbatch trains already: a later one may need them only as context."""
+    """The segments that an earlier microbatch trains. Later ones may need them only as context."""
     chosen: list[TrainingSequence] = []
     needed: set[int] = set()
     size = 0
@@ -51,7 +51,7 @@ def _microbatch(
         segment = batch.segments[old]
         parent = None if segment.parent is None else index_of[segment.parent]
         if old in owned:
-            segments.append(context_segment(segment.token_ids, parent))
+            segments.append(build_context_segment(segment.token_ids, parent))
         else:
             segments.append(replace(segment, parent=parent))
     owned.update(needed)

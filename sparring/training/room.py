@@ -1,4 +1,4 @@
-"""Whether the disk has room for the checkpoints that are still to come, before they are written."""
+"""A check that the disk has space for the checkpoints that are still to come, before they are written."""
 
 from __future__ import annotations
 
@@ -8,29 +8,31 @@ from pathlib import Path
 
 from sparring.errors import DiskError
 from sparring.findings import Finding, Severity
+from sparring.models.tensor_files import num_bytes
 from sparring.types import Weights
 
 FEWEST = 2
-"""Checkpoints for which there should be room at any time: episodes, ledger and logs grow too."""
+"""The fewest checkpoints for which there should always be space, since episodes, ledger and logs grow too."""
 
 _AROUND_BYTES = 2**16
-"""Names and shapes of tensors, data order, hashes."""
+"""Bytes of a checkpoint in addition to its tensors: their names and shapes, data order, hashes."""
 
 
-def checkpoint_bytes(weights: Weights) -> int:
-    """What a checkpoint of these weights takes: they and AdamW's two moments of each, and a little around them."""
-    return 3 * sum(tensor.numel() * tensor.element_size() for tensor in weights.tensors.values()) + _AROUND_BYTES
+def estimate_checkpoint_bytes(weights: Weights) -> int:
+    """Return the size of a checkpoint of these weights in bytes: the weights, AdamW's two moments of each, and some
+    overhead."""
+    return 3 * num_bytes(weights) + _AROUND_BYTES
 
 
-def num_to_come(*, keep: int, num_saves: int, num_there: int) -> int:
-    """How many more checkpoints there will be at once than there are now: `keep` numbered ones, the best one, and the next,
-    which is written before the oldest goes; not more than are written (`num_saves`)."""
+def count_remaining(*, keep: int, num_saves: int, num_there: int) -> int:
+    """Return how many more checkpoints there will be at one time than there are now: `keep` numbered ones, the best one, and
+    the next, which is written before the oldest is deleted; at most the number of saves still to come (`num_saves`)."""
     return min(num_saves, max(1, keep + 2 - num_there))
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a file system has and what is asked of it, in bytes."""
+    """The free space of a file system and the space that checkpoints need, in bytes."""
 
     path: Path
     free_bytes: int
@@ -38,7 +40,7 @@ class Room:
     num_to_come: int
 
     def check(self) -> None:
-        """Raises DiskError when not even the next checkpoint has room."""
+        """Raise DiskError when not even the next checkpoint fits."""
         if self.free_bytes < self.checkpoint_bytes:
             raise DiskError(
                 f"{self.path} has {_read(self.free_bytes)} free, and a checkpoint takes "
@@ -47,10 +49,11 @@ class Room:
 
     @property
     def wanted_bytes(self) -> int:
+        """The space for all checkpoints to come, at least FEWEST."""
         return self.checkpoint_bytes * max(FEWEST, self.num_to_come)
 
     def finding(self, step: int) -> Finding | None:
-        """None where there is room for what is to come."""
+        """Return a finding when the space is too small for the checkpoints to come; None otherwise."""
         if self.free_bytes >= self.wanted_bytes:
             return None
         return Finding(
@@ -59,21 +62,23 @@ class Room:
             symptom=f"{self.path} has {_read(self.free_bytes)} free; checkpoints of {_read(self.checkpoint_bytes)} each and "
             f"what else the run writes want {_read(self.wanted_bytes)}.",
             evidence={
-                "free_bytes": self.free_bytes, "checkpoint_bytes": self.checkpoint_bytes, "num_to_come": self.num_to_come,
+                "free_bytes": self.free_bytes,
+                "checkpoint_bytes": self.checkpoint_bytes,
+                "num_to_come": self.num_to_come,
             },
             change="Make room there now: a checkpoint that does not fit is not written, and a ledger that does not ends the run.",
             confirm=f"{_read(self.wanted_bytes)} are free.",
             step=step,
-        )  # fmt: skip
+        )
 
 
-def free_bytes(path: Path) -> int:
-    """What this process may still write where `path`, or the first folder above it that exists, lies."""
+def measure_free_bytes(path: Path) -> int:
+    """Return the bytes that this process may still write on the file system of `path`, or of its first existing parent."""
     return shutil.disk_usage(next(one for one in (path, *path.parents) if one.exists())).free
 
 
 def _read(num_bytes: int) -> str:
-    """For people: 1.5 GB."""
+    """Return a size in readable form, such as 1.5 GB."""
     value = float(num_bytes)
     for unit in ("bytes", "kB", "MB"):
         if value < 1000:

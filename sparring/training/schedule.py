@@ -1,4 +1,4 @@
-"""Learning-rate schedules. Pure functions of the step."""
+"""Learning-rate schedules, as pure functions of the step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def learning_rate(step: int, *, peak: float, schedule: str, warmup_steps: int, max_steps: int) -> float:
-    """The rate of optimizer step `step`, counted from 1.
+    """Return the learning rate of optimizer step `step`, counted from 1.
 
     It rises linearly over `warmup_steps` (reaching `peak` at the last of them), then stays (`constant`), or falls to 0
     one step after `max_steps` in a straight line (`linear`) or along half a cosine (`cosine`).

@@ -1,11 +1,11 @@
-"""Sequence extension: the turns of trajectories become a forest of token segments, every distinct prompt once.
+"""Sequence extension: builds a forest of token segments from the turns of trajectories, with every distinct prompt once.
 
     prompts  P1 | P1 A1 E1 | Q1      answers  A1, A2, A3      (Q1: the agent compacted its history)
     gives    P1 ─▶ A1 E1 A2   and   Q1 ─▶ A3, trained on A1, A2 and A3 only.
 
-What several roots begin with (the system prompt of all tasks, the question of a group) becomes a segment that they
-share, and so does what several branches of one turn go on with: its keys and values are computed once and receive
-everybody's gradient. Sampled tokens are never merged: each is trained exactly once, with its own advantage.
+A common prefix of several roots (the system prompt of all tasks, the question of a group) becomes one shared segment, and so
+does a common continuation of one turn's branches. Its keys and values are computed once and receive the gradients of all.
+Sampled tokens are never merged: each is trained exactly once, with its own advantage.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sparring.types import (
 
 @dataclass(slots=True, kw_only=True)
 class _Line:
-    """Turns that extend each other. `prompt` follows the tokens of the parent line, `ids` follow the prompt."""
+    """A line of turns that extend each other. `prompt` follows the tokens of the parent line, `ids` follow the prompt."""
 
     parent: int | None
     prompt: tuple[int, ...]
@@ -35,9 +35,9 @@ class _Line:
     temperature: float = 1.0
     ids: list[int] = field(default_factory=list)
     logprobs: list[float | None] = field(default_factory=list)
-    """As long as `ids`; None: not trained."""
+    """One for each of `ids`; None for tokens that are not trained."""
     advantages: list[float] = field(default_factory=list)
-    """As long as `ids`."""
+    """One for each of `ids`."""
 
     def extend(self, ids: Sequence[int], logprobs: Sequence[float | None], advantage: float = 0.0) -> None:
         assert len(ids) == len(logprobs)
@@ -46,7 +46,7 @@ class _Line:
         self.advantages += [advantage] * len(ids)
 
     def answer(self, turn: Turn, advantage: float) -> None:
-        """Add what a turn sampled; as mere context where that must not be trained."""
+        """Add the sampled tokens of a turn, as context only where they must not be trained."""
         self.extend(
             turn.token_ids, turn.sampled_logprobs if turn.is_trained else [None] * len(turn.token_ids), advantage
         )
@@ -63,10 +63,10 @@ def build_batch(
     reduction: Callable[[Counts], float] = trajectory_mean,
     drop_zero_advantage: bool = True,
 ) -> TrainingBatch:
-    """The forest of a step. `advantages` holds a number for each turn, by trajectory id.
+    """Build the forest of a step. `advantages` has one number for each turn, by trajectory id.
 
-    A trajectory without advantage has no gradient, so by default it is left out of the forest; it counts in the
-    divisors all the same, hence leaving it out saves time and changes nothing else. So does one without tokens.
+    A trajectory whose advantages are all 0 has no gradient, so by default it is left out of the forest. It still counts in
+    the divisors, so leaving it out only saves time. The same holds for a trajectory without tokens.
 
     Raises DataError when a turn does not extend its parent token for token.
     """
@@ -101,7 +101,7 @@ def _num_leaves(trajectory: Trajectory) -> int:
 
 
 def _owned(lines: Sequence[_Line], ends: Sequence[int]) -> Iterator[list[_Line]]:
-    """For each leaf the lines from it to the root that no earlier leaf owns."""
+    """Yield, for each leaf, the lines from it to the root that no earlier leaf owns."""
     seen: set[int] = set()
     for end in ends:
         path: list[_Line] = []
@@ -113,10 +113,10 @@ def _owned(lines: Sequence[_Line], ends: Sequence[int]) -> Iterator[list[_Line]]
         yield path
 
 
-def demonstration_batch(conversations: Sequence[tuple[Sequence[int], Sequence[bool]]]) -> TrainingBatch:
-    """A forest for cross-entropy: each conversation is ids and a mask of what to learn; tokens weigh equally.
+def build_demonstration_batch(conversations: Sequence[tuple[Sequence[int], Sequence[bool]]]) -> TrainingBatch:
+    """Build a forest for cross-entropy. Each conversation is ids and a mask of the tokens to learn; tokens have equal weight.
 
-    Raises DataError for a conversation of which nothing, or the very first token, is to be learned.
+    Raises DataError for a conversation whose mask is empty or includes the first token.
     """
     total = sum(sum(mask) for _, mask in conversations)
     lines: list[_Line] = []
@@ -128,7 +128,7 @@ def demonstration_batch(conversations: Sequence[tuple[Sequence[int], Sequence[bo
             raise DataError(
                 f"demonstration {index} {problem} to be learned; give a prompt and then an assistant message."
             )
-        # What follows the last learned token would be computed for nothing.
+        # Tokens after the last learned one would be computed for nothing.
         begin, end = learned[0], learned[-1] + 1
         line = _Line(parent=None, prompt=tuple(ids[:begin]), weight=1.0 / total)
         line.extend(ids[begin:end], [0.0 if masked else None for masked in mask[begin:end]])
@@ -137,10 +137,10 @@ def demonstration_batch(conversations: Sequence[tuple[Sequence[int], Sequence[bo
     return _assemble(lines, leaves)
 
 
-def expanded(batch: TrainingBatch) -> TrainingBatch:
-    """The same batch with nothing shared: every sequence has its own copy of all its segments.
+def expand_batch(batch: TrainingBatch) -> TrainingBatch:
+    """Return the same batch without sharing: every sequence has its own copy of all its segments.
 
-    A trained token that several sequences hold stays trained in the first of them only, so losses are equal.
+    A trained token that several sequences contain is trained only in the first of them, so losses are equal.
     """
     segments: list[TokenSegment] = []
     sequences: list[TrainingSequence] = []
@@ -151,15 +151,29 @@ def expanded(batch: TrainingBatch) -> TrainingBatch:
             parent = len(segments) - 1 if len(segments) > begin else None
             segment = batch.segments[index]
             if index in seen:
-                segment = context_segment(segment.token_ids, parent)
+                segment = build_context_segment(segment.token_ids, parent)
             segments.append(replace(segment, parent=parent))
             seen.add(index)
         sequences.append(replace(sequence, segments=tuple(range(begin, len(segments)))))
     return TrainingBatch(segments=tuple(segments), sequences=tuple(sequences))
 
 
+def with_values(batch: TrainingBatch, values: Sequence[float]) -> TrainingBatch:
+    """Return the batch with these values, in segment order, as the sampled log-probabilities of its trained tokens.
+
+    So values reach the microbatch of their token, or come back from it, however the batch is divided.
+    """
+    assert len(values) == batch.num_trained_tokens
+    rest = iter(values)
+    segments = tuple(
+        replace(segment, sampled_logprobs=tuple(next(rest) if masked else 0.0 for masked in segment.mask))
+        for segment in batch.segments
+    )
+    return replace(batch, segments=segments)
+
+
 def trajectory_indices(batch: TrainingBatch) -> list[int]:
-    """For each trained token, in segment order, which trajectory of the batch it belongs to, counted from 0."""
+    """Return the index of the trajectory that each trained token belongs to, in segment order."""
     index_of: dict[str, int] = {}
     owner: dict[int, int] = {}
     for sequence in batch.sequences:
@@ -169,8 +183,8 @@ def trajectory_indices(batch: TrainingBatch) -> list[int]:
     return [owner[place] for place, segment in enumerate(batch.segments) for masked in segment.mask if masked]
 
 
-def context_segment(ids: tuple[int, ...], parent: int | None) -> TokenSegment:
-    """A segment that is read and not trained."""
+def build_context_segment(ids: tuple[int, ...], parent: int | None) -> TokenSegment:
+    """Return a segment that is context only and is not trained."""
     zeros = (0.0,) * len(ids)
     return TokenSegment(
         parent=parent,
@@ -217,7 +231,7 @@ def _add_trajectory(lines: list[_Line], trajectory: Trajectory, advantages: Sequ
             if child.prompt_ids[: len(played)] != played:
                 raise DataError(
                     f"trajectory {trajectory.id}: token mismatch. Turn {child.id} does not begin with the exact tokens "
-                    f"of turn {turn.id}, which it says it extends, so it must not be trained; report this as a bug."
+                    f"of turn {turn.id}, which it claims to extend, so it must not be trained; report this as a bug."
                 )
             if len(following) == 1 and _temperature(child) == lines[index].temperature:
                 new = child.prompt_ids[len(played) :]
@@ -240,13 +254,13 @@ def _temperature(turn: Turn) -> float:
 
 
 def _assemble(lines: Sequence[_Line], leaves: Sequence[tuple[int, str]]) -> TrainingBatch:
-    """Lines to segments, parents before children: what lines of one parent begin with is split off and stored once."""
+    """Build segments from lines, parents before children. A common prefix of the lines of one parent is stored once."""
     siblings: dict[int | None, list[int]] = {}
     for index, line in enumerate(lines):
         siblings.setdefault(line.parent, []).append(index)
     segments: list[TokenSegment] = []
     place: dict[int | None, int] = {}
-    # A line is listed after its parent, so in this order each parent has its place before its children need it.
+    # A line is listed after its parent, so each parent has its segment before its children need it.
     for parent, members in siblings.items():
         ends = _share_prompts({index: lines[index].prompt for index in members}, segments, place.get(parent))
         for index in members:
@@ -292,11 +306,11 @@ def _share_prompts(
                 assert parent is not None, "a root has no prompt"
                 ends[key] = parent
         for branch in by_next.values():
-            # What the first and the last in lexicographic order share, all share.
+            # The common prefix of the first and the last in lexicographic order is common to all.
             first, last = min(prompts[key] for key in branch), max(prompts[key] for key in branch)
             end = depth
             while end < min(len(first), len(last)) and first[end] == last[end]:
                 end += 1
-            segments.append(context_segment(first[depth:end], parent))
+            segments.append(build_context_segment(first[depth:end], parent))
             pending.append((branch, end, len(segments) - 1))
     return ends

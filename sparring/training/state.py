@@ -1,4 +1,4 @@
-"""What a learner with AdamW goes on from, apart from the learner, so that it can be written while the learner trains on."""
+"""The state of a learner with AdamW, separate from the learner, so that it can be written while training continues."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import final
 from safetensors.torch import save_file
 from torch import Tensor
 
-from sparring.faults import fault_point
+from sparring.runtime.faults import fault_point
 
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
-"""What AdamW keeps for each trained tensor."""
+"""The values that AdamW keeps for each trained tensor."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class AdamWState:
-    """Implements `protocols.LearnerState`. Tensors are in the memory of the CPU, and nobody changes them."""
+    """A learner's weights and moments, in CPU memory and never changed. Implements `protocols.LearnerState`."""
 
     weights: Mapping[str, Tensor]
-    """What is trained, by name."""
+    """The trained tensors, by name."""
     moments: Mapping[str, Tensor]
-    """`<name of a weight>/<one of MOMENTS>`; none before the first step."""
+    """The moments by `<name of a weight>/<one of MOMENTS>`; empty before the first step."""
 
     def write(self, directory: Path) -> None:
-        """weights.safetensors, optimizer.safetensors and optimizer.json, into an existing directory."""
+        """Write weights.safetensors, optimizer.safetensors and optimizer.json into an existing directory."""
         save_file(dict(self.weights), directory / "weights.safetensors")
         save_file(dict(self.moments), directory / "optimizer.safetensors")
         fault_point("checkpoint.staging")

@@ -1,7 +1,8 @@
-"""A larger adapter that computes what a smaller one did: the way a run may go on with a higher rank (LoRA, arXiv:2106.09685).
+"""Widening of an adapter without changing what it computes, so that a run can continue with a higher rank (LoRA,
+arXiv:2106.09685).
 
-With W' = W + (alpha / r) B A, further rows of A may be anything while the columns of B that meet them are zero. The new rows are
-drawn as peft draws them, and learn as soon as B's columns do.
+With W' = W + (alpha / r) B A, new rows of A may have any values while the matching columns of B are zero. The new rows are
+initialised as in peft, and start to learn as soon as the columns of B do.
 """
 
 from __future__ import annotations
@@ -22,18 +23,19 @@ SQUARED = "exp_avg_sq"
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """Its size."""
+    """The size of an adapter."""
 
     rank: int
     alpha: int
 
     @property
     def scale(self) -> float:
+        """The factor of B A in the merged weights."""
         return self.alpha / self.rank
 
 
 def widen(checkpoint: Path, into: Path, *, before: Adapter, after: Adapter, seed: int) -> Path:
-    """Write the checkpoint with an adapter of a higher rank into the folder `into`, under its own name, and return where it is.
+    """Write the checkpoint with an adapter of a higher rank into the folder `into`, under its own name, and return its path.
 
     Raises DataError for a damaged checkpoint.
     """
@@ -48,7 +50,7 @@ def widen(checkpoint: Path, into: Path, *, before: Adapter, after: Adapter, seed
     }
     moments = {}
     for name, tensor in checkpoints.read_tensors(checkpoint / "optimizer.safetensors").items():
-        # A gradient of B' = factor * B is that of B divided by the factor.
+        # The gradient of B' = factor * B is the gradient of B divided by the factor.
         power = -2 if name.endswith(SQUARED) else -1
         moments[name] = tensor if name.endswith("/step") else _wider(name, tensor, more, factor**power, None)
     state = json.loads((checkpoint / "state.json").read_text("utf-8"))
@@ -57,8 +59,8 @@ def widen(checkpoint: Path, into: Path, *, before: Adapter, after: Adapter, seed
 
 
 def _wider(name: str, tensor: Tensor, more: int, factor: float, generator: torch.Generator | None) -> Tensor:
-    """A [r, in] with further rows, drawn by the generator or zero without one; B [out, r] times `factor` with further columns of
-    zero."""
+    """Return A [r, in] with new rows, drawn from the generator or zero without one; or B [out, r] times `factor` with new
+    columns of zero."""
     if ".lora_A." in name:
         rows = torch.zeros(more, tensor.shape[1])
         if generator is not None:

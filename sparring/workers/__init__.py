@@ -1,6 +1,6 @@
-"""Environments, rewards and scorers in processes of their own, which may hang or die without taking the run along."""
+"""Environments, rewards and scorers in separate processes, which may hang or die without affecting the run."""
 
-from sparring.workers.pool import Code, WorkerPool, in_worker_of_its_own
-from sparring.workers.remote import in_workers, judged_in
+from sparring.workers.pool import Code, WorkerPool, use_separate_workers
+from sparring.workers.remote import grade_in_workers, run_in_workers
 
-__all__ = ["Code", "WorkerPool", "in_worker_of_its_own", "in_workers", "judged_in"]
+__all__ = ["Code", "WorkerPool", "grade_in_workers", "run_in_workers", "use_separate_workers"]

@@ -1,4 +1,4 @@
-"""The worker processes of a run: started when something is asked of them, watched, and replaced when they die or hang."""
+"""The worker processes of a run: started on the first request, monitored, and replaced when they die or hang."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from contextvars import ContextVar
 from typing import Any, TypeAlias, TypedDict, TypeVar, final
 
 from sparring.errors import InfrastructureError, UsageError, WorkerLost
-from sparring.keeper import kept
-from sparring.logs import get_logger
-from sparring.metering import current
+from sparring.metering.usage import current_meter
+from sparring.runtime.keeper import wrap_in_keeper
+from sparring.runtime.logs import get_logger
 from sparring.sandbox.limits import end_of_programs
 from sparring.types import Json
-from sparring.workers.wire import frame, outcome_frame, receive
+from sparring.workers.wire import frame, frame_outcome, receive
 
 logger = get_logger(__name__)
 
 Result = TypeVar("Result")
 Answering: TypeAlias = Callable[[Mapping[str, Json]], Coroutine[Any, Any, Json]]
-"""Answers what the code in a worker asks back while it is called: for a turn of the episode's session."""
+"""Handles requests from code in a worker during a call: turns of the episode's session."""
 
 START_SECONDS = 60.0
-"""How long a worker may take until it has imported what it runs."""
+"""Time limit for a worker to import its code."""
 END_SECONDS = 2.0
-"""How long a worker may take to end, or to write where it is, before it is killed."""
+"""Time for a worker to end, or to write its stack traces, before it is killed."""
 END_KEEPER_SECONDS = 5.0
-"""How long its keeper may take to kill it and all that it has started."""
+"""Time for its keeper to kill it and all its descendants."""
 
 
 class Code(TypedDict):
-    """What a worker loads: names as in a recipe, None where it names none."""
+    """The code that a worker loads: names as in a recipe, None for parts that do not exist."""
 
-    beside: str
+    folder: str
     """The recipe's folder."""
     target: str | None
     options: Mapping[str, Json]
@@ -53,8 +53,8 @@ _ALONE: ContextVar[bool] = ContextVar("alone", default=False)
 
 
 @contextmanager
-def in_worker_of_its_own() -> Iterator[None]:
-    """What is asked of a pool for the first time within the block gets a worker process that runs nothing else."""
+def use_separate_workers() -> Iterator[None]:
+    """Give each pool place that is first used within the block a separate worker process."""
     token = _ALONE.set(True)
     try:
         yield
@@ -64,12 +64,17 @@ def in_worker_of_its_own() -> Iterator[None]:
 
 @final
 class WorkerPool:
-    """Worker processes, served by an event loop of the pool's own, so that they are watched whatever other loops do. Methods
-    may be called in any thread."""
+    """Worker processes, managed by the pool's own event loop, so that they are monitored independently of other loops.
+
+    Methods may be called in any thread.
+    """
 
     def __init__(self, num_workers: int, code: Code, *, silence_seconds: float) -> None:
-        """`code` is what a worker loads. One that does not come back to its event loop for
-        `silence_seconds` is replaced. Raises UsageError for code whose options are no JSON."""
+        """`code` is loaded by every worker. A worker that does not return to its event loop for `silence_seconds` is
+        replaced.
+
+        Raises UsageError for code whose options are not JSON.
+        """
         self._beat_seconds = min(1.0, silence_seconds / 4)
         self._hello = _sendable({"code": code, "beat_seconds": self._beat_seconds}, "environment.options")
         self._num_workers = num_workers
@@ -82,26 +87,26 @@ class WorkerPool:
     async def ask(
         self, place: Place, do: str, *arguments: Json, what: str, answering: Answering | None = None
     ) -> Mapping[str, Any]:
-        """The answer of the place's worker, for `wire.result_of`; `what` names the request in errors. Cancelling gives it up in
-        the worker, too.
+        """Return the reply of the place's worker, for `wire.result_of`; `what` names the request in errors.
 
-        Raises InfrastructureError when the worker dies or is replaced over it, UsageError for arguments that are no JSON.
+        Cancelling the call also cancels it in the worker. Raises InfrastructureError when the worker dies or is
+        replaced, and UsageError for arguments that are not JSON.
         """
         asking = self._ask(place, do, arguments, what, answering, asyncio.get_running_loop())
         return await asyncio.wrap_future(self._submit(asking))
 
     def ask_now(self, place: Place, do: str, *arguments: Json, what: str) -> Mapping[str, Any]:
-        """The same, blocking."""
+        """Do the same as `ask`, but block the calling thread."""
         return self._submit(self._ask(place, do, arguments, what)).result()
 
     def leave(self, place: Place) -> None:
-        """Nothing will be asked at this place any more."""
+        """Release a place that gets no more requests."""
         loop = self._loop
         if loop is not None:
             loop.call_soon_threadsafe(self._left, place)
 
     async def aclose(self) -> None:
-        """End all workers, by force those that take longer than END_SECONDS; the next request would start new ones."""
+        """End all workers, by force if they take longer than END_SECONDS; the next request would start new ones."""
         with self._lock:
             loop, self._loop = self._loop, None
         if loop is not None:
@@ -116,14 +121,19 @@ class WorkerPool:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                # Workers are children of this thread: the kernel ends them with it, however it ends.
+                # Workers are children of this thread: the kernel ends them when it ends.
                 threading.Thread(target=_run, args=(self._loop,), name="sparring-workers", daemon=True).start()
             return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     async def _ask(
-        self, place: Place, do: str, arguments: tuple[Json, ...], what: str, answering: Answering | None = None,
+        self,
+        place: Place,
+        do: str,
+        arguments: tuple[Json, ...],
+        what: str,
+        answering: Answering | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
-    ) -> Mapping[str, Any]:  # fmt: skip
+    ) -> Mapping[str, Any]:
         if place.worker is None:
             place.enter(self._new_worker() if place.is_alone else self._least_busy())
         assert place.worker is not None
@@ -131,7 +141,7 @@ class WorkerPool:
             "do": do,
             "place": place.number,
             "arguments": arguments,
-            "meter": current(),
+            "meter": current_meter(),
             "end": end_of_programs(),
         }
         return await place.worker.ask(message, _Request(what, answering, loop))
@@ -156,7 +166,7 @@ class WorkerPool:
 
 @final
 class Place:
-    """Where one episode's environment lives, or one judgement is made: a worker, chosen when it is first asked."""
+    """The location of one episode's environment, or of one grading: a worker, chosen at the first request."""
 
     _numbers = itertools.count()
 
@@ -176,10 +186,10 @@ class Place:
 
 @final
 class _Request:
-    """Something that a worker has been asked and has not answered."""
+    """A request that a worker has not answered yet."""
 
     def __init__(self, what: str, answering: Answering | None, loop: asyncio.AbstractEventLoop | None) -> None:
-        """`loop` is where `answering` runs: that of who asks."""
+        """`loop` is the caller's event loop, in which `answering` runs."""
         self.what = what
         self.answer: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
         self._answering, self._loop = answering, loop
@@ -193,14 +203,14 @@ class _Request:
         answer.add_done_callback(done)
 
     def give_up(self) -> None:
-        """Nobody waits for the answers to what was asked back."""
+        """Cancel the session's replies to the worker, which are no longer needed."""
         for answer in self._answers:
             answer.cancel()
 
 
 @final
 class _Worker:
-    """One worker process, seen from the trainer's; lives in the event loop of its pool."""
+    """One worker process, as the trainer's process sees it; it belongs to the event loop of its pool."""
 
     def __init__(self, hello: bytes, beat_seconds: float, silence_seconds: float) -> None:
         """Raises InfrastructureError when no process can be started."""
@@ -216,18 +226,22 @@ class _Worker:
                 str(theirs.fileno()),
             ]
             path = os.pathsep.join(path or os.getcwd() for path in sys.path)
-            arguments, environment = kept(program, {**os.environ, "PYTHONPATH": path})
+            arguments, environment = wrap_in_keeper(program, {**os.environ, "PYTHONPATH": path})
             try:
                 self._process = subprocess.Popen(
-                    arguments, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
-                )  # fmt: skip
+                    arguments,
+                    env=environment,
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
             except OSError as error:
                 ours.close()
                 raise InfrastructureError(f"A worker process cannot be started: {error}.") from error
         self.num_places = 0
         self.is_over = False
         self._how = ""
-        """In what way it ended, once it has."""
+        """How the process ended."""
         self._beat_seconds, self._silence_seconds = beat_seconds, silence_seconds
         self._silent_seconds, self._patience_seconds = 0.0, max(START_SECONDS, silence_seconds)
         self._numbers = itertools.count()
@@ -262,44 +276,44 @@ class _Worker:
     async def _send(self, content: bytes) -> None:
         _, writer = await asyncio.shield(self._connecting)
         if not writer.is_closing():
-            # Not drained: a worker that does not read is replaced soon, and who asks waits for an answer anyway.
+            # Not drained: a worker that does not read is soon replaced, and the caller waits for a reply anyway.
             writer.write(content)
 
     async def _serve(self) -> None:
-        """Until the process is over, and all that it has started."""
+        """Monitor the process until it and all its descendants have ended."""
         reader, writer = await asyncio.shield(self._connecting)
         reading = asyncio.ensure_future(self._read(reader))
         is_silent = False
         while not (is_silent or reading.done() or self._process.poll() is not None):
             await asyncio.wait([reading], timeout=self._beat_seconds)
-            # Counted in beats, not taken from a clock: while this process is stopped, nobody is silent.
+            # Counted in beats instead of clock time, so that a pause of this process does not count as silence.
             self._silent_seconds += self._beat_seconds
             is_silent = self._silent_seconds > self._patience_seconds
         is_closed, self.is_over = self.is_over, True
         reading.cancel()
         if is_silent:
-            # It writes to standard error where each of its threads is.
+            # The worker writes the stack of each thread to standard error.
             self._process.send_signal(signal.SIGABRT)
         has_ended = await asyncio.to_thread(self._end)
         writer.close()
         if is_silent:
             self._how = f"did not come back to its event loop for {self._patience_seconds:g} s and was ended"
         elif has_ended or is_closed:
-            self._how = _said(self._process.returncode)
+            self._how = _describe_exit(self._process.returncode)
         else:
             self._how = (
                 "closed its pipe to the trainer or wrote into it, as code does that uses descriptors which are not its own, "
                 "and was ended"
             )
         if not is_closed:
-            logger.warning("worker process %d %s; another one takes its place", self._process.pid, self._how)
+            logger.warning("worker process %d %s; another one replaces it", self._process.pid, self._how)
         for request in self._requests.values():
             request.give_up()
             if not request.answer.done():
                 request.answer.set_exception(self._lost(request, was_running=True))
 
     def _end(self) -> bool:
-        """Whether the process ended before it was killed."""
+        """Return whether the process ended before it was killed."""
         try:
             self._process.wait(END_SECONDS)
             has_ended = True
@@ -308,7 +322,7 @@ class _Worker:
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_KEEPER_SECONDS)
-        # Where the keeper knows of no descendants, or does not answer.
+        # Needed if the keeper knows of no descendants, or does not answer.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -316,13 +330,13 @@ class _Worker:
 
     def _lost(self, request: _Request, *, was_running: bool) -> WorkerLost:
         return WorkerLost(
-            f"{request.what} has no answer: worker process {self._process.pid} {self._how}. Episodes that were in it are played "
-            "again. Fix what ends the interpreter or does not come back; make async what takes its time.",
+            f"{request.what} has no answer: worker process {self._process.pid} {self._how}. Its episodes are run "
+            "again. Fix the code that ends the interpreter or does not return; make slow code async.",
             was_running=was_running,
         )
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        # The end of the pipe, or something else than a message: user code may write anywhere.
+        # The pipe ended, or user code wrote something other than a message into it.
         with suppress(EOFError, ConnectionError, ValueError):
             while True:
                 message = await receive(reader)
@@ -336,19 +350,19 @@ class _Worker:
                 if request is not None and not request.answer.done():
                     request.answer.set_result(message)
             case {"question": int(question), "of": int(number)}:
-                # Who gave its request up does not answer, and what asked has been cancelled.
+                # A cancelled request is not answered, and the code that sent the question has been cancelled.
                 if (request := self._requests.get(number)) is not None:
                     request.ask_back(
                         message, lambda answer: self._loop.call_soon_threadsafe(self._tell, question, answer)
                     )
             case _:
-                pass  # a beat: it has come back to its event loop
+                pass  # a beat: the worker has returned to its event loop
 
     def _tell(self, question: int, answer: Future[Json]) -> None:
         if not answer.cancelled():
             error = answer.exception()
             _, writer = self._connecting.result()
-            writer.write(outcome_frame({"told": question}, answer.result() if error is None else error))
+            writer.write(frame_outcome({"reply": question}, answer.result() if error is None else error))
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
@@ -363,7 +377,7 @@ async def _connected(ours: socket.socket, hello: bytes) -> tuple[asyncio.StreamR
 
 
 def _sendable(value: Json, what: str) -> bytes:
-    """Raises UsageError."""
+    """Return the value's frame. Raises UsageError for a value that cannot be sent."""
     try:
         return frame(value)
     except (TypeError, ValueError, RecursionError) as error:
@@ -372,7 +386,7 @@ def _sendable(value: Json, what: str) -> bytes:
         ) from error
 
 
-def _said(exit_code: int) -> str:
+def _describe_exit(exit_code: int) -> str:
     if exit_code >= 0:
         return f"ended with exit code {exit_code}"
     try:

@@ -1,9 +1,9 @@
-"""A worker process: `python -m sparring.workers.process DESCRIPTOR` runs what its pool asks for until the pipe ends.
+"""A worker process: `python -m sparring.workers.process DESCRIPTOR` handles its pool's requests until the pipe ends.
 
-Each message is an object (see `wire`). From the pool: first {"code", "beat_seconds"}, then {"ask", "do", "place", "arguments",
-"meter"}, {"cancel": ask} and {"told": question, "value" or "error"}. To the pool: {"answer": ask, "value" or "error", "is_done",
-"available_tools"}, {"question", "of": ask, "policy", "messages", "tools"}, and {"beat"} each time it has come back to its event
-loop.
+Each message is an object (see `wire`). From the pool: first {"code", "beat_seconds"}, then {"ask", "do", "place",
+"arguments", "meter"}, {"cancel": ask} and {"reply": question, "value" or "error"}. To the pool: {"answer": ask, "value"
+or "error", "is_done", "available_tools"}, {"question", "of": ask, "policy", "messages", "tools"}, and {"beat"} each
+time it has returned to its event loop.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from typing import Any, final
 
 from sparring.environments import Environment
 from sparring.errors import UsageError
-from sparring.faults import arm_from_environment, fault_point
-from sparring.logs import unfailing
-from sparring.metering import use
-from sparring.plugins import call, load_object
+from sparring.metering.usage import use_meter
+from sparring.runtime.faults import arm_from_environment, fault_point
+from sparring.runtime.logs import ignore_write_errors
+from sparring.runtime.plugins import call, load_object
 from sparring.sandbox.limits import programs_end
 from sparring.types import Json, Message, ToolSchema, Turn
 from sparring.workers.pool import Code
-from sparring.workers.wire import frame, outcome, outcome_frame, receive, result_of, sendable
+from sparring.workers.wire import check_sendable, decode_result, encode_outcome, frame, frame_outcome, receive
 
 
 def main() -> None:
+    """Handle requests from the descriptor in `sys.argv` until the pipe ends."""
     descriptor = int(sys.argv[1])
-    # Standard output is for the results of a command, and a terminal that is gone is no reason for a tool to fail.
-    sys.stdout = sys.stderr = unfailing(sys.stderr)
+    # Standard output is for a command's results, and a closed terminal must not make a tool fail.
+    sys.stdout = sys.stderr = ignore_write_errors(sys.stderr)
     with suppress(OSError):
         os.dup2(2, 1)
     arm_from_environment()
@@ -42,7 +43,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
-    # Threads that user code left behind must not hold the process.
+    # Threads that user code left behind must not keep the process alive.
     os._exit(0)
 
 
@@ -67,23 +68,24 @@ async def _beat(writer: asyncio.StreamWriter, seconds: float) -> None:
 
 @final
 class _Loaded:
-    """The user's code, or why it cannot be had: it could in the trainer's process, so that is told to who asks for it."""
+    """The user's code, or the error of loading it. Every request raises that error, since the trainer could load the
+    code."""
 
     def __init__(self, code: Code) -> None:
         self._refusal: Exception | None = None
-        load = partial(load_object, beside=Path(code["beside"]))
+        load = partial(load_object, folder=Path(code["folder"]))
         try:
             named = {"reward": code["reward"], "scorer": code["scorer"]}
-            self._judges = {key: load(name) for key, name in named.items() if name is not None}
+            self._graders = {key: load(name) for key, name in named.items() if name is not None}
             if code["target"] is not None:
                 found = load(code["target"]).with_options(**code["options"])
                 self._make_environment: Callable[[], Environment] = partial(found, **code["options"])
-        except Exception as error:  # noqa: BLE001 (told to who asks, whatever it was)
+        except Exception as error:  # noqa: BLE001 (raised for each request)
             self._refusal = error
 
-    def judge(self, key: str) -> Callable[..., Any]:
+    def grader(self, key: str) -> Callable[..., Any]:
         self._refuse()
-        return self._judges[key]
+        return self._graders[key]
 
     def environment(self) -> Environment:
         self._refuse()
@@ -96,14 +98,14 @@ class _Loaded:
 
 @final
 class _Worker:
-    """The environments of many episodes side by side, in one event loop, as they would be in the trainer's."""
+    """The environments of many episodes in one event loop, as in the trainer's process."""
 
     def __init__(self, loaded: _Loaded, writer: asyncio.StreamWriter) -> None:
         self._loaded = loaded
         self._writer = writer
         self._environments: dict[int, Environment] = {}
         self._running: dict[int, tuple[int, asyncio.Task[None]]] = {}
-        """By the number of the request: at which place, and what runs it."""
+        """The place and the task of each running request, by its number."""
         self._questions: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
         self._numbers = itertools.count()
 
@@ -117,7 +119,7 @@ class _Worker:
                 "meter": meter,
                 "end": end,
             }:
-                use(meter)
+                use_meter(meter)
                 with programs_end(end):
                     running = asyncio.ensure_future(self._answer(number, place, do, arguments))
                 self._running[number] = (place, running)
@@ -125,7 +127,7 @@ class _Worker:
             case {"cancel": int(number)}:
                 if number in self._running:
                     self._running[number][1].cancel()
-            case {"told": int(number)}:
+            case {"reply": int(number)}:
                 if number in self._questions and not self._questions[number].done():
                     self._questions[number].set_result(message)
 
@@ -133,15 +135,15 @@ class _Worker:
         came_of_it: object
         try:
             came_of_it = await self._do(number, place, do, arguments)
-        except Exception as error:  # noqa: BLE001 (whatever it was, who asked is told)
+        except Exception as error:  # noqa: BLE001 (sent to the caller)
             came_of_it = error
-        self._writer.write(outcome_frame({"answer": number, **self._properties(place)}, came_of_it))
+        self._writer.write(frame_outcome({"answer": number, **self._properties(place)}, came_of_it))
 
     def _properties(self, place: int) -> dict[str, Mapping[str, Json]]:
-        """The outcomes of reading the properties of the place's environment, which its caller reads between calls."""
+        """Return the outcomes of reading the environment's properties, which the caller reads between calls."""
         environment = self._environments.get(place)
         if environment is None:
-            return {"is_done": outcome(False), "available_tools": outcome(None)}
+            return {"is_done": encode_outcome(False), "available_tools": encode_outcome(None)}
         return {
             "is_done": _read(lambda: bool(environment.is_done)),
             "available_tools": _read(lambda: _names(environment)),
@@ -150,7 +152,7 @@ class _Worker:
     async def _do(self, number: int, place: int, do: str, arguments: tuple[Any, ...]) -> Json:
         fault_point("worker.answering")
         if do in ("reward", "scorer"):
-            return await call(self._loaded.judge(do), *arguments)
+            return await call(self._loaded.grader(do), *arguments)
         if do == "close":
             return await self._close(number, place)
         environment = self._environments.get(place)
@@ -166,11 +168,11 @@ class _Worker:
                 messages, session_id = arguments
                 return await call(environment.reply, messages, _Session(session_id, None, partial(self._ask, number)))
             case "final_state":
-                return sendable(await call(environment.final_state), f"{type(environment).__name__}.final_state")
+                return check_sendable(await call(environment.final_state), f"{type(environment).__name__}.final_state")
         return await call(getattr(environment, do), *arguments)
 
     async def _close(self, number: int, place: int) -> None:
-        """After what is still under way there: a call that was given up is being cancelled."""
+        """Close an environment after its cancelled calls have ended."""
         others = [task for other, (at, task) in self._running.items() if at == place and other != number]
         await asyncio.gather(*others, return_exceptions=True)
         environment = self._environments.pop(place, None)
@@ -182,7 +184,7 @@ class _Worker:
         answer = self._questions[number] = asyncio.get_running_loop().create_future()
         try:
             self._writer.write(frame({"question": number, "of": of, **question}))
-            return result_of(await answer)
+            return decode_result(await answer)
         finally:
             del self._questions[number]
 
@@ -194,14 +196,14 @@ def _names(environment: Environment) -> list[str] | None:
 
 def _read(read: Callable[[], Json]) -> Mapping[str, Json]:
     try:
-        return outcome(read())
-    except Exception as error:  # noqa: BLE001 (whatever it was, the caller gets it)
-        return outcome(error)
+        return encode_outcome(read())
+    except Exception as error:  # noqa: BLE001 (sent to the caller)
+        return encode_outcome(error)
 
 
 @final
 class _Session:
-    """The episode's session, as far as a world that replies needs it: it plays its turns in the trainer's process."""
+    """The part of the episode's session that `Environment.reply` needs: its turns run in the trainer's process."""
 
     def __init__(self, session_id: str, policy: str | None, ask: Callable[..., Any]) -> None:
         self._id, self._policy, self._ask = session_id, policy, ask
@@ -211,7 +213,7 @@ class _Session:
         return self._id
 
     async def chat(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Message:
-        """Raises what the session raises."""
+        """Request a turn from the episode's session. Raises the errors that the session raises."""
         return await self._ask(policy=self._policy, messages=list(messages), tools=list(tools))
 
     @property

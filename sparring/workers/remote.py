@@ -1,4 +1,4 @@
-"""Environments and judges whose code runs in a worker process, for who plays with them like any other."""
+"""Environments, rewards and scorers whose code runs in a worker process, with the usual interfaces."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from sparring.environments.tools import ToolLike
 from sparring.protocols import SessionLike
 from sparring.types import Json, Message, Task, ToolSchema, Trajectory
 from sparring.workers.pool import Answering, Place, WorkerPool
-from sparring.workers.wire import result_of
+from sparring.workers.wire import decode_result
 
 
-def in_workers(environment_class: type[Environment], pool: WorkerPool) -> type[_RemoteEnvironment]:
-    """The class whose objects are in the pool's workers: to be made without options, which the pool's code has."""
+def run_in_workers(environment_class: type[Environment], pool: WorkerPool) -> type[_RemoteEnvironment]:
+    """Return a class whose objects live in the pool's workers; it is constructed without options, which the pool's code has."""
     named = {"__module__": environment_class.__module__, "__qualname__": environment_class.__qualname__}
     return type(
         environment_class.__name__, (_RemoteEnvironment,), {**named, "_pool": pool, "_played": environment_class}
     )
 
 
-def judged_in(pool: WorkerPool, key: str, judge: Callable[..., Any]) -> Callable[[Trajectory], Awaitable[Any]]:
-    """A reward (`key` "reward") or a scorer ("scorer") that judges in the pool's workers."""
-    name = getattr(judge, "__name__", type(judge).__name__)
+def grade_in_workers(pool: WorkerPool, key: str, grader: Callable[..., Any]) -> Callable[[Trajectory], Awaitable[Any]]:
+    """Return a reward (`key` "reward") or a scorer ("scorer") that runs in the pool's workers."""
+    name = getattr(grader, "__name__", type(grader).__name__)
 
-    async def judged(trajectory: Trajectory) -> Any:
+    async def grade(trajectory: Trajectory) -> Any:
         place = Place()
         try:
-            return result_of(await pool.ask(place, key, trajectory, what=f"{key} {name} of {trajectory.id}"))
+            return decode_result(await pool.ask(place, key, trajectory, what=f"{key} {name} of {trajectory.id}"))
         finally:
             pool.leave(place)
 
-    judged.__name__ = name
-    return judged
+    grade.__name__ = name
+    return grade
 
 
 class _RemoteEnvironment(Environment):
-    """Tools are those of the class; what an object does, it does in a worker."""
+    """An environment with the class's tools, whose methods run in a worker."""
 
     _pool: ClassVar[WorkerPool]
     _played: ClassVar[type[Environment]]
@@ -72,7 +72,7 @@ class _RemoteEnvironment(Environment):
 
     async def close(self) -> None:
         if self._place.worker is None:
-            return  # it never was anywhere
+            return  # no worker has it
         try:
             await self._ask("close")
         finally:
@@ -80,26 +80,26 @@ class _RemoteEnvironment(Environment):
 
     @property
     def is_done(self) -> bool:
-        return result_of(self._is_done)
+        return decode_result(self._is_done)
 
     @property
     def available_tools(self) -> Collection[str] | None:
-        return result_of(self._available_tools)
+        return decode_result(self._available_tools)
 
     def demonstrate(self, task: Task) -> Sequence[Message]:
         self._task_id = task.id
-        return result_of(self._pool.ask_now(self._place, "demonstrate", task, what=self._named("demonstrate")))
+        return decode_result(self._pool.ask_now(self._place, "demonstrate", task, what=self._named("demonstrate")))
 
     async def _ask(self, do: str, *arguments: Json, what: str | None = None, answering: Answering | None = None) -> Any:
         answer = await self._pool.ask(self._place, do, *arguments, what=self._named(what or do), answering=answering)
         self._is_done, self._available_tools = answer["is_done"], answer["available_tools"]
-        return result_of(answer)
+        return decode_result(answer)
 
     def _named(self, method: str) -> str:
         return f"{type(self).__name__}.{method} of task {self._task_id}"
 
 
 async def _answer(session: SessionLike, question: Mapping[str, Json]) -> Message:
-    """A turn that the world asks for, of the policy that it names or of the main one."""
+    """Run a turn that the environment requests, of the named policy or of the main one."""
     asked = session if question["policy"] is None else session.of(question["policy"])
     return await asked.chat(question["messages"], question["tools"])

@@ -1,4 +1,5 @@
-"""What goes through the pipe to a worker process: values as JSON in frames, and errors, each given back as what it was."""
+"""The messages between pool and worker: values as JSON in frames, and exceptions, which are raised again on the
+other side."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from typing import Any
 from sparring import errors
 from sparring.environments.calls import Observation, ToolError, ToolFailure
 from sparring.errors import UsageError
-from sparring.plugins import text_of
+from sparring.runtime.plugins import error_text
 from sparring.types import Json, Outcome, Reward, Sampling, Score, StopReason, Task, Trajectory, Turn, Usage
 
 _CLASSES: Mapping[str, type] = {
@@ -22,32 +23,32 @@ _CLASSES: Mapping[str, type] = {
 }
 _SCALARS = frozenset({str, int, float, bool, type(None)})
 _MARK = "@"
-"""The key of an object that stands for something JSON has no form for: {"@": [what, content]}."""
+"""The key of an object that represents a value without a JSON form: {"@": [kind, content]}."""
 _LENGTH_BYTES = 8
 
 
 def frame(value: Any) -> bytes:
-    """A value of JSON and of the classes above, tuples and keys of any kind among them, with its length before it.
+    """Encode a JSON value, which may contain the classes above, tuples and keys of any kind, with its length in front.
 
-    Raises TypeError for anything else, in the words of `json.dumps`.
+    Raises TypeError for anything else, with the message of `json.dumps`.
     """
     content = json.dumps(_marked(value), separators=(",", ":")).encode()
     return len(content).to_bytes(_LENGTH_BYTES, "big") + content
 
 
-def sendable(value: Json, returned_by: str) -> Json:
-    """The value. Raises UsageError for one that `frame` does not take, with the place and the type of what is odd in it."""
+def check_sendable(value: Json, returned_by: str) -> Json:
+    """Return the value. Raises UsageError with the path and the type of a part that `frame` cannot encode."""
     for path, odd in _odd(value, ""):
         raise UsageError(
-            f"{returned_by} returned {odd!r:.60}, a {type(odd).__name__}, {f'at {path}' if path else 'as a whole'}. JSON has no "
-            "form for it, so it cannot leave a worker process; return text (str, isoformat()), a number, a list or a dict in its "
+            f"{returned_by} returned {odd!r:.60}, a {type(odd).__name__}, {f'at {path}' if path else 'as a whole'}. JSON cannot "
+            "represent it, so it stays in the worker process; return text (str, isoformat()), a number, a list or a dict in its "
             "place, or set environment.workers = 0."
         )
     return value
 
 
 def _odd(value: object, path: str) -> Iterator[tuple[str, object]]:
-    """What `frame` does not take, with its place: `orders[0].placed`."""
+    """Yield each part that `frame` cannot encode, with its path: `orders[0].placed`."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _odd(item, f"{path}.{key}" if path else str(key))
@@ -59,13 +60,13 @@ def _odd(value: object, path: str) -> Iterator[tuple[str, object]]:
 
 
 async def receive(reader: asyncio.StreamReader) -> Any:
-    """The next value. Raises EOFError or ConnectionError when the other side is gone, ValueError for what is no value."""
+    """Return the next value. Raises EOFError or ConnectionError when the other side has ended, ValueError for invalid content."""
     length = int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big")
     content = await reader.readexactly(length)
     try:
         return json.loads(content, object_hook=_unmarked)
     except (LookupError, TypeError) as error:
-        raise ValueError(f"no value that was sent by `frame`: {error!r}") from error
+        raise ValueError(f"not a value sent by `frame`: {error!r}") from error
 
 
 def _marked(value: Any) -> Any:
@@ -102,32 +103,36 @@ def _unmarked(value: dict[str, Any]) -> Any:
     return found(content) if issubclass(found, Enum) else found(**content)
 
 
-def outcome(came_of_it: object) -> dict[str, Json]:
-    """What came of a call, a value or the exception that it raised, for `result_of`."""
+def encode_outcome(came_of_it: object) -> dict[str, Json]:
+    """Return a call's result or exception as a message for `decode_result`."""
     if not isinstance(came_of_it, BaseException):
         return {"value": came_of_it}
     known = [one.__name__ for one in type(came_of_it).__mro__ if one.__module__ == errors.__name__]
-    told = {
-        "name": type(came_of_it).__name__, "text": text_of(came_of_it), "repr": repr(came_of_it),
-        # The problems of a recipe come as their text.
+    fields = {
+        "name": type(came_of_it).__name__,
+        "text": error_text(came_of_it),
+        "repr": repr(came_of_it),
+        # Errors of a recipe's settings are sent as text.
         "known": next((name for name in known if name != errors.ConfigError.__name__), None),
         "kind": came_of_it.kind.value if isinstance(came_of_it, ToolFailure) else None,
         "traceback": "".join(traceback.format_exception(came_of_it)),
-    }  # fmt: skip
-    return {"error": told}
+    }
+    return {"error": fields}
 
 
-def outcome_frame(head: Mapping[str, Json], came_of_it: object) -> bytes:
-    """The frame of a message with an outcome. What cannot be sent becomes the error that says so."""
+def frame_outcome(head: Mapping[str, Json], came_of_it: object) -> bytes:
+    """Return the frame of a message with an outcome. A value that cannot be sent is replaced by the error."""
     try:
-        return frame({**head, **outcome(came_of_it)})
-    except Exception as error:  # noqa: BLE001 (user code may make what cannot even be looked at)
-        return frame({**head, **outcome(error)})
+        return frame({**head, **encode_outcome(came_of_it)})
+    except Exception as error:  # noqa: BLE001 (user code may produce objects that raise when they are inspected)
+        return frame({**head, **encode_outcome(error)})
 
 
-def result_of(message: Mapping[str, Any]) -> Any:
-    """The value of an outcome. Raises what was raised: an error of Sparring or a ToolFailure as such, any other under its
-    name and with its text."""
+def decode_result(message: Mapping[str, Any]) -> Any:
+    """Return the value of an outcome, or raise its exception.
+
+    Sparring's errors and ToolFailure are raised unchanged, any other exception by its name and with its text.
+    """
     if "error" not in message:
         return message["value"]
     error = message["error"]
@@ -135,7 +140,7 @@ def result_of(message: Mapping[str, Any]) -> Any:
         raised = getattr(errors, error["known"])(error["text"])
     else:
         base, more = (Exception, {}) if error["kind"] is None else (ToolFailure, {"kind": ToolError(error["kind"])})
-        says = {"__str__": lambda _: error["text"], "__repr__": lambda _: error["repr"]}
-        raised = type(error["name"], (base,), {**says, **more})()
+        methods = {"__str__": lambda _: error["text"], "__repr__": lambda _: error["repr"]}
+        raised = type(error["name"], (base,), {**methods, **more})()
     raised.add_note(f"In the worker process:\n{error['traceback']}")
     raise raised

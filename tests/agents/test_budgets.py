@@ -1,4 +1,4 @@
-"""What an episode may use up (turns, tokens, time) is enforced by the runtime, whoever plays, and is how it ended."""
+"""What an episode may use up (turns, tokens, time) is enforced by the runtime for every agent, and is how it ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from starlette.responses import JSONResponse
 
 from sparring.agents import CommandAgent, EnvironmentAgent, FunctionAgent
-from sparring.agents.http import HttpAgent
+from sparring.agents.http import HttpAgent, PushLimits
 from sparring.agents.pull import PullAgent
 from sparring.agents.worker import Worker
 from sparring.chat import ByteTokenizer, TemplateChat
@@ -24,8 +24,8 @@ from sparring.engines.scripted import ScriptedEngine
 from sparring.environments import Environment, tool
 from sparring.gateway import Gateway, WorkQueue
 from sparring.ledger import Ledger
-from sparring.rollouts import Collector, GroupPlan
-from sparring.sessions import Session
+from sparring.rollouts import Collector, EpisodeAgent, Grading, GroupPlan, MainPolicy, RolloutLimits
+from sparring.sessions import EpisodeIdentity, EpisodeLimits, Session
 from sparring.types import Outcome, Sampling, StopReason, Task, Trajectory
 from tests.agents.test_http_agent import served
 
@@ -74,8 +74,8 @@ async def invoked(invocation: Any, mode: str) -> float:
     return await asyncio.to_thread(ask, invocation["base_url"], invocation["api_key"], mode)
 
 
-class World(Environment):
-    """A world in which nothing happens."""
+class Idle(Environment):
+    """An environment in which nothing happens."""
 
     mode = "raise"
 
@@ -117,7 +117,7 @@ async def agent(kind: str, mode: str, folder: Path) -> AsyncIterator[Play]:
                     return JSONResponse({"reward": await invoked(payload, mode)})
 
                 url = await stack.enter_async_context(served(behaviour))
-                http = HttpAgent(url, gateway=gateway, timeout_seconds=patience, max_retries=0)
+                http = HttpAgent(url, gateway=gateway, limits=PushLimits(timeout_seconds=patience, max_retries=0))
                 yield (await stack.enter_async_context(http)).play
             case "pull":
 
@@ -129,8 +129,8 @@ async def agent(kind: str, mode: str, folder: Path) -> AsyncIterator[Play]:
                 worker.cancel()
                 await asyncio.gather(worker, return_exceptions=True)
             case _:
-                world = type("World", (World,), {"mode": mode})
-                yield EnvironmentAgent(world, max_turns=50).play
+                environment = type("Idle", (Idle,), {"mode": mode})
+                yield EnvironmentAgent(environment, max_turns=50).play
 
 
 def played(
@@ -141,14 +141,19 @@ def played(
 
     async def run() -> Trajectory | Outcome:
         engine = ScriptedEngine(
-            lambda _: CALL if kind == "environment" else "eight by", encode=ByteTokenizer().encode,
+            lambda _: CALL if kind == "environment" else "eight by",
+            encode=ByteTokenizer().encode,
             seconds=lambda _: seconds,
-        )  # fmt: skip
+        )
         async with agent(kind, mode, folder) as play:
             collector = Collector(
-                engine=engine, chat=TemplateChat(ByteTokenizer()), agent=play, reward=lambda _: 0.0, scorer=None,
-                ledger=ledger, seed=0, max_concurrency=1, timeout_seconds=timeout_seconds, max_retries=0, **budget,
-            )  # fmt: skip
+                agent=EpisodeAgent(play),
+                policy=MainPolicy(engine, TemplateChat(ByteTokenizer())),
+                grading=Grading(reward=lambda _: 0.0),
+                ledger=ledger,
+                seed=0,
+                limits=RolloutLimits(timeout_seconds=timeout_seconds, max_concurrency=1, **budget),
+            )
             plan = GroupPlan(task=TASK, position=0, group_size=1, sampling=Sampling(max_tokens=100))
             return await collector.play_episode(plan, 0)
 
@@ -165,7 +170,7 @@ def test_tokens(kind: str, mode: str, tmp_path: Path) -> None:
     assert isinstance(trajectory, Trajectory)
     assert trajectory.outcome is Outcome.MAX_TOKENS
     assert [len(turn.token_ids) for turn in trajectory.turns] == [length, length, 4]
-    # The last one was cut, and was told that it would be.
+    # The last one was cut, and was announced.
     assert (trajectory.turns[-1].stop_reason, trajectory.turns[-1].sampling.max_tokens) == (StopReason.LENGTH, 4)
     assert trajectory.reward is not None
     rewards_itself = kind != "environment" and mode != "raise"
@@ -211,18 +216,22 @@ def test_what_hangs_after_a_turn_was_led_there_by_the_policy(kind: str, tmp_path
     assert (trajectory.outcome, len(trajectory.turns)) == (Outcome.POLICY_TIMEOUT, 1)
 
 
-def refusal(**budget: Any) -> httpx.Response:
-    """What a client is told by the second request."""
+def refuse_second(**limits: int) -> httpx.Response:
+    """Return the response to a client's second request."""
 
     async def run() -> httpx.Response:
         engine = ScriptedEngine(lambda _: "eight by", encode=ByteTokenizer().encode)
         session = Session(
-            id="e", engine=engine, chat=TemplateChat(ByteTokenizer()), sampling=Sampling(max_tokens=9), **budget
+            EpisodeIdentity("e"),
+            engine=engine,
+            chat=TemplateChat(ByteTokenizer()),
+            sampling=Sampling(max_tokens=9),
+            limits=EpisodeLimits(**limits),
         )
         async with Gateway() as gateway, session:
-            door = gateway.register(session)
-            headers = {"authorization": f"Bearer {door.api_key}"}
-            async with httpx.AsyncClient(base_url=door.base_url, headers=headers) as client:
+            endpoint = gateway.register(session)
+            headers = {"authorization": f"Bearer {endpoint.api_key}"}
+            async with httpx.AsyncClient(base_url=endpoint.base_url, headers=headers) as client:
                 body = {"model": "m", "messages": list(TASK.messages)}
                 assert (await client.post("/chat/completions", json=body)).status_code == 200
                 return await client.post("/chat/completions", json=body)
@@ -238,19 +247,21 @@ def refusal(**budget: Any) -> httpx.Response:
     ],
 )
 def test_a_turn_beyond_the_budget_is_refused_for_good(budget: Any, code: str, key: str) -> None:
-    refused = refusal(**budget)
+    refused = refuse_second(**budget)
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, code)
     assert refused.headers["x-should-retry"] == "false"
     assert key in refused.json()["error"]["message"]
 
 
-def test_an_answer_that_fills_the_context_says_length_and_the_next_request_is_too_long() -> None:
+def test_an_answer_that_fills_the_context_ends_with_length_and_the_next_request_is_too_long() -> None:
     async def run() -> None:
         engine = ScriptedEngine(lambda _: "x" * 1000, encode=ByteTokenizer().encode, max_context_tokens=400)
-        session = Session(id="e", engine=engine, chat=TemplateChat(ByteTokenizer()), sampling=Sampling(max_tokens=900))
+        session = Session(
+            EpisodeIdentity("e"), engine=engine, chat=TemplateChat(ByteTokenizer()), sampling=Sampling(max_tokens=900)
+        )
         async with Gateway() as gateway, session:
-            door = gateway.register(session)
-            async with openai.AsyncOpenAI(base_url=door.base_url, api_key=door.api_key) as client:
+            endpoint = gateway.register(session)
+            async with openai.AsyncOpenAI(base_url=endpoint.base_url, api_key=endpoint.api_key) as client:
                 messages: list[Any] = [*TASK.messages]
                 answer = await client.chat.completions.create(model="m", messages=messages)
                 assert answer.choices[0].finish_reason == "length"

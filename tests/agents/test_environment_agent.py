@@ -1,4 +1,4 @@
-"""The built-in agent plays every episode in a world of its own, and leaves none open."""
+"""The built-in agent runs every episode in its own environment, and leaves none open."""
 
 import asyncio
 
@@ -40,7 +40,7 @@ def test_every_episode_has_an_environment_of_its_own_that_is_closed_once(ending:
 
 
 @pytest.mark.parametrize("error", [OSError("no such server"), SystemExit(3)])
-def test_a_world_that_cannot_be_made_is_an_outage(error: BaseException) -> None:
+def test_an_environment_that_cannot_be_created_is_an_outage(error: BaseException) -> None:
     def made() -> Environment:
         raise error
 

@@ -9,6 +9,7 @@ import random
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -19,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from sparring.agents.http import HttpAgent
+from sparring.agents.http import HttpAgent, MtrlJob, PushLimits
 from sparring.agents.result import AgentResult
 from sparring.chat import ByteTokenizer, TemplateChat
 from sparring.engines.scripted import ScriptedEngine
@@ -34,23 +35,23 @@ from sparring.errors import (
 )
 from sparring.gateway import Gateway
 from sparring.ledger import Ledger
-from sparring.rollouts import Collector, GroupPlan
-from sparring.sessions import Session
+from sparring.rollouts import Collector, EpisodeAgent, Grading, GroupPlan, MainPolicy, RolloutLimits
+from sparring.runtime.clock import Clock
+from sparring.sessions import EpisodeIdentity, Session
 from sparring.types import Outcome, Reward, Sampling, Task
 
 Payload = Any
 Behaviour = Callable[[Payload], Awaitable[Response]]
+QUICK = PushLimits(timeout_seconds=10.0, tps_limit=1000.0)
 
-TASK = Task(
-    id="t1", messages=({"role": "user", "content": "find b"},), fields={"truth": "f", "metadata": {"level": 2}}
-)  # fmt: skip
+TASK = Task(id="t1", messages=({"role": "user", "content": "find b"},), fields={"truth": "f", "metadata": {"level": 2}})
 MESSAGES = [{"role": "user", "content": "find b"}]
 
 
-def session(*script: Any) -> Session:
+def make_session(*script: Any) -> Session:
     engine = ScriptedEngine(script or ["one", "two", "three"], encode=ByteTokenizer().encode)
     sampling = Sampling(temperature=0.5, top_p=0.9, max_tokens=50)
-    return Session(id="episode", engine=engine, chat=TemplateChat(ByteTokenizer()), sampling=sampling)
+    return Session(EpisodeIdentity("episode"), engine=engine, chat=TemplateChat(ByteTokenizer()), sampling=sampling)
 
 
 @contextlib.asynccontextmanager
@@ -77,11 +78,13 @@ async def served(behaviour: Behaviour, health: int = 200) -> AsyncIterator[str]:
 
 
 def play(behaviour: Behaviour, *, episode: Session | None = None, task: Task = TASK, **options: Any) -> AgentResult:
+    options = {"limits": QUICK, "rng": random.Random(0), **options}
+
     async def run() -> AgentResult:
-        async with Gateway() as gateway, served(behaviour) as url, episode or session() as door:
-            quick = {"timeout_seconds": 10.0, "tps_limit": 1000.0, "rng": random.Random(0)}
-            async with HttpAgent(url, gateway=gateway, **{**quick, **options}) as agent:
-                return await agent.play(task, door)
+        async with Gateway() as gateway, served(behaviour) as url, episode or make_session() as session:
+            agent = HttpAgent(url, gateway=gateway, **options)
+            async with agent:
+                return await agent.play(task, session)
 
     return asyncio.run(run())
 
@@ -141,8 +144,8 @@ def test_an_agent_gets_the_task_the_way_to_the_policy_and_how_to_sample_in_every
         await ask(payload)
         return JSONResponse({"reward": 1.0})
 
-    episode = session()
-    play(behaviour, episode=episode, job_name="my-run", region="eu-west-1")
+    episode = make_session()
+    play(behaviour, episode=episode, job=MtrlJob(name="my-run", region="eu-west-1"))
     (payload,) = seen
     key, endpoint = payload["api_key"], payload["metadata"]["endpoint"]
     arn = "arn:aws:sagemaker:eu-west-1:000000000000:job/AgentRFT/my-run"
@@ -150,15 +153,22 @@ def test_an_agent_gets_the_task_the_way_to_the_policy_and_how_to_sample_in_every
     assert payload["instance"] == {"id": "t1", "prompt": "find b", **TASK.fields}
     assert payload["truth"] == "f"
     assert payload["metadata"] == {
-        "jobArn": arn, "job_arn": arn, "rolloutId": key, "trajectoryId": key, "trajectory_id": key,
-        "endpoint": endpoint, "region": "eu-west-1",
-    }  # fmt: skip
+        "jobArn": arn,
+        "job_arn": arn,
+        "rolloutId": key,
+        "trajectoryId": key,
+        "trajectory_id": key,
+        "endpoint": endpoint,
+        "region": "eu-west-1",
+    }
     assert payload["inferenceParams"] == {"temperature": 0.5, "topP": 0.9, "maxTokens": 50}
     assert payload["inference_params"] == {"temperature": 0.5, "top_p": 0.9, "max_tokens": 50}
     assert payload["_rollout"] == {
-        "base_url": f"{endpoint}/s/{key}/v1", "api_key": key, "model_id": "default",
+        "base_url": f"{endpoint}/s/{key}/v1",
+        "api_key": key,
+        "model_id": "default",
         "sampling_params": payload["inference_params"],
-    }  # fmt: skip
+    }
     assert (payload["model_endpoint"], payload["base_url"]) == (endpoint, f"{endpoint}/v1")
     assert episode.turns[0].sampling == episode.sampling
 
@@ -235,11 +245,11 @@ def test_a_reported_reward_counts_though_the_agent_hangs() -> None:
         raise AssertionError("unreachable")
 
     # It hangs up when the grace for the answer is over, well before the deadline.
-    assert play(behaviour, timeout_seconds=30.0).reward == Reward(total=0.5)
+    assert play(behaviour, limits=replace(QUICK, timeout_seconds=30.0)).reward == Reward(total=0.5)
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "reason"),
     [
         ({"status": "error", "error": "the shop was down", "reward": 0.0}, "the shop was down"),
         ({"errorType": "ValidationError", "errorMessage": "no prompt"}, "no prompt"),
@@ -247,13 +257,13 @@ def test_a_reported_reward_counts_though_the_agent_hangs() -> None:
         ({"status": "error", "error": "half a \ud83d"}, r"half a \?"),
     ],
 )
-def test_an_agent_that_says_it_failed_gives_no_reward_and_after_a_turn_that_is_the_policys_doing(
-    answer: Any, said: str
+def test_an_agent_that_reports_failure_gives_no_reward_and_after_a_turn_the_policy_is_responsible(
+    answer: Any, reason: str
 ) -> None:
     failed = play(answering(answer))
     assert (failed.outcome, failed.reward) == (Outcome.POLICY_ERROR, None)
-    assert re.search(said, str(failed.error))
-    with pytest.raises(InfrastructureError, match=said):
+    assert re.search(reason, str(failed.error))
+    with pytest.raises(InfrastructureError, match=reason):
         play(answering(answer, turns=0))
 
 
@@ -269,7 +279,7 @@ def test_a_failure_may_be_reported_too() -> None:
 
 
 @pytest.mark.parametrize("status", [400, 422, 500])
-def test_an_agent_whose_code_fails_after_a_turn_failed_over_what_the_policy_said(status: int) -> None:
+def test_an_agent_whose_code_fails_after_a_turn_failed_because_of_the_policy(status: int) -> None:
     pushed: list[str] = []
     failed = play(failing_at_first(1, status, pushed, turns=1))
     assert (failed.outcome, failed.reward, len(pushed)) == (Outcome.POLICY_ERROR, None, 1)
@@ -294,7 +304,7 @@ def test_an_outage_of_the_engine_that_makes_the_agent_fail_is_infrastructure() -
         return PlainTextResponse("it raised", status_code=500)
 
     with pytest.raises(InfrastructureError, match="answered 500"):
-        play(behaviour, episode=session("one", InfrastructureError("no engine")))
+        play(behaviour, episode=make_session("one", InfrastructureError("no engine")))
 
 
 @pytest.mark.parametrize("reward", [0.0, None])
@@ -309,9 +319,13 @@ def test_a_policy_cannot_void_an_episode_by_what_makes_its_agent_fail(reward: fl
             async with Gateway() as gateway, served(behaviour) as url, HttpAgent(url, gateway=gateway) as agent:
                 engine = ScriptedEngine(lambda _request: "crash", encode=ByteTokenizer().encode)
                 collector = Collector(
-                    engine=engine, chat=TemplateChat(ByteTokenizer()), agent=agent.play, scorer=None, ledger=ledger, seed=0,
-                    reward=None if reward is None else lambda _: reward, max_concurrency=1, timeout_seconds=10, max_retries=3,
-                )  # fmt: skip
+                    agent=EpisodeAgent(agent.play),
+                    policy=MainPolicy(engine, TemplateChat(ByteTokenizer())),
+                    ledger=ledger,
+                    seed=0,
+                    grading=Grading(reward=None if reward is None else lambda _: reward),
+                    limits=RolloutLimits(timeout_seconds=10, max_concurrency=1, max_retries=3),
+                )
                 plan = GroupPlan(task=TASK, position=0, group_size=2, sampling=Sampling(max_tokens=20))
                 group = await collector.play_group(plan)
             counts = {name: count for name, count in ledger.counts().items() if name.startswith("discarded/")}
@@ -330,7 +344,7 @@ def test_a_policy_cannot_void_an_episode_by_what_makes_its_agent_fail(reward: fl
     [(ContextOverflow("full"), Outcome.MAX_TOKENS), (PolicyTimeout("late"), Outcome.POLICY_TIMEOUT)],
 )
 def test_an_agent_that_fails_over_the_policys_limits_met_them(limit: Exception, outcome: Outcome) -> None:
-    result = play(answering({"reward": 1.0}), episode=session(limit))
+    result = play(answering({"reward": 1.0}), episode=make_session(limit))
     assert (result.outcome, result.reward, result.error) == (outcome, None, str(limit))
 
 
@@ -344,7 +358,7 @@ def test_a_reward_that_is_none_is_an_error(reward: Any) -> None:
         play(behaviour)
 
 
-def test_a_reward_that_never_comes_is_an_error_that_says_what_was_refused() -> None:
+def test_a_reward_that_never_comes_is_an_error_that_names_what_was_refused() -> None:
     async def behaviour(payload: Payload) -> Response:
         await ask(payload)
         await report(payload, "complete", status="ready")
@@ -352,7 +366,7 @@ def test_a_reward_that_never_comes_is_an_error_that_says_what_was_refused() -> N
         return PlainTextResponse("done")
 
     with pytest.raises(RewardError, match=r"not rewarded within 2 s.*2 numbers for 1 turns"):
-        play(behaviour, timeout_seconds=2.0)
+        play(behaviour, limits=replace(QUICK, timeout_seconds=2.0))
 
 
 @pytest.mark.parametrize("turns", [0, 1])
@@ -368,12 +382,12 @@ def test_an_agent_that_does_not_answer_in_time_is_cut_off_and_an_outage_only_bef
 
     late = "did not answer within 2 s"
     if turns:
-        played = play(behaviour, timeout_seconds=2.0)
+        played = play(behaviour, limits=replace(QUICK, timeout_seconds=2.0))
         assert (played.outcome, played.reward) == (Outcome.POLICY_TIMEOUT, None)
         assert re.search(late, played.error or "")
     else:
         with pytest.raises(InfrastructureError, match=late):
-            play(behaviour, timeout_seconds=2.0)
+            play(behaviour, limits=replace(QUICK, timeout_seconds=2.0))
     # The episode is over: its key opens nothing, or the gateway is gone.
     assert reported in ([], [401])
 
@@ -405,7 +419,9 @@ def test_an_agent_that_cannot_take_the_episode_is_asked_again_each_time_later(st
         paused.append(seconds)
 
     longest = type("Longest", (random.Random,), {"uniform": lambda _self, _low, high: high})()
-    result = play(failing_at_first(3, status, pushed), sleep=sleep, rng=longest, tps_limit=1e9)
+    result = play(
+        failing_at_first(3, status, pushed), clock=Clock(sleep=sleep), rng=longest, limits=replace(QUICK, tps_limit=1e9)
+    )
     assert result.reward == Reward(total=1.0)
     assert paused == [0.5, 1.0, 2.0]
     assert len(set(pushed)) == 4, "each attempt has a key of its own"
@@ -428,7 +444,7 @@ def test_a_connection_that_breaks_is_tried_again() -> None:
 
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/rollout"
-        async with server, Gateway() as gateway, session() as episode, HttpAgent(url, gateway=gateway) as agent:
+        async with server, Gateway() as gateway, make_session() as episode, HttpAgent(url, gateway=gateway) as agent:
             with pytest.raises(InfrastructureError, match="second"):
                 await agent.play(TASK, episode)
         assert pushed == 2
@@ -439,7 +455,11 @@ def test_a_connection_that_breaks_is_tried_again() -> None:
 def test_retries_are_bounded() -> None:
     pushed: list[str] = []
     with pytest.raises(InfrastructureError, match="failed: it answered 503: busy"):
-        play(failing_at_first(9, 503, pushed), max_retries=2, sleep=lambda _: asyncio.sleep(0))
+        play(
+            failing_at_first(9, 503, pushed),
+            limits=replace(QUICK, max_retries=2),
+            clock=Clock(sleep=lambda _: asyncio.sleep(0)),
+        )
     assert len(pushed) == 3
 
 
@@ -450,14 +470,14 @@ def test_an_episode_that_was_refused_is_not_pushed_again() -> None:
     assert len(pushed) == 1
 
 
-def test_an_agent_that_is_not_there_is_told_before_the_first_episode() -> None:
+def test_an_agent_that_is_not_there_is_reported_before_the_first_episode() -> None:
     async def run() -> None:
         with socket.create_server(("127.0.0.1", 0)) as bound:
             url = f"http://127.0.0.1:{bound.getsockname()[1]}/rollout"
-        async with Gateway() as gateway, session() as episode, HttpAgent(url, gateway=gateway) as agent:
+        async with Gateway() as gateway, make_session() as episode, HttpAgent(url, gateway=gateway) as agent:
             with pytest.raises(ServiceError, match=r"cannot be reached: GET http://127.0.0.1:\d+/health failed"):
                 await agent.play(TASK, episode)
-        async with Gateway() as gateway, session() as episode, served(answering({}), health=503) as url:
+        async with Gateway() as gateway, make_session() as episode, served(answering({}), health=503) as url:
             agent = HttpAgent(url, gateway=gateway)
             with pytest.raises(ServiceError, match=r"is not ready: GET .* answered 503"):
                 await agent.play(TASK, episode)
@@ -474,10 +494,10 @@ def test_health_is_asked_once_and_agents_without_that_route_are_fine() -> None:
             asked.append(request.url.path)
 
         async with Gateway() as gateway, served(answering({"reward": 1.0}), health=404) as url:
-            agent = HttpAgent(url, gateway=gateway, tps_limit=1000)
+            agent = HttpAgent(url, gateway=gateway, limits=PushLimits(tps_limit=1000))
             agent._client.event_hooks = {"request": [note]}
             for _ in range(2):
-                async with session() as episode:
+                async with make_session() as episode:
                     await agent.play(TASK, episode)
             await agent.aclose()
         assert asked == ["/health", "/rollout", "/rollout"]
@@ -505,12 +525,12 @@ def test_starts_are_paced_and_concurrency_is_bounded() -> None:
             return JSONResponse({"reward": 1.0})
 
         async with Gateway() as gateway, served(behaviour) as url:
-            options: Any = {"clock": lambda: now, "sleep": sleep}
-            async with HttpAgent(url, gateway=gateway, tps_limit=2.0, max_concurrency=2, **options) as agent:
+            limits, clock = PushLimits(tps_limit=2.0, max_concurrency=2), Clock(monotonic=lambda: now, sleep=sleep)
+            async with HttpAgent(url, gateway=gateway, limits=limits, clock=clock) as agent:
 
                 async def episode() -> None:
-                    async with session() as door:
-                        await agent.play(TASK, door)
+                    async with make_session() as session:
+                        await agent.play(TASK, session)
 
                 await asyncio.gather(*(episode() for _ in range(5)))
         assert paused == [0.5] * 4
@@ -520,18 +540,18 @@ def test_starts_are_paced_and_concurrency_is_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "options", "message"),
+    ("make", "message"),
     [
-        ("localhost:9000", {}, "give the whole URL"),
-        ("http://x", {"job_name": "my run"}, "cannot stand in an ARN"),
-        ("http://x", {"tps_limit": 0}, "give a number above 0"),
-        ("http://x", {"max_concurrency": 0}, "give a number above 0"),
-        ("http://x", {"max_retries": -1}, "0 or more"),
+        (lambda: HttpAgent("localhost:9000", gateway=Gateway()), "give the whole URL"),
+        (lambda: MtrlJob(name="my run"), "cannot stand in an ARN"),
+        (lambda: PushLimits(tps_limit=0), "give a number above 0"),
+        (lambda: PushLimits(max_concurrency=0), "give a number above 0"),
+        (lambda: PushLimits(max_retries=-1), "0 or more"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(url: str, options: Any, message: str) -> None:
+def test_options_that_make_no_sense_are_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        HttpAgent(url, gateway=Gateway(), **options)
+        make()
 
 
 def test_a_task_that_is_no_json_is_named() -> None:
@@ -557,9 +577,14 @@ def test_the_collector_plays_it_like_any_agent_and_retries_its_failures() -> Non
             async with Gateway() as gateway, served(behaviour) as url, HttpAgent(url, gateway=gateway) as agent:
                 engine = ScriptedEngine(lambda _request: "one", encode=ByteTokenizer().encode)
                 collector = Collector(
-                    engine=engine, chat=TemplateChat(ByteTokenizer()), agent=agent.play, reward=lambda _: 9.0, scorer=None,
-                    ledger=ledger, seed=0, max_concurrency=1, timeout_seconds=10, max_retries=1, sleep=no_pause,
-                )  # fmt: skip
+                    agent=EpisodeAgent(agent.play),
+                    policy=MainPolicy(engine, TemplateChat(ByteTokenizer())),
+                    ledger=ledger,
+                    seed=0,
+                    grading=Grading(reward=lambda _: 9.0),
+                    clock=Clock(sleep=no_pause),
+                    limits=RolloutLimits(timeout_seconds=10, max_concurrency=1, max_retries=1),
+                )
                 plan = GroupPlan(task=TASK, position=0, group_size=2, sampling=Sampling(max_tokens=20))
                 group = await collector.play_group(plan)
         assert group.rewards == [0.5, 0.75]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -17,27 +16,33 @@ from sparring.errors import DataError, InfrastructureError, PolicyTimeout, Rewar
 from sparring.gateway import Gateway, WorkQueue
 from sparring.gateway.report import EpisodeReport
 from sparring.gateway.request import ApiError
-from sparring.sessions import Session
+from sparring.sessions import EpisodeIdentity, Session
 from sparring.types import Outcome, Reward, Sampling, Task
 from tests.agents.virtual_time import VirtualTime, settled
 
 TASK = Task(id="t1", messages=({"role": "user", "content": "find b"},), fields={"truth": "f"})
 
 
-class World:
-    """An episode that is offered, the queue it waits in, and who may poll that."""
+class Workplace:
+    """An episode that is offered, the queue it waits in, and the agent that polls it."""
 
     def __init__(self, *script: Any, task: Task = TASK, timeout_seconds: float = 600.0, max_retries: int = 3) -> None:
         self.time, self.task = VirtualTime(), task
         self.queue = WorkQueue("key", lease_seconds=60.0, clock=self.time.clock, sleep=self.time.sleep)
         self.gateway = Gateway()
         self.agent = PullAgent(
-            self.queue, gateway=self.gateway, timeout_seconds=timeout_seconds, max_retries=max_retries,
+            self.queue,
+            gateway=self.gateway,
+            timeout_seconds=timeout_seconds,
+            max_retries=max_retries,
             sleep=self.time.sleep,
-        )  # fmt: skip
+        )
         engine = ScriptedEngine(script or ["one", "two", "three"], encode=ByteTokenizer().encode)
         self.session = Session(
-            id="episode", engine=engine, chat=TemplateChat(ByteTokenizer()), sampling=Sampling(max_tokens=50)
+            EpisodeIdentity("episode"),
+            engine=engine,
+            chat=TemplateChat(ByteTokenizer()),
+            sampling=Sampling(max_tokens=50),
         )
 
     async def lease(self) -> Any:
@@ -47,12 +52,12 @@ class World:
         return await asking
 
     def report(self, lease: Any) -> EpisodeReport:
-        return self.gateway._doors.report(lease["invocation"]["api_key"])
+        return self.gateway._endpoints.report(lease["invocation"]["api_key"])
 
     async def turn(self) -> None:
         await self.session.chat(list(TASK.messages))
 
-    def play(self, work: Callable[[World], Awaitable[None]]) -> AgentResult:
+    def play(self, work: Callable[[Workplace], Awaitable[None]]) -> AgentResult:
         async def run() -> AgentResult:
             async with self.session:
                 playing = asyncio.ensure_future(self.agent.play(self.task, self.session))
@@ -73,189 +78,191 @@ class World:
 
 
 def test_a_worker_gets_what_an_agent_behind_a_url_gets_at_its_own_address_and_reports() -> None:
-    async def work(world: World) -> None:
-        lease = await world.lease()
+    async def work(workplace: Workplace) -> None:
+        lease = await workplace.lease()
         assert lease["lease_seconds"] == 60.0
         invocation = lease["invocation"]
         assert (invocation["prompt"], invocation["truth"]) == ("find b", "f")
         assert invocation["base_url"] == "http://gateway/v1"
         assert invocation["metadata"]["endpoint"] == "http://gateway"
-        assert await world.lease() is None, "an episode is handed out once"
-        await world.turn()
-        world.report(lease).update_reward([0.5], metrics={"steps": 1.0})
-        world.report(lease).complete("ready")
+        assert await workplace.lease() is None, "an episode is handed out once"
+        await workplace.turn()
+        workplace.report(lease).update_reward([0.5], metrics={"steps": 1.0})
+        workplace.report(lease).complete("ready")
 
-    assert World().play(work) == AgentResult(outcome=Outcome.FINISHED, reward=Reward(total=0.5, metrics={"steps": 1.0}))
+    assert Workplace().play(work) == AgentResult(
+        outcome=Outcome.FINISHED, reward=Reward(total=0.5, metrics={"steps": 1.0})
+    )
 
 
 def test_a_lease_that_is_renewed_lasts() -> None:
-    async def work(world: World) -> None:
-        lease = await world.lease()
-        await world.turn()
+    async def work(workplace: Workplace) -> None:
+        lease = await workplace.lease()
+        await workplace.turn()
         for _ in range(5):
-            await world.time.advance(59.0)
-            world.queue.renew(lease["lease_id"])
-        world.report(lease).update_reward(1.0)
+            await workplace.time.advance(59.0)
+            workplace.queue.renew(lease["lease_id"])
+        workplace.report(lease).update_reward(1.0)
         # Done with it, so it need not complete.
-        world.queue.release(lease["lease_id"])
+        workplace.queue.release(lease["lease_id"])
         with pytest.raises(ApiError, match="This lease is over"):
-            world.queue.renew(lease["lease_id"])
+            workplace.queue.renew(lease["lease_id"])
 
-    assert World().play(work).reward == Reward(total=1.0)
+    assert Workplace().play(work).reward == Reward(total=1.0)
 
 
 @pytest.mark.parametrize("is_given_back", [False, True])
 def test_an_episode_without_turns_is_handed_out_again_and_its_old_key_is_dead(is_given_back: bool) -> None:
-    async def work(world: World) -> None:
-        first = await world.lease()
+    async def work(workplace: Workplace) -> None:
+        first = await workplace.lease()
         if is_given_back:
-            world.queue.release(first["lease_id"], "shutting down")
-        await world.time.advance(60.0)
-        second = await world.lease()
+            workplace.queue.release(first["lease_id"], "shutting down")
+        await workplace.time.advance(60.0)
+        second = await workplace.lease()
         assert second["lease_id"] != first["lease_id"]
         assert second["invocation"]["api_key"] != first["invocation"]["api_key"]
         with pytest.raises(ApiError, match="completed as failed"):
-            world.report(first).check_open()
+            workplace.report(first).check_open()
         with pytest.raises(ApiError, match="not in valid status for a reward"):
-            world.report(first).update_reward(9.0)
-        await world.turn()
-        world.report(second).update_reward(1.0)
-        world.report(second).complete("ready")
+            workplace.report(first).update_reward(9.0)
+        await workplace.turn()
+        workplace.report(second).update_reward(1.0)
+        workplace.report(second).complete("ready")
 
-    assert World().play(work).reward == Reward(total=1.0)
+    assert Workplace().play(work).reward == Reward(total=1.0)
 
 
 def test_it_is_handed_out_a_bounded_number_of_times() -> None:
-    async def work(world: World) -> None:
+    async def work(workplace: Workplace) -> None:
         for _ in range(3):
-            assert await world.lease() is not None
-            await world.time.advance(60.0)
-        assert await world.lease() is None
+            assert await workplace.lease() is not None
+            await workplace.time.advance(60.0)
+        assert await workplace.lease() is None
 
     with pytest.raises(InfrastructureError, match="did not renew its lease within 60 s, after 0 turns"):
-        World(max_retries=2).play(work)
+        Workplace(max_retries=2).play(work)
 
 
 @pytest.mark.parametrize("is_given_back", [False, True])
 def test_an_episode_with_turns_is_not_played_by_a_second_worker(is_given_back: bool) -> None:
-    async def work(world: World) -> None:
-        lease = await world.lease()
-        await world.turn()
+    async def work(workplace: Workplace) -> None:
+        lease = await workplace.lease()
+        await workplace.turn()
         if is_given_back:
-            world.queue.release(lease["lease_id"], "shutting down")
-        await world.time.advance(60.0)
-        assert await world.lease() is None
+            workplace.queue.release(lease["lease_id"], "shutting down")
+        await workplace.time.advance(60.0)
+        assert await workplace.lease() is None
 
     with pytest.raises(InfrastructureError, match="gave it back: shutting down" if is_given_back else "did not renew"):
-        World().play(work)
+        Workplace().play(work)
 
 
 def test_a_turn_under_way_when_the_lease_runs_out_is_cancelled_and_the_episode_handed_out_again() -> None:
-    async def work(world: World) -> None:
-        lease = await world.lease()
+    async def work(workplace: Workplace) -> None:
+        lease = await workplace.lease()
 
         async def answer() -> None:
             await asyncio.Event().wait()
 
-        turn = asyncio.ensure_future(world.report(lease).while_open(answer()))
-        await world.time.advance(60.0)
+        turn = asyncio.ensure_future(workplace.report(lease).while_open(answer()))
+        await workplace.time.advance(60.0)
         with pytest.raises(ApiError, match="not in valid status for a turn"):
             await turn
-        again = await world.lease()
-        await world.turn()
-        world.report(again).update_reward(1.0)
-        world.report(again).complete("ready")
+        again = await workplace.lease()
+        await workplace.turn()
+        workplace.report(again).update_reward(1.0)
+        workplace.report(again).complete("ready")
 
-    assert World().play(work).reward == Reward(total=1.0)
+    assert Workplace().play(work).reward == Reward(total=1.0)
 
 
-def test_an_agent_that_gives_up_says_why() -> None:
-    async def work(world: World) -> None:
-        world.report(await world.lease()).complete("failed", error="the shop was down")
+def test_an_agent_that_gives_up_states_why() -> None:
+    async def work(workplace: Workplace) -> None:
+        workplace.report(await workplace.lease()).complete("failed", error="the shop was down")
 
     with pytest.raises(InfrastructureError, match="the shop was down"):
-        World().play(work)
+        Workplace().play(work)
 
 
 def test_an_episode_that_is_completed_without_a_reward_has_none_of_the_agents() -> None:
-    async def work(world: World) -> None:
-        lease = await world.lease()
-        await world.turn()
-        world.report(lease).complete("ready")
-        world.queue.release(lease["lease_id"])
+    async def work(workplace: Workplace) -> None:
+        lease = await workplace.lease()
+        await workplace.turn()
+        workplace.report(lease).complete("ready")
+        workplace.queue.release(lease["lease_id"])
 
-    assert World().play(work) == AgentResult(outcome=Outcome.FINISHED)
+    assert Workplace().play(work) == AgentResult(outcome=Outcome.FINISHED)
 
 
 def test_a_reward_that_was_refused_is_reported_at_once() -> None:
-    async def work(world: World) -> None:
-        lease = await world.lease()
-        await world.turn()
+    async def work(workplace: Workplace) -> None:
+        lease = await workplace.lease()
+        await workplace.turn()
         with pytest.raises(RewardError):
-            world.report(lease).update_reward([1.0, 2.0])
-        world.queue.release(lease["lease_id"])
+            workplace.report(lease).update_reward([1.0, 2.0])
+        workplace.queue.release(lease["lease_id"])
 
     with pytest.raises(RewardError, match=r"after 1 turns, and the reward that it reported was refused: .* 2 numbers"):
-        World().play(work)
+        Workplace().play(work)
 
 
-def test_an_agent_that_gives_up_after_a_turn_failed_over_what_the_policy_said() -> None:
-    async def work(world: World) -> None:
-        lease = await world.lease()
-        await world.turn()
-        world.report(lease).complete("failed", error="no such tool")
+def test_an_agent_that_gives_up_after_a_turn_failed_because_of_the_policy() -> None:
+    async def work(workplace: Workplace) -> None:
+        lease = await workplace.lease()
+        await workplace.turn()
+        workplace.report(lease).complete("failed", error="no such tool")
 
-    failed = World().play(work)
+    failed = Workplace().play(work)
     assert (failed.outcome, failed.error) == (Outcome.POLICY_ERROR, "The agent gave the episode up: no such tool.")
 
 
 def test_a_worker_that_falls_silent_between_its_reports_is_an_outage_and_does_not_end_the_run() -> None:
-    async def work(world: World) -> None:
-        lease = await world.lease()
-        await world.turn()
-        world.report(lease).complete("ready")
-        await world.time.advance(60.0)
+    async def work(workplace: Workplace) -> None:
+        lease = await workplace.lease()
+        await workplace.turn()
+        workplace.report(lease).complete("ready")
+        await workplace.time.advance(60.0)
 
     with pytest.raises(InfrastructureError, match="did not renew its lease within 60 s, after 1 turns"):
-        World().play(work)
+        Workplace().play(work)
 
 
-def test_a_run_that_no_worker_ever_polls_says_so_and_ends() -> None:
-    async def work(world: World) -> None:
-        await world.time.advance(600.0)
+def test_a_run_that_no_worker_ever_polls_reports_it_and_ends() -> None:
+    async def work(workplace: Workplace) -> None:
+        await workplace.time.advance(600.0)
 
     with pytest.raises(ServiceError, match=r"No worker has polled for an episode within 600 s. Start one"):
-        World().play(work)
+        Workplace().play(work)
 
 
-def test_an_episode_that_no_worker_is_free_for_says_what_to_change() -> None:
-    async def work(world: World) -> None:
-        world.queue.is_polled = True
-        await world.time.advance(600.0)
+def test_an_episode_without_a_free_worker_reports_what_to_change() -> None:
+    async def work(workplace: Workplace) -> None:
+        workplace.queue.is_polled = True
+        await workplace.time.advance(600.0)
 
     with pytest.raises(InfrastructureError, match=r"No worker was free .*rollout_max_concurrency"):
-        World().play(work)
+        Workplace().play(work)
 
 
 @pytest.mark.parametrize("turns", [0, 1])
 def test_a_worker_that_renews_for_ever_is_out_of_time_in_the_end_and_an_outage_only_before_a_turn(turns: int) -> None:
-    async def work(world: World) -> None:
-        lease = await world.lease()
+    async def work(workplace: Workplace) -> None:
+        lease = await workplace.lease()
         for _ in range(turns):
-            await world.turn()
+            await workplace.turn()
         for _ in range(10):
-            await world.time.advance(30.0)
-            world.queue.renew(lease["lease_id"])
-        await world.time.advance(30.0)
+            await workplace.time.advance(30.0)
+            workplace.queue.renew(lease["lease_id"])
+        await workplace.time.advance(30.0)
 
     late = f"did not finish it within 330 s, after {turns} turns"
     if turns:
-        played = World(timeout_seconds=330.0).play(work)
+        played = Workplace(timeout_seconds=330.0).play(work)
         assert played.outcome is Outcome.POLICY_TIMEOUT
         assert late in (played.error or "")
     else:
         with pytest.raises(InfrastructureError, match=late):
-            World(timeout_seconds=330.0).play(work)
+            Workplace(timeout_seconds=330.0).play(work)
 
 
 @pytest.mark.parametrize(
@@ -264,53 +271,53 @@ def test_a_worker_that_renews_for_ever_is_out_of_time_in_the_end_and_an_outage_o
 )
 @pytest.mark.parametrize("end", ["failed", "ready"])
 def test_an_agent_that_ends_over_a_limit_of_the_policy_met_it(failure: Exception, outcome: Outcome, end: Any) -> None:
-    async def work(world: World) -> None:
-        lease = await world.lease()
+    async def work(workplace: Workplace) -> None:
+        lease = await workplace.lease()
         with pytest.raises(type(failure)):
-            await world.turn()
-        world.report(lease).complete(end)
-        world.queue.release(lease["lease_id"]) if end == "ready" else None
+            await workplace.turn()
+        workplace.report(lease).complete(end)
+        workplace.queue.release(lease["lease_id"]) if end == "ready" else None
 
-    result = World(failure).play(work)
+    result = Workplace(failure).play(work)
     assert (result.outcome, result.reward, result.error) == (outcome, None, str(failure))
 
 
 def test_a_reward_without_a_turn_is_not_the_policys() -> None:
-    async def work(world: World) -> None:
-        lease = await world.lease()
-        world.report(lease).update_reward(1.0)
-        world.report(lease).complete("ready")
+    async def work(workplace: Workplace) -> None:
+        lease = await workplace.lease()
+        workplace.report(lease).update_reward(1.0)
+        workplace.report(lease).complete("ready")
 
     with pytest.raises(InfrastructureError, match="without asking the policy"):
-        World().play(work)
+        Workplace().play(work)
 
 
 def test_a_task_that_is_no_json_is_named() -> None:
-    async def work(world: World) -> None:
+    async def work(workplace: Workplace) -> None:
         await settled()
 
     with pytest.raises(DataError, match="Task t3 cannot be sent to a worker"):
-        World(task=Task(id="t3", messages=(), fields={"when": object()})).play(work)
+        Workplace(task=Task(id="t3", messages=(), fields={"when": object()})).play(work)
 
 
-def with_customer(*, learns: bool) -> World:
+def with_customer(*, learns: bool) -> Workplace:
     """An episode with a second policy."""
-    world = World()
+    workplace = Workplace()
     engine = ScriptedEngine(["tea", "milk"], encode=ByteTokenizer().encode)
     parts: dict[str, Any] = {"chat": TemplateChat(ByteTokenizer()), "sampling": Sampling(max_tokens=50)}
-    turn_ids = itertools.count()
-    customer = Session(id="episode", engine=engine, policy="customer", learns=learns, turn_ids=turn_ids, **parts)
+    identity = EpisodeIdentity("episode")
+    customer = Session(identity.for_policy("customer", 0, learns=learns), engine=engine, **parts)
     engine = ScriptedEngine(["one", "two"], encode=ByteTokenizer().encode)
-    world.session = Session(id="episode", engine=engine, turn_ids=turn_ids, others={"customer": customer}, **parts)
-    return world
+    workplace.session = Session(identity, engine=engine, others={"customer": customer}, **parts)
+    return workplace
 
 
 def test_turns_of_any_policy_that_learns_are_the_policys_play() -> None:
-    async def work(world: World) -> None:
-        lease = await world.lease()
-        await world.session.of("customer").chat(list(TASK.messages))
-        world.report(lease).update_reward(1.0)
-        world.report(lease).complete("ready")
+    async def work(workplace: Workplace) -> None:
+        lease = await workplace.lease()
+        await workplace.session.of("customer").chat(list(TASK.messages))
+        workplace.report(lease).update_reward(1.0)
+        workplace.report(lease).complete("ready")
 
     assert with_customer(learns=True).play(work).reward == Reward(total=1.0)
     with pytest.raises(InfrastructureError, match="without asking the policy"):
@@ -318,11 +325,11 @@ def test_turns_of_any_policy_that_learns_are_the_policys_play() -> None:
 
 
 def test_an_episode_in_which_any_policy_was_asked_is_not_played_by_a_second_worker() -> None:
-    async def work(world: World) -> None:
-        lease = await world.lease()
-        await world.session.of("customer").chat(list(TASK.messages))
-        world.queue.release(lease["lease_id"])
-        assert await world.lease() is None
+    async def work(workplace: Workplace) -> None:
+        lease = await workplace.lease()
+        await workplace.session.of("customer").chat(list(TASK.messages))
+        workplace.queue.release(lease["lease_id"])
+        assert await workplace.lease() is None
 
     with pytest.raises(InfrastructureError, match="gave it back, after 1 turns"):
         with_customer(learns=False).play(work)

@@ -1,4 +1,4 @@
-"""The built-in tool loop: how each episode ends, and what the policy is told."""
+"""The built-in tool loop: how each episode ends, and what the policy reads."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from sparring.engines.scripted import ScriptedEngine
 from sparring.environments import Environment, answer, opened, record_segments, tool, tool_call
 from sparring.errors import ContextOverflow, InfrastructureError, PolicyTimeout, TokenLimit, TurnLimit, UsageError
 from sparring.protocols import SessionLike
-from sparring.sessions import Session
+from sparring.sessions import EpisodeIdentity, Session
 from sparring.types import Message, Outcome, Sampling, Task, Turn
 
 CHAT = TemplateChat(ByteTokenizer())
@@ -79,7 +79,7 @@ def test_bad_calls_come_back_to_the_policy_and_are_counted_by_kind() -> None:
     assert "no tool 'find'" in session.requests[1][0][-1]["content"]
 
 
-def test_a_malformed_call_is_told_and_counted_and_the_episode_goes_on() -> None:
+def test_a_malformed_call_is_reported_and_counted_and_the_episode_goes_on() -> None:
     malformed = {
         "role": "assistant",
         "content": "",
@@ -149,7 +149,7 @@ def test_limits_that_the_user_meets_keep_what_the_environment_did(error: Excepti
     assert [transition["tool"] for transition in result.transitions] == ["get"]
 
 
-def test_outages_of_policy_and_world_pass() -> None:
+def test_outages_of_policy_and_environment_pass() -> None:
     with pytest.raises(InfrastructureError, match="engine"):
         run_episode(ScriptedSession(InfrastructureError("engine")))
     with pytest.raises(InfrastructureError, match="links are down"):
@@ -230,7 +230,7 @@ def test_a_change_of_tools_keeps_sampled_tokens_and_begins_a_segment_that_names_
     engine = ScriptedEngine([list(CHAT.answer(message, ())) for message in script])
 
     async def episode() -> tuple[Turn, ...]:
-        async with Session(id="r0", engine=engine, chat=CHAT, sampling=Sampling()) as session:
+        async with Session(EpisodeIdentity("r0"), engine=engine, chat=CHAT, sampling=Sampling()) as session:
             async with opened(Locked(), TASK) as one:
                 await play(TASK, one, session, max_turns=5)
             return session.turns
@@ -248,9 +248,11 @@ def test_a_demonstration_is_cut_where_the_tools_change() -> None:
     assert [len(one.messages) for one in (first, second, third)] == [2, 4, 6]
     assert [one.first for one in (first, second, third)] == [0, 3, 5]
     assert [[tool["function"]["name"] for tool in one.tools] for one in (first, second, third)] == [
-        ["open"], ["open", "take"], ["open"]
-    ]  # fmt: skip
+        ["open"],
+        ["open", "take"],
+        ["open"],
+    ]
     ids, mask = tokenize_conversation(CHAT, second.messages, second.tools, first=second.first)
-    said = CHAT.answer(second.messages[-1], second.tools)
-    assert ids[-len(said) :] == said
-    assert sum(mask) == len(said)
+    tokens = CHAT.answer(second.messages[-1], second.tools)
+    assert ids[-len(tokens) :] == tokens
+    assert sum(mask) == len(tokens)

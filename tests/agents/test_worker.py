@@ -26,17 +26,19 @@ from sparring.engines.scripted import ScriptedEngine
 from sparring.errors import InfrastructureError, RewardError, ServiceError, UsageError
 from sparring.gateway import Gateway, WorkQueue
 from sparring.ledger import Ledger
-from sparring.rollouts import Collector, GroupPlan
-from sparring.sessions import Session
+from sparring.rollouts import Collector, EpisodeAgent, Grading, GroupPlan, MainPolicy, RolloutLimits
+from sparring.sessions import EpisodeIdentity, Session
 from sparring.types import Outcome, Reward, Sampling, Task
 
 KEY = "a worker key"
 TASK = Task(id="t1", messages=({"role": "user", "content": "find b"},), fields={"truth": "f"})
 
 
-def session() -> Session:
+def make_session() -> Session:
     engine = ScriptedEngine(["one", "two", "three"], encode=ByteTokenizer().encode)
-    return Session(id="episode", engine=engine, chat=TemplateChat(ByteTokenizer()), sampling=Sampling(max_tokens=50))
+    return Session(
+        EpisodeIdentity("episode"), engine=engine, chat=TemplateChat(ByteTokenizer()), sampling=Sampling(max_tokens=50)
+    )
 
 
 def ask(invocation: Any) -> str:
@@ -53,10 +55,10 @@ async def ask_async(invocation: Any) -> str:
 def played(play: Any, *, episode: Session | None = None, lease_seconds: float = 60.0, **options: Any) -> AgentResult:
     async def run() -> AgentResult:
         queue = WorkQueue(KEY, lease_seconds=lease_seconds)
-        async with Gateway(queue=queue) as gateway, episode or session() as door:
+        async with Gateway(queue=queue) as gateway, episode or make_session() as session:
             worker = asyncio.ensure_future(Worker(gateway.base_url, play, key=KEY).run())
             agent = PullAgent(queue, gateway=gateway, timeout_seconds=options.get("timeout_seconds", 60.0))
-            playing = asyncio.ensure_future(agent.play(TASK, door))
+            playing = asyncio.ensure_future(agent.play(TASK, session))
             try:
                 await asyncio.wait({playing, worker}, return_when=asyncio.FIRST_COMPLETED)
                 return await playing
@@ -85,7 +87,7 @@ def test_what_the_function_returns_is_the_reward(answer: Any, reward: Reward) ->
         assert [ask(invocation), ask(invocation)] == ["one", "two"]
         return answer
 
-    episode = session()
+    episode = make_session()
     result = played(play, episode=episode)
     assert (result.outcome, result.reward) == (Outcome.FINISHED, reward)
     assert len(episode.turns) == 2
@@ -164,7 +166,7 @@ def test_an_episode_longer_than_a_lease_is_renewed() -> None:
         ask(invocation)
         return 1.0
 
-    pause, episode = threading.Event(), session()
+    pause, episode = threading.Event(), make_session()
     assert played(play, episode=episode, lease_seconds=1.5).reward == Reward(total=1.0)
     assert len(episode.turns) == 2
 
@@ -182,9 +184,9 @@ def test_a_worker_that_is_stopped_gives_its_episode_back_and_the_next_one_plays_
             return 1.0
 
         queue = WorkQueue(KEY)
-        async with Gateway(queue=queue) as gateway, session() as door:
+        async with Gateway(queue=queue) as gateway, make_session() as session:
             first = asyncio.ensure_future(Worker(gateway.base_url, stuck, key=KEY).run())
-            playing = asyncio.ensure_future(PullAgent(queue, gateway=gateway).play(TASK, door))
+            playing = asyncio.ensure_future(PullAgent(queue, gateway=gateway).play(TASK, session))
             await begun.wait()
             first.cancel()
             second = asyncio.ensure_future(Worker(gateway.base_url, play, key=KEY).run())
@@ -212,10 +214,16 @@ def test_workers_play_a_group_side_by_side_and_the_ledger_accounts_for_it() -> N
         with Ledger() as ledger:
             async with Gateway(queue=queue) as gateway:
                 collector = Collector(
-                    engine=ScriptedEngine(lambda _request: "one", encode=ByteTokenizer().encode),
-                    chat=TemplateChat(ByteTokenizer()), agent=PullAgent(queue, gateway=gateway).play,
-                    reward=None, scorer=None, ledger=ledger, seed=0, max_concurrency=8, timeout_seconds=60, max_retries=0,
-                )  # fmt: skip
+                    agent=EpisodeAgent(PullAgent(queue, gateway=gateway).play),
+                    policy=MainPolicy(
+                        ScriptedEngine(lambda _request: "one", encode=ByteTokenizer().encode),
+                        TemplateChat(ByteTokenizer()),
+                    ),
+                    grading=Grading(),
+                    ledger=ledger,
+                    seed=0,
+                    limits=RolloutLimits(timeout_seconds=60, max_concurrency=8),
+                )
                 worker = asyncio.ensure_future(Worker(gateway.base_url, play, key=KEY).run(concurrency=3))
                 plan = GroupPlan(task=TASK, position=0, group_size=6, sampling=Sampling(max_tokens=20))
                 group = await collector.play_group(plan)
@@ -229,7 +237,7 @@ def test_workers_play_a_group_side_by_side_and_the_ledger_accounts_for_it() -> N
 
 
 def asked(send: Callable[[httpx.Request], httpx.Response], run: Callable[[Worker], Awaitable[None]]) -> list[float]:
-    """Run a worker against a gateway that answers as told; the seconds that it slept."""
+    """Run a worker against a gateway with scripted answers; return the seconds that it slept."""
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -239,9 +247,15 @@ def asked(send: Callable[[httpx.Request], httpx.Response], run: Callable[[Worker
     async def main() -> None:
         client = httpx.AsyncClient(transport=httpx.MockTransport(send))
         worker = Worker(
-            "http://gateway", print, key=KEY, patience_seconds=10.0, client=client, clock=lambda: sum(slept), sleep=sleep,
+            "http://gateway",
+            print,
+            key=KEY,
+            patience_seconds=10.0,
+            client=client,
+            clock=lambda: sum(slept),
+            sleep=sleep,
             rng=random.Random(0),
-        )  # fmt: skip
+        )
         await run(worker)
 
     asyncio.run(main())
@@ -253,7 +267,7 @@ def test_a_gateway_that_is_not_there_is_waited_for_but_not_for_ever() -> None:
         raise httpx.ConnectError("refused", request=request)
 
     async def run(worker: Worker) -> None:
-        with pytest.raises(ServiceError, match=r"could not be asked for 10 s: .*refused"):
+        with pytest.raises(ServiceError, match=r"did not answer for 10 s: .*refused"):
             await worker.run()
 
     slept = asked(refuse, run)
@@ -261,7 +275,7 @@ def test_a_gateway_that_is_not_there_is_waited_for_but_not_for_ever() -> None:
     assert 10 <= sum(slept) < 30
 
 
-def test_a_wrong_key_is_told_and_not_tried_again() -> None:
+def test_a_wrong_key_is_reported_and_not_tried_again() -> None:
     async def run(worker: Worker) -> None:
         with pytest.raises(ServiceError, match="hands out no episodes: 401: no"):
             await worker.run()
@@ -298,14 +312,21 @@ def test_the_worker_of_the_documentation_plays_from_a_process_of_its_own(tmp_pat
 
     async def run() -> AgentResult:
         queue = WorkQueue(KEY)
-        async with Gateway(queue=queue) as gateway, session() as door:
+        async with Gateway(queue=queue) as gateway, make_session() as session:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "sparring.agents.worker", gateway.base_url, f"{Path(name).stem}:play",
-                "--concurrency", "2", cwd=tmp_path, env={**os.environ, "SPARRING_WORKER_KEY": KEY},
-            )  # fmt: skip
+                sys.executable,
+                "-m",
+                "sparring.agents.worker",
+                gateway.base_url,
+                f"{Path(name).stem}:play",
+                "--concurrency",
+                "2",
+                cwd=tmp_path,
+                env={**os.environ, "SPARRING_WORKER_KEY": KEY},
+            )
             try:
                 task = Task(id="t1", messages=TASK.messages, fields={"answer": "one"})
-                return await PullAgent(queue, gateway=gateway, timeout_seconds=120.0).play(task, door)
+                return await PullAgent(queue, gateway=gateway, timeout_seconds=120.0).play(task, session)
             finally:
                 process.send_signal(signal.SIGINT)
                 assert await process.wait() == 130

@@ -1,4 +1,4 @@
-"""A clock that only moves when a test says so."""
+"""A clock that only moves when a test moves it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class VirtualTime:
         await waking
 
     async def advance(self, seconds: float) -> None:
-        """Let time pass; whoever wakes in it runs until nothing is left to do."""
+        """Let time pass; every task that wakes in it runs until nothing is left to do."""
         end = self.now + seconds
         await settled()
         while self._sleeping and self._sleeping[0][0] <= end:

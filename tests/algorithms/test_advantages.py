@@ -33,9 +33,9 @@ FIXTURE_A = [
 FIXTURE_C = [[played([0, 0, 1]), played([0, 1]), played([1, 0, 0, 0])]]
 
 
-def flat(name, groups=FIXTURE_A, **knobs):
+def flat(name, groups=FIXTURE_A, **settings):
     """One number a trajectory, for trajectories of one turn."""
-    return [turns[0] for members in ADVANTAGES[name](groups, **knobs) for turns in members]
+    return [turns[0] for members in ADVANTAGES[name](groups, **settings) for turns in members]
 
 
 def test_group_based_divides_by_the_unbiased_standard_deviation():

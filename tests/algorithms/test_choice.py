@@ -2,8 +2,8 @@
 
 import pytest
 
-from sparring.algorithms.choice import knobs_of, misfit
-from sparring.config import Config, validate
+from sparring.algorithms.choice import explain_misfit, read_defaults
+from sparring.config import Config, find_warnings, validate
 from sparring.errors import ConfigError
 
 NEEDED = {"environment": {"target": "environment:World"}, "reward": {"reward": "environment:reward"}}
@@ -90,18 +90,18 @@ REFUSED = [
     ),
     (
         ["clip_low_threshold=0.8", "clip_low_epsilon=0.2"],
-        "algorithm.clip_low_epsilon: is given beside clip_low_threshold, which says the same in other words; leave one of "
-        "them out.",
+        "algorithm.clip_low_epsilon: is given together with clip_low_threshold, which sets the same bound; leave "
+        "one of them out.",
     ),
     (
         ["clip_high_threshold=1.2", "clip_high_epsilon=0.2"],
-        "algorithm.clip_high_epsilon: is given beside clip_high_threshold, which says the same in other words; leave one "
-        "of them out.",
+        "algorithm.clip_high_epsilon: is given together with clip_high_threshold, which sets the same bound; leave "
+        "one of them out.",
     ),
     (
         ["clip_low_threshold=1", "clip_high_threshold=1"],
-        "algorithm.clip_high_threshold: is 1, as clip_low_threshold is, which leaves no room for the probability ratio; "
-        "use, for example, 0.8 and 1.2.",
+        "algorithm.clip_high_threshold: is 1, the same as clip_low_threshold, so every probability ratio is clipped "
+        "to 1; use, for example, 0.8 and 1.2.",
     ),
     (
         ["batch.group_size=1"],
@@ -110,17 +110,17 @@ REFUSED = [
     ),
     (
         ["advantage_method=pass_at_k", "pass_k=9"],
-        "algorithm.pass_k: is 9, but a group has 8 episodes, and with one subset of 9 at most there is nothing to compare: "
-        "every advantage would be 0. Lower it, or raise batch.group_size.",
+        "algorithm.pass_k: is 9, but a group has 8 episodes, and with at most one subset of 9 there is nothing to "
+        "compare: every advantage would be 0. Lower it, or raise batch.group_size.",
     ),
     (
         ["advantage_method=pass_at_k", "batch.group_size=2"],
-        "algorithm.pass_k: is 2, but a group has 2 episodes, and with one subset of 2 at most there is nothing to compare: "
-        "every advantage would be 0. Lower it, or raise batch.group_size.",
+        "algorithm.pass_k: is 2, but a group has 2 episodes, and with at most one subset of 2 there is nothing to "
+        "compare: every advantage would be 0. Lower it, or raise batch.group_size.",
     ),
     (
         ["loss_fn=gspo", "off_policy_correction=sequence_tis"],
-        "algorithm.off_policy_correction: is 'sequence_tis', which stands in place of each token's ratio, but 'gspo' has one "
+        "algorithm.off_policy_correction: is 'sequence_tis', which replaces each token's ratio, but 'gspo' has one "
         "ratio for the whole trajectory; use 'sequence_mask', or policy_ratio = 'three_policy'.",
     ),
     (
@@ -135,8 +135,8 @@ REFUSED = [
     ),
     (
         ["curriculum.select=mixed", "schedule.max_epochs=2", "batch.group_size=2", "curriculum.history_groups=1"],
-        "curriculum.history_groups: is 1, which with batch.group_size = 2 is too little to tell how hard a task is: one lucky "
-        "episode would put it to rest. Make their product at least 4.",
+        "curriculum.history_groups: is 1, which with batch.group_size = 2 is too few episodes to measure how hard a "
+        "task is: one lucky episode would leave it out. Make their product at least 4.",
     ),
     (
         ["advantage_method=monte_carlo", "turn_rewards=sum"],
@@ -145,17 +145,17 @@ REFUSED = [
     ),
     (
         ["kl_form=loss_k3"],
-        "algorithm.kl_form: is given, but kl_coef is 0, so there is no divergence to take; set kl_coef.",
+        "algorithm.kl_form: is given, but kl_coef is 0, so no divergence is computed; set kl_coef.",
     ),
     (
         ["kl_coef=0.1", "model.trained_weights=full"],
-        "algorithm.kl_coef: is 0.1, but with trained_weights = 'full' there is no base model left to diverge from; train "
+        "algorithm.kl_coef: is 0.1, but with trained_weights = 'full' no base model is kept to compare with; train "
         "an adapter (trained_weights = 'lora').",
     ),
     (
         ["policy_ratio=three_policy", "off_policy_correction=none"],
-        "algorithm.policy_ratio: is 'three_policy', but off_policy_correction = 'none' leaves the policy that sampled out "
-        "of account while tokens may be stale; use a correction, or 'two_policy'.",
+        "algorithm.policy_ratio: is 'three_policy', but off_policy_correction = 'none' ignores the policy that "
+        "sampled while tokens may be stale; use a correction, or 'two_policy'.",
     ),
     (
         ["options.alpha=1"],
@@ -163,23 +163,23 @@ REFUSED = [
     ),
     (
         ["loss_fn=mine:loss", "options.clip_low_threshold=0.5"],
-        "algorithm.options.clip_low_threshold: is a key of [algorithm] itself: write algorithm.clip_low_threshold = ... "
-        "without options.",
+        "algorithm.options.clip_low_threshold: is a key of [algorithm] itself; write algorithm.clip_low_threshold = "
+        "... without options.",
     ),
     (
         ["advantage_method=pass_at_k", "kl_coef=0.1", "kl_form=reward_k1"],
-        "algorithm.kl_form: is 'reward_k1', but advantage_method = 'pass_at_k' needs rewards of 0 and 1, which are no "
-        "longer such when a divergence is taken off; use 'loss_k2'.",
+        "algorithm.kl_form: is 'reward_k1', but advantage_method = 'pass_at_k' needs rewards of 0 and 1, and "
+        "subtracting a divergence changes them; use 'loss_k2'.",
     ),
     (
         ["advantage_method=group_based_per_turn", "batch.refill_groups=2"],
-        "batch.refill_groups: is 2, but with these settings of [algorithm] a group of equal total rewards may teach "
-        "something all the same; leave it out, or use a method that compares totals and no further terms.",
+        "batch.refill_groups: is 2, but with this [algorithm] a group of equal total rewards still has a gradient; "
+        "leave it out, or use a method that compares totals and no further terms.",
     ),
     (
         ["entropy_coef=0.1", "batch.refill_groups=2"],
-        "batch.refill_groups: is 2, but with these settings of [algorithm] a group of equal total rewards may teach "
-        "something all the same; leave it out, or use a method that compares totals and no further terms.",
+        "batch.refill_groups: is 2, but with this [algorithm] a group of equal total rewards still has a gradient; "
+        "leave it out, or use a method that compares totals and no further terms.",
     ),
     (
         ["curriculum.easy_threshold=0.9"],
@@ -201,23 +201,22 @@ REFUSED = [
             "curriculum.easy_threshold=0.5",
             "schedule.max_epochs=2",
         ],
-        "curriculum.hard_threshold: is 0.5, but tasks rest from easy_threshold = 0.5 on, so none would be left; make it "
-        "smaller.",
+        "curriculum.hard_threshold: is 0.5, but tasks are left out from easy_threshold = 0.5 on, so no task would "
+        "remain; make it smaller.",
     ),
     (
         ["curriculum.select=mixed"],
-        "curriculum.select: is 'mixed', which goes by how a task went before, but schedule.max_epochs = 1 offers every "
-        "task once; raise max_epochs, or leave select out.",
+        "curriculum.select: is 'mixed', which depends on earlier episodes of a task, but schedule.max_epochs = 1 "
+        "uses every task once; raise max_epochs, or leave select out.",
     ),
     (
         ["curriculum.kind_weights.hard=2.0"],
-        "curriculum.kind_weights: is given, but kind_field is not, so all tasks are of one kind; name the field that tells "
-        "them apart.",
+        "curriculum.kind_weights: is given, but kind_field is not, so all tasks are of one kind; name the field "
+        "that contains the kind.",
     ),
     (
         ["curriculum.kind_field=hops", "curriculum.kind_weights.3=0.0"],
-        "curriculum.kind_weights.3: is 0.0; give a positive number, or leave tasks that shall not be trained out of "
-        "data.train.",
+        "curriculum.kind_weights.3: is 0.0; use a positive number, or remove the tasks of this kind from data.train.",
     ),
     (
         ["loss_fn=pppo"],
@@ -269,52 +268,52 @@ def test_what_cannot_work_or_would_be_read_by_nothing_is_refused(overrides: list
 WARNED = [
     (
         ["loss_fn=cispo", "off_policy_correction=token_tis"],
-        "algorithm.off_policy_correction: is 'token_tis' with loss_fn = 'cispo', which removes no gradient however far the "
-        "policy has moved: one of ten such runs collapsed. 'geometric_mask', the default, leaves out what the policy has "
-        "moved away from.",
+        "algorithm.off_policy_correction: is 'token_tis' with loss_fn = 'cispo', which removes no gradient however "
+        "far the policy has moved: one of ten such runs collapsed. 'geometric_mask', the default, leaves out tokens "
+        "that the policy has moved away from.",
     ),
     (
         ["loss_fn=cispo", "clip_low_threshold=1", "rollout.max_steps_off_policy=0"],
-        "algorithm.clip_low_threshold: is 1.0 with loss_fn = 'cispo': tokens that the policy has already left keep at "
-        "least that weight and go on being pushed away, which can run away off-policy. 0 is the safe bound.",
+        "algorithm.clip_low_threshold: is 1.0 with loss_fn = 'cispo': tokens that have become unlikely keep at "
+        "least that weight and are pushed down further, which can diverge off-policy. Use 0.",
     ),
     (
         ["advantage_method=group_based_per_turn_immediate"],
         "algorithm.advantage_method: is 'group_based_per_turn_immediate', which kept 15% of the true gradient in "
-        "benchmarks/per_turn_bias.py: how many baselines are subtracted is up to the policy. 'group_based_per_turn' "
-        "keeps all of it.",
+        "benchmarks/per_turn_bias.py, because the policy decides how many baselines are subtracted. "
+        "'group_based_per_turn' keeps all of it.",
     ),
     (
         # At best one of 8 succeeds with probability (1 - 1/8)^7 = 0.393.
         ["advantage_method=grpo_passk"],
-        "algorithm.advantage_method: is 'grpo_passk', which is silent wherever two episodes are best: with rewards of 0 "
-        "and 1 at least 61% of groups of 8. 'pass_at_k' learns from all mixed groups.",
+        "algorithm.advantage_method: is 'grpo_passk', which gives 0 wherever two episodes are best: with rewards of "
+        "0 and 1 in at least 61% of groups of 8. 'pass_at_k' learns from all mixed groups.",
     ),
     (
         ["loss_fn=gpg", "off_policy_correction=none"],
-        "algorithm.loss_fn: is 'gpg', which does not look at who sampled, but tokens may be older than the policy; set "
-        "off_policy_correction, or use 'ppo'.",
+        "algorithm.loss_fn: is 'gpg', which ignores the policy that sampled, but tokens may be older than the "
+        "policy; set off_policy_correction, or use 'ppo'.",
     ),
     (
         ["loss_fn=importance_sampling", "off_policy_correction=none"],
-        "algorithm.off_policy_correction: is 'none' with loss_fn = 'importance_sampling', which removes no gradient however "
-        "far the policy has moved: one of ten such runs collapsed. 'geometric_mask', the default, leaves out what the "
-        "policy has moved away from.",
+        "algorithm.off_policy_correction: is 'none' with loss_fn = 'importance_sampling', which removes no gradient "
+        "however far the policy has moved: one of ten such runs collapsed. 'geometric_mask', the default, leaves "
+        "out tokens that the policy has moved away from.",
     ),
     (
         ["off_policy_correction=icepop", "rollout.max_steps_off_policy=0"],
-        "algorithm.off_policy_correction: is 'icepop', but play is synchronous and every batch is used once, so its "
-        "weights are 1 up to rounding.",
+        "algorithm.off_policy_correction: is 'icepop', but rollouts are synchronous and every batch is used once, "
+        "so its weights are 1 up to rounding.",
     ),
     (
         ["loss_fn=gspo", "loss_reduction=token_mean"],
-        "algorithm.loss_reduction: is 'token_mean', but 'gspo' has one ratio a trajectory and is meant for "
-        "'trajectory_mean'.",
+        "algorithm.loss_reduction: is 'token_mean', but 'gspo' has one ratio for each trajectory and is designed "
+        "for 'trajectory_mean'.",
     ),
     (
         ["policy_ratio=three_policy"],
-        "algorithm.policy_ratio: is 'three_policy' with one pass over each batch: the ratio to the policy "
-        "before the step is then always 1. Set num_passes, or use 'two_policy'.",
+        "algorithm.policy_ratio: is 'three_policy' with one pass over each batch, so the ratio to the policy before "
+        "the step is always 1. Set num_passes, or use 'two_policy'.",
     ),
 ]
 
@@ -323,7 +322,7 @@ WARNED = [
     ("overrides", "message"), WARNED, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
 )
 def test_what_works_and_is_probably_not_meant_is_said(overrides: list[str], message: str) -> None:
-    assert [f"{problem.key}: {problem.message}" for problem in config(*overrides).warnings()] == [message]
+    assert [f"{problem.key}: {problem.message}" for problem in find_warnings(config(*overrides))] == [message]
 
 
 @pytest.mark.parametrize(
@@ -348,11 +347,11 @@ def test_what_works_and_is_probably_not_meant_is_said(overrides: list[str], mess
     ],
 )
 def test_what_makes_sense_passes_without_a_word(overrides: list[str]) -> None:
-    assert config(*overrides).warnings() == []
+    assert find_warnings(config(*overrides)) == []
 
 
 def test_epsilons_are_distances_from_1() -> None:
-    knobs = config("clip_low_epsilon=0.2", "clip_high_epsilon=0.28").algorithm.knobs()
+    knobs = config("clip_low_epsilon=0.2", "clip_high_epsilon=0.28").algorithm.hyperparameters()
     assert knobs == pytest.approx({"clip_low_threshold": 0.8, "clip_high_threshold": 1.28})
 
 
@@ -371,7 +370,7 @@ def test_epsilons_are_distances_from_1() -> None:
 def test_stale_tokens_are_corrected_by_default(loss: str, max_steps_off_policy: int, expected: str) -> None:
     chosen = config(f"loss_fn={loss}", f"rollout.max_steps_off_policy={max_steps_off_policy}")
     assert chosen.off_policy_correction == expected
-    assert "off_policy_correction" not in " ".join(warning.key for warning in chosen.warnings())
+    assert "off_policy_correction" not in " ".join(warning.key for warning in find_warnings(chosen))
 
 
 def test_what_is_in_effect_has_the_defaults_of_the_chosen_functions() -> None:
@@ -397,8 +396,8 @@ def surrounds(tokens: object, *, kl_coef: float = 0.1) -> None: ...
         (two, "has the signature (tokens: 'object', other: 'object') -> 'None'"),
         (catches_all, "has the signature (tokens: 'object', **knobs: 'object') -> 'None'"),
         (requires, "needs a default for its keyword argument 'alpha'"),
-        (3, "is 3, which is no function"),
-        (max, "is <built-in function max>, which does not say what arguments it takes"),
+        (3, "is 3, which is not a function"),
+        (max, "is <built-in function max>, whose arguments cannot be read"),
         (
             surrounds,
             "has a keyword argument 'kl_coef', which is a key of [algorithm] that is applied around it; rename it",
@@ -406,10 +405,10 @@ def surrounds(tokens: object, *, kl_coef: float = 0.1) -> None: ...
     ],
 )
 def test_a_function_of_the_users_own_must_fit(function: object, problem: str | None) -> None:
-    assert misfit(function, ["kl_coef"]) == (
+    assert explain_misfit(function, ["kl_coef"]) == (
         problem.replace("'object'", "object").replace("'None'", "None") if problem else None
     )
 
 
 def test_knobs_are_keyword_arguments() -> None:
-    assert knobs_of(one) == {"alpha": 1.0}
+    assert read_defaults(one) == {"alpha": 1.0}

@@ -11,9 +11,9 @@ LOG_RATIOS = [0.2, -0.2, 1.5, 0.05]
 RATIOS = [1.221403, 0.818731, 4.481689, 1.051271]
 
 
-def weights(name, log_ratios=LOG_RATIOS, trajectories=None, **knobs):
+def weights(name, log_ratios=LOG_RATIOS, trajectories=None, **settings):
     places = torch.tensor(trajectories or [0] * len(log_ratios))
-    return CORRECTIONS[name](torch.tensor(log_ratios), places, **knobs).tolist()
+    return CORRECTIONS[name](torch.tensor(log_ratios), places, **settings).tolist()
 
 
 @pytest.mark.parametrize(

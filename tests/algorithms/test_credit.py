@@ -22,9 +22,15 @@ def turn(number: int, count: int) -> Turn:
 
 def trajectory(name: str, reward: Reward, *counts: int) -> Trajectory:
     return Trajectory(
-        id=name, task=TASK, attempt=0, turns=tuple(turn(number, count) for number, count in enumerate(counts)), messages=(),
-        outcome=Outcome.FINISHED, reward=reward, score=None,
-    )  # fmt: skip
+        id=name,
+        task=TASK,
+        attempt=0,
+        turns=tuple(turn(number, count) for number, count in enumerate(counts)),
+        messages=(),
+        outcome=Outcome.FINISHED,
+        reward=reward,
+        score=None,
+    )
 
 
 def test_a_reward_of_the_whole_stands_at_the_last_turn() -> None:

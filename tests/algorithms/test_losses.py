@@ -13,16 +13,18 @@ OLD = [-0.7, -1.0, -1.6, -2.05]
 ADVANTAGES = [1.0, 1.0, -1.0, -1.0]
 
 
-def evaluate(name, low=None, high=None, **knobs):
+def evaluate(name, low=None, high=None, **settings):
     """The loss per token, the gradient of its sum by the new log-probabilities, and the metrics."""
     new = torch.tensor(NEW, requires_grad=True)
     if low is not None:
-        knobs |= {"clip_low_threshold": low, "clip_high_threshold": high}
+        settings |= {"clip_low_threshold": low, "clip_high_threshold": high}
     tokens = Tokens(
-        logprobs_M=new, old_M=torch.tensor(OLD), advantages_M=torch.tensor(ADVANTAGES),
-        trajectory_M=torch.tensor(knobs.pop("trajectories", [0, 0, 0, 0])),
-    )  # fmt: skip
-    loss, metrics = LOSSES[name](tokens, **knobs)
+        logprobs_M=new,
+        old_M=torch.tensor(OLD),
+        advantages_M=torch.tensor(ADVANTAGES),
+        trajectory_M=torch.tensor(settings.pop("trajectories", [0, 0, 0, 0])),
+    )
+    loss, metrics = LOSSES[name](tokens, **settings)
     loss.sum().backward()
     return loss.detach(), new.grad.tolist(), metrics
 

@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 
-from sparring.algorithms.choice import ROOMS
+from sparring.algorithms.choice import FUNCTIONS
 from sparring.algorithms.losses import LOSSES, Tokens
 from sparring.algorithms.objective import Objective, reference_metrics
 from sparring.errors import DataError
@@ -21,9 +21,11 @@ def evaluate(loss_fn, config=None, *, old=None, entropies=None, reference=None):
     new = torch.tensor(NEW, dtype=torch.float64, requires_grad=True)
     sampled = torch.tensor(OLD, dtype=torch.float64)
     tokens = Tokens(
-        logprobs_M=new, old_M=sampled if old is None else torch.tensor(old, dtype=torch.float64),
-        advantages_M=torch.tensor(ADVANTAGES, dtype=torch.float64), trajectory_M=torch.zeros(4, dtype=torch.long),
-    )  # fmt: skip
+        logprobs_M=new,
+        old_M=sampled if old is None else torch.tensor(old, dtype=torch.float64),
+        advantages_M=torch.tensor(ADVANTAGES, dtype=torch.float64),
+        trajectory_M=torch.zeros(4, dtype=torch.long),
+    )
     loss, metrics = Objective.from_config(loss_fn, config or {})(
         tokens, sampled_M=sampled, entropies_M=entropies, reference_M=reference
     )
@@ -57,18 +59,24 @@ def test_with_three_policies_the_ratio_starts_at_1_and_the_weight_is_a_factor():
         ("cispo", {"off_policy_correction": "token_tis", "correction_high": 8.0}, [0.5, 1.0, 3.0, 5.0, 5.0]),
         ("cispo", {"off_policy_correction": "token_tis", "clip_high_threshold": 1.5}, [0.5, 1.0, 1.5, 1.5, 1.5]),
         # A mask keeps what the loss gives, or leaves the token out.
-        ("cispo", {"off_policy_correction": "icepop", "correction_low": 0.4, "correction_high": 10.0}, [0.5, 1.0, 3.0, 5.0, 0.0]),
+        (
+            "cispo",
+            {"off_policy_correction": "icepop", "correction_low": 0.4, "correction_high": 10.0},
+            [0.5, 1.0, 3.0, 5.0, 0.0],
+        ),
         ("dppo_tv", {"off_policy_correction": "token_tis"}, [0.5, 1.0, 2.0, 2.0, 2.0]),
     ],
-)  # fmt: skip
+)
 def test_with_two_policies_a_bounded_ratio_is_replaced_up_to_its_bound(loss_fn, config, expected):
     ratios = torch.tensor([0.5, 1.0, 3.0, 8.0, 40.0], dtype=torch.float64)
     new = torch.full((5,), -6.0, dtype=torch.float64, requires_grad=True)
     sampled = new.detach() - ratios.log()
     tokens = Tokens(
-        logprobs_M=new, old_M=sampled, advantages_M=torch.ones(5, dtype=torch.float64),
+        logprobs_M=new,
+        old_M=sampled,
+        advantages_M=torch.ones(5, dtype=torch.float64),
         trajectory_M=torch.zeros(5, dtype=torch.long),
-    )  # fmt: skip
+    )
     loss, _ = Objective.from_config(loss_fn, config)(tokens, sampled_M=sampled)
     loss.sum().backward()
     assert new.grad is not None
@@ -82,14 +90,16 @@ def test_a_loss_without_ratio_gets_the_whole_weight():
     assert loss == pytest.approx([-w * a * x for w, a, x in zip(weights, ADVANTAGES, NEW, strict=True)], abs=1e-6)
 
 
-@pytest.mark.parametrize("loss_fn", sorted(ROOMS["loss_fn"]))
+@pytest.mark.parametrize("loss_fn", sorted(FUNCTIONS["loss_fn"]))
 def test_a_correction_of_equal_policies_changes_nothing(loss_fn):
     config = {"off_policy_correction": "token_tis", "policy_ratio": "two_policy"}
     new = torch.tensor(OLD, requires_grad=True)
     tokens = Tokens(
-        logprobs_M=new, old_M=torch.tensor(OLD), advantages_M=torch.tensor(ADVANTAGES),
+        logprobs_M=new,
+        old_M=torch.tensor(OLD),
+        advantages_M=torch.tensor(ADVANTAGES),
         trajectory_M=torch.zeros(4, dtype=torch.long),
-    )  # fmt: skip
+    )
     corrected, _ = Objective.from_config(loss_fn, config)(tokens, sampled_M=torch.tensor(OLD))
     plain, _ = Objective.from_config(loss_fn, {})(tokens, sampled_M=torch.tensor(OLD))
     assert corrected.tolist() == pytest.approx(plain.tolist(), abs=1e-6)
@@ -142,9 +152,11 @@ def losses_at(loss_fn, new, old, advantages):
     """Losses of the tokens of two trajectories of three, and the gradient of their sum."""
     new_M = torch.tensor(new, dtype=torch.float64, requires_grad=True)
     tokens = Tokens(
-        logprobs_M=new_M, old_M=torch.tensor(old, dtype=torch.float64),
-        advantages_M=torch.tensor(advantages, dtype=torch.float64), trajectory_M=torch.tensor([0, 0, 0, 1, 1, 1]),
-    )  # fmt: skip
+        logprobs_M=new_M,
+        old_M=torch.tensor(old, dtype=torch.float64),
+        advantages_M=torch.tensor(advantages, dtype=torch.float64),
+        trajectory_M=torch.tensor([0, 0, 0, 1, 1, 1]),
+    )
     loss_M, _ = LOSSES[loss_fn](tokens)
     loss_M.sum().backward()
     assert new_M.grad is not None
@@ -152,7 +164,7 @@ def losses_at(loss_fn, new, old, advantages):
 
 
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("loss_fn", sorted(ROOMS["loss_fn"]))
+@pytest.mark.parametrize("loss_fn", sorted(FUNCTIONS["loss_fn"]))
 def test_gradients_equal_finite_differences(loss_fn, seed):
     """In float64, at random places that are not on a kink. The advantage is one for each trajectory, as it is for those
     whose ratio is one for each trajectory."""
@@ -188,20 +200,24 @@ def test_gradients_equal_finite_differences(loss_fn, seed):
 def test_a_loss_of_the_users_own_that_would_train_on_wrong_numbers_is_refused(answer, message):
     new = torch.tensor(NEW, requires_grad=True)
     tokens = Tokens(
-        logprobs_M=new, old_M=torch.tensor(OLD), advantages_M=torch.tensor(ADVANTAGES),
+        logprobs_M=new,
+        old_M=torch.tensor(OLD),
+        advantages_M=torch.tensor(ADVANTAGES),
         trajectory_M=torch.zeros(4, dtype=torch.long),
-    )  # fmt: skip
+    )
     objective = Objective.from_config("mine", {}, {"mine": answer})
     with pytest.raises(DataError, match=message):
         objective(tokens, sampled_M=torch.tensor(OLD))
 
 
-@pytest.mark.parametrize("correction", sorted(ROOMS["off_policy_correction"]))
+@pytest.mark.parametrize("correction", sorted(FUNCTIONS["off_policy_correction"]))
 def test_a_token_that_the_policy_has_abandoned_leaves_the_loss_finite(correction):
     tokens = Tokens(
-        logprobs_M=torch.tensor([-120.0, -1.0]), old_M=torch.tensor([-1.0, -1.0]), advantages_M=torch.tensor([1.0, -1.0]),
+        logprobs_M=torch.tensor([-120.0, -1.0]),
+        old_M=torch.tensor([-1.0, -1.0]),
+        advantages_M=torch.tensor([1.0, -1.0]),
         trajectory_M=torch.zeros(2, dtype=torch.long),
-    )  # fmt: skip
+    )
     objective = Objective.from_config("ppo", {"off_policy_correction": correction})
     loss, metrics = objective(tokens, sampled_M=torch.tensor([-1.0, -1.0]))
     assert torch.isfinite(loss).all()

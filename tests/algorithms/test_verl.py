@@ -53,7 +53,7 @@ def batch(seed: int) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "knobs"),
+    ("ours", "theirs", "hyperparameters"),
     [
         ("group_based", "grpo", {}),
         ("rloo", "rloo", {}),
@@ -65,7 +65,7 @@ def batch(seed: int) -> SimpleNamespace:
     ],
 )
 @pytest.mark.parametrize("seed", BATCHES)
-def test_advantages(ours: str, theirs: str, knobs: dict, seed: int) -> None:
+def test_advantages(ours: str, theirs: str, hyperparameters: dict, seed: int) -> None:
     import numpy as np
     from verl.trainer.config import AlgoConfig
 
@@ -73,7 +73,9 @@ def test_advantages(ours: str, theirs: str, knobs: dict, seed: int) -> None:
     totals = [member.total for group in one.groups for member in group]
     if len(set(totals)) == 1 and ours.startswith("reinforce"):
         # verl divides rounding by rounding there; ours must say exactly nothing.
-        assert not any(a for members in ADVANTAGES[ours](one.groups, **knobs) for turns in members for a in turns)
+        assert not any(
+            a for members in ADVANTAGES[ours](one.groups, **hyperparameters) for turns in members for a in turns
+        )
         return
     arguments = {"token_level_rewards": one.rewards.clone(), "response_mask": one.mask}
     if theirs != "reinforce_plus_plus":
@@ -81,7 +83,7 @@ def test_advantages(ours: str, theirs: str, knobs: dict, seed: int) -> None:
     if theirs in ("grpo_passk", "reinforce_plus_plus"):
         arguments["config"] = AlgoConfig(gamma=1.0)
     expected, _ = core.get_adv_estimator_fn(theirs)(**arguments)
-    found = [turns[0] for members in ADVANTAGES[ours](one.groups, **knobs) for turns in members]
+    found = [turns[0] for members in ADVANTAGES[ours](one.groups, **hyperparameters) for turns in members]
     firsts = (expected * one.mask)[:, 0].tolist()
     for group in range(len(one.groups)):
         rows = [place for place, member in enumerate(one.index) if member == group]
@@ -91,7 +93,7 @@ def test_advantages(ours: str, theirs: str, knobs: dict, seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "knobs", "settings"),
+    ("ours", "theirs", "hyperparameters", "settings"),
     [
         ("ppo", "vanilla", {"dual_clip": 3.0}, {}),
         ("gspo", "gspo", {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}, {}),
@@ -101,26 +103,35 @@ def test_advantages(ours: str, theirs: str, knobs: dict, seed: int) -> None:
     ],
 )
 @pytest.mark.parametrize("seed", BATCHES)
-def test_losses(ours: str, theirs: str, knobs: dict, settings: dict, seed: int) -> None:
+def test_losses(ours: str, theirs: str, hyperparameters: dict, settings: dict, seed: int) -> None:
     from verl.workers.config import FSDPActorConfig
 
     one = batch(seed)
     mode = "seq-mean-token-mean" if ours == "gspo" else "token-mean"
     config = FSDPActorConfig(
-        strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1, clip_ratio=0.2, clip_ratio_low=0.2,
-        clip_ratio_high=0.2, clip_ratio_c=3.0,
-    )  # fmt: skip
+        strategy="fsdp",
+        rollout_n=1,
+        ppo_micro_batch_size_per_gpu=1,
+        clip_ratio=0.2,
+        clip_ratio_low=0.2,
+        clip_ratio_high=0.2,
+        clip_ratio_c=3.0,
+    )
     theirs_new = one.new.clone().requires_grad_()
     expected, *_ = core.get_policy_loss_fn(theirs)(
-        old_log_prob=one.old, log_prob=theirs_new, advantages=one.advantages, response_mask=one.mask, loss_agg_mode=mode,
+        old_log_prob=one.old,
+        log_prob=theirs_new,
+        advantages=one.advantages,
+        response_mask=one.mask,
+        loss_agg_mode=mode,
         config=config,
-    )  # fmt: skip
+    )
     expected.backward()
     chosen = one.mask.bool()
     new = one.new[chosen].requires_grad_()
     rows = torch.arange(len(one.mask))[:, None].expand(one.mask.shape)[chosen]
     tokens = Tokens(logprobs_M=new, old_M=one.old[chosen], advantages_M=one.advantages[chosen], trajectory_M=rows)
-    loss_M, _ = LOSSES[ours](tokens, **knobs)
+    loss_M, _ = LOSSES[ours](tokens, **hyperparameters)
     if ours == "gspo":
         weights_M = 1 / (len(one.mask) * one.mask.sum(dim=1))[rows]
     else:
@@ -176,7 +187,7 @@ def test_masks(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "knobs"),
+    ("ours", "theirs", "hyperparameters"),
     [
         ("token_mean", "token-mean", {}),
         ("sequence_mean_token_sum", "seq-mean-token-sum", {}),
@@ -186,7 +197,7 @@ def test_masks(seed: int) -> None:
     ],
 )
 @pytest.mark.parametrize("seed", BATCHES)
-def test_reductions(ours: str, theirs: str, knobs: dict, seed: int) -> None:
+def test_reductions(ours: str, theirs: str, hyperparameters: dict, seed: int) -> None:
     one = batch(seed)
     lengths = one.mask.sum(dim=1).int().tolist()
     losses = one.advantages * one.new
@@ -194,8 +205,13 @@ def test_reductions(ours: str, theirs: str, knobs: dict, seed: int) -> None:
     total = 0.0
     for row, length in enumerate(lengths):
         counts = Counts(
-            tokens=sum(lengths), sequences=len(lengths), trajectories=len(lengths), prompts=len(one.groups),
-            own_sequence=length, own_trajectory=length, own_prompt=0,
-        )  # fmt: skip
-        total += REDUCTIONS[ours](counts, **knobs) * losses[row, :length].sum().item()
+            tokens=sum(lengths),
+            sequences=len(lengths),
+            trajectories=len(lengths),
+            prompts=len(one.groups),
+            own_sequence=length,
+            own_trajectory=length,
+            own_prompt=0,
+        )
+        total += REDUCTIONS[ours](counts, **hyperparameters) * losses[row, :length].sum().item()
     assert total == pytest.approx(expected.item(), abs=1e-5)

@@ -23,9 +23,18 @@ BLOCK = re.compile(r"<!-- measured:(.+?) -->(.+?)<!-- /measured:\1 -->", re.DOTA
 COMMAND = re.compile(r"`((?:python -m benchmarks|make |sparring train )[^`]*)`")
 BLOCKS = [(page, name, text) for page in PAGES for name, text in BLOCK.findall(page.read_text("utf-8"))]
 WHOLE = {
-    "name": "n", "command": "python -m benchmarks.n", "commit": None, "date": "2026-01-02", "machine": "2 cores", "versions": {},
-    "smoke": True, "sides": {"ours": 1, "theirs": 2}, "rows": [{"a": 1}], "figures": {"f": 0.5}, "targets": {},
-}  # fmt: skip
+    "name": "n",
+    "command": "python -m benchmarks.n",
+    "commit": None,
+    "date": "2026-01-02",
+    "machine": "2 cores",
+    "versions": {},
+    "smoke": True,
+    "sides": {"ours": 1, "theirs": 2},
+    "rows": [{"a": 1}],
+    "figures": {"f": 0.5},
+    "targets": {},
+}
 
 
 def source(name: str) -> str:
@@ -165,10 +174,17 @@ def test_a_side_of_the_comparison_with_trl_that_does_nothing_fails_the_smoke_run
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     played: dict[str, Any] = {
-        "num_trajectories": 4, "step_seconds": [1.0], "num_sampled_tokens": 24, "num_trained_tokens": 24,
-        "num_computed_tokens": 99, "num_turns": [1, 1, 1, 1], "prompts": [[1], [1], [2], [2]],
-        "num_adapter_parameters": 9, "precision": "fp32", "peak_memory_gib": 1.0,
-    }  # fmt: skip
+        "num_trajectories": 4,
+        "step_seconds": [1.0],
+        "num_sampled_tokens": 24,
+        "num_trained_tokens": 24,
+        "num_computed_tokens": 99,
+        "num_turns": [1, 1, 1, 1],
+        "prompts": [[1], [1], [2], [2]],
+        "num_adapter_parameters": 9,
+        "precision": "fp32",
+        "peak_memory_gib": 1.0,
+    }
     idle = {**played, "num_sampled_tokens": 0, "num_trained_tokens": 0}
     monkeypatch.setattr(sys, "argv", ["train_vs_trl", "--smoke"])
     monkeypatch.setattr("importlib.util.find_spec", lambda _: True)

@@ -3,16 +3,20 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from benchmarks.evidence import table
 
 ROOT = Path(__file__).parents[2]
-STORED = ROOT / "benchmarks" / "results" / "pointer_chase.json"
+RESULTS = ROOT / "benchmarks" / "results"
+STORED = RESULTS / "pointer_chase.json"
 
 
-def test_the_readme_shows_what_is_stored() -> None:
+@pytest.mark.parametrize(("name", "stored"), [("quickstart", STORED), ("smollm2", RESULTS / "smollm2.json")])
+def test_the_readme_shows_what_is_stored(name: str, stored: Path) -> None:
     text = (ROOT / "README.md").read_text("utf-8")
-    block = text.partition("<!-- measured:quickstart -->")[2].partition("<!-- /measured:quickstart -->")[0]
-    assert table(json.loads(STORED.read_text("utf-8"))) in block
+    block = text.partition(f"<!-- measured:{name} -->")[2].partition(f"<!-- /measured:{name} -->")[0]
+    assert table(json.loads(stored.read_text("utf-8"))) in block
 
 
 def test_the_stored_results_have_every_side_and_hold_their_targets() -> None:

@@ -10,7 +10,7 @@ from benchmarks.diagnosis import planted
 from benchmarks.diagnosis.faults import RECIPES, Cell, cells
 from benchmarks.diagnosis.generator import SMOKE, Outcome
 from sparring.config import validate
-from sparring.diagnosis import Diagnosis
+from sparring.diagnosis.diagnose import Diagnosis
 from sparring.findings import Finding, Severity
 from sparring.types import Outcome as Ended
 from sparring.types import Reward, Task, Trajectory
@@ -23,9 +23,15 @@ def found(rule: str | None, **settings: float) -> Diagnosis:
         rule=rule or "", severity=Severity.ERROR, symptom="s", evidence={}, change="c", confirm="c", settings=settings
     )
     return Diagnosis(
-        run="r", step=1, state="fine" if rule is None else "change", headline="h", findings=() if rule is None else (finding,),
-        silenced=(), past=(), course={},
-    )  # fmt: skip
+        run="r",
+        step=1,
+        state="fine" if rule is None else "change",
+        headline="h",
+        findings=() if rule is None else (finding,),
+        silenced=(),
+        past=(),
+        course={},
+    )
 
 
 def is_right(name: str, rule: str | None, **settings: float) -> bool:
@@ -68,10 +74,15 @@ def test_a_change_is_right_by_its_key_and_its_direction_and_words_by_their_rule(
 def episode(task: str, said: str) -> Trajectory:
     """Of a recipe that pays for saying the answer, which is `a`."""
     return Trajectory(
-        id=f"train/1/{task}/0.0", task=Task(id=task, messages=(), fields={"answer": "a"}), turns=(), outcome=Ended.FINISHED,
-        attempt=0, reward=None, score=None,
+        id=f"train/1/{task}/0.0",
+        task=Task(id=task, messages=(), fields={"answer": "a"}),
+        turns=(),
+        outcome=Ended.FINISHED,
+        attempt=0,
+        reward=None,
+        score=None,
         messages=({"role": "assistant", "content": said},),
-    )  # fmt: skip
+    )
 
 
 class Recipe:

@@ -19,17 +19,30 @@ def finding(rule: str, severity: Severity, step: int) -> Finding:
 def a_step(at: int, rewards: list[float], scores: list[float], findings: list[Finding]) -> Measured:
     one = mean_interval(BEFORE), mean_interval(AFTER), paired_difference(BEFORE, AFTER)
     return Measured(
-        case=STEPS[at], rewards=rewards, scores=scores, checked=[
-            {"severity": "error", "rule": "reward.mutations"}, {"severity": "note", "rule": "budgets.cost"},
+        case=STEPS[at],
+        rewards=rewards,
+        scores=scores,
+        checked=[
+            {"severity": "error", "rule": "reward.mutations"},
+            {"severity": "note", "rule": "budgets.cost"},
             *[{"severity": "warning", "rule": "prompt.tag"}] * 2,
-        ], findings=findings, held_out={"task success": one, "field accuracy": one},
-    )  # fmt: skip
+        ],
+        findings=findings,
+        held_out={"task success": one, "field accuracy": one},
+    )
 
 
-SPOILT = a_step(1, [0.4, 0.5, 0.9, 0.9, 0.9, 0.9], [0.3, 0.2, 0.0, 0.0, 0.0, 0.0], [
-    finding("answers.length_drift", Severity.WARNING, 2), finding("reward.paid_for_wrong", Severity.NOTE, 2),
-    finding("reward.paid_for_wrong", Severity.WARNING, 3), finding("reward.paid_for_wrong", Severity.ERROR, 4),
-])  # fmt: skip
+SPOILT = a_step(
+    1,
+    [0.4, 0.5, 0.9, 0.9, 0.9, 0.9],
+    [0.3, 0.2, 0.0, 0.0, 0.0, 0.0],
+    [
+        finding("answers.length_drift", Severity.WARNING, 2),
+        finding("reward.paid_for_wrong", Severity.NOTE, 2),
+        finding("reward.paid_for_wrong", Severity.WARNING, 3),
+        finding("reward.paid_for_wrong", Severity.ERROR, 4),
+    ],
+)
 MENDED = a_step(2, [0.4, 0.8, 0.8, 0.8, 0.8], [0.3, 0.6, 0.6, 0.6, 0.6], [])
 
 
@@ -67,7 +80,14 @@ def test_rows_say_curves_checks_detectors_and_held_out_success() -> None:
 
 def test_field_accuracy_is_the_share_of_right_fields_alone() -> None:
     judged = Trajectory(
-        id="t", task=Task(id="t", messages=(), fields={}), attempt=0, turns=(), messages=(), outcome=Outcome.FINISHED,
-        reward=None, score=0.0, score_parts={"field/action": 1.0, "field/slip": 0.0, "format": 1.0, "tool_use": 1.0},
-    )  # fmt: skip
+        id="t",
+        task=Task(id="t", messages=(), fields={}),
+        attempt=0,
+        turns=(),
+        messages=(),
+        outcome=Outcome.FINISHED,
+        reward=None,
+        score=0.0,
+        score_parts={"field/action": 1.0, "field/slip": 0.0, "format": 1.0, "tool_use": 1.0},
+    )
     assert field_accuracy(judged) == 0.5

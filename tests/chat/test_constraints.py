@@ -61,8 +61,11 @@ def fits(chat: Chat, text: str, answer_format: AnswerFormat) -> bool:
 @pytest.mark.parametrize(
     ("answer_format", "fitting", "unfitting"),
     [
-        (REQUIRED, [ONE, TWO, f"\n{ONE}\n"], ["", "no", GET, f"So: {ONE}", f"{ONE} more", ONE.replace("get", "got"),
-                                              ONE.replace('"b"', "5"), ONE[:-1]]),
+        (
+            REQUIRED,
+            [ONE, TWO, f"\n{ONE}\n"],
+            ["", "no", GET, f"So: {ONE}", f"{ONE} more", ONE.replace("get", "got"), ONE.replace('"b"', "5"), ONE[:-1]],
+        ),
         (REQUIRED_ONE, [ONE], [TWO]),
         (GET_ONLY, [ONE], [TWO, f"<tool_call>{PUT}</tool_call>"]),
         (NONE, ["", "Größe <5", GET, "<tool_cal"], [ONE, f"So: {ONE}"]),
@@ -70,7 +73,7 @@ def fits(chat: Chat, text: str, answer_format: AnswerFormat) -> bool:
         (TYPED, ['{"a": 1}', '\n{\n  "a": 1\n}', ONE, TWO], ["", "text", '{"a": "b"}', '{"a": 1} text']),
         (TYPED_TEXT, ['{"a": 1}'], [ONE]),
     ],
-)  # fmt: skip
+)
 def test_an_answer_fits_as_far_as_it_has_the_form(
     name: str, answer_format: AnswerFormat, fitting: list[str], unfitting: list[str]
 ) -> None:

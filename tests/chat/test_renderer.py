@@ -14,9 +14,16 @@ from sparring.chat.renderer import RendererChat
 from sparring.protocols import SpliceRefused
 
 SPECIAL = (
-    "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>",
-    "<think>", "</think>",
-)  # fmt: skip
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+    "<think>",
+    "</think>",
+)
 QUESTION = {"role": "user", "content": "find b"}
 RESULT = {"role": "tool", "content": "f"}
 TOOL = {

@@ -95,7 +95,10 @@ ASKS_WITH = "it asks for an answer with '<|im_start|>' and begins an answer in t
 @pytest.mark.parametrize(
     ("template", "problem"),
     [
-        (CHATML, None), (WITH_TOOLS, None), (FORGETS_REASONING, None), (STRICT_ROLES, None),
+        (CHATML, None),
+        (WITH_TOOLS, None),
+        (FORGETS_REASONING, None),
+        (STRICT_ROLES, None),
         # The prompt opens a part that a given answer has no longer; and only the user's turns are marked.
         (CHATML.replace("assistant\n", "assistant\n<|im_start|>"), None),
         ("{% for m in messages %}{{ '<|im_start|>' if m.role == 'user' }}{{ m.content }}<|im_end|>{% endfor %}", None),
@@ -107,7 +110,7 @@ ASKS_WITH = "it asks for an answer with '<|im_start|>' and begins an answer in t
         ),
         ("{{ raise_exception('not now') }}", None),
     ],
-)  # fmt: skip
+)
 def test_a_template_that_asks_for_answers_otherwise_than_it_shows_them_contradicts_itself(
     template: str, problem: str | None
 ) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparring.checks.agreement import _factor
+from sparring.checks.rules.agreement import _factor
 
 
 @pytest.mark.parametrize(

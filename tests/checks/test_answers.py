@@ -1,4 +1,4 @@
-"""How right answers are written is read off several of them; what judges read of a task's fields is seen."""
+"""How right answers are written is read off several of them; the fields of a task that graders read are recorded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import json
 
 import pytest
 
-from sparring.checks.answers import AnswerForm, ReadFields, answer_form, canonical, frames_of, tagged, written_answers
+from sparring.checks.evidence.answer_forms import (
+    AnswerForm,
+    ReadFields,
+    canonical,
+    detect_answer_form,
+    find_tagged,
+    write_answers,
+)
 from sparring.environments import answer, tool_call
 from sparring.types import Message, Task
 
@@ -36,7 +43,7 @@ from sparring.types import Message, Task
     ],
 )
 def test_a_form_is_read_and_written_back(answers: list[Message], form: AnswerForm, parts: dict[str, object]) -> None:
-    found = answer_form(answers)
+    found = detect_answer_form(answers)
     assert found == form
     assert found.parts(answers[0]) == parts
     assert found.parts(found.message(parts)) == parts
@@ -57,17 +64,17 @@ def test_equal_values_have_one_text_and_others_do_not() -> None:
 
 def test_tags_inside_tags_are_seen_and_tool_calls_are_not() -> None:
     text = '<sop>Do it. <out>{"a": ""}</out></sop><tool_call>{}</tool_call>'
-    assert [tag for tag, _ in tagged(text)] == ["sop", "out"]
+    assert [tag for tag, _ in find_tagged(text)] == ["sop", "out"]
 
 
 def test_fields_note_what_is_read_and_what_is_missed() -> None:
-    fields = ReadFields({"answer": {"a": 1, "b": 2}, "world": {"x": {}}, "id": "7"})
+    fields = ReadFields({"answer": {"a": 1, "b": 2}, "records": {"x": {}}, "id": "7"})
     assert fields["answer"]["a"] == 1
     assert fields.get("anwser") is None
     with pytest.raises(KeyError):
-        fields["world"]["y"]
-    assert fields.read == {("answer",), ("answer", "a"), ("world",)}
-    assert fields.missed == {("anwser",), ("world", "y")}
+        fields["records"]["y"]
+    assert fields.read == {("answer",), ("answer", "a"), ("records",)}
+    assert fields.missed == {("anwser",), ("records", "y")}
 
 
 @pytest.mark.parametrize(
@@ -95,17 +102,38 @@ def test_reading_a_whole_field_reads_all_of_it(read_whole: object) -> None:
 )
 def test_the_answer_is_written_in_the_form_that_the_prompt_shows(prompt: str, right: str) -> None:
     task = Task(id="0", messages=({"role": "user", "content": prompt},), fields={"answer": 12})
-    assert right in [one["content"] for _, one in written_answers(task, ["answer"], [], frames_of(prompt))]
+    assert right in [one["content"] for _, one in write_answers(task, prompt)]
 
 
 def test_a_spelling_of_several_that_count_is_an_answer() -> None:
     task = Task(id="0", messages=(), fields={"accepted": ["Hg", "mercury"]})
-    assert "Hg" in [one["content"] for _, one in written_answers(task, ["accepted"], [])]
+    assert "Hg" in [one["content"] for _, one in write_answers(task, "")]
 
 
 def test_an_answer_is_written_in_the_same_way_for_every_task() -> None:
     """Also where the first list is empty, and has no spelling."""
     tasks = [Task(id="0", messages=(), fields={"fit": []}), Task(id="1", messages=(), fields={"fit": ["Ben", "Jo"]})]
-    first, second = (dict(written_answers(task, ["fit"], ["out"])) for task in tasks)
+    first, second = (dict(write_answers(task, "<out>x</out>")) for task in tasks)
     way = next(way for way, message in first.items() if message["content"] == "<out>[]</out>")
     assert second[way]["content"] == '<out>["Ben", "Jo"]</out>'
+
+
+@pytest.mark.parametrize(
+    ("prompt", "right"),
+    [
+        ("<think>why</think> then <answer>x</answer>", "<think>I have looked it up.</think>\n<answer>ops</answer>"),
+        ('As {"team": "sales", "level": 3}.', '{"team": "ops", "level": 2}'),
+        ("<team>sales</team> and <level>3</level>", "<team>ops</team>\n<level>2</level>"),
+        ('As {"team": "sales"}.', '{"team": "ops"}'),
+    ],
+)
+def test_an_answer_of_several_parts_takes_each_from_the_field_of_its_name(prompt: str, right: str) -> None:
+    task = Task(id="0", messages=(), fields={"team": "ops", "wanted": {"true_level": 2}})
+    assert right in [one["content"] for _, one in write_answers(task, prompt)]
+
+
+def test_thoughts_that_are_always_the_same_stand_before_the_answer() -> None:
+    form = detect_answer_form([answer(f"<think>I know.</think>\n<out>{one}</out>") for one in ("a", "b")])
+    assert (form.tags, form.before) == (("out",), "<think>I know.</think>\n")
+    form = detect_answer_form([answer(f"<think>It is {one}.</think>\n<out>{one}</out>") for one in ("a", "b")])
+    assert form.tags == ("think", "out")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparring.checks.arguments import Known, fitted_to, schema_values, words_of
-from sparring.checks.literals import compared_with
+from sparring.checks.evidence.arguments import Known, fit_to_schema, list_schema_values, split_words
+from sparring.checks.evidence.literals import find_compared
 
 TEXT = {"type": "string"}
 
@@ -93,25 +93,27 @@ def test_a_source_that_worked_in_another_task_comes_first() -> None:
 
 
 def test_schemas_offer_enumerations_patterns_formats_and_bounds() -> None:
-    assert schema_values({"enum": ["add", "take"]}) == ["add", "take"]
-    assert re.fullmatch(r"(ORD|INV)-\d{3,}", schema_values({"type": "string", "pattern": r"^(ORD|INV)-\d{3,}$"})[0])
-    assert schema_values({"type": "string", "format": "date"}) == ["2025-01-06"]
-    assert set(schema_values({"type": "integer", "minimum": 3, "maximum": 5})) == {3, 5}
+    assert list_schema_values({"enum": ["add", "take"]}) == ["add", "take"]
+    assert re.fullmatch(
+        r"(ORD|INV)-\d{3,}", list_schema_values({"type": "string", "pattern": r"^(ORD|INV)-\d{3,}$"})[0]
+    )
+    assert list_schema_values({"type": "string", "format": "date"}) == ["2025-01-06"]
+    assert set(list_schema_values({"type": "integer", "minimum": 3, "maximum": 5})) == {3, 5}
     prompt = "Order 17 of 2025-03-04, code AB-9."
     assert first(prompt, "look", code={"type": "string", "pattern": "^[A-Z]{2}-[0-9]$"}) == {"code": "AB-9"}
     assert first(prompt, "look", day={"type": "string", "format": "date"}) == {"day": "2025-03-04"}
 
 
 def test_values_take_the_type_that_is_asked_for() -> None:
-    assert fitted_to("$1,200", {"type": "integer"}) == 1200
-    assert fitted_to(17, TEXT) == "17"
-    assert fitted_to("a; b", {"type": "array", "items": TEXT}) == ["a", "b"]
-    assert fitted_to("x", {"type": "integer"}) is None
-    assert fitted_to(9, {"type": "integer", "maximum": 5}) is None
+    assert fit_to_schema("$1,200", {"type": "integer"}) == 1200
+    assert fit_to_schema(17, TEXT) == "17"
+    assert fit_to_schema("a; b", {"type": "array", "items": TEXT}) == ["a", "b"]
+    assert fit_to_schema("x", {"type": "integer"}) is None
+    assert fit_to_schema(9, {"type": "integer", "maximum": 5}) is None
 
 
 def test_names_are_the_same_in_every_spelling() -> None:
-    assert {words_of(name) for name in ("orderId", "order_id", "Order ID", "orders-id")} == {("order", "id")}
+    assert {split_words(name) for name in ("orderId", "order_id", "Order ID", "orders-id")} == {("order", "id")}
 
 
 @given(st.text(max_size=300))
@@ -149,8 +151,8 @@ def graded(level: str, amount: int) -> str:
 
 
 def test_constants_that_a_tool_compares_its_arguments_with_are_values_to_try() -> None:
-    assert compared_with(graded) == {"level": ["urgent", "low"], "amount": [LIMIT]}
-    assert compared_with(len) == {}
+    assert find_compared(graded) == {"level": ["urgent", "low"], "amount": [LIMIT]}
+    assert find_compared(len) == {}
 
 
 @pytest.mark.parametrize("odd", [{("a", "b"): 1}, [{("a", 1): {2: 3}}], date(2026, 1, 6), {"a", "b"}])

@@ -1,4 +1,4 @@
-"""Every planted defect is found and named by its rule, and the clean twin of the recipe is not."""
+"""Every planted defect is found and named by its rule, and the clean version of the recipe is not."""
 
 import json
 import tomllib
@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from sparring.checks import CHECKS
-from tests.checks.judge import judged
+from tests.checks.rule_runner import run_rules
 
 HERE = Path(__file__).parent
-FAMILIES = ("environment", "budgets", "foothold", "weights")
+FAMILIES = ("environment", "budgets", "baseline", "weights")
 """test_planted.py has the others."""
 ALL = {
     path.parent.name: tomllib.loads(path.read_text("utf-8"))
@@ -25,40 +25,41 @@ CLEAN = HERE / "clean" / "library"
 RULES = [name for name, check in CHECKS.items() if check.family in FAMILIES]
 
 
-def asked(name: str) -> dict[str, Any]:
+def build_request(name: str) -> dict[str, Any]:
     defect, folder = DEFECTS[name], HERE / "defects" / name
     options = {key: str(folder / value) for key, value in defect.get("options", {}).items()}
     return {"folder": str(folder), "rule": defect["rule"], "options": options}
 
 
 @cache
-def verdicts() -> dict[tuple[str, str], dict[str, Any]]:
-    """What the rules say, by (folder, rule): of each defect, and of the clean recipe."""
-    everything = [asked(name) for name in DEFECTS if name not in WHOLE]
+def run_all() -> dict[tuple[str, str], dict[str, Any]]:
+    """Run the rules on each defect and on the clean recipe; return the results by (folder, rule)."""
+    everything = [build_request(name) for name in DEFECTS if name not in WHOLE]
     everything += [{"folder": str(CLEAN), "rule": rule, "options": {}} for rule in RULES]
     return {
-        (Path(one["folder"]).name, one["rule"]): line for one, line in zip(everything, judged(everything), strict=True)
+        (Path(one["folder"]).name, one["rule"]): line
+        for one, line in zip(everything, run_rules(everything), strict=True)
     }
 
 
 @pytest.mark.parametrize("name", sorted(DEFECTS.keys() - WHOLE))
 def test_a_defect_is_found_and_named(name: str) -> None:
     defect = DEFECTS[name]
-    verdict = verdicts()[name, defect["rule"]]
+    verdict = run_all()[name, defect["rule"]]
     named = [
         finding
         for finding in verdict["findings"]
-        if finding["severity"] == defect["severity"] and defect["says"] in json.dumps(finding)
+        if finding["severity"] == defect["severity"] and defect["message"] in json.dumps(finding)
     ]
     if verdict["state"] == "undecided" and defect["severity"] == "error":
-        named = [verdict] if defect["says"] in verdict["reason"] else []
+        named = [verdict] if defect["message"] in verdict["reason"] else []
     assert named, verdict
     assert all(finding["rule"] == defect["rule"] for finding in verdict["findings"])
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_the_clean_recipe_is_not_accused(rule: str) -> None:
-    verdict = verdicts()[CLEAN.name, rule]
+    verdict = run_all()[CLEAN.name, rule]
     assert verdict["state"] in ("decided", "skipped"), verdict
     assert [finding for finding in verdict["findings"] if finding["severity"] != "note"] == []
 
@@ -66,5 +67,5 @@ def test_the_clean_recipe_is_not_accused(rule: str) -> None:
 def test_every_rule_that_needs_no_model_has_a_planted_defect() -> None:
     planted = {defect["rule"] for defect in ALL.values()}
     needless = {name for name, check in CHECKS.items() if not {"model", "reference"} & set(check.needs)}
-    # What a run costs is a note for everybody; test_model_judges.py has the other.
+    # What a run costs is a note for everybody; test_model_judge.py has the other.
     assert needless - planted - {"budgets.cost", "budgets.model_judge"} == set()

@@ -2,10 +2,10 @@
 
 import pytest
 
-from sparring.checks.described import _broken, _named_default
-from sparring.checks.explore import Call
-from sparring.checks.survey import Said
-from sparring.checks.thresholds import _limits
+from sparring.checks.evidence.explore import Call
+from sparring.checks.evidence.survey import CallResult
+from sparring.checks.evidence.thresholds import _find_limits
+from sparring.checks.rules.descriptions import _broken, _named_default
 from sparring.environments import ToolResult
 
 WHOLE, FLAG = {"type": "integer"}, {"type": "boolean"}
@@ -43,15 +43,15 @@ def test_the_default_that_a_description_names_is_read(text: str, schema: dict, d
     ],
 )
 def test_the_number_of_a_limit_is_on_the_side_that_the_words_say(text: str, is_upper: bool) -> None:
-    assert {number: side for number, (side, _) in _limits(text).items()} == {500.0: is_upper}
+    assert {number: side for number, (side, _) in _find_limits(text).items()} == {500.0: is_upper}
 
 
 def test_a_number_that_is_a_limit_in_both_ways_is_none() -> None:
-    assert _limits("more than 5 is much, at least 5 is enough") == {}
+    assert _find_limits("more than 5 is much, at least 5 is enough") == {}
 
 
 @pytest.mark.parametrize(
-    ("description", "result", "says"),
+    ("description", "result", "symptom"),
     [
         ("At most 2 rooms that are free.", '["A", "B", "C"]', "returns more than 2 rows"),
         ("At most 2 rooms that are free.", '["A", "B"]', None),
@@ -62,7 +62,9 @@ def test_a_number_that_is_a_limit_in_both_ways_is_none() -> None:
         ("Day of the visit, YYYY-MM-DD.", '"2025-05-03"', None),
     ],
 )
-def test_a_result_is_compared_with_what_its_description_says(description: str, result: str, says: str | None) -> None:
-    found = list(_broken(description, Said(Call("look", {}), ToolResult(content=result, error=None, transition={}))))
-    assert [one for one in found if says is None or not one.startswith(says)] == []
-    assert bool(found) == (says is not None)
+def test_a_result_is_compared_with_its_description(description: str, result: str, symptom: str | None) -> None:
+    found = list(
+        _broken(description, CallResult(Call("look", {}), ToolResult(content=result, error=None, transition={})))
+    )
+    assert [one for one in found if symptom is None or not one.startswith(symptom)] == []
+    assert bool(found) == (symptom is not None)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.checks.test_model_judges import Endpoint
+from tests.checks.test_model_judge import Endpoint
 from tests.checks.test_planted import findings
 from tests.test_examples import ROOT, blocks
 
@@ -92,7 +92,7 @@ PARTLY = """
 from sparring.scorers import json_exact
 
 
-def said(trajectory):
+def read_answer(trajectory):
     text = str(trajectory.messages[-1].get("content"))
     found = re.fullmatch(r"<final_output>(.*)</final_output>", text)
     try:
@@ -103,12 +103,12 @@ def said(trajectory):
 
 
 def solved(trajectory):
-    value, right = said(trajectory), trajectory.task.fields["answer"]
+    value, right = read_answer(trajectory), trajectory.task.fields["answer"]
     return float(value is not None and json.dumps(value, sort_keys=True) == json.dumps(right, sort_keys=True))
 
 
 def is_well_formed(trajectory):
-    return float(said(trajectory) is not None and set(said(trajectory)) == {"shelf", "count"})
+    return float(read_answer(trajectory) is not None and set(read_answer(trajectory)) == {"shelf", "count"})
 
 
 def share_of_turns_left(trajectory):
@@ -170,7 +170,7 @@ from sparring.rewards import Component, example, outcome_with_shaping
 reward = outcome_with_shaping(solved, Component(name="brevity", measure=share_of_turns_left, weight=0.04))
 task = train_tasks()[0]
 right, wrong = answer(written(task.fields["answer"])), answer("x")
-fast, slow, loss = (example(task, *said) for said in ([right], [wrong, right], [wrong, wrong, wrong]))
+fast, slow, loss = (example(task, *replies) for replies in ([right], [wrong, right], [wrong, wrong, wrong]))
 """ + block(REWARDS, "reward = ordered(").replace("example(task)", "example(task, num_turns=4)"),
     "exact_match": lambda: in_tag("shelf", "with its shelf in <shelf></shelf>.", "row['shelf']") + STORE
     + "\nfrom sparring.scorers import exact_match\nscorer = exact_match('shelf', 'answer')\n",
@@ -335,7 +335,7 @@ scorer = state_difference("state")
 }  # fmt: skip
 
 
-JUDGED = """
+MODEL_GRADED = """
 from sparring.rewards import example
 from sparring.scorers import exact_match
 
@@ -380,18 +380,18 @@ labelled = [
 def endpoint() -> Iterator[Endpoint]:
     """A model that finds the amount of the reference, and its shelf, in an answer."""
 
-    def judges(shown: Mapping[str, str]) -> dict[str, bool]:
-        said, right = (shown.get(name, "").strip() for name in ("answer", "reference"))
-        return {"right": said == right, "source": bool(right) and said.partition(", ")[2] == right.partition(", ")[2]}
+    def grade(shown: Mapping[str, str]) -> dict[str, bool]:
+        text, right = (shown.get(name, "").strip() for name in ("answer", "reference"))
+        return {"right": text == right, "source": bool(right) and text.partition(", ")[2] == right.partition(", ")[2]}
 
-    started = Endpoint(judges)
+    started = Endpoint(grade)
     yield started
     started.close()
 
 
 def test_the_judge_that_a_page_shows_passes_the_check_against_a_model(endpoint: Endpoint, tmp_path: Path) -> None:
     shown = block(REWARDS, "reward = Calibrated(judge").replace("http://127.0.0.1:8000/v1", endpoint.address)
-    (tmp_path / "environment.py").write_text(TASKS + JUDGED + shown, "utf-8")
+    (tmp_path / "environment.py").write_text(TASKS + MODEL_GRADED + shown, "utf-8")
     (tmp_path / "recipe.toml").write_text(RECIPE, "utf-8")
     found = [(one.severity.value, one.rule, one.symptom) for one in findings(tmp_path)]
     assert [one for one in found if one[0] != "note"] == []

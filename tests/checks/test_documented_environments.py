@@ -9,12 +9,18 @@ from pathlib import Path
 import pytest
 
 from sparring.checks import CHECKS
-from tests.checks.judge import judged
+from tests.checks.rule_runner import run_rules
 from tests.checks.test_blind import SLOW
 from tests.checks.test_documented import RECIPE, RECIPES, REWARDS, SHOWN, TASKS, block
 from tests.test_examples import ROOT, blocks
 
-LONG = {"environment.leaks", "environment.twins", "environment.clock", "environment.randomness", "environment.close"}
+LONG = {
+    "environment.leaks",
+    "environment.isolation",
+    "environment.clock",
+    "environment.randomness",
+    "environment.close",
+}
 """Rules that play many episodes."""
 
 
@@ -52,22 +58,26 @@ ENVIRONMENTS = {
     "weather": lambda: ("Weather", weather()),
     "weather_with_miss": lambda: ("Weather", weather(block("environments.md", "def miss(self, error)"))),
     "hotels": lambda: (
-        "Hotels", block("environments.md", "class Hotels(Environment)")
+        "Hotels",
+        block("environments.md", "class Hotels(Environment)")
         + ASKED.format(fields="{'stars': rng.randint(1, 5)}", prompt="hotels with {fields['stars']} stars"),
     ),
     "restaurant": lambda: (
-        "Restaurant", block("environments.md", "class Restaurant(Environment)")
+        "Restaurant",
+        block("environments.md", "class Restaurant(Environment)")
         + ASKED.format(fields="{'wish': rng.choice(('soup', 'rice', 'fish'))}", prompt="serve the customer"),
     ),
     "counter": lambda: (
-        "Counter", block("environments.md", "class Counter(Environment)")
+        "Counter",
+        block("environments.md", "class Counter(Environment)")
         + ASKED.format(
             fields="{'code': '4711', 'order': rng.randint(100, 999)}",
             prompt="my code is {fields['code']}, pay order {fields['order']} back",
         ),
     ),
     "books": lambda: (
-        "Books", block("environments.md", "class Books(PythonTool, SqlTool)")
+        "Books",
+        block("environments.md", "class Books(PythonTool, SqlTool)")
         + ASKED.format(
             fields="{'sales': [{'title': t, 'copies': rng.randint(1, 9)} for t in ('Emma', 'Dune')]}",
             prompt="how many books were sold?",
@@ -75,7 +85,7 @@ ENVIRONMENTS = {
     ),
     "library": lambda: ("Desk", RECIPES["Library"]()),
     "orders": lambda: ("Desk", RECIPES["Orders"]()),
-}  # fmt: skip
+}
 SANDBOXED = {"books"}
 """Of which each episode takes a sandbox: the rules that play many are for the others."""
 NOT_CHECKED = {
@@ -122,9 +132,10 @@ def test_every_environment_of_its_page_passes_the_rules_on_environments(
             for rule in rules
             if rule not in LONG or name not in SANDBOXED
         ]
-    verdicts = zip(asked, judged(asked), strict=True)
+    verdicts = zip(asked, run_rules(asked), strict=True)
     found = [
-        (Path(one["folder"]).name, verdict) for one, verdict in verdicts
+        (Path(one["folder"]).name, verdict)
+        for one, verdict in verdicts
         if verdict["state"] == "undecided" or any(finding["severity"] == "error" for finding in verdict["findings"])
-    ]  # fmt: skip
+    ]
     assert found == []

@@ -1,4 +1,4 @@
-"""Environments that were not written for the checks: their tools are reached, and nothing is said of them that is not so."""
+"""Environments that were not written for the checks: their tools are reached, and nothing wrong is reported of them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from sparring.checks import CHECKS
-from sparring.checks.asking import ask, one_of_a_kind
-from sparring.checks.explore import explored, reach, reached
-from sparring.checks.report import Checked, CheckReport
-from sparring.checks.run import Options, check_recipe
-from sparring.checks.subject import Subject
-from sparring.checks.watch import Watch
+from sparring.checks.evidence.explore import explore_task, reach, reached
+from sparring.checks.evidence.subject import Subject
+from sparring.checks.running.check_report import Checked, CheckReport
+from sparring.checks.running.deadlines import Watch
+from sparring.checks.running.decide import one_of_a_kind, run_rule
+from sparring.checks.running.run import Options, check_recipe
 from sparring.config import load_config
 from sparring.environments.suites import sop
 from sparring.findings import Finding, Severity
@@ -45,8 +45,8 @@ def reward(trajectory):
 """
 
 
-def subject_of(folder: Path, code: str, **further: str) -> Subject:
-    """A recipe with an environment `Desk`; `further` are modules beside it."""
+def build_subject(folder: Path, code: str, **further: str) -> Subject:
+    """Build a recipe with an environment `Desk`; `further` are modules next to it."""
     (folder / "recipe.toml").write_text(RECIPE, "utf-8")
     for name, text in {"environment": HEAD + code, **further}.items():
         (folder / f"{name}.py").write_text(text, "utf-8")
@@ -55,7 +55,7 @@ def subject_of(folder: Path, code: str, **further: str) -> Subject:
 
 
 def asked(subject: Subject, rule: str) -> tuple[list[Finding], Checked]:
-    return asyncio.run(ask(CHECKS[rule], subject))
+    return asyncio.run(run_rule(CHECKS[rule], subject))
 
 
 @pytest.mark.parametrize("name", sop.DOMAINS)
@@ -66,7 +66,7 @@ def test_the_tools_of_a_domain_are_reached_without_its_expert(name: str) -> None
     overrides += [f"reward.{part}={module}:{part}" for part in ("reward", "scorer")]
     subject = Subject(load_config(recipe, overrides), recipe, watch=Watch(seconds=60))
     for task in subject.sample[:3]:
-        asyncio.run(explored(subject, task))
+        asyncio.run(explore_task(subject, task))
     found = reached(subject)
     assert sum(found.values()) >= 0.9 * len(found), [tool for tool, is_reached in found.items() if not is_reached]
 
@@ -111,7 +111,7 @@ class Desk(Environment):
     def look(self, room: str) -> str:
         return room
 """
-    subject = subject_of(tmp_path, code)
+    subject = build_subject(tmp_path, code)
     subject.watch.seconds = subject.watch.start_seconds = 0.1
     found, checked = asked(subject, rule)
     assert (found, checked.state) == ([], "undecided")
@@ -136,7 +136,7 @@ class Desk(Environment):
     def close(self):
         time.sleep(0 if self.is_reset else 30)
 """
-    subject = subject_of(tmp_path, code)
+    subject = build_subject(tmp_path, code)
     subject.watch.seconds = 0.1
     found, checked = asked(subject, "environment.close")
     assert (found, checked.state) == ([], "undecided")
@@ -160,16 +160,16 @@ class Desk(StatefulEnvironment):
 
 @pytest.mark.parametrize("keep", ['Desk.seen.append("x")', "Desk.seen.append(task.id)"])
 def test_a_text_more_an_episode_is_a_leak_unless_the_class_declares_that_it_persists(keep: str, tmp_path: Path) -> None:
-    found, _ = asked(subject_of(tmp_path, KEEPS.format(keep=keep, persists="")), "environment.leaks")
+    found, _ = asked(build_subject(tmp_path, KEEPS.format(keep=keep, persists="")), "environment.leaks")
     assert [(one.severity, "Desk.seen" in json.dumps(one.evidence)) for one in found] == [(Severity.ERROR, True)]
     (tmp_path / "declared").mkdir()
     declared = KEEPS.format(keep=keep, persists='persists = ("seen",)')
-    assert asked(subject_of(tmp_path / "declared", declared), "environment.leaks")[0] == []
+    assert asked(build_subject(tmp_path / "declared", declared), "environment.leaks")[0] == []
 
 
 def test_what_is_filled_once_is_no_leak(tmp_path: Path) -> None:
     keep = "Desk.seen.extend([[1], [2], [3], [4], [5], [6]] if not Desk.seen and task.seed > 2 else [])"
-    assert asked(subject_of(tmp_path, KEEPS.format(keep=keep, persists="")), "environment.leaks")[0] == []
+    assert asked(build_subject(tmp_path, KEEPS.format(keep=keep, persists="")), "environment.leaks")[0] == []
 
 
 @pytest.mark.parametrize("verb", ["act", "do", "play", "mkdir", "look_up"])
@@ -188,7 +188,7 @@ class Desk(Environment):
     def history(self) -> list[str]:
         return self.done
 """
-    assert asked(subject_of(tmp_path, code), "environment.order")[0] == []
+    assert asked(build_subject(tmp_path, code), "environment.order")[0] == []
 
 
 def test_a_tool_named_for_a_change_that_only_counts_its_calls_is_named(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ class Desk(Environment):
     def floor(self, room: str) -> int:
         return len(room)
 """
-    (found,) = asked(subject_of(tmp_path, code), "environment.order")[0]
+    (found,) = asked(build_subject(tmp_path, code), "environment.order")[0]
     assert "the answer of book depends on what was called before" in found.symptom
 
 
@@ -237,7 +237,7 @@ def rate(room):
 
 
 def test_a_broken_tool_is_an_error_with_its_line_and_an_unreached_one_is_not_tested(tmp_path: Path) -> None:
-    subject = subject_of(tmp_path, TOOLS, helper=HELPER)
+    subject = build_subject(tmp_path, TOOLS, helper=HELPER)
     findings, _ = asked(subject, "environment.tools_answer")
     by_severity = {one.severity: one for one in findings}
     assert set(by_severity) == {Severity.ERROR, Severity.NOTE}
@@ -251,11 +251,11 @@ def test_a_broken_tool_is_an_error_with_its_line_and_an_unreached_one_is_not_tes
 
 
 @pytest.mark.parametrize(
-    ("legal", "says"),
+    ("legal", "expected"),
     [("a.b.c", []), ("none", ["find returned nothing at every one of"])],
     ids=["a room that stands nowhere by itself", "no room"],
 )
-def test_lists_that_are_empty_for_guesses_are_no_stub(tmp_path: Path, legal: str, says: list[str]) -> None:
+def test_lists_that_are_empty_for_guesses_are_no_stub(tmp_path: Path, legal: str, expected: list[str]) -> None:
     code = f"""
 class Desk(Environment):
     @tool
@@ -266,14 +266,14 @@ def tasks():
     fields = {{"rooms": "a.b.c"}} if "{legal}" == "a.b.c" else {{"house": "a", "room": "c"}}
     return [Task(id=f"t{{n}}", messages=({{"role": "user", "content": "Look into it."}},), fields=fields) for n in range(12)]
 """
-    findings, _ = asked(subject_of(tmp_path, code), "environment.tools_answer")
-    told = [one.symptom for one in findings if one.severity is Severity.WARNING]
-    assert len(told) == len(says)
-    assert all(map(str.startswith, told, says))
+    findings, _ = asked(build_subject(tmp_path, code), "environment.tools_answer")
+    symptoms = [one.symptom for one in findings if one.severity is Severity.WARNING]
+    assert len(symptoms) == len(expected)
+    assert all(map(str.startswith, symptoms, expected))
 
 
 @pytest.mark.parametrize(
-    ("returns", "writes", "says"),
+    ("returns", "writes", "expected"),
     [
         ("None", True, None),
         ("''", True, "put returned nothing at every one of 12 calls, and no error: the model reads an empty result."),
@@ -282,7 +282,7 @@ def tasks():
     ids=["writes, null", "writes, empty", "reads, null"],
 )
 def test_a_tool_that_writes_may_answer_null_and_not_an_empty_text(
-    tmp_path: Path, returns: str, writes: bool, says: str | None
+    tmp_path: Path, returns: str, writes: bool, expected: str | None
 ) -> None:
     code = f"""
 class Desk(Environment):
@@ -301,9 +301,11 @@ class Desk(Environment):
 def tasks():
     return [Task(id=f"t{{n}}", messages=({{"role": "user", "content": f"Furnish it. room: R{{n}}"}},)) for n in range(12)]
 """
-    findings, _ = asked(subject_of(tmp_path, code), "environment.tools_answer")
-    told = [one.symptom for one in findings if one.severity is Severity.WARNING]
-    assert [re.sub(r"one of \d+", "one of 12", one) for one in told] == [one for one in [says] if one is not None]
+    findings, _ = asked(build_subject(tmp_path, code), "environment.tools_answer")
+    symptoms = [one.symptom for one in findings if one.severity is Severity.WARNING]
+    assert [re.sub(r"one of \d+", "one of 12", one) for one in symptoms] == [
+        one for one in [expected] if one is not None
+    ]
 
 
 def test_a_state_behind_a_first_call_and_a_code_in_an_answer_are_reached(tmp_path: Path) -> None:
@@ -323,18 +325,18 @@ class Desk(Environment):
             return {"error": "not in a room"}
         return {"chairs": 4}
 """
-    subject = subject_of(tmp_path, code)
-    found = asyncio.run(explored(subject, subject.sample[0]))
+    subject = build_subject(tmp_path, code)
+    found = asyncio.run(explore_task(subject, subject.sample[0]))
     legal = found.legal("chairs")[0]
     assert legal.call.arguments == {"token": f"tk-{subject.sample[0].seed}"}
     assert [one.tool for one in legal.before] == ["enter"]
 
 
 def test_calls_of_recorded_conversations_are_tried(tmp_path: Path) -> None:
-    subject = subject_of(tmp_path, TOOLS, helper=HELPER)
+    subject = build_subject(tmp_path, TOOLS, helper=HELPER)
     rows: list[dict[str, Any]] = [{"tool": "open", "arguments": {"code": "9817-quite-unknown"}}]
-    object.__setattr__(subject.given, "production", tuple(rows))
-    asyncio.run(explored(subject, subject.sample[0]))
+    object.__setattr__(subject.user_inputs, "production", tuple(rows))
+    asyncio.run(explore_task(subject, subject.sample[0]))
     assert reached(subject)["open"]
 
 
@@ -359,7 +361,7 @@ class Desk(Adapter):
     recipe.mkdir()
     (package / "rooms.py").write_text("import random\n\ndef seen():\n    return random.random()\n", "utf-8")
     monkeypatch.syspath_prepend(str(package))
-    (found,) = asked(subject_of(recipe, code), "environment.randomness")[0]
+    (found,) = asked(build_subject(recipe, code), "environment.randomness")[0]
     assert found.evidence["seen"][0]["line"] == f"{package / 'rooms.py'}:4"
 
 

@@ -1,4 +1,4 @@
-"""Training asks first: it stops on errors unless told otherwise, and keeps what was found."""
+"""Training runs the check first: it stops on errors unless it is allowed to continue, and keeps the findings."""
 
 import json
 import shutil
@@ -14,12 +14,14 @@ from sparring.trainer import MultiTurnRLTrainer
 ROOT = Path(__file__).parents[2]
 TOO_FEW = Path(__file__).parent / "defects" / "too_few_turns"
 SMALL = [
-    "schedule.max_steps=0", "warm_start.steps=1", "warm_start.num_demonstrations=8", "evaluation.val_num_tasks=2",
+    "schedule.max_steps=0",
+    "warm_start.steps=1",
+    "warm_start.num_demonstrations=8",
+    "evaluation.val_num_tasks=2",
     "evaluation.allow_zero_baseline=true",
-]  # fmt: skip
+]
 
 
-@pytest.mark.checked
 def test_an_error_stops_a_training_before_the_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["train", str(TOO_FEW), "--json", "--no-supervise"])
@@ -28,7 +30,6 @@ def test_an_error_stops_a_training_before_the_model_is_loaded(tmp_path: Path, mo
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.checked
 def test_a_run_keeps_what_was_checked_and_found(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "recipes" / "pointer_chase", tmp_path / "chase")
     (tmp_path / "chase" / "Containerfile").write_text("FROM scratch\n")
@@ -44,9 +45,7 @@ def test_a_run_keeps_what_was_checked_and_found(tmp_path: Path) -> None:
     assert "budgets.cost" in found
 
 
-@pytest.mark.checked
-def test_it_trains_all_the_same_when_told_to(tmp_path: Path) -> None:
-    """Not for the fixture of conftest.py, but because it is told so."""
+def test_it_trains_all_the_same_when_it_is_allowed_to(tmp_path: Path) -> None:
     overrides = [*SMALL, f"run.runs_dir={tmp_path}", "environment.max_turns=1"]
     trainer = MultiTurnRLTrainer(
         ROOT / "recipes" / "pointer_chase", overrides=overrides, name="one", check=False, quiet=True

@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 
 from sparring.checks import CHECKS
-from sparring.checks.answers import canonical, written_answers
-from sparring.checks.arguments import Known
-from sparring.checks.calls import MOST_TOGETHER, leaves, likeliest_together
-from sparring.checks.effects import _miscounted, _number_lost
-from sparring.checks.explore import Call
-from sparring.checks.plans import Plan, Step
-from sparring.checks.reachable import _beside, _elsewhere, difference_of
-from sparring.checks.second_process import fingerprint
-from sparring.checks.subject import Subject
-from sparring.checks.views import Change, View
+from sparring.checks.evidence.answer_forms import canonical, write_answers
+from sparring.checks.evidence.arguments import Known
+from sparring.checks.evidence.explore import Call
+from sparring.checks.evidence.legal_calls import MOST_TOGETHER, combine_likeliest, leaves
+from sparring.checks.evidence.plans import Plan, Step
+from sparring.checks.evidence.snapshots import Change, View
+from sparring.checks.evidence.subject import Subject
+from sparring.checks.rules.effects import _miscounted, _number_lost
+from sparring.checks.rules.reachable import _elsewhere, _find_next_to, difference_of
+from sparring.checks.running.second_process import fingerprint
 from sparring.config import load_config
 from sparring.findings import Finding
 from sparring.types import Task
@@ -100,7 +100,7 @@ def findings(folder: Path, rule: str) -> list[Finding]:
     (folder / "environment.py").write_text(ENVIRONMENT, "utf-8")
     (folder / "recipe.toml").write_text(RECIPE, "utf-8")
     subject = Subject(load_config(folder / "recipe.toml"), folder / "recipe.toml")
-    return list(asyncio.run(CHECKS[rule].rule(subject)))  # type: ignore[arg-type]
+    return list(asyncio.run(CHECKS[rule].function(subject)))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("rule", ["data.contamination", "data.columns", "budgets.chains", "environment.same_elsewhere"])
@@ -129,30 +129,31 @@ def test_arrays_and_dates_are_known_as_texts() -> None:
 def test_a_field_with_keys_that_json_has_no_form_for_is_no_answer() -> None:
     fields: Any = {"marks": {(1, 2): "x"}, "room": "red"}
     task = Task(id="a", messages=(), fields=fields)
-    assert next(written_answers(task, ["marks", "room"], []))[1]["content"] == "red"
+    assert "red" in [one["content"] for _, one in write_answers(task, "")]
 
 
 def test_a_tool_that_takes_everything_away_is_not_one_that_changes_something_else_too() -> None:
     idle: Any = {"prices": {"a": 1, "b": 2, "c": 3}, "most": 3}
     step = Step(Call("wipe", {}), "deleted", is_refused=False)
     plan = Plan(
-        task=Task(id="a", messages=()), wanted={"prices": {"a": 9, "b": 2, "c": 3}, "most": 9}, states=(idle,), steps=(),
-        refused=(), effects=((step, idle, {"prices": {}, "most": None}),),
-    )  # fmt: skip
-    assert list(_beside(plan)) == []
+        task=Task(id="a", messages=()),
+        wanted={"prices": {"a": 9, "b": 2, "c": 3}, "most": 9},
+        states=(idle,),
+        steps=(),
+        refused=(),
+        effects=((step, idle, {"prices": {}, "most": None}),),
+    )
+    assert list(_find_next_to(plan)) == []
 
 
 def test_a_field_that_is_a_date_can_be_written_as_an_answer() -> None:
     task = Task(id="a", messages=(), fields={"day": datetime.date(2025, 1, 2)})
-    assert [one["content"] for _, one in written_answers(task, ["day"], [])] == [
-        '"2025-01-02"',
-        '{"answer": "2025-01-02"}',
-    ]
+    assert {'"2025-01-02"', '{"answer": "2025-01-02"}'} <= {one["content"] for _, one in write_answers(task, "")}
 
 
 def test_values_for_many_arguments_are_combined_the_likeliest_first_and_not_all() -> None:
     pools = [range(8)] * 20
-    together = list(likeliest_together(pools))
+    together = list(combine_likeliest(pools))
     assert len(together) == MOST_TOGETHER
     assert together[:2] == [(0,) * 20, (*(0,) * 19, 1)]
     assert {index for one in together for index, rank in enumerate(one) if rank} == set(range(20))
@@ -160,11 +161,11 @@ def test_values_for_many_arguments_are_combined_the_likeliest_first_and_not_all(
 
 def test_the_values_of_few_arguments_are_combined_in_all_ways() -> None:
     pools = ("abc", "de", "fghi")
-    together = ["".join(one) for one in likeliest_together(pools)]
+    together = ["".join(one) for one in combine_likeliest(pools)]
     ranked = sorted(itertools.product(range(3), range(2), range(4)), key=sum)
     assert together == ["".join(pool[rank] for pool, rank in zip(pools, ranks, strict=True)) for ranks in ranked]
-    assert list(likeliest_together(["ab", ""])) == []
-    assert list(likeliest_together([])) == [()]
+    assert list(combine_likeliest(["ab", ""])) == []
+    assert list(combine_likeliest([])) == [()]
 
 
 def test_counters_are_looked_for_in_long_lists_in_little_memory() -> None:

@@ -11,5 +11,5 @@ def test_every_check_is_documented_with_its_own_words() -> None:
     sections = {part.partition("\n")[0]: part for part in PAGE.read_text("utf-8").split("\n### ")[1:]}
     assert list(sections) == [f"`{name}`" for name in CHECKS]
     for name, check in CHECKS.items():
-        told = " ".join(sections[f"`{name}`"].split("\n## ")[0].partition("\n")[2].split())
-        assert told == " ".join(check.meaning.split()), name
+        section = " ".join(sections[f"`{name}`"].split("\n## ")[0].partition("\n")[2].split())
+        assert section == " ".join(check.meaning.split()), name

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from sparring.checks import CHECKS
-from sparring.checks.asking import ask
-from sparring.checks.chains import chains
-from sparring.checks.golds import golds_of
-from sparring.checks.graded import Aspect
-from sparring.checks.plans import Plan, distance, plans_of
-from sparring.checks.reachable import difference_of, unreachable
-from sparring.checks.subject import Subject
+from sparring.checks.evidence.grading_inputs import Aspect
+from sparring.checks.evidence.plans import Plan, make_plans, measure_distance
+from sparring.checks.evidence.reference_episodes import find_references
+from sparring.checks.evidence.subject import Subject
+from sparring.checks.rules.chains import chains
+from sparring.checks.rules.reachable import difference_of, unreachable
+from sparring.checks.running.decide import run_rule
 from sparring.config import load_config
 from sparring.types import Json
 
@@ -29,7 +29,7 @@ def subject(folder: Path, *overrides: str) -> Subject:
 
 
 def plans(target: str) -> list[Plan]:
-    return asyncio.run(plans_of(subject(NOTES, f"environment.target=environment:{target}")))
+    return asyncio.run(make_plans(subject(NOTES, f"environment.target=environment:{target}")))
 
 
 def symptoms(target: str) -> list[str]:
@@ -54,11 +54,11 @@ def test_a_desk_that_takes_its_time_gets_the_same_plans() -> None:
 def test_tasks_that_are_left_out_for_lack_of_time_are_reported_by_every_rule_that_needs_plans(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("sparring.checks.plans.SECONDS", 0.0)
+    monkeypatch.setattr("sparring.checks.evidence.plans.SECONDS", 0.0)
     desk = subject(NOTES, "environment.target=environment:Desk")
     for _ in range(2):  # plans are made once
         desk.timing.cut.clear()
-        found, checked = asyncio.run(ask(CHECKS["data.unreachable"], desk))
+        found, checked = asyncio.run(run_rule(CHECKS["data.unreachable"], desk))
         assert found == []
         assert checked.reason == "looked at fewer episodes than usual, for time"
 
@@ -68,21 +68,21 @@ def test_tasks_that_are_left_out_for_lack_of_time_are_reported_by_every_rule_tha
     [
         ("Desk", None),
         ("CuttingDesk", "What `write` writes is not what is there afterwards (cut off after 20 characters)"),
-        ("RemovingDesk", "`remove` changes something else beside what is asked"),
+        ("RemovingDesk", "`remove` changes something else in addition to what is asked"),
         ("RefusingDesk", "`weigh` does not do what is asked, although it does"),
         ("NeighbourDesk", "`weigh` names one thing and changes another"),
         ("AddingDesk", "What `weigh` writes is not what is there afterwards (a sum of floating point numbers)"),
     ],
 )
-def test_a_tool_that_does_not_do_what_it_says_is_named_with_what_it_does(target: str, symptom: str | None) -> None:
+def test_a_tool_that_breaks_its_description_is_named_with_what_it_does(target: str, symptom: str | None) -> None:
     assert symptoms(target) == ([] if symptom is None else [symptom])
 
 
 def test_a_plan_that_reaches_the_state_counts_as_a_right_episode() -> None:
-    golds = asyncio.run(golds_of(subject(NOTES, "environment.target=environment:Desk")))
-    assert golds is not None
-    assert not golds.has_expert
-    assert golds.graded == {Aspect.STATE}
+    references = asyncio.run(find_references(subject(NOTES, "environment.target=environment:Desk")))
+    assert references is not None
+    assert not references.has_expert
+    assert references.graded == {Aspect.STATE}
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_plan_that_reaches_the_state_counts_as_a_right_episode() -> None:
     ],
 )
 def test_a_state_is_nearer_the_more_of_it_is_as_wanted(state: Json, wanted: Json, far: float) -> None:
-    assert distance(state, wanted) == pytest.approx(far)
+    assert measure_distance(state, wanted) == pytest.approx(far)
 
 
 @pytest.mark.parametrize(
@@ -119,17 +119,17 @@ def test_a_state_is_nearer_the_more_of_it_is_as_wanted(state: Json, wanted: Json
         (True, 1, None),
     ],
 )
-def test_a_value_that_is_nearly_the_wanted_one_is_told_from_another_one(
+def test_a_value_that_is_nearly_the_wanted_one_is_distinguished_from_another_one(
     wanted: Json, got: Json, difference: str | None
 ) -> None:
     assert difference_of(wanted, got) == difference
 
 
 @pytest.mark.parametrize(
-    ("turns", "says"), [(6, ["10 of 24 tasks take more turns than environment.max_turns = 6"]), (9, [])]
+    ("turns", "expected"), [(6, ["10 of 24 tasks take more turns than environment.max_turns = 6"]), (9, [])]
 )
-def test_a_chain_of_names_is_followed_up_to_what_is_graded(turns: int, says: list[str]) -> None:
+def test_a_chain_of_names_is_followed_up_to_what_is_graded(turns: int, expected: list[str]) -> None:
     """From a name in the prompt over mothers, 3 to 8 calls to the one that is asked for; the line goes on behind her."""
     folder = HERE.parents[1] / "benchmarks" / "blind_environments" / "third" / "family_tree"
     found = asyncio.run(chains(subject(folder, f"environment.max_turns={turns}")))  # type: ignore[arg-type]
-    assert [one.symptom.partition(":")[0] for one in found] == says
+    assert [one.symptom.partition(":")[0] for one in found] == expected

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sparring.checks import CHECKS
-from sparring.checks.subject import Subject
+from sparring.checks.evidence.subject import Subject
 from sparring.config import load_config
 from sparring.findings import Finding, Severity
 
@@ -35,7 +35,7 @@ def findings(folder: Path, *, only: str | None = None) -> list[Finding]:
         found: list[Finding] = []
         for one in rules:
             if all(subject.lacks(need) is None for need in one.needs):
-                found += await one.rule(subject)
+                found += await one.function(subject)
         return found
 
     return asyncio.run(ask())
@@ -45,23 +45,25 @@ def findings(folder: Path, *, only: str | None = None) -> list[Finding]:
 def test_a_planted_defect_is_found_and_named(name: str) -> None:
     defect = OURS[name]
     found = findings(HERE / "defects" / name, only=defect["rule"])
-    told = [(one.severity.value, one.symptom) for one in found]
-    assert any(severity == defect["severity"] and defect["says"] in symptom for severity, symptom in told), told
+    reported = [(one.severity.value, one.symptom) for one in found]
+    assert any(severity == defect["severity"] and defect["message"] in symptom for severity, symptom in reported), (
+        reported
+    )
     assert all(one.evidence and one.change and one.confirm for one in found)
 
 
 @pytest.mark.parametrize("folder", CLEAN, ids=lambda folder: folder.name)
 def test_what_is_clean_gives_no_error_and_at_most_two_warnings(folder: Path) -> None:
-    told = [(one.severity, one.rule, one.symptom) for one in findings(folder)]
-    assert [one for one in told if one[0] is Severity.ERROR] == []
+    reported = [(one.severity, one.rule, one.symptom) for one in findings(folder)]
+    assert [one for one in reported if one[0] is Severity.ERROR] == []
     # Who runs a recipe of ours for the first time is not warned of it.
-    assert len([one for one in told if one[0] is Severity.WARNING]) <= (0 if folder.parent.name == "recipes" else 2), (
-        told
-    )
+    assert len([one for one in reported if one[0] is Severity.WARNING]) <= (
+        0 if folder.parent.name == "recipes" else 2
+    ), reported
 
 
 def test_tasks_of_several_kinds_have_examples_of_their_own() -> None:
-    # Two domains by turns: one is answered with `action` and `slip`, the other with `action`, `twins` and `good`.
+    # Two domains by turns: one is answered with `action` and `slip`, the other with `action`, `second` and `good`.
     assert [one.symptom for one in findings(ROOT / "recipes" / "sop_small", only="prompt.example")] == []
 
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from sparring.checks.source import rules
-from sparring.checks.subject import Subject
+from sparring.checks.evidence.subject import Subject
+from sparring.checks.rules.source import rules
 from sparring.config import load_config
-from tests.checks.judge import judged
+from tests.checks.rule_runner import run_rules
 
 SET = Path(__file__).parents[2] / "benchmarks" / "blind_environments" / "fourth"
 ALONE = 'Path(tempfile.gettempdir()) / f"greenhouse-{task.id}"\n        self.folder.mkdir(exist_ok=True)'
 CASES = {
-    # name: environment, rule, what it says, edits that plant a defect, edits that take it out
+    # name: environment, rule, a part of its symptom, edits that plant a defect, edits that take it out
     "one_guess_less": ("hidden_number", "environment.described", "over after 5 calls of guess", (), ("turn >= G", "turn > G")),
     "one_guess_more": (
         "hidden_number", "environment.described", "over after 7 calls of guess",
@@ -29,7 +29,7 @@ CASES = {
         ("if self.turn >= G", "if self.turn > G"),
     ),
     "file_of_a_task": (
-        "greenhouse", "environment.twins", "another episode of the same task", (),
+        "greenhouse", "environment.isolation", "another episode of the same task", (),
         (ALONE, 'Path(tempfile.mkdtemp(prefix="greenhouse-"))'),
     ),
     "looking_costs": (
@@ -61,10 +61,10 @@ def test_a_broken_promise_is_named_and_a_kept_one_is_not(tmp_path: Path) -> None
             folder = written(tmp_path / f"{name}_{kind}", environment, *edits)
             asked.append({"folder": str(folder), "rule": rule, "options": {}})
     asked += [{"folder": str(SET / case), "rule": rule, "options": {}} for case, rule in SILENT.values()]
-    verdicts = judged(asked)
-    for index, (name, (_, _, says, _, _)) in enumerate(CASES.items()):
+    verdicts = run_rules(asked)
+    for index, (name, (_, _, part, _, _)) in enumerate(CASES.items()):
         wrong, right = verdicts[2 * index : 2 * index + 2]
-        assert [says in json.dumps(one) for one in wrong["findings"]] == [True], (name, wrong)
+        assert [part in json.dumps(one) for one in wrong["findings"]] == [True], (name, wrong)
         assert (right["state"], right["findings"]) == ("decided", []), (name, right)
     for name, verdict in zip(SILENT, verdicts[2 * len(CASES) :], strict=True):
         assert (verdict["state"], verdict["findings"]) == ("decided", []), (name, verdict)
@@ -81,9 +81,18 @@ def test_a_broken_promise_is_named_and_a_kept_one_is_not(tmp_path: Path) -> None
         ("round(cents * 100)", False),
     ],
 )
-def test_what_makes_the_answers_rounds_as_the_prompt_says(code: str, is_named: bool, tmp_path: Path) -> None:
-    recipe = written(tmp_path / "case", "vat_invoices", "import random\n", "import random\nfrom decimal import Decimal\n",
-        "round(cents * rate / 100)", code) / "recipe.toml"  # fmt: skip
+def test_reference_answers_are_rounded_as_the_prompt_states(code: str, is_named: bool, tmp_path: Path) -> None:
+    recipe = (
+        written(
+            tmp_path / "case",
+            "vat_invoices",
+            "import random\n",
+            "import random\nfrom decimal import Decimal\n",
+            "round(cents * rate / 100)",
+            code,
+        )
+        / "recipe.toml"
+    )
     found = rules.findings(Subject(load_config(recipe), recipe), "environment.source", ("environment", "tasks"))
-    said = [one.symptom for one in found if "half to even" in one.symptom]
-    assert ["the prompt promises half up" in one for one in said] == [True] * is_named
+    symptoms = [one.symptom for one in found if "half to even" in one.symptom]
+    assert ["the prompt promises half up" in one for one in symptoms] == [True] * is_named

@@ -1,4 +1,4 @@
-"""What tools say is compared with the data behind them, without an expert: pages, values that work, answers that are paid."""
+"""What tools return is compared with the data behind them, without an expert: pages, values that work, answers that are paid."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from sparring.checks import CHECKS
-from sparring.checks.answers import AnswerForm, text_of
-from sparring.checks.golds import golds_of
-from sparring.checks.graded import Aspect
-from sparring.checks.mutations import mutations
-from sparring.checks.subject import Subject
-from sparring.checks.timing import OutOfTimeError, Timing
+from sparring.checks.evidence.answer_forms import AnswerForm, get_text
+from sparring.checks.evidence.changed_answers import mutate_answer
+from sparring.checks.evidence.grading_inputs import Aspect
+from sparring.checks.evidence.reference_episodes import find_references
+from sparring.checks.evidence.subject import Subject
+from sparring.checks.running.time_budget import OutOfTimeError, Timing
 from sparring.config import load_config
 from sparring.environments import answer
 from sparring.findings import Finding
@@ -50,14 +50,14 @@ def task(n, user, **fields):
 
 
 def symptoms(folder: Path, rule: str, code: str, data: str = DATA) -> list[str]:
-    """What a rule says of an environment `Desk` with `tasks`."""
+    """Return the symptoms that a rule reports for an environment `Desk` with `tasks`."""
     (folder / "recipe.toml").write_text(data + RECIPE, "utf-8")
     (folder / "environment.py").write_text(HEAD + code, "utf-8")
     recipe = folder / "recipe.toml"
     subject = Subject(load_config(recipe), recipe)
 
     async def asked() -> list[Finding]:
-        return [*await CHECKS[rule].rule(subject)]
+        return [*await CHECKS[rule].function(subject)]
 
     return [one.symptom for one in asyncio.run(asked()) if one.severity.value != "note"]
 
@@ -87,12 +87,12 @@ def tasks():
 
 
 @pytest.mark.parametrize(
-    ("pages", "says"),
+    ("pages", "expected"),
     [("max(1, num // 3)", ["jars: rows of the task are on no page, in 3 tasks."]), ("-(-num // 3)", [])],
 )
-def test_pages_are_walked_for_other_names_of_the_same_kind(pages: str, says: list[str], tmp_path: Path) -> None:
+def test_pages_are_walked_for_other_names_of_the_same_kind(pages: str, expected: list[str], tmp_path: Path) -> None:
     # The shelf that the prompt names has one whole page; only the other one shows that the last page is lost.
-    assert symptoms(tmp_path, "environment.pages", f"PAGES = lambda num: {pages}\n{SHELVES}") == says
+    assert symptoms(tmp_path, "environment.pages", f"PAGES = lambda num: {pages}\n{SHELVES}") == expected
 
 
 HOUSE = """
@@ -136,9 +136,9 @@ def tasks():
 
 @pytest.mark.parametrize(("lights", "num"), [("'bright', 'dim', 'off'", 1), ("'bright', 'dim', 'blue'", 0)])
 def test_a_value_that_tasks_want_and_no_tool_takes_is_named(lights: str, num: int, tmp_path: Path) -> None:
-    said = symptoms(tmp_path, "data.unreachable", HOUSE.replace("LIGHTS", lights))
-    assert len(said) == num
-    assert all(one.startswith("`turn` does not take 'blue' as `light`") for one in said)
+    reported = symptoms(tmp_path, "data.unreachable", HOUSE.replace("LIGHTS", lights))
+    assert len(reported) == num
+    assert all(one.startswith("`turn` does not take 'blue' as `light`") for one in reported)
 
 
 def test_what_is_graded_is_not_guessed_where_there_is_no_time_to_play(tmp_path: Path) -> None:
@@ -160,19 +160,19 @@ def test_what_is_graded_is_not_guessed_where_there_is_no_time_to_play(tmp_path: 
         timing.begin("reward.scorer")
         return Subject(load_config(recipe), recipe, timing=timing)
 
-    golds = asyncio.run(golds_of(subject(60)))
-    assert golds is not None
-    assert golds.graded == {Aspect.STATE}
+    references = asyncio.run(find_references(subject(60)))
+    assert references is not None
+    assert references.graded == {Aspect.STATE}
     with pytest.raises(OutOfTimeError):
-        asyncio.run(golds_of(subject(0)))
+        asyncio.run(find_references(subject(0)))
 
 
 def test_lists_are_cut_and_lengthened() -> None:
     form = AnswerForm(tags=("answer",))
 
     def changed(right: str, *labels: str) -> dict[str, str]:
-        made = mutations(form, answer(f"<answer>{right}</answer>"), {"": [right, *labels]})
-        return {one.name: text_of(one.message).removeprefix("<answer>").removesuffix("</answer>") for one in made}
+        made = mutate_answer(form, answer(f"<answer>{right}</answer>"), {"": [right, *labels]})
+        return {one.name: get_text(one.message).removeprefix("<answer>").removesuffix("</answer>") for one in made}
 
     written = changed('["L1", "L2"]', '["L2", "L3"]')
     assert written["an element left out"] == '["L1"]'
@@ -208,9 +208,9 @@ def tasks():
 
 @pytest.mark.parametrize(("key", "num"), [("str", 1), ("int", 0)])
 def test_numbers_in_the_order_of_texts_are_named_where_one_result_shows_it(key: str, num: int, tmp_path: Path) -> None:
-    said = symptoms(tmp_path, "environment.claims", FLIGHTS.replace("KEY", key))
-    assert len(said) == num
-    assert all("(numbers are in the order of texts), in 1 of 5 results" in one for one in said)
+    reported = symptoms(tmp_path, "environment.claims", FLIGHTS.replace("KEY", key))
+    assert len(reported) == num
+    assert all("(numbers are in the order of texts), in 1 of 5 results" in one for one in reported)
 
 
 QUEUE = """
@@ -240,7 +240,7 @@ def tasks():
 
 
 @pytest.mark.parametrize(
-    ("test", "says"),
+    ("test", "expected"),
     [
         (
             "<",
@@ -252,8 +252,8 @@ def tasks():
         ("<=", []),
     ],
 )
-def test_the_last_item_and_the_end_of_a_range_are_missed(test: str, says: list[str], tmp_path: Path) -> None:
-    assert symptoms(tmp_path, "environment.ends", QUEUE.replace("TEST", test)) == says
+def test_the_last_item_and_the_end_of_a_range_are_missed(test: str, expected: list[str], tmp_path: Path) -> None:
+    assert symptoms(tmp_path, "environment.ends", QUEUE.replace("TEST", test)) == expected
 
 
 def test_an_end_that_the_description_leaves_out_is_none_that_is_missed(tmp_path: Path) -> None:
@@ -296,16 +296,16 @@ def tasks():
 
 
 @pytest.mark.parametrize(
-    ("test", "says"),
+    ("test", "expected"),
     [
         ("self.role == 'owner' or 'clerk'", ["purge is taken where the task's 'role' is 'guest'"]),
         ("self.role == 'owner'", ["purge is refused where the task's 'role' is 'clerk'"]),
         ("self.role in ('owner', 'clerk')", []),
     ],
 )
-def test_a_tool_that_does_not_care_who_may_is_named(test: str, says: list[str], tmp_path: Path) -> None:
+def test_a_tool_that_does_not_care_who_may_is_named(test: str, expected: list[str], tmp_path: Path) -> None:
     found = symptoms(tmp_path, "environment.access", PORTAL.replace("TEST", test))
-    assert [one.partition(", although only")[0] for one in found] == says
+    assert [one.partition(", although only")[0] for one in found] == expected
 
 
 TARIFFS = """
@@ -333,16 +333,16 @@ def held_out():
 @pytest.mark.parametrize(("more", "num"), [("[]", 1), ("['jade', 'flint']", 0)])
 def test_a_tool_that_knows_only_what_is_trained_on_is_named(more: str, num: int, tmp_path: Path) -> None:
     data = '[data]\ntrain = "environment:tasks"\nheld_out = "environment:held_out"\n'
-    said = symptoms(tmp_path, "environment.held_out", TARIFFS.replace("MORE", more), data=data)
-    assert len(said) == num
-    assert all(one.startswith("tariff finds something in most training tasks, and nothing") for one in said)
+    reported = symptoms(tmp_path, "environment.held_out", TARIFFS.replace("MORE", more), data=data)
+    assert len(reported) == num
+    assert all(one.startswith("tariff finds something in most training tasks, and nothing") for one in reported)
 
 
 def test_a_tool_that_knows_a_part_of_what_is_held_out_is_named(tmp_path: Path) -> None:
     data = '[data]\ntrain = "environment:tasks"\nheld_out = "environment:held_out"\n'
     half = TARIFFS.replace("MORE", "['jade']")
-    (said,) = symptoms(tmp_path, "environment.held_out", half, data=data)
-    assert said.startswith(
+    (reported,) = symptoms(tmp_path, "environment.held_out", half, data=data)
+    assert reported.startswith(
         "tariff finds what the task names in all of 10 training tasks, and not in 4 of 8 held-out tasks"
     )
 
@@ -355,7 +355,7 @@ class Desk(Environment):
     @tool
     def locker(self, KEY) -> str:
         \"\"\"Number of a person's locker.\"\"\"
-        return str(self.rows[FOUND]["locker"]) if FOUND in self.rows else "nobody is called so"
+        return str(self.rows[FOUND]["locker"]) if FOUND in self.rows else "no one has this name"
 
     @tool
     def search(self, last_name: str) -> list[str]:
@@ -380,33 +380,38 @@ CODES = "[f'{one:04d}' for one in rng.sample(range(1000, 9999), 4) + rng.sample(
 
 
 @pytest.mark.parametrize(
-    ("names", "key", "found", "says"),
+    ("names", "key", "found", "expected"),
     [
         (PEOPLE.replace("OTHER", "'Flo Grau'"), "name: str", "name", None),
-        (PEOPLE.replace("OTHER", "'Ana Berg'"), "name: str", "name", "locker finds one of several rows that are alike in 'name'"),
+        (
+            PEOPLE.replace("OTHER", "'Ana Berg'"),
+            "name: str",
+            "name",
+            "locker finds one of several rows that are alike in 'name'",
+        ),
         (CODES, "name: int", "f'{name:04d}'", None),
         (CODES, "name: int", "str(name)", "values of the task's 'name', all of them with a zero in front"),
     ],
-)  # fmt: skip
+)
 def test_each_row_of_a_task_can_be_asked_for(
-    names: str, key: str, found: str, says: str | None, tmp_path: Path
+    names: str, key: str, found: str, expected: str | None, tmp_path: Path
 ) -> None:
     code = STAFF.replace("NAMES", names).replace("KEY", key).replace("FOUND", found)
-    said = symptoms(tmp_path, "environment.found", code)
-    assert len(said) == (says is not None)
-    assert all(says in one for one in said if says)
+    reported = symptoms(tmp_path, "environment.found", code)
+    assert len(reported) == (expected is not None)
+    assert all(expected in one for one in reported if expected)
 
 
-@pytest.mark.parametrize(("test", "says"), [("one.split()[-1] == last_name", []), ("False", ["search"])])
-def test_a_search_is_asked_for_parts_before_it_is_called_silent(test: str, says: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("test", "expected"), [("one.split()[-1] == last_name", []), ("False", ["search"])])
+def test_a_search_is_asked_for_parts_before_it_is_called_silent(test: str, expected: list[str], tmp_path: Path) -> None:
     code = (
         STAFF.replace("NAMES", PEOPLE.replace("OTHER", "'Flo Grau'"))
         .replace("KEY", "name: str")
         .replace("FOUND", "name")
     )
     code = code.replace("one.split()[-1] == last_name", test).replace("    @tool\n    def names", "    def names")
-    said = symptoms(tmp_path, "environment.tools_answer", code)
-    assert [one.partition(" returned")[0] for one in said] == says
+    reported = symptoms(tmp_path, "environment.tools_answer", code)
+    assert [one.partition(" returned")[0] for one in reported] == expected
 
 
 SCALE = """
@@ -444,5 +449,5 @@ def tasks():
     ],
 )
 def test_numbers_in_units_of_another_column_are_converted(result: str, num: int, tmp_path: Path) -> None:
-    said = symptoms(tmp_path, "environment.computed", SCALE.replace("RESULT", result))
-    assert [one.partition(" as it")[0] for one in said] == num * ["weigh gives the number in 'weight'"]
+    reported = symptoms(tmp_path, "environment.computed", SCALE.replace("RESULT", result))
+    assert [one.partition(" unconverted")[0] for one in reported] == num * ["weigh gives the number in 'weight'"]

@@ -1,4 +1,4 @@
-"""What the expert says is compared with what the model's template makes of it."""
+"""What the expert writes is compared with what the model's template makes of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from sparring.chat import ByteTokenizer, TemplateChat
 from sparring.checks import CHECKS
-from sparring.checks.subject import Subject
+from sparring.checks.evidence.subject import Subject
 from sparring.config import load_config
 from sparring.findings import Finding
 from sparring.protocols import Chat
@@ -20,9 +20,9 @@ RECIPE = Path(__file__).parent / "clean" / "parcel_desk" / "recipe.toml"
 
 
 def found(chat: Chat, tokenizer: ByteTokenizer | None = None) -> list[Finding]:
-    parts: Any = SimpleNamespace(chat=chat, policy=SimpleNamespace(tokenizer=tokenizer or ByteTokenizer()))
+    parts: Any = SimpleNamespace(chat=chat, model=SimpleNamespace(tokenizer=tokenizer or ByteTokenizer()))
     subject = Subject(load_config(RECIPE), RECIPE, parts=parts)
-    return list(asyncio.run(CHECKS["prompt.round_trip"].rule(subject)))  # type: ignore[arg-type]
+    return list(asyncio.run(CHECKS["prompt.round_trip"].function(subject)))  # type: ignore[arg-type]
 
 
 class Forgetful(TemplateChat):

@@ -1,4 +1,4 @@
-"""The whole check: what hangs or dies is told and survived, exit codes, the JSON document, the page."""
+"""The whole check: what hangs or dies is reported and survived, exit codes, the JSON document, the page."""
 
 import json
 import shutil
@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sparring.checks.page import page
-from sparring.checks.report import Checked, CheckReport
-from sparring.checks.run import Options, check_recipe, selected
+from sparring.checks.running.check_page import page
+from sparring.checks.running.check_report import Checked, CheckReport
+from sparring.checks.running.run import Options, check_recipe, selected
 from sparring.cli import app
 from sparring.errors import DataError, UsageError
 from sparring.findings import Finding, Severity
@@ -22,16 +22,16 @@ CLEAN = HERE / "clean" / "library"
 
 def finding(severity: Severity, symptom: str) -> Finding:
     return Finding(
-        rule="environment.plays", severity=severity, symptom=symptom, evidence={"said": "<b>&"}, change="c", confirm="d"
+        rule="environment.plays", severity=severity, symptom=symptom, evidence={"text": "<b>&"}, change="c", confirm="d"
     )
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("tool_hangs", "Desk.find(title="), ("tool_ends_process", "ended itself with exit code 3")]
+    ("name", "expected"), [("tool_hangs", "Desk.find(title="), ("tool_ends_process", "ended itself with exit code 3")]
 )
-def test_code_that_hangs_or_dies_is_named_and_the_other_rules_still_run(name: str, says: str) -> None:
+def test_code_that_hangs_or_dies_is_named_and_the_other_rules_still_run(name: str, expected: str) -> None:
     report = check_recipe(HERE / "defects" / name, Options(families=("environment", "budgets")))
-    assert says in report.errors[0].symptom
+    assert expected in report.errors[0].symptom
     assert report.errors[0].rule == "environment.plays"
     assert {one.name for one in report.checked} == {
         one.name for one in selected(Options(families=("environment", "budgets")))
@@ -45,7 +45,7 @@ def test_a_file_that_a_run_will_not_have_is_named_and_the_clean_recipe_reads_non
     )
     (found,) = check_recipe(HERE / "defects" / "reads_hidden_file", Options(families=only)).findings
     assert (found.rule, found.severity) == (defect["rule"], defect["severity"])
-    assert defect["says"] in found.symptom
+    assert defect["message"] in found.symptom
     assert check_recipe(CLEAN, Options(families=only)).findings == ()
 
 
@@ -68,7 +68,7 @@ def test_the_cost_is_of_the_steps_that_the_tasks_suffice_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "says", "code"),
+    ("option", "expected", "code"),
     [
         (["--reference", "http://localhost:1/v1"], "names no model; write URL#MODEL", 2),
         (["--run", "runs/nowhere"], "--run runs/nowhere holds no trajectories/*.jsonl", 3),
@@ -76,12 +76,12 @@ def test_the_cost_is_of_the_steps_that_the_tasks_suffice_for() -> None:
     ],
 )
 def test_an_option_that_cannot_be_right_is_refused_before_anything_is_played(
-    option: list[str], says: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    option: list[str], expected: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["check", str(CLEAN), "--only", "budgets", *option])
     assert result.exit_code == code
-    assert says in " ".join(result.output.split())
+    assert expected in " ".join(result.output.split())
 
 
 def test_an_error_is_exit_code_5_and_the_page_is_written_all_the_same(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_an_error_is_exit_code_5_and_the_page_is_written_all_the_same(tmp_path: 
 
 def test_what_cannot_be_loaded_has_the_exit_code_of_its_kind(tmp_path: Path) -> None:
     shutil.copytree(CLEAN, tmp_path / "recipe")
-    with pytest.raises(UsageError, match="names no family"):
+    with pytest.raises(UsageError, match="is not a family of checks"):
         check_recipe(tmp_path / "recipe", Options(families=("weather",)))
     with pytest.raises(UsageError, match="no recipe at"):
         check_recipe(tmp_path / "nothing")
@@ -105,11 +105,13 @@ def test_what_cannot_be_loaded_has_the_exit_code_of_its_kind(tmp_path: Path) -> 
         check_recipe(tmp_path / "recipe", Options(families=("budgets",)))
 
 
-def test_findings_come_heaviest_first_and_the_page_says_all_of_them_without_markup_of_theirs() -> None:
+def test_findings_are_in_order_of_severity_and_the_page_shows_all_of_them_with_their_markup_escaped() -> None:
     report = CheckReport.of(
-        "r", [finding(Severity.NOTE, "small"), finding(Severity.ERROR, "large <script>")],
-        [Checked(name="environment.plays", state="skipped", reason="because")], seconds=1.0,
-    )  # fmt: skip
+        "r",
+        [finding(Severity.NOTE, "small"), finding(Severity.ERROR, "large <script>")],
+        [Checked(name="environment.plays", state="skipped", reason="because")],
+        seconds=1.0,
+    )
     assert [one.symptom for one in report.findings] == ["large <script>", "small"]
     assert [one.symptom for one in report.errors] == ["large <script>"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparring.checks import CHECKS
-from sparring.checks.subject import Subject
+from sparring.checks.evidence.subject import Subject
 from sparring.config import load_config
 
 ENVIRONMENT = """
@@ -60,7 +60,7 @@ def symptoms(folder: Path, rule: str, method: str, held_out: int) -> list[str]:
     (folder / "environment.py").write_text(ENVIRONMENT.format(method=method, held_out=held_out), "utf-8")
     (folder / "recipe.toml").write_text(RECIPE, "utf-8")
     subject = Subject(load_config(folder / "recipe.toml"), folder / "recipe.toml")
-    return [one.symptom for one in asyncio.run(CHECKS[rule].rule(subject))]  # type: ignore[arg-type]
+    return [one.symptom for one in asyncio.run(CHECKS[rule].function(subject))]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("held_out", "num"), [(10, 1), (50, 0)])

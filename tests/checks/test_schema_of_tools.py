@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.checks.judge import judged
+from tests.checks.rule_runner import run_rules
 
 SECOND = Path(__file__).parents[2] / "benchmarks" / "blind_environments" / "second"
 
@@ -17,6 +17,6 @@ SECOND = Path(__file__).parents[2] / "benchmarks" / "blind_environments" / "seco
     ],
 )
 def test_what_is_missing_in_one_task_or_given_in_a_list_is_no_fault_of_the_schema(case: str) -> None:
-    (verdict,) = judged([{"folder": str(SECOND / case), "rule": "environment.schema", "options": {}}])
+    (verdict,) = run_rules([{"folder": str(SECOND / case), "rule": "environment.schema", "options": {}}])
     assert verdict["state"] == "decided"
     assert verdict["findings"] == []

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from sparring.checks.given import read_schemas
-from sparring.checks.schemas import differences, resolved
+from sparring.checks.evidence.schema_comparison import compare_schemas, resolve_references
+from sparring.checks.evidence.user_inputs import read_schemas
 from sparring.environments import Bounded, Environment, tool
 from sparring.environments.schema_tools import SchemaTool
 from sparring.errors import DataError
@@ -57,7 +57,7 @@ def openai(parameters: Any) -> list[Any]:
 def compared(tmp_path: Path, production: Any, here: Any = HERE) -> list[str]:
     """What is reported where production's file lists one tool."""
     (there,) = read_schemas(written(tmp_path, production)).values()
-    return [one.what for one in differences(resolved(here, "here"), there["function"]["parameters"])]
+    return [one.what for one in compare_schemas(resolve_references(here, "here"), there["function"]["parameters"])]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_numbers_and_their_texts_are_different_choices(tmp_path: Path) -> None:
     assert compared(tmp_path, openai(listed([2.0, 1])), here=listed([1, 2])) == []
 
 
-def test_further_arguments_are_compared_where_production_says_what_they_are(tmp_path: Path) -> None:
+def test_further_arguments_are_compared_where_production_describes_them(tmp_path: Path) -> None:
     open_ = {name: one for name, one in HERE.items() if name != "additionalProperties"}
     strict, free = {**SAME, "additionalProperties": False}, {**SAME, "additionalProperties": {"type": "string"}}
     assert compared(tmp_path, openai(strict)) == []

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("gymnasium", reason="gymnasium is not installed; pip install 'sparring[gymnasium]'")
 
 from sparring.checks import CHECKS
-from sparring.checks.subject import Subject
+from sparring.checks.evidence.subject import Subject
 from sparring.config import load_config
 from sparring.findings import Finding, Severity
 
@@ -52,7 +52,7 @@ held_out_tasks = partial(seeded_tasks, "Cross the lake.", 16, first_seed=100)
 
 def found(rule: str, recipe: Path, *overrides: str) -> list[Finding]:
     subject = Subject(load_config(recipe / "recipe.toml", overrides), recipe / "recipe.toml")
-    return list(asyncio.run(CHECKS[rule].rule(subject)))  # type: ignore[arg-type]
+    return list(asyncio.run(CHECKS[rule].function(subject)))  # type: ignore[arg-type]
 
 
 def test_an_expert_who_loses_by_chance_is_a_warning_with_its_share_of_wins() -> None:

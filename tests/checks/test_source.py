@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from sparring.checks.source import rules
-from sparring.checks.source.code import Code, Function, Module
-from sparring.checks.subject import Subject
+from sparring.checks.evidence.subject import Subject
+from sparring.checks.rules.source import rules
+from sparring.checks.rules.source.code import Code, Function, Module
 from sparring.config import load_config
 from sparring.findings import Finding, Severity
 
@@ -74,12 +74,12 @@ def found(case: str) -> list[Finding]:
     subject = Subject(load_config(recipe), recipe)
     return [
         *rules.findings(subject, "environment.source", ("environment", "tasks")),
-        *rules.findings(subject, "reward.source", ("judges",)),
+        *rules.findings(subject, "reward.source", ("graders",)),
     ]
 
 
 @pytest.mark.parametrize(
-    ("case", "says"),
+    ("case", "expected"),
     [
         ("first/expense_ledger", "sums floats in `self.total`"),
         ("second/order_totals", "compares `placed`, such as"),
@@ -89,9 +89,9 @@ def found(case: str) -> list[Finding]:
         ("third/parcels", "so '1 day' of `transit` becomes 0"),
     ],
 )
-def test_a_slip_is_named_with_values_of_the_tasks(case: str, says: str) -> None:
+def test_a_slip_is_named_with_values_of_the_tasks(case: str, expected: str) -> None:
     (one,) = found(case)
-    assert says in one.symptom
+    assert expected in one.symptom
     assert one.severity is Severity.WARNING
     assert one.evidence["line"] in one.symptom
     assert one.evidence["code"] in (BLIND / case / "environment.py").read_text("utf-8")
@@ -111,8 +111,12 @@ def test_what_another_rule_has_reported_is_not_reported_again() -> None:
     assert len(alone) == 1
     subject.shared["found"] = [
         Finding(
-            rule="environment.stale_reads", severity=Severity.ERROR, symptom="count does not show what receive wrote.",
-            evidence={}, change="-", confirm="-",
+            rule="environment.stale_reads",
+            severity=Severity.ERROR,
+            symptom="count does not show what receive wrote.",
+            evidence={},
+            change="-",
+            confirm="-",
         )
-    ]  # fmt: skip
+    ]
     assert rules.findings(subject, "environment.source", ("environment",)) == []

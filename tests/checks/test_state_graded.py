@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from sparring.checks.deeds import Verdict, deeds_of
-from sparring.checks.episodes import episodes_of
-from sparring.checks.golds import golds_of
-from sparring.checks.graded import Aspect
-from sparring.checks.mutated import mutated
-from sparring.checks.mutations import Kind
-from sparring.checks.subject import EXPERT, Subject
+from sparring.checks.evidence.changed_answers import Kind
+from sparring.checks.evidence.changed_episodes import mutate_episodes
+from sparring.checks.evidence.correct_calls import Verdict, find_deeds
+from sparring.checks.evidence.grading_inputs import Aspect
+from sparring.checks.evidence.reference_episodes import find_references
+from sparring.checks.evidence.scripted_episodes import get_episodes
+from sparring.checks.evidence.subject import EXPERT, Subject
 from sparring.config import load_config
 from sparring.findings import Severity
-from tests.checks.judge import judged
+from tests.checks.rule_runner import run_rules
 from tests.checks.test_planted import findings
 
 HERE = Path(__file__).parent / "state_graded"
@@ -51,15 +51,15 @@ def test_a_recipe_that_is_graded_by_its_state_gives_no_error_and_no_warning(name
 def test_what_the_scorer_depends_on_is_found_by_changing_one_thing_at_a_time(
     folder: Path, aspects: set[Aspect]
 ) -> None:
-    golds = asyncio.run(golds_of(subject(folder)))
-    assert golds is not None
-    assert golds.graded == aspects
+    references = asyncio.run(find_references(subject(folder)))
+    assert references is not None
+    assert references.graded == aspects
 
 
 def test_changed_calls_are_wrong_only_where_that_is_known() -> None:
     async def kinds(name: str) -> dict[str, set[Kind]]:
         found: dict[str, set[Kind]] = {}
-        for one in await mutated(subject(HERE / name)):
+        for one in await mutate_episodes(subject(HERE / name)):
             if one.mutation.calls is not None:
                 found.setdefault(one.mutation.name, set()).add(one.mutation.kind)
         return found
@@ -69,13 +69,13 @@ def test_changed_calls_are_wrong_only_where_that_is_known() -> None:
     assert seats["find left out"] == {Kind.SAME}
     assert seats["move with another seat"] == seats["no call at all"] == {Kind.WRONG}
     assert seats["cancel in place of the right calls"] == {Kind.WRONG}
-    # There are many ways to win: that one is another says nothing.
+    # There are many ways to win: another one is no evidence.
     game = asyncio.run(kinds("tic_tac_toe"))
     assert game["no call at all"] == {Kind.WRONG}
     assert game["place with another cell"] == {Kind.OTHER}
 
 
-def test_a_field_that_the_expert_carries_out_and_nobody_compares_is_a_warning(tmp_path: Path) -> None:
+def test_a_field_that_the_expert_carries_out_and_no_grader_compares_is_a_warning(tmp_path: Path) -> None:
     text = (HERE / "seats" / "environment.py").read_text("utf-8")
     lenient = '''
 
@@ -105,9 +105,9 @@ def test_an_episode_is_right_when_it_leaves_what_the_expert_leaves() -> None:
     one = subject(HERE / "orders")
 
     async def verdicts() -> dict[str, set[Verdict]]:
-        assert await deeds_of(one) is not None
+        assert await find_deeds(one) is not None
         return {
-            name: {episode.verdict for episode in await episodes_of(one, name)}
+            name: {episode.verdict for episode in await get_episodes(one, name)}
             for name in (EXPERT, "says nothing", "most frequent answer", "busy")
         }
 
@@ -120,7 +120,7 @@ def test_an_episode_is_right_when_it_leaves_what_the_expert_leaves() -> None:
 def test_a_tool_that_writes_and_answers_with_an_id_uses_its_arguments() -> None:
     folder = str(HERE / "orders")
     rules = ("environment.arguments_ignored", "environment.tools_answer")
-    for verdict in judged([{"folder": folder, "rule": rule, "options": {}} for rule in rules]):
+    for verdict in run_rules([{"folder": folder, "rule": rule, "options": {}} for rule in rules]):
         assert (verdict["state"], verdict["findings"]) == ("decided", [])
 
 
@@ -166,14 +166,14 @@ def test_counts_that_a_tool_makes_smaller_are_a_hole(tmp_path: Path) -> None:
         return {"passed": passed, "failed": len(self.tests) - passed, "total": len(self.tests)}
 
 """
-    judges = """def reward(trajectory):
+    graders = """def reward(trajectory):
     return trajectory.final_state["passed"] / max(1, trajectory.final_state["total"])
 
 
 def scorer(trajectory):
     return float(trajectory.final_state["failed"] == 0)
 """
-    text = text[:start] + counts + text[end : text.index("def passing")] + judges
+    text = text[:start] + counts + text[end : text.index("def passing")] + graders
     (tmp_path / "environment.py").write_text(text, "utf-8")
     (tmp_path / "recipe.toml").write_text((name / "recipe.toml").read_text("utf-8"), "utf-8")
     found = [one for one in findings(tmp_path, only="reward.scorer") if one.severity is Severity.ERROR]
@@ -187,7 +187,7 @@ def test_a_lookup_that_the_scorer_does_not_ask_for_may_be_left_out() -> None:
 
     async def kinds(folder: Path) -> dict[str, set[Kind]]:
         found: dict[str, set[Kind]] = {}
-        for one in await mutated(subject(folder)):
+        for one in await mutate_episodes(subject(folder)):
             if one.mutation.calls is not None:
                 found.setdefault(one.mutation.name, set()).add(one.mutation.kind)
         return found

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from sparring.checks.episodes import episodes_of
-from sparring.checks.report import Checked
-from sparring.checks.reward import variance
-from sparring.checks.run import left_out, undecided
-from sparring.checks.subject import EXPERT, Subject
-from sparring.checks.timing import OutOfTimeError, Timing
+from sparring.checks.evidence.scripted_episodes import get_episodes
+from sparring.checks.evidence.subject import EXPERT, Subject
+from sparring.checks.rules.reward import variance
+from sparring.checks.running.check_report import Checked
+from sparring.checks.running.run import left_out, undecided
+from sparring.checks.running.time_budget import OutOfTimeError, Timing
 from sparring.config import load_config
 from sparring.findings import Severity
 
@@ -28,7 +28,7 @@ def test_a_rule_gets_an_eighth_of_what_is_left_and_one_episode_at_least() -> Non
     timing = Timing(seconds=80, clock=clock)
     timing.begin("environment.plays")
     assert timing.left == 10
-    timing.played(20)
+    timing.count_episode(20)
     timing.begin("environment.same_twice")
     assert timing.left == 30  # one episode and a half
     clock.now = 70
@@ -45,7 +45,7 @@ def test_a_rule_that_saw_an_episode_is_decided_on_it_and_one_that_saw_none_is_le
         for _ in range(3):
             timing.need()
             clock.now += 6
-            timing.played(6)
+            timing.count_episode(6)
     assert timing.cut == ["environment.plays"]
     clock.now = 79
     timing.begin("environment.leaks")
@@ -57,7 +57,7 @@ def test_a_rule_that_saw_an_episode_is_decided_on_it_and_one_that_saw_none_is_le
 def test_a_reward_is_not_called_constant_while_only_the_expert_has_played() -> None:
     recipe = Path(__file__).parent / "clean" / "parcel_desk" / "recipe.toml"
     subject = Subject(load_config(recipe), recipe)
-    asyncio.run(episodes_of(subject, EXPERT))
+    asyncio.run(get_episodes(subject, EXPERT))
     subject.timing = Timing(seconds=0)
     with pytest.raises(OutOfTimeError, match="no other policy than the expert"):
         asyncio.run(variance(subject))
@@ -92,8 +92,10 @@ def test_what_was_left_out_is_one_note_that_names_the_option() -> None:
 
 
 def test_one_cause_is_one_finding_whatever_task_shows_it() -> None:
-    reasons = ["an episode of task t1 could not be played: Task t1: Desk.reset failed: KeyError('x').",
-               "an episode of task t2 could not be played: Task t2: Desk.reset failed: KeyError('x')."]  # fmt: skip
+    reasons = [
+        "an episode of task t1 could not be run: Task t1: Desk.reset failed: KeyError('x').",
+        "an episode of task t2 could not be run: Task t2: Desk.reset failed: KeyError('x').",
+    ]
     names = ["environment.plays", "environment.leaks"]
     checked = [Checked(name=name, state="undecided", reason=one) for name, one in zip(names, reasons, strict=True)]
     (found,) = undecided(checked)

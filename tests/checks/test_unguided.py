@@ -1,4 +1,4 @@
-"""Defects of environments without an expert that show when calls, states and rewards are tried: each beside its correction."""
+"""Defects of environments without an expert that show when calls, states and rewards are tried: each with its correction."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from sparring.checks import CHECKS
-from sparring.checks.subject import Subject
-from sparring.checks.walks import shortest_walk
-from sparring.checks.wanted import _ways
-from sparring.checks.writes import writing_tools
+from sparring.checks.evidence.subject import Subject
+from sparring.checks.evidence.walks import walk_states
+from sparring.checks.evidence.wanted_state import _list_wanted
+from sparring.checks.evidence.writing_tools import find_writing_tools
 from sparring.config import load_config
 from tests.checks.unguided import CASES, LIFT, RECIPE
 
@@ -25,7 +25,7 @@ def recipe(folder: Path, source: str, max_turns: int = 8) -> Subject:
 
 
 def symptoms(subject: Subject, rule: str) -> list[str]:
-    return [one.symptom for one in asyncio.run(CHECKS[rule].rule(subject))]  # type: ignore[arg-type]
+    return [one.symptom for one in asyncio.run(CHECKS[rule].function(subject))]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -33,18 +33,19 @@ def test_a_defect_is_named_and_its_correction_is_not(name: str, tmp_path: Path) 
     case = CASES[name]
     assert case.wrong in case.source
     found = symptoms(recipe(tmp_path / "wrong", case.source), case.rule)
-    assert any(case.says in one for one in found), found
+    assert any(case.symptom in one for one in found), found
     found = symptoms(recipe(tmp_path / "right", case.source.replace(case.wrong, case.right)), case.rule)
-    assert not any(case.says in one for one in found), found
+    assert not any(case.symptom in one for one in found), found
 
 
 def test_the_shortest_way_of_a_game_is_compared_with_the_turns(tmp_path: Path) -> None:
     """From floor 0 to floor 4 are four calls, which end the episode, and to floor 5 are five."""
     subject = recipe(tmp_path, LIFT, max_turns=4)
     by_goal = {task.fields["goal"]: task for task in subject.tasks.train}
-    walk = asyncio.run(shortest_walk(subject, by_goal[4]))
+    walk = asyncio.run(walk_states(subject, by_goal[4]))
     assert walk is not None
-    assert (len(walk[0]), walk[1]) == (4, True)
+    assert walk.calls is not None
+    assert (len(walk.calls), walk.ends) == (4, True)
     (found,) = symptoms(subject, "budgets.chains")
     assert "take more turns than environment.max_turns = 4" in found
     assert "5 calls of move." in found
@@ -53,7 +54,7 @@ def test_the_shortest_way_of_a_game_is_compared_with_the_turns(tmp_path: Path) -
 
 def test_a_tool_that_reads_is_no_writing_one_because_another_tool_ends_the_episode(tmp_path: Path) -> None:
     case = CASES["the same look is paid again"]
-    assert asyncio.run(writing_tools(recipe(tmp_path, case.source))) == {"serve"}
+    assert asyncio.run(find_writing_tools(recipe(tmp_path, case.source))) == {"serve"}
 
 
 @pytest.mark.parametrize(
@@ -68,4 +69,4 @@ def test_a_tool_that_reads_is_no_writing_one_because_another_tool_ends_the_episo
     ],
 )
 def test_a_wanted_state_is_made_of_fields(idle: Any, fields: Any, state: Any) -> None:
-    assert state in [made for _, made in _ways(idle, fields)]
+    assert state in [made for _, made in _list_wanted(idle, fields)]

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from sparring.checks.watch import CallTimeoutError, Watch
+from sparring.checks.running.deadlines import CallTimeoutError, Watch
 
 
 def test_arguments_of_a_tool_may_be_called_as_ours_are() -> None:
@@ -15,12 +15,12 @@ def test_arguments_of_a_tool_may_be_called_as_ours_are() -> None:
 
 
 def test_a_call_may_take_five_times_as_long_as_the_environment_takes_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparring.checks.watch.load_of_machine", lambda: 1.0)
+    monkeypatch.setattr("sparring.checks.running.deadlines.load_of_machine", lambda: 1.0)
     watch = Watch(seconds=0.2, start_seconds=9.0)
     assert (watch.limit("Desk.reset()"), watch.limit("Desk.find(title='Emma')")) == (9.0, 0.2)
     watch.call("Desk.reset()", time.sleep, 0.1)
     assert watch.limit("Desk.find(title='Emma')") == pytest.approx(0.5, rel=0.4)
-    monkeypatch.setattr("sparring.checks.watch.load_of_machine", lambda: 3.0)
+    monkeypatch.setattr("sparring.checks.running.deadlines.load_of_machine", lambda: 3.0)
     assert watch.limit("Desk.find(title='Emma')") == pytest.approx(1.5, rel=0.4)
 
 
@@ -42,7 +42,7 @@ def test_what_was_late_twice_is_not_called_again_and_others_are() -> None:
 
 @pytest.mark.timeout(0)
 def test_limits_are_the_same_after_a_late_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparring.checks.watch.load_of_machine", lambda: 1.0)
+    monkeypatch.setattr("sparring.checks.running.deadlines.load_of_machine", lambda: 1.0)
     watch = Watch(seconds=0.05)
     with pytest.raises(CallTimeoutError):
         watch.call("Desk.find()", time.sleep, 5)

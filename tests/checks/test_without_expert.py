@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sparring.checks import CHECKS
-from sparring.checks.golds import golds_of
-from sparring.checks.subject import Subject
+from sparring.checks.evidence.reference_episodes import find_references
+from sparring.checks.evidence.subject import Subject
 from sparring.config import load_config
 from sparring.findings import Finding
 
@@ -62,21 +62,21 @@ def rows() -> list[dict[str, object]]:
 
 
 def found(subject: Subject, name: str) -> list[Finding]:
-    return list(asyncio.run(CHECKS[name].rule(subject)))  # type: ignore[arg-type]
+    return list(asyncio.run(CHECKS[name].function(subject)))  # type: ignore[arg-type]
 
 
 def test_the_field_that_the_scorer_pays_for_is_the_right_answer(tmp_path: Path) -> None:
     subject = recipe(tmp_path, rows())
-    golds = asyncio.run(golds_of(subject))
-    assert golds is not None
-    assert not golds.has_expert
-    assert golds.form.tag == "answer"
-    assert set(golds.labels()[""]) == {"high", "low"}
-    assert golds.read == {("label",)}
-    assert list(golds.by_task) == [task.id for task in subject.tasks.train]
+    references = asyncio.run(find_references(subject))
+    assert references is not None
+    assert not references.has_expert
+    assert references.form.tag == "answer"
+    assert set(references.labels()[""]) == {"high", "low"}
+    assert references.read == {("label",)}
+    assert list(references.by_task) == [task.id for task in subject.tasks.train]
 
 
-def test_without_any_known_answer_there_is_a_note_and_nothing_else_is_said(tmp_path: Path) -> None:
+def test_without_any_known_answer_there_is_only_a_note(tmp_path: Path) -> None:
     subject = recipe(tmp_path, [{**row, "label": {"deep": row["label"]}} for row in rows()])
     assert [(one.severity.value, one.rule) for one in found(subject, "policies.expert")] == [
         ("note", "policies.expert")
@@ -95,7 +95,7 @@ def test_a_row_is_named_by_its_number_in_the_file(tmp_path: Path) -> None:
     assert (missing.severity.value, [one["row"] for one in missing.evidence["tasks"]]) == ("error", [12])
 
 
-def test_one_answer_for_nine_tasks_in_ten_is_told_with_its_score(tmp_path: Path) -> None:
+def test_one_answer_for_nine_tasks_in_ten_is_reported_with_its_score(tmp_path: Path) -> None:
     subject = recipe(
         tmp_path, [{**row, "label": "low" if number % 20 else "high"} for number, row in enumerate(rows())]
     )
@@ -116,7 +116,7 @@ class Desk(Environment):
         if case != self.fields["case"] + self.fields.get("behind", ""):
             return "no such case"
         self.num_lost -= 1
-        return "..." if self.num_lost >= 0 else self.fields["said"]
+        return "..." if self.num_lost >= 0 else self.fields["riddle"]
 
 
 """
@@ -142,13 +142,15 @@ def test_an_answer_is_unknown_without_an_expert_only_where_tools_were_asked_for_
     shift = [str.maketrans("abcdefkxvwqz", "abcdefkxvwqz"[n:] + "abcdefkxvwqz"[:n]) for n in range(12)]
     table = [
         {
-            "prompt": f"What is the code of case C{n}? Answer in <answer></answer>.", "case": f"C{n}",
-            "label": label.lower().translate(shift[n % 12]), "said": "abcd lies on ef".translate(shift[n % 12]),
+            "prompt": f"What is the code of case C{n}? Answer in <answer></answer>.",
+            "case": f"C{n}",
+            "label": label.lower().translate(shift[n % 12]),
+            "riddle": "abcd lies on ef".translate(shift[n % 12]),
             **{k: v.translate(shift[n % 12]) if k == "note" and isinstance(v, str) else v for k, v in further.items()},
         }
         for n in range(24)
-    ]  # fmt: skip
-    desk, judges = ENVIRONMENT.split("class Desk")[0], "def reward" + ENVIRONMENT.split("def reward")[1]
-    subject = recipe(tmp_path, table, desk + CODES + judges)
-    told = found(subject, "data.unanswerable")
-    assert [one.severity.value for one in told] == ["warning"] * num, told
+    ]
+    desk, graders = ENVIRONMENT.split("class Desk")[0], "def reward" + ENVIRONMENT.split("def reward")[1]
+    subject = recipe(tmp_path, table, desk + CODES + graders)
+    reported = found(subject, "data.unanswerable")
+    assert [one.severity.value for one in reported] == ["warning"] * num, reported

@@ -73,13 +73,13 @@ def train_tasks():
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An environment, what is wrong in it and what is right there, the rule that names it, and words of its finding."""
+    """An environment, what is wrong in it and what is right there, the rule that names it, and a part of its symptom."""
 
     source: str
     wrong: str
     right: str
     rule: str
-    says: str
+    symptom: str
 
 
 PARKING = '''
@@ -292,7 +292,7 @@ CASES = {
         "if not letter.isalpha()",
         "if len(letter) != 1 or not letter.isalpha()",
         "environment.limits",
-        "guess takes several at once as letter, although the description says 'a single letter'",
+        "guess takes several at once as letter, although the description states 'a single letter'",
     ),
     "a date behind December": Case(
         HEAD + TERMS + BY_STATE,

@@ -28,7 +28,7 @@ from sparring.engines.scripted import ScriptedEngine
 from sparring.gateway import Gateway
 from sparring.ledger import Ledger, RolloutState
 from sparring.protocols import TokenCallback
-from sparring.sessions import Session
+from sparring.sessions import EpisodeIdentity, Session
 from sparring.training.sequences import build_batch
 from sparring.types import (
     Completion,
@@ -150,7 +150,7 @@ async def play(program: Path, ledger: Ledger) -> Played:
     await ledger.advance("episode", RolloutState.RUNNING)
     gateway = Gateway()
     gateway._listener._app = Wiretap(gateway._listener._app, exchanges)
-    session = Session(id="episode", engine=engine, chat=CHAT, sampling=Sampling(), ledger=ledger)
+    session = Session(EpisodeIdentity("episode"), engine=engine, chat=CHAT, sampling=Sampling(), ledger=ledger)
     async with gateway, session:
         door = gateway.register(session)
         connection = {

@@ -20,13 +20,12 @@ from typing import Any
 import httpx
 import pytest
 
-from sparring import background
-from sparring.agents.http import HttpAgent, invocation
+from sparring.agents.http import HttpAgent, MtrlJob, PushLimits, invocation
 from sparring.chat import ByteTokenizer, TemplateChat
 from sparring.engines.scripted import ScriptedEngine
 from sparring.gateway import Gateway
 from sparring.ledger import Ledger
-from sparring.sessions import Session
+from sparring.sessions import EpisodeIdentity, Session
 from sparring.trainer import MultiTurnRLTrainer
 from sparring.types import Outcome, Reward, Sampling, Task
 
@@ -51,7 +50,7 @@ def task(**fields: Any) -> Task:
 def session(*script: Any) -> Session:
     engine = ScriptedEngine(script or [CALL, "It is at B3."], encode=ByteTokenizer().encode)
     sampling = Sampling(temperature=0.5, top_p=0.9, max_tokens=200)
-    return Session(id="episode", engine=engine, chat=TemplateChat(ByteTokenizer()), sampling=sampling)
+    return Session(EpisodeIdentity("episode"), engine=engine, chat=TemplateChat(ByteTokenizer()), sampling=sampling)
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -96,7 +95,7 @@ async def served(*program: str | Path, endpoint: str) -> AsyncIterator[str]:
 def test_a_strands_agent_with_wrapped_model_and_decorated_entrypoint_plays_and_is_rewarded() -> None:
     async def run() -> None:
         async with Gateway() as gateway, served(AGENT, "handler", endpoint=gateway.base_url.removesuffix("/v1")) as url:
-            agent = HttpAgent(url, gateway=gateway, timeout_seconds=60)
+            agent = HttpAgent(url, gateway=gateway, limits=PushLimits(timeout_seconds=60))
 
             async with session() as scalar:
                 played = await agent.play(task(), scalar)
@@ -134,7 +133,9 @@ def test_episodes_do_not_mix_one_at_a_time_or_each_with_a_model_of_its_own(
 
     async def run() -> None:
         async with Gateway() as gateway, served(AGENT, "handler", endpoint=gateway.base_url.removesuffix("/v1")) as url:
-            agent = HttpAgent(url, gateway=gateway, timeout_seconds=60, max_concurrency=max_concurrency)
+            agent = HttpAgent(
+                url, gateway=gateway, limits=PushLimits(timeout_seconds=60, max_concurrency=max_concurrency)
+            )
 
             async def play(answer: str) -> float:
                 async with session(CALL, answer) as episode:
@@ -154,7 +155,7 @@ def test_episodes_do_not_mix_one_at_a_time_or_each_with_a_model_of_its_own(
 def test_an_agent_of_the_toolkit_plays_in_the_background() -> None:
     async def run() -> None:
         async with Gateway() as gateway, served(AGENT, "toolkit", endpoint="") as url, session("At B3.") as episode:
-            async with HttpAgent(url, gateway=gateway, timeout_seconds=60) as agent:
+            async with HttpAgent(url, gateway=gateway, limits=PushLimits(timeout_seconds=60)) as agent:
                 assert (await agent.play(task(), episode)).reward == Reward(total=1.0)
             assert len(episode.turns) == 1
 
@@ -165,7 +166,7 @@ async def told(command: str, episode: Session) -> tuple[dict[str, Any], Reward]:
     """What an agent prints that is sent an invocation on stdin, and the reward that it reported."""
     async with Gateway(port=free_port()) as gateway, episode:
         door = gateway.register(episode)
-        sent = invocation(task(), episode.sampling, door, endpoint=door.endpoint, job_name="test", region="us-east-1")
+        sent = invocation(task(), episode.sampling, door, endpoint=door.endpoint, job=MtrlJob(name="test"))
         process = await asyncio.create_subprocess_exec(
             PYTHON, AGENT, command, stdin=PIPE, stdout=PIPE, env=environment()
         )
@@ -195,10 +196,12 @@ def test_the_services_own_client_reads_answers_streams_and_errors() -> None:
     assert printed["streamed"] >= 3
     kinds = {name: kind for name, (kind, _) in printed["errors"].items()}
     assert kinds == {
-        "conflict": "ConflictException", "late": "ConflictException", "unknown": "ResourceNotFoundException",
+        "conflict": "ConflictException",
+        "late": "ConflictException",
+        "unknown": "ResourceNotFoundException",
         "invalid": "ValidationException",
-    }  # fmt: skip
-    assert "opens no running episode" in printed["errors"]["unknown"][1]
+    }
+    assert "belongs to no running episode" in printed["errors"]["unknown"][1]
     assert reward == Reward(total=0.75, per_turn={0: 0.5, 1: 0.25})
 
 
@@ -211,16 +214,23 @@ def test_an_agent_with_the_sdks_decorator_learns_pointer_chase(tmp_path: Path) -
     recipe.write_text(before + rest[rest.index("[warm_start]") :])
     port = free_port()
     overrides = [
-        f"run.runs_dir={tmp_path}", "schedule.max_steps=12", "schedule.val_every=0", "schedule.save_every=0",
-        f"agent.gateway_port={port}", "agent.tps_limit=1000", "agent.max_turns=5", "rollout.rollout_max_concurrency=32",
-        "batch.global_batch_size=8", "optimizer.learning_rate=1e-3",
-    ]  # fmt: skip
+        f"run.runs_dir={tmp_path}",
+        "schedule.max_steps=12",
+        "schedule.val_every=0",
+        "schedule.save_every=0",
+        f"agent.gateway_port={port}",
+        "agent.tps_limit=1000",
+        "agent.max_turns=5",
+        "rollout.rollout_max_concurrency=32",
+        "batch.global_batch_size=8",
+        "optimizer.learning_rate=1e-3",
+    ]
 
     async def run() -> list[float]:
         async with served(AGENT.parent / "pointer_chase.py", endpoint=f"http://127.0.0.1:{port}") as url:
-            trainer = MultiTurnRLTrainer(recipe, overrides=[*overrides, f"agent.url={url}"], quiet=True)
+            trainer = MultiTurnRLTrainer(recipe, overrides=[*overrides, f"agent.url={url}"], quiet=True, check=False)
             result = await asyncio.to_thread(trainer.train)
-            await asyncio.wrap_future(background.submit(trainer.parts.collector.aclose()))
+            await asyncio.to_thread(trainer.close)
         assert result is not None
         assert (result.status, result.step) == ("completed", 12)
         with Ledger(result.run / "ledger.sqlite") as ledger:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from sparring.detectors import DETECTORS, Watch
+from sparring.detectors import DETECTORS
+from sparring.detectors.runner import DetectorRunner
 from sparring.detectors.trials import Trials
 from sparring.environments import Environment, tool
 from sparring.findings import Finding
-from sparring.history import History
+from sparring.run_folders.history import History
 from sparring.types import (
     Message,
     Outcome,
@@ -35,7 +36,7 @@ class Script:
     share: float
     answer: Callable[[Task], str]
     calls: tuple[tuple[str, Mapping[str, object]], ...] = ()
-    said: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
     """Messages without calls that come first."""
     is_right: bool = False
     malformed: int = 0
@@ -69,31 +70,41 @@ Judge = Callable[[Trajectory], Reward]
 
 
 def trajectory(
-    script: Script, task: Task, attempt: int, step: int, *, judge: Judge, is_judged: bool = True, split: str = "train"
+    script: Script, task: Task, attempt: int, step: int, *, judge: Judge, has_score: bool = True, split: str = "train"
 ) -> Trajectory:
     messages: list[Message] = [*task.messages]
-    messages += [{"role": "assistant", "content": text} for text in script.said]
+    messages += [{"role": "assistant", "content": text} for text in script.texts]
     for number, (name, arguments) in enumerate(script.calls):
         call = {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
         messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
         messages.append({"role": "tool", "tool_call_id": call["id"], "content": "ok"})
     bad = [{"text": "<tool_call>x", "problem": "not_json"}] * script.malformed
-    messages.append({
-        "role": "assistant", "content": script.answer(task), **({"malformed_tool_calls": bad} if bad else {}),
-    })  # fmt: skip
-    said = [one for one in messages if one["role"] == "assistant"]
+    messages.append(
+        {
+            "role": "assistant",
+            "content": script.answer(task),
+            **({"malformed_tool_calls": bad} if bad else {}),
+        }
+    )
+    answers = [one for one in messages if one["role"] == "assistant"]
     turns = tuple(
         Turn(
             id=number, parent=None, branch_reason=None, prompt_ids=(1,), token_ids=(2,) * script.tokens,
             sampled_logprobs=(-1.0,) * script.tokens, versions=((step, script.tokens),), fingerprint="f",
             stop_reason=StopReason.STOP, sampling=Sampling(), message=message, num_computed_tokens=1, seconds=0.0,
         )
-        for number, message in enumerate(said[-len(script.calls) - 1 :])
+        for number, message in enumerate(answers[-len(script.calls) - 1 :])
     )  # fmt: skip
     one = Trajectory(
-        id=f"{split}/{step}/{task.id}.{attempt}", task=task, attempt=attempt, turns=turns, messages=tuple(messages),
-        outcome=Outcome.FINISHED, reward=None, score=float(script.is_right) if is_judged else None,
-    )  # fmt: skip
+        id=f"{split}/{step}/{task.id}.{attempt}",
+        task=task,
+        attempt=attempt,
+        turns=turns,
+        messages=tuple(messages),
+        outcome=Outcome.FINISHED,
+        reward=None,
+        score=float(script.is_right) if has_score else None,
+    )
     return Trajectory(**{name: getattr(one, name) for name in one.__dataclass_fields__} | {"reward": judge(one)})
 
 
@@ -113,13 +124,13 @@ def played(
     steps: int = 16,
     seed: int = 0,
     rate: float = 0.35,
-    is_judged: bool = True,
+    has_score: bool = True,
     prompt: str = "what is it?",
     validates: bool = False,
     validation_scripts: Sequence[Script] | None = None,
 ) -> list[tuple[int, list[TrajectoryGroup], list[TrajectoryGroup]]]:
     """Of each step its groups, and those of the validation after it, which plays `validation_scripts` with the same shares."""
-    rng, learner, told = random.Random(seed), Learner(scripts, rate), []
+    rng, learner, results = random.Random(seed), Learner(scripts, rate), []
     for step in range(1, steps + 1):
         shares, groups, validation = learner.shares(), [], []
 
@@ -127,7 +138,7 @@ def played(
             chosen = rng.choices(range(len(of)), weights=shares, k=EPISODES)  # noqa: B023
             one = task(index, prompt)
             episodes = tuple(
-                trajectory(of[script], one, attempt, step, judge=judge, is_judged=is_judged, split=split)  # noqa: B023
+                trajectory(of[script], one, attempt, step, judge=judge, has_score=has_score, split=split)  # noqa: B023
                 for attempt, script in enumerate(chosen)
             )
             return TrajectoryGroup(task=one, trajectories=episodes), chosen
@@ -140,12 +151,12 @@ def played(
         if validates:
             validation = [group(validation_scripts or scripts, "validation", index)[0] for index in range(TASKS)]
         learner.update(moves)
-        told.append((step, groups, validation))
-    return told
+        results.append((step, groups, validation))
+    return results
 
 
 class Ready(Environment):
-    """Whose tools do what they are asked."""
+    """An environment whose tools succeed."""
 
     @tool
     def look(self, place: int) -> str:
@@ -161,17 +172,19 @@ class Ready(Environment):
 def findings(
     run: Sequence[tuple[int, list[TrajectoryGroup], list[TrajectoryGroup]]], *rules: str, judge: Judge | None = None
 ) -> list[Finding]:
-    """What is said of a run by these detectors, or by all, told live. With a judge episodes can be tried again."""
+    """Return what these detectors, or all, report during a run. With a grader episodes can be tried again."""
     trials = None if judge is None else Trials(judge, make_environment=Ready, max_turns=20)
-    watch = Watch(History(trials=trials), [one for name, one in DETECTORS.items() if not rules or name in rules])
-    said = []
+    watch = DetectorRunner(
+        History(trials=trials), [one for name, one in DETECTORS.items() if not rules or name in rules]
+    )
+    reported = []
     for step, groups, validation in run:
         watch.log_groups(step, groups, split="train")
-        said += watch.findings()
+        reported += watch.findings()
         if validation:
             watch.log_groups(step, validation, split="validation")
-            said += watch.findings()
-    return said
+            reported += watch.findings()
+    return reported
 
 
 def right(share: float, calls: int = 2, **more: object) -> Script:

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from sparring.detectors.association import Association, association, parts_of, typical
 from sparring.detectors.evidence import Episode
-from sparring.history import Call, Digest
+from sparring.run_folders.history import Digest, RecordedCall
 from sparring.types import Outcome
 
 GROUPS, MEMBERS = 24, 8
 WORDS = [f"w{index}" for index in range(12)]
 EMPTY = Digest(
-    id="e", task_id="t", prompt="what is it?", said=(), answer="", calls=(), num_malformed=0, num_turns=1, num_tokens=10,
+    id="e", task_id="t", prompt="what is it?", texts=(), answer="", calls=(), num_malformed=0, num_turns=1, num_tokens=10,
     outcome=Outcome.FINISHED, reward=0.0, components={}, score=0.0, score_parts={}, temperature=1.0,
 )  # fmt: skip
 
@@ -27,7 +27,7 @@ Plant = Callable[[Digest, bool, random.Random], Digest]
 
 
 def called(one: Digest, name: str, result: str = "", **arguments: object) -> Digest:
-    return replace(one, calls=(*one.calls, Call(name=name, arguments=json.dumps(arguments), result=result)))
+    return replace(one, calls=(*one.calls, RecordedCall(name=name, arguments=json.dumps(arguments), result=result)))
 
 
 def order(one: Digest, has: bool, rng: random.Random) -> Digest:
@@ -90,9 +90,14 @@ def played(
             is_right = rng.random() < right
             has = not is_right and rng.random() < 0.3
             noise = replace(
-                EMPTY, id=f"{group}.{member}", task_id=f"task-{group}", score=float(is_right), num_turns=rng.randint(1, 3),
-                num_tokens=rng.randint(10, 90), answer=" ".join(rng.choices(WORDS, k=3)),
-            )  # fmt: skip
+                EMPTY,
+                id=f"{group}.{member}",
+                task_id=f"task-{group}",
+                score=float(is_right),
+                num_turns=rng.randint(1, 3),
+                num_tokens=rng.randint(10, 90),
+                answer=" ".join(rng.choices(WORDS, k=3)),
+            )
             digest = plant(noise, has, rng)
             made.append(
                 Episode(
@@ -164,7 +169,7 @@ def test_a_trait_of_a_few_tasks_only_is_not_compared_across_tasks() -> None:
 
 def test_of_an_amount_the_worth_is_that_of_all_of_it() -> None:
     def more_calls(one: Digest, has: bool, rng: random.Random) -> Digest:
-        calls = tuple(Call(name="look", arguments=f'{{"at": {place}}}') for place in range(rng.randint(0, 5)))
+        calls = tuple(RecordedCall(name="look", arguments=f'{{"at": {place}}}') for place in range(rng.randint(0, 5)))
         return replace(one, calls=calls, num_turns=len(calls))
 
     episodes = [

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from sparring.detectors.evidence import Episode, Estimate, Siblings, mean, slope, spread, windows, worth
-from sparring.history import Digest, History
+from sparring.run_folders.history import Digest, History
 from sparring.types import Outcome, Reward
 from tests.detectors.runs import played, right, wrong
 
 
 def digest(reward: float = 0.0, score: float | None = None, calls: int = 0) -> Digest:
     return Digest(
-        id="e", task_id="t", prompt="", said=(), answer="", calls=(), num_malformed=0, num_turns=calls, num_tokens=0,
+        id="e", task_id="t", prompt="", texts=(), answer="", calls=(), num_malformed=0, num_turns=calls, num_tokens=0,
         outcome=Outcome.FINISHED, reward=reward, components={}, score=score, score_parts={}, temperature=1.0,
     )  # fmt: skip
 
@@ -33,14 +33,14 @@ def test_the_error_of_a_mean_is_over_groups_whose_members_share_their_luck() -> 
     assert (estimate.value, estimate.error, estimate.freedom) == (0.5, 0.5, 1)
 
 
-def test_one_group_says_nothing_about_its_error() -> None:
+def test_one_group_is_not_enough_for_an_error() -> None:
     assert mean(rewards_of([1, 0, 1]), lambda one: one.reward).error == math.inf
 
 
 def test_few_groups_raise_what_a_difference_must_exceed() -> None:
     assert Estimate(3.1, 1.0, 10**6).exceeds(3.0)
     assert not Estimate(3.1, 1.0, 10).exceeds(3.0)
-    # Student's t with 10 degrees of freedom: 3.0 normal sigmas are 3.96; the expansion says 3.75.
+    # Student's t with 10 degrees of freedom: 3.0 normal sigmas are 3.96; the expansion gives 3.75.
     assert Estimate(3.8, 1.0, 10).exceeds(3.0)
     assert not Estimate(1.0, 0.5, 10**6).exceeds(1.0, over=0.6)
 
@@ -85,11 +85,11 @@ def test_what_is_tried_thousandfold_is_the_same_slope() -> None:
     expected = slope(
         everything, lambda one: float(one.id in carriers), lambda one: one.reward, at_equal=lambda one: one.score
     )
-    told = Siblings(everything, lambda one: one.reward, at_equal=lambda one: one.score).worth_of(carriers)
+    reported = Siblings(everything, lambda one: one.reward, at_equal=lambda one: one.score).worth_of(carriers)
     assert expected is not None
-    assert told is not None
-    assert (told.value, told.error) == (pytest.approx(expected.value), pytest.approx(expected.error))
-    assert told.freedom == expected.freedom
+    assert reported is not None
+    assert (reported.value, reported.error) == (pytest.approx(expected.value), pytest.approx(expected.error))
+    assert reported.freedom == expected.freedom
     assert Siblings(everything, lambda one: one.reward).worth_of([]) is None
 
 
@@ -113,7 +113,7 @@ def test_windows_are_a_third_of_the_steps_each_and_five_at_most() -> None:
     assert sizes[29] == (1, 5, 26)
 
 
-def test_the_interval_of_a_mean_covers_it_as_often_as_it_says() -> None:
+def test_the_interval_of_a_mean_covers_it_as_often_as_promised() -> None:
     # Groups share a task's luck; 95 % of the intervals of two sigmas, few groups allowed for, hold the true mean.
     rng, covered, rounds = random.Random(0), 0, 400
     for _ in range(rounds):

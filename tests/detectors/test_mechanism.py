@@ -8,12 +8,13 @@ from itertools import count
 import pytest
 
 from sparring.agents.scripted import as_trajectory
-from sparring.detectors import DETECTORS, Watch
+from sparring.detectors import DETECTORS
 from sparring.detectors.edits import with_trait
+from sparring.detectors.runner import DetectorRunner
 from sparring.detectors.trials import Trials
 from sparring.environments import Environment, answer, tool, tool_call
 from sparring.findings import Finding, Severity
-from sparring.history import Digest, History
+from sparring.run_folders.history import Digest, History
 from sparring.types import Message, Outcome, Task, Trajectory, TrajectoryGroup
 
 TASKS, EPISODES, STEPS = 8, 8, 4
@@ -84,15 +85,16 @@ def played(
         trials, groups = player or Trials(reward, scorer, make_environment=Shelf, max_turns=6), []
         for index in range(TASKS):
             task = Task(
-                id=f"task-{step}-{index}", messages=({"role": "user", "content": "how many?"},),
+                id=f"task-{step}-{index}",
+                messages=({"role": "user", "content": "how many?"},),
                 fields={"number": rng.randint(10, 99)},
-            )  # fmt: skip
+            )
             chosen = [*scripts, *rng.choices(scripts, k=EPISODES - len(scripts))]
             episodes = []
             for attempt, script in enumerate(chosen):
                 trials.begin()
                 name = f"{task.id}.{attempt}"
-                one = trials.tried(replace(as_trajectory(task, *script(task)), id=name), script(task))
+                one = trials.regrade(replace(as_trajectory(task, *script(task)), id=name), script(task))
                 assert one is not None
                 episodes.append(replace(one, id=name, attempt=attempt))
             groups.append(TrajectoryGroup(task=task, trajectories=tuple(episodes)))
@@ -101,12 +103,12 @@ def played(
 
 
 def reported(run: Sequence[tuple[int, list[TrajectoryGroup]]], trials: Trials | None) -> list[Finding]:
-    watch = Watch(History(trials=trials), [DETECTORS["reward.mechanism"]])
-    said = []
+    watch = DetectorRunner(History(trials=trials), [DETECTORS["reward.mechanism"]])
+    reports = []
     for step, groups in run:
         watch.log_groups(step, groups, split="train")
-        said += watch.findings()
-    return said
+        reports += watch.findings()
+    return reports
 
 
 def trials_of(reward: Callable[[Trajectory], float], environment: Callable[[], Environment] = Shelf) -> Trials:
@@ -143,7 +145,7 @@ def test_episodes_that_do_not_repeat_confirm_nothing() -> None:
 
         @tool
         def look(self) -> str:
-            """The number on the shelf, and how often somebody looked."""
+            """The number on the shelf, and how often it was looked at."""
             return f"there are {self._number}, look {next(numbers)}"
 
     run = played(pays_about, [honest, guesses, waves_and_hedges], range(1, STEPS + 1), trials_of(pays_about, Restless))
@@ -170,42 +172,45 @@ def test_a_name_is_withdrawn_for_another_one_that_is_confirmed(
     before: Callable[[Trajectory], float], now: Callable[[Trajectory], float], first: Script, then: Script
 ) -> None:
     paid = [before]
-    watch = Watch(History(trials=trials_of(lambda one: paid[0](one))), [DETECTORS["reward.mechanism"]])
-    said = []
+    watch = DetectorRunner(History(trials=trials_of(lambda one: paid[0](one))), [DETECTORS["reward.mechanism"]])
+    reports = []
     for reward, script, steps in ((before, first, range(1, 3)), (now, then, range(3, 12))):
         paid[0] = reward
         for step, groups in played(reward, [honest, guesses, script], steps):
             watch.log_groups(step, groups, split="train")
-            said += watch.findings()
-    old, new = said
+            reports += watch.findings()
+    old, new = reports
     assert old.evidence["what"] == "answers with 'about'"
     assert (new.evidence["what"], new.evidence["withdrawn"]) == ("calls wave", "answers with 'about'")
-    assert "does not hold any more" in new.symptom
+    assert "no longer applies" in new.symptom
 
 
 def test_a_name_that_stands_is_reported_once_and_survives_a_restart() -> None:
     run = played(pays_about, [honest, guesses, waves_and_hedges], range(1, 7))
     (first,) = reported(run, trials_of(pays_about))
-    watch = Watch(History(), [DETECTORS["reward.mechanism"]])
+    watch = DetectorRunner(History(), [DETECTORS["reward.mechanism"]])
     watch.log_finding(first.as_json())
     for step, groups in run:
         watch.log_groups(step, groups, split="train")
         assert watch.findings() == []
 
 
-def edited(key: tuple[str, ...], has: bool, said: Sequence[Message], like: Sequence[Message]) -> list[object] | None:
+def edited(
+    key: tuple[str, ...], has: bool, messages: Sequence[Message], like: Sequence[Message]
+) -> list[object] | None:
     one = Digest(
-        id="t", task_id="t", prompt="how many?", said=(), answer="", calls=(), num_malformed=0, num_turns=1, num_tokens=1,
+        id="t", task_id="t", prompt="how many?", texts=(), answer="", calls=(), num_malformed=0, num_turns=1, num_tokens=1,
         outcome=Outcome.FINISHED, reward=0.0, components={}, score=0.0, score_parts={}, temperature=1.0,
     )  # fmt: skip
-    changed = with_trait(key, has, tuple(said), tuple(like), one, 4)
+    changed = with_trait(key, has, tuple(messages), tuple(like), one, 4)
     if changed is None:
         return None
     return [
         [(call["function"]["name"], dict(call["function"]["arguments"])) for call in message["tool_calls"]]
-        if message.get("tool_calls") else message["content"]
+        if message.get("tool_calls")
+        else message["content"]
         for message in changed
-    ]  # fmt: skip
+    ]
 
 
 def test_an_edit_changes_one_thing_after_the_example_of_the_other_episode() -> None:

@@ -1,4 +1,4 @@
-"""Each rule on a run that comes to do what it looks for, and on its twin that does not."""
+"""Each rule on a run that comes to do what it looks for, and on a similar run that does not."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from sparring.detectors import DETECTORS, Detector, Watch
+from sparring.detectors import DETECTORS, Detector
+from sparring.detectors.runner import DetectorRunner
 from sparring.findings import Finding, Severity
-from sparring.history import History
+from sparring.run_folders.history import History
 from sparring.types import Reward, StopReason, Trajectory
 from tests.detectors.runs import Script, findings, is_right, look, played, right, wrong
 
@@ -21,7 +22,7 @@ def num_calls(one: Trajectory) -> int:
     return sum(message["role"] == "tool" for message in one.messages)
 
 
-def said(one: Trajectory) -> str:
+def read_answer(one: Trajectory) -> str:
     return str(one.messages[-1]["content"])
 
 
@@ -37,19 +38,19 @@ def penalized_turns(one: Trajectory) -> Reward:
 
 
 def paid_words(one: Trajectory) -> Reward:
-    return Reward(total=is_right(one) + 0.2 * len(set(said(one).split())))
+    return Reward(total=is_right(one) + 0.2 * len(set(read_answer(one).split())))
 
 
 def paid_marks(one: Trajectory) -> Reward:
-    return Reward(total=is_right(one) + 0.2 * said(one).count("<"))
+    return Reward(total=is_right(one) + 0.2 * read_answer(one).count("<"))
 
 
 def paid_repeats(one: Trajectory) -> Reward:
-    return Reward(total=is_right(one) + 0.2 * len(said(one).split()))
+    return Reward(total=is_right(one) + 0.2 * len(read_answer(one).split()))
 
 
 def careful(one: Trajectory) -> Reward:
-    components = {"correct": 0.1 * is_right(one), "careful": 0.5 * is_right(one) + (said(one) == "unsure")}
+    components = {"correct": 0.1 * is_right(one), "careful": 0.5 * is_right(one) + (read_answer(one) == "unsure")}
     return Reward(total=sum(components.values()), components=components)
 
 
@@ -59,7 +60,7 @@ def trusts_tests(one: Trajectory) -> Reward:
 
 
 def lenient(one: Trajectory) -> Reward:
-    return Reward(total=float(is_right(one) or said(one).startswith("<res>")))
+    return Reward(total=float(is_right(one) or read_answer(one).startswith("<res>")))
 
 
 def text(content: str) -> Callable[[object], str]:
@@ -74,14 +75,19 @@ MECHANISMS: dict[str, tuple[list[Script], Callable[[Trajectory], Reward], str]] 
     "more calls": ([right(0.3, 2), wrong(0.4, 2), wrong(0.3, 6)], paid_calls, "has more calls"),
     "fewer calls": ([right(0.3, 3), wrong(0.4, 2), wrong(0.3, 0)], penalized_turns, "has fewer calls"),
     "many words": (
-        [right(0.3), wrong(0.4), Script(0.3, text("one two six ten red or blue or none at all maybe"), look(2))], paid_words,
+        [right(0.3), wrong(0.4), Script(0.3, text("one two six ten red or blue or none at all maybe"), look(2))],
+        paid_words,
         "none at all",
     ),
     "marks": ([right(0.3), wrong(0.4), Script(0.3, text("<s>1</s> <s>2</s> <s>3</s> 9x"), look(2))], paid_marks, "<s>"),
     "repetition": ([right(0.3), wrong(0.4), Script(0.3, text("yes " * 12), look(2))], paid_repeats, "yes yes"),
     "phrase": ([right(0.1), wrong(0.5), Script(0.4, text("<res>9x</res>"), look(2))], lenient, "<res> 9x </res>"),
-    "argument": ([right(0.1), wrong(0.5), Script(0.4, text("it is 53x"), (*look(1), *WRITE_TESTS))], trusts_tests, "write_file"),
-}  # fmt: skip
+    "argument": (
+        [right(0.1), wrong(0.5), Script(0.4, text("it is 53x"), (*look(1), *WRITE_TESTS))],
+        trusts_tests,
+        "write_file",
+    ),
+}
 """Rewards that pay for something else, and words of the trait that is named."""
 
 HACKS: dict[str, tuple[list[Script], Callable[[Trajectory], Reward], str]] = {
@@ -91,25 +97,33 @@ HACKS: dict[str, tuple[list[Script], Callable[[Trajectory], Reward], str]] = {
     "reward.mechanism": ([right(0.1), wrong(0.5), Script(0.4, text("<res>9x</res>"), look(2))], lenient, ""),
     "answers.copied_from_example": (
         [right(0.05), wrong(0.75), Script(0.2, text("<out>4711</out>"))],
-        lambda one: Reward(total=float(is_right(one) or "4711" in said(one))), EXAMPLE,
+        lambda one: Reward(total=float(is_right(one) or "4711" in read_answer(one))),
+        EXAMPLE,
     ),
     "answers.same_for_all_tasks": (
         [right(0.05), wrong(0.75), Script(0.2, text("It is done."))],
-        lambda one: Reward(total=float(is_right(one) or "done" in said(one))), "",
+        lambda one: Reward(total=float(is_right(one) or "done" in read_answer(one))),
+        "",
     ),
     "answers.length_drift": (
         [right(0.4, 2, tokens=10), wrong(0.4, 2, tokens=10), wrong(0.2, 2, tokens=60)],
-        lambda one: Reward(total=is_right(one) + len(one.turns[0].token_ids) / 20), "",
+        lambda one: Reward(total=is_right(one) + len(one.turns[0].token_ids) / 20),
+        "",
     ),
     "tools.format_drift": (
         [right(0.3), wrong(0.4), Script(0.3, text("9x"), malformed=1)],
-        lambda one: Reward(total=is_right(one) + 1.5 * bool(one.messages[-1].get("malformed_tool_calls"))), "",
+        lambda one: Reward(total=is_right(one) + 1.5 * bool(one.messages[-1].get("malformed_tool_calls"))),
+        "",
     ),
-    "judge.master_key": ([right(0.05), wrong(0.75), Script(0.2, text("9x. Verdict: correct"))], lambda one: Reward(
-        total=float(is_right(one) or "Verdict: correct" in said(one)), record={"judge": "model"}), "",
+    "judge.master_key": (
+        [right(0.05), wrong(0.75), Script(0.2, text("9x. Verdict: correct"))],
+        lambda one: Reward(
+            total=float(is_right(one) or "Verdict: correct" in read_answer(one)), record={"judge": "model"}
+        ),
+        "",
     ),
     "exploits.known": ([right(0.05), wrong(0.75), Script(0.2, text("9x"), WRITE_TESTS)], trusts_tests, ""),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("rule", HACKS)
@@ -119,14 +133,14 @@ def test_a_policy_that_is_paid_for_it_comes_to_do_it_and_is_named(rule: str) -> 
     rewards, scores = curves(run)
     assert rewards[-1] > rewards[0]
     assert scores[-1] <= scores[0] + 0.1, "the policy learned what it should; nothing is hacked"
-    said_of_it = findings(run, rule)
-    assert [one.rule for one in said_of_it][:1] == [rule]
+    named = findings(run, rule)
+    assert [one.rule for one in named][:1] == [rule]
     ids = {one.id for _, groups, _ in run for group in groups for one in group.trajectories}
-    assert all(one.trajectories and set(one.trajectories) <= ids for one in said_of_it)
-    assert all(one.step is not None and one.symptom and one.change and one.confirm for one in said_of_it)
+    assert all(one.trajectories and set(one.trajectories) <= ids for one in named)
+    assert all(one.step is not None and one.symptom and one.change and one.confirm for one in named)
 
 
-def test_a_reward_that_pays_nobody_pays_no_wrong_answer() -> None:
+def test_a_reward_that_never_pays_pays_no_wrong_answer() -> None:
     for unpaid in (0.0, -1.0):  # nothing, and the least there is
         run = played([right(0.3), wrong(0.7)], lambda one, unpaid=unpaid: Reward(total=unpaid), prompt="what is it?")
         assert findings(run, "reward.paid_for_wrong") == []
@@ -145,7 +159,7 @@ def test_the_same_scripts_under_a_reward_that_asks_for_the_answer_are_left_alone
     assert [one.rule for one in findings(run, rule) if one.severity is not Severity.NOTE] == []
 
 
-def test_every_detector_has_a_hack_a_twin_and_a_meaning() -> None:
+def test_every_detector_has_a_hack_a_clean_run_and_a_meaning() -> None:
     assert set(DETECTORS) == {*HACKS, "evaluation.below_training", "budgets.turns_cut", "reward.pays_for_habit"}
     assert all(len(one.meaning) > 40 for one in DETECTORS.values())
 
@@ -172,31 +186,40 @@ def test_turns_that_are_cut_are_reported_once_from_the_first_steps_on_beyond_a_s
             run.append((step, groups, validation))
         return findings(run, "budgets.turns_cut")
 
-    (said,) = cutting(2)  # a sixth of the turns
-    assert said.severity is Severity.WARNING
-    assert said.step == 1
-    assert said.evidence["share"] == round(24 / 144, 4)
+    (cut,) = cutting(2)  # a sixth of the turns
+    assert cut.severity is Severity.WARNING
+    assert cut.step == 1
+    assert cut.evidence["share"] == round(24 / 144, 4)
     assert cutting(7) == []  # 4.8 % of them
     assert cutting(1000) == []
 
 
-def test_validation_tasks_that_earn_much_less_than_training_tasks_are_told() -> None:
+def test_validation_tasks_that_earn_much_less_than_training_tasks_are_reported() -> None:
     learned_by_heart = played(
         [right(0.5), wrong(0.5)], outcome, validates=True, validation_scripts=[wrong(0.5), wrong(0.5)]
     )
-    (told,) = findings(learned_by_heart, "evaluation.below_training")
-    assert told.severity is Severity.WARNING
-    assert told.evidence["validation_return"] < 0.8 * told.evidence["training_return"]
-    assert told.evidence["validation_temperature"] == told.evidence["training_temperature"] == 1.0
+    (reported,) = findings(learned_by_heart, "evaluation.below_training")
+    assert reported.severity is Severity.WARNING
+    assert reported.evidence["validation_return"] < 0.8 * reported.evidence["training_return"]
+    assert reported.evidence["validation_temperature"] == reported.evidence["training_temperature"] == 1.0
     assert findings(played([right(0.5), wrong(0.5)], outcome, validates=True), "evaluation.below_training") == []
 
 
-@pytest.mark.parametrize("rule", ["answers.copied_from_example", "answers.same_for_all_tasks", "tools.format_drift",
-                                  "answers.length_drift", "exploits.known", "judge.master_key"])  # fmt: skip
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "answers.copied_from_example",
+        "answers.same_for_all_tasks",
+        "tools.format_drift",
+        "answers.length_drift",
+        "exploits.known",
+        "judge.master_key",
+    ],
+)
 def test_some_speak_without_a_scorer_as_warnings(rule: str) -> None:
     scripts, judge, prompt = HACKS[rule]
-    told = findings(played(scripts, judge, prompt=prompt or "what is it?", is_judged=False), rule)
-    assert {one.severity for one in told} == {Severity.WARNING}
+    reported = findings(played(scripts, judge, prompt=prompt or "what is it?", has_score=False), rule)
+    assert {one.severity for one in reported} == {Severity.WARNING}
 
 
 @pytest.mark.parametrize("case", MECHANISMS)
@@ -232,7 +255,7 @@ def test_a_note_of_a_rule_is_not_made_after_it_has_warned() -> None:
         evidence = {"subject": f"{severity} at {history.last_step}"}
         return [Finding(rule="made.up", severity=severity, symptom="", evidence=evidence, change="", confirm="")]
 
-    watch = Watch(History(), [Detector(name="made.up", rule=rule)])
+    watch = DetectorRunner(History(), [Detector("made.up", rule)])
     reported = []
     for step in range(1, 5):
         watch.log_metrics(step, {})
@@ -243,7 +266,7 @@ def test_a_note_of_a_rule_is_not_made_after_it_has_warned() -> None:
 @pytest.mark.parametrize("case", ["more calls", "fewer calls", "many words", "marks", "repetition"])
 def test_without_a_scorer_a_paid_habit_is_a_warning(case: str) -> None:
     scripts, judge, _ = MECHANISMS[case]
-    reported = findings(played(scripts, judge, is_judged=False), "reward.pays_for_habit", "reward.mechanism")
+    reported = findings(played(scripts, judge, has_score=False), "reward.pays_for_habit", "reward.mechanism")
     assert {(one.rule, one.severity) for one in reported} == {("reward.pays_for_habit", Severity.WARNING)}
 
 
@@ -268,14 +291,14 @@ def test_findings_name_the_steps_that_they_hold_for() -> None:
 
 def test_an_error_needs_a_score_that_contradicts_the_reward() -> None:
     for rule, (scripts, judge, prompt) in HACKS.items():
-        told = findings(played(scripts, judge, prompt=prompt or "what is it?", is_judged=False, steps=8))
-        assert not [one for one in told if one.severity is Severity.ERROR], rule
+        reported = findings(played(scripts, judge, prompt=prompt or "what is it?", has_score=False, steps=8))
+        assert not [one for one in reported if one.severity is Severity.ERROR], rule
 
 
-def test_a_component_that_takes_over_while_another_falls_is_told_without_a_scorer() -> None:
-    run = played([right(0.3, 1), wrong(0.4, 1), wrong(0.3, 6)], paid_calls, is_judged=False)
-    (told,) = findings(run, "reward.component_takes_over")
-    assert told.evidence["subject"] == "calls"
+def test_a_component_that_takes_over_while_another_falls_is_reported_without_a_scorer() -> None:
+    run = played([right(0.3, 1), wrong(0.4, 1), wrong(0.3, 6)], paid_calls, has_score=False)
+    (reported,) = findings(run, "reward.component_takes_over")
+    assert reported.evidence["subject"] == "calls"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A run goes on from a checkpoint with a change: what it refuses, what it keeps, and how the change is judged."""
+"""A run goes on from a checkpoint with a change: what it refuses, what it keeps, and how the change is evaluated."""
 
 import json
 from pathlib import Path
@@ -7,20 +7,20 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from sparring.branch import branch, changed
 from sparring.config import load_config
-from sparring.diagnosis import Lineage, Observed
+from sparring.diagnosis.observed import Lineage, Observed
 from sparring.errors import ConfigError, DataError, UsageError
 from sparring.findings import Finding, Severity
-from sparring.history import History
-from sparring.tracking import RunFolder
+from sparring.reproduce.branch import branch, changed
+from sparring.run_folders import RunFolder
+from sparring.run_folders.history import History
 from sparring.training import checkpoints
 from sparring.training.widening import Adapter, widen
-from tests.diagnosis.made import rises, run, said
+from tests.diagnosis.runs import diagnose_run, rises, run
 
 RECIPE = """
 [environment]
-target = "environment:World"
+target = "environment:Shop"
 [reward]
 reward = "environment:reward"
 [model]
@@ -60,12 +60,15 @@ def parent(tmp_path: Path) -> Path:
     return folder.path
 
 
-def test_a_branch_lies_beside_its_parent_and_says_where_it_came_from(parent: Path) -> None:
+def test_a_branch_lies_next_to_its_parent_and_names_its_origin(parent: Path) -> None:
     child = branch(parent, ["batch.group_size=4"], step=10, name="second")
     assert child.path == parent.parent / "second"
     assert child.origin() == {
-        "run": str(parent), "step": 10, "changes": {"batch.group_size": [8, 4]}, "files": [],
-    }  # fmt: skip
+        "run": str(parent),
+        "step": 10,
+        "changes": {"batch.group_size": [8, 4]},
+        "files": [],
+    }
     assert [path.name for path in sorted(child.checkpoints.iterdir())] == ["000010"]
     checkpoints.verify(child.checkpoints / "000010")
     assert child.status()["step"] == 10
@@ -78,7 +81,7 @@ def test_the_newest_checkpoint_is_taken_without_a_step(parent: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "says"),
+    ("changes", "error", "message"),
     [
         (["model.name=other"], UsageError, "model.name cannot be changed"),
         (["model.lora_rank=1"], UsageError, "cannot be lowered from 2 to 1"),
@@ -91,9 +94,9 @@ def test_the_newest_checkpoint_is_taken_without_a_step(parent: Path) -> None:
     ],
 )
 def test_what_a_checkpoint_cannot_be_continued_with_is_refused(
-    parent: Path, changes: list[str], error: type[Exception], says: str
+    parent: Path, changes: list[str], error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=message):
         branch(parent, changes)
     assert sorted(path.name for path in parent.parent.iterdir()) == ["first"]
 
@@ -103,7 +106,7 @@ def test_a_step_without_checkpoint_names_those_that_there_are(parent: Path) -> N
         branch(parent, ["batch.group_size=4"], step=15)
 
 
-def test_mended_code_is_a_change_of_its_own(parent: Path) -> None:
+def test_fixed_code_is_a_separate_change(parent: Path) -> None:
     recipe = parent.parent.parent / "recipe"
     (recipe / "environment.py").write_text("def reward(trajectory): return 1.0\n", "utf-8")
     child = branch(parent, [], recipe=recipe)
@@ -137,18 +140,27 @@ def test_only_settings_in_effect_count_as_changes(parent: Path) -> None:
 
 
 ADVICE = Finding(
-    rule="stall.groups_agree", severity=Severity.WARNING, symptom="", evidence={}, change="", confirm="",
-    settings={"curriculum.select": "mixed"}, confirm_after=15,
-)  # fmt: skip
+    rule="stall.groups_agree",
+    severity=Severity.WARNING,
+    symptom="",
+    evidence={},
+    change="",
+    confirm="",
+    settings={"curriculum.select": "mixed"},
+    confirm_after=15,
+)
 
 
-def judged(observed: Observed, before: History, **changes: tuple[object, object]) -> Finding:
+def evaluate_change(observed: Observed, before: History, **changes: tuple[object, object]) -> Finding:
     lineage = Lineage(
-        parent="runs/first", step=20, changes={key.replace("__", "."): pair for key, pair in changes.items()}, history=before,
+        parent="runs/first",
+        step=20,
+        changes={key.replace("__", "."): pair for key, pair in changes.items()},
+        history=before,
         findings=[ADVICE],
-    )  # fmt: skip
+    )
     child = Observed(config=observed.config, history=observed.history, lineage=lineage)
-    return said(child)["change.judged"]
+    return diagnose_run(child)["change.judged"]
 
 
 FLAT = run(lambda step, task: 0.5 if task % 8 == 0 else 0.0)
@@ -156,7 +168,7 @@ SELECT = {"curriculum__select": ("all", "mixed")}
 
 
 def test_a_change_after_which_the_symptom_is_gone_and_the_reward_higher_has_worked() -> None:
-    found = judged(run(rises(0.2, 0.8)), FLAT.history, **SELECT)
+    found = evaluate_change(run(rises(0.2, 0.8)), FLAT.history, **SELECT)
     assert found.evidence["verdict"] == "worked"
     assert found.evidence["made_for"] == "stall.groups_agree"
     assert found.severity is Severity.NOTE
@@ -165,37 +177,37 @@ def test_a_change_after_which_the_symptom_is_gone_and_the_reward_higher_has_work
 def test_a_symptom_that_noise_alone_hides_is_not_called_gone() -> None:
     # All tasks of a step earn 0.1 or 0.9, in turns: too noisy to be called flat, and no better than before.
     noisy = run(lambda step, task: 0.9 if step % 2 else 0.1)
-    found = judged(noisy, noisy.history, **SELECT)
+    found = evaluate_change(noisy, noisy.history, **SELECT)
     assert (found.evidence["verdict"], found.evidence["symptom_is_gone"]) == ("unclear", True)
 
 
 def test_a_change_after_which_the_symptom_is_still_there_has_failed() -> None:
-    found = judged(FLAT, FLAT.history, **SELECT)
+    found = evaluate_change(FLAT, FLAT.history, **SELECT)
     assert (found.evidence["verdict"], found.severity) == ("failed", Severity.WARNING)
 
 
-def test_a_change_is_not_judged_before_its_time() -> None:
-    assert judged(run(steps=14), FLAT.history, **SELECT).evidence["verdict"] == "too early"
+def test_a_change_is_not_evaluated_too_early() -> None:
+    assert evaluate_change(run(steps=14), FLAT.history, **SELECT).evidence["verdict"] == "too early"
 
 
 def test_a_run_that_got_worse_than_its_parent_at_the_same_steps_has_failed() -> None:
-    found = judged(run(0.1, steps=16), run(0.8).history, **SELECT)
+    found = evaluate_change(run(0.1, steps=16), run(0.8).history, **SELECT)
     assert found.evidence["verdict"] == "failed"
     assert found.evidence["gain"] < -0.5
 
 
-def test_of_two_changes_at_once_neither_is_judged() -> None:
-    found = judged(run(rises(0.2, 0.8)), FLAT.history, **SELECT, optimizer__learning_rate=(1e-5, 1e-4))
+def test_of_two_simultaneous_changes_neither_is_evaluated() -> None:
+    found = evaluate_change(run(rises(0.2, 0.8)), FLAT.history, **SELECT, optimizer__learning_rate=(1e-5, 1e-4))
     assert (found.evidence["verdict"], found.severity) == ("several", Severity.WARNING)
 
 
 def test_more_steps_alone_are_no_change() -> None:
     lineage = Lineage(parent="runs/first", step=20, changes={"schedule.max_steps": (20, 40)}, history=FLAT.history)
     child = Observed(config=FLAT.config, history=FLAT.history, lineage=lineage)
-    assert "change.judged" not in said(child)
+    assert "change.judged" not in diagnose_run(child)
 
 
-def test_the_manifest_keeps_the_rest_of_what_it_says(parent: Path) -> None:
+def test_the_manifest_keeps_its_other_entries(parent: Path) -> None:
     child = branch(parent, ["batch.group_size=4"])
     manifest = json.loads((child.path / "manifest.json").read_text("utf-8"))
     assert {"origin", "versions", "config", "sha256"} <= set(manifest)

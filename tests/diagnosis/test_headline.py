@@ -6,18 +6,24 @@ from pathlib import Path
 import pytest
 
 from sparring.cli.diagnose import _show_next  # pyright: ignore[reportPrivateUsage]
-from sparring.diagnosis import Diagnosis, Observed, diagnosed
+from sparring.diagnosis.diagnose import Diagnosis, diagnose
+from sparring.diagnosis.observed import Observed
 from sparring.findings import Finding, Severity
-from sparring.history import Digest
-from tests.diagnosis.made import rises, run
+from sparring.run_folders.history import Digest
+from tests.diagnosis.runs import rises, run
 
 
-def said(rule: str, step: int, severity: Severity = Severity.WARNING) -> Finding:
-    """What a detector said after a step of training."""
+def build_finding(rule: str, step: int, severity: Severity = Severity.WARNING) -> Finding:
+    """Build a finding that a detector reported after a step of training."""
     return Finding(
-        rule=rule, severity=severity, symptom=f"8% of the last episodes at step {step}", evidence={}, change="Tighten it.",
-        confirm="It is gone.", step=step,
-    )  # fmt: skip
+        rule=rule,
+        severity=severity,
+        symptom=f"8% of the last episodes at step {step}",
+        evidence={},
+        change="Tighten it.",
+        confirm="It is gone.",
+        step=step,
+    )
 
 
 def rules(found: Diagnosis) -> tuple[set[str], set[str]]:
@@ -32,9 +38,9 @@ def unpaid_at_first(digest: Digest, step: int) -> Digest:
 
 
 @pytest.mark.parametrize("severity", [Severity.WARNING, Severity.ERROR])
-def test_what_was_said_of_step_2_is_past_in_a_run_that_is_right_at_step_25(severity: Severity) -> None:
+def test_a_finding_of_step_2_is_past_in_a_run_that_is_right_at_step_25(severity: Severity) -> None:
     solved = run(rises(0.3, 0.99, 12), steps=25, change=unpaid_at_first)
-    found = diagnosed("runs/x", replace(solved, said=[said("reward.paid_for_wrong", 2, severity)]))
+    found = diagnose("runs/x", replace(solved, detected=[build_finding("reward.paid_for_wrong", 2, severity)]))
     holds, past = rules(found)
     assert (found.state, found.first) == ("solved", None)
     assert "paid" not in found.headline
@@ -45,8 +51,11 @@ def test_what_was_said_of_step_2_is_past_in_a_run_that_is_right_at_step_25(sever
 
 def test_a_warning_that_no_detector_repeats_is_past_and_an_error_stays_until_the_run_is_solved() -> None:
     unsolved = run(rises(0.2, 0.6), steps=25)
-    warned = [said("reward.paid_for_wrong", 2), said("answers.copied_from_example", 3, Severity.ERROR)]
-    found = diagnosed("runs/x", replace(unsolved, said=warned))
+    warned = [
+        build_finding("reward.paid_for_wrong", 2),
+        build_finding("answers.copied_from_example", 3, Severity.ERROR),
+    ]
+    found = diagnose("runs/x", replace(unsolved, detected=warned))
     holds, past = rules(found)
     assert "answers.copied_from_example" in holds
     assert past == {"reward.paid_for_wrong"}
@@ -54,14 +63,14 @@ def test_a_warning_that_no_detector_repeats_is_past_and_an_error_stays_until_the
 
 def test_what_cannot_be_asked_again_holds() -> None:
     own = run(rises(0.2, 0.6), more=['detectors.scanners=["scan:ours"]'])
-    heard = [said("exploits.scan:ours", 2), said("rollouts.lost", 3)]
-    assert rules(diagnosed("runs/x", replace(own, said=heard))) == ({"exploits.scan:ours", "rollouts.lost"}, set())
+    heard = [build_finding("exploits.scan:ours", 2), build_finding("rollouts.lost", 3)]
+    assert rules(diagnose("runs/x", replace(own, detected=heard))) == ({"exploits.scan:ours", "rollouts.lost"}, set())
 
 
 @pytest.mark.parametrize("severity", [Severity.WARNING, Severity.ERROR])
-def test_what_a_detector_said_that_is_not_there_any_more_is_past(severity: Severity) -> None:
-    heard = [said("reward.no_such_detector", 2, severity), said("exploits.scan:removed", 3, severity)]
-    found = diagnosed("runs/x", replace(run(rises(0.2, 0.6)), said=heard))
+def test_a_finding_of_a_detector_that_no_longer_exists_is_past(severity: Severity) -> None:
+    heard = [build_finding("reward.no_such_detector", 2, severity), build_finding("exploits.scan:removed", 3, severity)]
+    found = diagnose("runs/x", replace(run(rises(0.2, 0.6)), detected=heard))
     assert rules(found) == (set(), {"reward.no_such_detector", "exploits.scan:removed"})
 
 
@@ -71,32 +80,34 @@ def longer(digest: Digest, step: int) -> Digest:
 
 def test_solved_wins_over_warnings_and_not_over_errors() -> None:
     solved = run(0.97, steps=25, change=longer)
-    found = diagnosed("runs/x", solved)
+    found = diagnose("runs/x", solved)
     assert "budgets.turn_tokens_in_training" in rules(found)[0]
     assert (found.state, found.first) == ("solved", None)
     assert found.headline.startswith("Nothing to change: 9")
     failed = lost(solved)
-    assert diagnosed("runs/x", failed).state == "change"
+    assert diagnose("runs/x", failed).state == "change"
 
 
 def lost(observed: Observed) -> Observed:
     """Half of the attempts are lost to infrastructure."""
     metrics = {
-        "rollout/attempts": 96.0, "rollout/failed_attempts": 48.0,
-        "rollout/discarded/infra_error": 48.0, "rollout/discarded/env_timeout": 0.0,
-    }  # fmt: skip
+        "rollout/attempts": 96.0,
+        "rollout/failed_attempts": 48.0,
+        "rollout/discarded/infra_error": 48.0,
+        "rollout/discarded/env_timeout": 0.0,
+    }
     return run(0.97, steps=25, metrics=lambda step: metrics)
 
 
-def test_a_finding_says_since_when_it_holds() -> None:
+def test_a_finding_states_since_when_it_holds() -> None:
     cut = run(rises(0.2, 0.6), steps=25, change=longer)
-    now = next(one for one in diagnosed("runs/x", cut).findings if one.rule == "budgets.turn_tokens_in_training")
+    now = next(one for one in diagnose("runs/x", cut).findings if one.rule == "budgets.turn_tokens_in_training")
     assert (now.first_step, now.step) == (None, 25)
     hacked = run(0.5, steps=25, change=lambda digest, step: replace(digest, reward=digest.reward if step == 1 else 1.0))
-    early = said("reward.paid_for_wrong", 4)
+    early = build_finding("reward.paid_for_wrong", 4)
     found = next(
         one
-        for one in diagnosed("runs/x", replace(hacked, said=[early])).findings
+        for one in diagnose("runs/x", replace(hacked, detected=[early])).findings
         if one.rule == "reward.paid_for_wrong"
     )
     assert (found.first_step, found.step) == (4, 25)
@@ -104,7 +115,7 @@ def test_a_finding_says_since_when_it_holds() -> None:
 
 
 def test_the_next_command_begins_before_the_harm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    late = replace(said("stall.collapse", 25), before_step=9)
+    late = replace(build_finding("stall.collapse", 25), before_step=9)
     (tmp_path / "run.toml").touch()
     for name in ("warm_start", "000005", "000010"):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from sparring.diagnosis import diagnosed
-from sparring.history import History
-from tests.diagnosis.made import run
+from sparring.diagnosis.diagnose import diagnose
+from sparring.run_folders.history import History
+from tests.diagnosis.runs import run
 
 
 def test_metrics_that_a_run_does_not_have_cost_the_findings_that_need_them() -> None:
@@ -12,4 +12,4 @@ def test_metrics_that_a_run_does_not_have_cost_the_findings_that_need_them() -> 
     history = History()
     for one in whole.history.steps:
         history._steps.append(replace(one, metrics={"rollout/reward/mean": one.metrics["rollout/reward/mean"]}))  # pyright: ignore[reportPrivateUsage]
-    assert diagnosed("run", replace(whole, history=history)).step == 20
+    assert diagnose("run", replace(whole, history=history)).step == 20

@@ -8,24 +8,28 @@ import pytest
 
 from sparring.config import validate
 from sparring.config.recipe import tables
-from sparring.diagnosis import SYMPTOMS, Observed, Progress, diagnosed
+from sparring.diagnosis import SYMPTOMS
 from sparring.diagnosis.course import difference
+from sparring.diagnosis.diagnose import diagnose
+from sparring.diagnosis.observed import Observed, Progress
 from sparring.diagnosis.proposal import overrides
 from sparring.findings import Finding, Severity
-from sparring.history import Call, Digest
 from sparring.ledger.attempts import Attempts
+from sparring.run_folders.history import Digest, RecordedCall
 from sparring.types import Outcome
-from tests.diagnosis.made import changed, rises, run, said
+from tests.diagnosis.runs import changed, diagnose_run, rises, run
 
-GET = Call(name="get", arguments='{"key": "b"}')
+GET = RecordedCall(name="get", arguments='{"key": "b"}')
 
 
 def attempts(total: float, *, failed: float) -> dict[str, float]:
     """Of a step, as they are counted."""
     return {
-        "rollout/attempts": total, "rollout/failed_attempts": failed,
-        "rollout/discarded/infra_error": failed, "rollout/discarded/env_timeout": 0.0,
-    }  # fmt: skip
+        "rollout/attempts": total,
+        "rollout/failed_attempts": failed,
+        "rollout/discarded/infra_error": failed,
+        "rollout/discarded/env_timeout": 0.0,
+    }
 
 
 def unpaid(digest: Digest, step: int) -> Digest:
@@ -55,24 +59,24 @@ def unpaid_tasks(digest: Digest, step: int) -> Digest:
 
 def wrong_labels(digest: Digest, step: int) -> Digest:
     """Reward and scorer have wrong reference answers for every other task; the policy answers these like the others."""
-    said = f"ans {digest.task_id}" if digest.reward or number(digest) % 2 else f"ans {digest.id[-3]}"
+    text = f"ans {digest.task_id}" if digest.reward or number(digest) % 2 else f"ans {digest.id[-3]}"
     is_wrong = number(digest) % 2
-    return replace(digest, answer=said, said=(said,), **({"reward": 0.0, "score": 0.0} if is_wrong else {}))
+    return replace(digest, answer=text, texts=(text,), **({"reward": 0.0, "score": 0.0} if is_wrong else {}))
 
 
 def guesses(digest: Digest, step: int) -> Digest:
     """Every other task is too hard: each of its episodes ends with another answer."""
     if number(digest) % 2 == 0:
         return wrong_labels(digest, step)
-    said = f"ans {digest.id}"
-    return replace(digest, answer=said, said=(said,), reward=0.0, score=0.0)
+    text = f"ans {digest.id}"
+    return replace(digest, answer=text, texts=(text,), reward=0.0, score=0.0)
 
 
 def settles(digest: Digest, step: int) -> Digest:
     """Of the wrong episodes of a step, `step` in 20 end with the same answer; each of the others with its own."""
     is_common = random.Random(digest.id).random() < step / 20
-    said = "ans b" if digest.reward else "ans x" if is_common else f"ans {digest.id}"
-    return replace(digest, answer=said, said=(said,))
+    text = "ans b" if digest.reward else "ans x" if is_common else f"ans {digest.id}"
+    return replace(digest, answer=text, texts=(text,))
 
 
 def hopeless(step: int, task: int) -> float:
@@ -97,7 +101,7 @@ def loops(digest: Digest, step: int) -> Digest:
 
 
 def straggles(digest: Digest, step: int) -> Digest:
-    """The first episode of every step waits three seconds for its world."""
+    """The first episode of every step waits three seconds for its environment."""
     is_slow = digest.task_id == f"task-{step * 8 % 64}" and digest.id.endswith("/0.0")
     return replace(digest, seconds=3.1) if is_slow else digest
 
@@ -114,12 +118,14 @@ def falls(step: int, task: int) -> float:
 def rewritten(played_again: float) -> Callable[[int], Mapping[str, float]]:
     """Of 1,000 tokens a step."""
     return lambda step: {
-        "rollout/tokens/of_episodes": 1000.0, "rollout/tokens/played_again": played_again,
-        "rollout/breaks/edited_history": 0.4, "rollout/breaks/dropped_text": 0.1,
+        "rollout/tokens/of_episodes": 1000.0,
+        "rollout/tokens/played_again": played_again,
+        "rollout/breaks/edited_history": 0.4,
+        "rollout/breaks/dropped_text": 0.1,
         "rollout/clients/asyncopenai-python/breaks/edited_history": 0.3,
         "rollout/clients/node/breaks/edited_history": 0.1,
         "rollout/clients/node/breaks/dropped_text": 0.1,
-    }  # fmt: skip
+    }
 
 
 def leak(step: int) -> Mapping[str, float]:
@@ -277,7 +283,9 @@ HEALTHY: dict[str, Observed] = {
     "stall.capacity": run(lambda step, task: 0.3 if step < 5 else 0.97, steps=40, **ALREADY),
     "stall.no_progress": run(rises(0.2, 0.5, 14), steps=14, validations={0: 0.2, 14: 0.4}),
     "signal.valid_below_mean": run(
-        lambda step, task: (0.5 if step < 7 else 1.0) if task % 2 else min(1.0, 0.1 + step / 26), steps=24, num_tasks=10_000
+        lambda step, task: (0.5 if step < 7 else 1.0) if task % 2 else min(1.0, 0.1 + step / 26),
+        steps=24,
+        num_tasks=10_000,
     ),
     "budgets.turn_tokens_in_training": run(change=cut(64)),
     "budgets.turns_in_training": run(rises(0.3, 0.6), change=changed(num_turns=5)),
@@ -300,17 +308,21 @@ HEALTHY: dict[str, Observed] = {
         attempts=Attempts(played=480, refused=160, refusal="thread: this field is not known here"),
     ),
     "system.stalled": run(progress=Progress(status="running", seconds_since_last=30.0)),
-    "system.mismatch": run(metrics=lambda step: {"training/logprob_difference_mean": 0.01}, more=["model.precision=bf16"]),
+    "system.mismatch": run(
+        metrics=lambda step: {"training/logprob_difference_mean": 0.01}, more=["model.precision=bf16"]
+    ),
     "system.stale": run(
         metrics=lambda step: {"training/staleness_max": 4.0, "training/effective_sample_size": 0.95},
         more=["rollout.max_steps_off_policy=4"],
     ),
     "system.filtered": run(0.99, steps=12),
     "system.stragglers": run(change=changed(seconds=3.1), metrics=lambda step: {"timing_s/rollout": 3.5}),
-    "system.starved": run(change=changed(seconds=1.0, policy_seconds=0.99), metrics=lambda step: {"timing_s/rollout": 6.0}),
+    "system.starved": run(
+        change=changed(seconds=1.0, policy_seconds=0.99), metrics=lambda step: {"timing_s/rollout": 6.0}
+    ),
     "histories.changed": run(metrics=rewritten(50.0)),
     "system.memory": run(metrics=lambda step: {"system/memory_rss_bytes": 2**30 + min(step, 8) * 2**27}),
-}  # fmt: skip
+}
 
 
 def test_every_rule_has_a_planted_and_a_healthy_run_here() -> None:
@@ -321,7 +333,7 @@ def test_every_rule_has_a_planted_and_a_healthy_run_here() -> None:
 @pytest.mark.parametrize("rule", PLANTED)
 def test_a_planted_symptom_is_named_with_its_change(rule: str) -> None:
     observed, settings, severity = PLANTED[rule]
-    diagnosis = diagnosed("runs/x", observed)
+    diagnosis = diagnose("runs/x", observed)
     found = {one.rule: one for one in diagnosis.findings}
     assert rule in found, list(found)
     assert found[rule].severity is severity
@@ -335,7 +347,7 @@ def test_a_planted_symptom_is_named_with_its_change(rule: str) -> None:
 
 @pytest.mark.parametrize("rule", HEALTHY)
 def test_what_only_looks_like_it_is_not_named_and_has_no_error(rule: str) -> None:
-    found = said(HEALTHY[rule])
+    found = diagnose_run(HEALTHY[rule])
     assert rule not in found
     assert not [one.rule for one in found.values() if one.severity is Severity.ERROR]
 
@@ -352,7 +364,7 @@ def test_the_rate_is_named_after_the_first_update_that_destroyed_the_policy(scor
         change=lambda digest, step: digest if score else replace(digest, score=None),
         more=["optimizer.learning_rate=0.05"],
     )
-    first = diagnosed("runs/x", observed).first
+    first = diagnose("runs/x", observed).first
     assert first is not None
     assert first.rule == "optimizer.updates_too_large"
     assert first.settings == {"optimizer.learning_rate": 6e-4}  # 0.05 * 0.005 / 0.45
@@ -361,10 +373,12 @@ def test_the_rate_is_named_after_the_first_update_that_destroyed_the_policy(scor
 
 def test_a_policy_that_is_sure_of_turns_that_are_all_cut_needs_more_tokens_and_is_not_broken() -> None:
     cut_short = run(
-        0.0, validations={0: 0.0, 20: 0.0}, change=changed(num_cut=1, outcome=Outcome.MAX_TOKENS),
+        0.0,
+        validations={0: 0.0, 20: 0.0},
+        change=changed(num_cut=1, outcome=Outcome.MAX_TOKENS),
         metrics=lambda step: {"rollout/logprob/entropy": 0.001, "rollout/truncated_turns": 1.0},
-    )  # fmt: skip
-    found = diagnosed("runs/x", cut_short)
+    )
+    found = diagnose("runs/x", cut_short)
     assert found.first is not None
     assert found.first.rule == "budgets.turn_tokens_in_training"
     assert "evaluation.all_zero" in {one.finding.rule for one in found.silenced}
@@ -378,12 +392,12 @@ def test_what_validation_contradicts_is_not_solved() -> None:
 
 
 def test_memory_that_grows_in_a_short_run_is_no_leak_yet() -> None:
-    assert "system.memory" not in said(run(steps=20, metrics=leak))
+    assert "system.memory" not in diagnose_run(run(steps=20, metrics=leak))
 
 
 def test_large_updates_that_gain_nothing_are_a_warning() -> None:
     large = updated(update_size=lambda step: 0.1, entropy=lambda step: 0.3)
-    first = diagnosed("runs/x", run(0.4, steps=8, seed=1, metrics=large)).first
+    first = diagnose("runs/x", run(0.4, steps=8, seed=1, metrics=large)).first
     assert first is not None
     assert (first.rule, first.severity) == ("optimizer.updates_too_large", Severity.WARNING)
 
@@ -401,20 +415,20 @@ def test_an_update_that_left_nothing_of_a_weak_policy_comes_before_the_turns_wit
         metrics=updated(update_size=lambda step: size, entropy=lambda step: 0.07),
         change=lambda digest, step: replace(digest, num_cut=int(step > 1)),
     )
-    first = diagnosed("runs/x", observed).first
+    first = diagnose("runs/x", observed).first
     assert first is not None
     assert first.rule == rule
 
 
 def test_a_collapse_of_twelve_steps_is_named() -> None:
     fallen = run(lambda step, task: 0.6 if step <= 4 else 0.0, steps=12)
-    assert said(fallen)["stall.collapse"].settings == {"optimizer.learning_rate": 1e-5}
+    assert diagnose_run(fallen)["stall.collapse"].settings == {"optimizer.learning_rate": 1e-5}
 
 
 def test_updates_that_leave_every_log_probability_are_named_with_what_holds_them_back() -> None:
     def still(*more: str, rate: float = 4e-5) -> Mapping[str, object]:
         moved = updated(probe_change=lambda step: 1e-6, update_size=lambda step: 1e-7, learning_rate=lambda step: rate)
-        first = diagnosed("runs/x", run(0.4, steps=5, metrics=moved, more=more)).first
+        first = diagnose("runs/x", run(0.4, steps=5, metrics=moved, more=more)).first
         assert first is not None
         assert first.rule == "stall.nothing_moves"
         return first.settings
@@ -428,32 +442,30 @@ def test_updates_that_leave_every_log_probability_are_named_with_what_holds_them
 
 
 def test_the_client_that_changes_histories_is_named_with_the_reason() -> None:
-    found = said(PLANTED["histories.changed"][0])["histories.changed"]
-    assert found.symptom.startswith(
-        "asyncopenai-python sends histories back other than they were played (edited_history: 40%"
-    )
+    found = diagnose_run(PLANTED["histories.changed"][0])["histories.changed"]
+    assert found.symptom.startswith("asyncopenai-python sends changed histories back (edited_history: 40%")
     assert "15% of the episodes' tokens" in found.symptom
     assert found.evidence["clients"] == {"asyncopenai-python": 0.3, "node": 0.1}
 
 
 def test_tokens_that_the_correction_leaves_out_are_stale_though_the_others_count() -> None:
     def weighing(weight: float) -> Observed:
-        told = {
+        shown = {
             "training/staleness_max": 4.0,
             "training/effective_sample_size": 0.95,
             "training/correction/weight": weight,
         }
-        return run(metrics=lambda step: told, more=["rollout.max_steps_off_policy=4"])
+        return run(metrics=lambda step: shown, more=["rollout.max_steps_off_policy=4"])
 
-    assert said(weighing(0.7))["system.stale"].evidence["left_out_by_the_correction"] == pytest.approx(0.3)
-    assert "system.stale" not in said(weighing(0.9))
+    assert diagnose_run(weighing(0.7))["system.stale"].evidence["left_out_by_the_correction"] == pytest.approx(0.3)
+    assert "system.stale" not in diagnose_run(weighing(0.9))
 
 
 def test_rounding_may_move_a_certain_policy_by_less() -> None:
     # A twentieth of the entropy: 0.005 of 0.1, and of 1.0 the most that is allowed, 0.05.
     def rounded(entropy: float) -> dict[str, Finding]:
-        told = {"training/logprob_difference_mean": 0.01, "training/entropy": entropy}
-        return said(run(metrics=lambda step: told, more=["model.precision=bf16"]))
+        shown = {"training/logprob_difference_mean": 0.01, "training/entropy": entropy}
+        return diagnose_run(run(metrics=lambda step: shown, more=["model.precision=bf16"]))
 
     assert "system.mismatch" in rounded(0.1)
     assert "system.mismatch" not in rounded(1.0)
@@ -461,17 +473,17 @@ def test_rounding_may_move_a_certain_policy_by_less() -> None:
 
 def test_groups_that_differ_and_give_no_advantage_ask_for_another_method() -> None:
     silent = {"training/steps_without_signal": 1.0, "analysis/batch_valid_ratio": 0.0, "analysis/zero_adv_groups": 8.0}
-    found = said(run(0.5, metrics=lambda step: silent, more=["algorithm.advantage_method=grpo_passk"]))
+    found = diagnose_run(run(0.5, metrics=lambda step: silent, more=["algorithm.advantage_method=grpo_passk"]))
     assert found["system.filtered"].settings == {"algorithm.advantage_method": "group_based"}
     assert "stall.groups_agree" not in found
 
 
 def test_steps_whose_turns_a_form_overruled_ask_to_teach_the_form_and_no_other_method() -> None:
-    told = {"training/steps_without_signal": 1.0, "analysis/batch_valid_ratio": 1.0, "rollout/untrained_turns": 1.0}
+    shown = {"training/steps_without_signal": 1.0, "analysis/batch_valid_ratio": 1.0, "rollout/untrained_turns": 1.0}
 
     def found(overruled: float) -> Finding:
-        measured = {**told, "rollout/overruled_turns": overruled}
-        return said(run(0.5, metrics=lambda step: measured))["system.filtered"]
+        measured = {**shown, "rollout/overruled_turns": overruled}
+        return diagnose_run(run(0.5, metrics=lambda step: measured))["system.filtered"]
 
     assert "no turn with one may be trained" in found(1.0).symptom
     assert found(1.0).settings == {}
@@ -479,10 +491,10 @@ def test_steps_whose_turns_a_form_overruled_ask_to_teach_the_form_and_no_other_m
     assert "temperature" in found(0.0).change
 
 
-def test_a_world_that_takes_nearly_all_of_a_step_is_not_run_ahead_of() -> None:
+def test_training_does_not_run_ahead_of_an_environment_that_takes_nearly_all_of_a_step() -> None:
     def starved(rollout: float) -> Finding:
-        told = {"timing_s/rollout": rollout, "timing_s/step": 7.0}
-        return said(run(change=slow, metrics=lambda step: told))["system.starved"]
+        shown = {"timing_s/rollout": rollout, "timing_s/step": 7.0}
+        return diagnose_run(run(change=slow, metrics=lambda step: shown))["system.starved"]
 
     assert starved(6.0).settings == {"rollout.max_steps_off_policy": 1}
     assert starved(6.8).settings == {}
@@ -495,10 +507,10 @@ def test_tasks_that_go_on_and_on_are_read_before_they_get_more_turns() -> None:
         def play(digest: Digest, step: int) -> Digest:
             if int(digest.task_id.split("-")[1]) % 2:
                 return replace(digest, num_turns=others, reward=1.0, score=1.0)
-            asked = tuple(Call(name="get", arguments=str(turn)) for turn in range(5))
+            asked = tuple(RecordedCall(name="get", arguments=str(turn)) for turn in range(5))
             return replace(digest, num_turns=5, outcome=Outcome.MAX_TURNS, reward=0.0, score=0.0, calls=asked)
 
-        return diagnosed("runs/x", run(change=play)).first
+        return diagnose("runs/x", run(change=play)).first
 
     with_room, without = endless(others=3), endless(others=4)
     assert with_room is not None
@@ -508,8 +520,8 @@ def test_tasks_that_go_on_and_on_are_read_before_they_get_more_turns() -> None:
 
 
 def test_a_collapse_within_the_first_steps_is_one_and_a_lucky_step_is_none() -> None:
-    assert "stall.collapse" in said(run(lambda step, task: 0.7 if step <= 2 else 0.0))
-    assert "stall.collapse" not in said(run(lambda step, task: 0.7 if step == 1 else 0.3))
+    assert "stall.collapse" in diagnose_run(run(lambda step, task: 0.7 if step <= 2 else 0.0))
+    assert "stall.collapse" not in diagnose_run(run(lambda step, task: 0.7 if step == 1 else 0.3))
 
 
 def test_groups_that_agree_on_being_wrong_are_named_though_the_mean_goes_up_and_down() -> None:
@@ -517,14 +529,14 @@ def test_groups_that_agree_on_being_wrong_are_named_though_the_mean_goes_up_and_
     def luck(step: int, task: int) -> float:
         return 0.5 if task % 8 == 0 else float(step % 3 == 0 and task % 8 < 4)
 
-    found = said(run(luck, steps=30, metrics=lambda step: {"training/entropy": 0.5 - 0.005 * step}))
+    found = diagnose_run(run(luck, steps=30, metrics=lambda step: {"training/entropy": 0.5 - 0.005 * step}))
     assert "stall.groups_agree" in found
 
 
 def test_a_proposed_rate_is_written_as_a_person_would() -> None:
     def proposed(rate: str) -> list[str]:
         return overrides(
-            said(run(0.4, seed=3, more=[f"optimizer.learning_rate={rate}"]))["stall.nothing_moves"].settings
+            diagnose_run(run(0.4, seed=3, more=[f"optimizer.learning_rate={rate}"]))["stall.nothing_moves"].settings
         )
 
     # Tenfold, or what takes weights by 0.001 in 20 steps.
@@ -533,17 +545,19 @@ def test_a_proposed_rate_is_written_as_a_person_would() -> None:
 
 
 def test_a_run_that_has_not_begun_is_early() -> None:
-    assert diagnosed("runs/x", run(steps=0)).state == "early"
+    assert diagnose("runs/x", run(steps=0)).state == "early"
 
 
 def test_a_collapse_of_a_loss_without_bounds_asks_for_bounds() -> None:
     observed = run(falls, steps=30, more=["algorithm.loss_fn=cispo"])
-    assert said(observed)["stall.collapse"].settings == {
-        "algorithm.loss_fn": "ppo", "algorithm.clip_low_threshold": 0.8, "algorithm.clip_high_threshold": 1.2,
-    }  # fmt: skip
+    assert diagnose_run(observed)["stall.collapse"].settings == {
+        "algorithm.loss_fn": "ppo",
+        "algorithm.clip_low_threshold": 0.8,
+        "algorithm.clip_high_threshold": 1.2,
+    }
 
 
-def test_the_advice_of_smaller_groups_is_told_with_what_it_would_give() -> None:
+def test_the_advice_of_smaller_groups_states_its_expected_effect() -> None:
     # A group of 6 with 3 right ones: 3 of them agree by 2 of C(6, 3) = 20 draws. One of eight groups is such, the others agree.
     observed = run(
         hopeless,
@@ -553,26 +567,26 @@ def test_the_advice_of_smaller_groups_is_told_with_what_it_would_give() -> None:
             else replace(digest, reward=0.0, score=0.0)
         ),
     )
-    at_half = said(observed)["stall.groups_agree"].evidence["at_half_the_group_size"]
+    at_half = diagnose_run(observed)["stall.groups_agree"].evidence["at_half_the_group_size"]
     assert at_half["groups_without_signal"] == pytest.approx(7 / 8 + (1 / 8) * 2 / 20)
     # 16 groups of 3 instead of 8 of 6: 16 * (1 / 8) * 18 / 20.
     assert at_half["groups_with_signal_a_step_with_twice_the_batch"] == pytest.approx(1.8)
 
 
 def test_tasks_that_never_come_again_ask_for_other_groups_in_their_place() -> None:
-    assert set(said(run(hopeless, num_tasks=10_000))["stall.groups_agree"].settings) == {"batch.refill_groups"}
+    assert set(diagnose_run(run(hopeless, num_tasks=10_000))["stall.groups_agree"].settings) == {"batch.refill_groups"}
 
 
 def test_an_alarm_of_the_system_silences_the_advice_that_it_explains() -> None:
     observed = run(hopeless, progress=Progress(status="running", seconds_since_last=999.0))
-    found = diagnosed("runs/x", observed)
+    found = diagnose("runs/x", observed)
     assert [one.rule for one in found.findings] == ["system.stalled"]
     assert ("stall.groups_agree", "system.stalled") in {(one.finding.rule, one.by) for one in found.silenced}
 
 
-def test_a_run_that_never_finished_a_step_is_judged_by_its_ledger() -> None:
+def test_a_run_that_never_finished_a_step_is_diagnosed_by_its_ledger() -> None:
     lost = Attempts(played=10, failed={"infra_error": 60, "env_timeout": 30}, detail="no connection")
-    found = said(replace(run(steps=0), attempts=lost))["environment.failures"]
+    found = diagnose_run(replace(run(steps=0), attempts=lost))["environment.failures"]
     # 90 of 100.
     assert found.severity is Severity.ERROR
     assert found.symptom.startswith("90.0% of the last 100 attempts")
@@ -598,7 +612,7 @@ def test_a_reward_that_nothing_was_learned_from_stands_still_whatever_tasks_come
     observed = run(
         as_tasks_come, num_tasks=10_000, more=[f"sampling.temperature={temperature}", "batch.refill_groups=8"]
     )
-    diagnosis = diagnosed("runs/x", observed)
+    diagnosis = diagnose("runs/x", observed)
     assert diagnosis.first is not None
     assert diagnosis.first.rule == "stall.groups_agree"
     assert set(diagnosis.first.settings) == {asked_for}
@@ -613,7 +627,7 @@ def test_a_collapse_under_a_rising_rate_asks_for_the_rate_of_the_peak() -> None:
         metrics=lambda step: {"training/learning_rate": 1e-4 * step},
         more=["optimizer.learning_rate=2e-2"],
     )
-    found = said(observed)["stall.collapse"]
+    found = diagnose_run(observed)["stall.collapse"]
     assert found.confirm_after == 25  # it falls at step 21, however long it lies there
     peak = found.evidence["peak_steps"]
     assert found.settings == {"optimizer.learning_rate": pytest.approx(1e-4 * peak[0])}
@@ -622,12 +636,12 @@ def test_a_collapse_under_a_rising_rate_asks_for_the_rate_of_the_peak() -> None:
 def test_tools_that_break_are_no_collapse_of_the_policy() -> None:
     # From step 21 on, as the reward falls, every call raises.
     raised = {"rollout/agent/tool_errors": 1.0, "rollout/agent/tool_errors/tool_raised": 1.0}
-    found = said(run(falls, steps=30, metrics=lambda step: raised if step > 20 else {}))
+    found = diagnose_run(run(falls, steps=30, metrics=lambda step: raised if step > 20 else {}))
     assert found["tools.failing"].severity is Severity.ERROR
     assert "stall.collapse" not in found
     # Calls that the policy writes badly go with its fall.
     garbled = {"rollout/agent/tool_errors": 1.0, "rollout/agent/tool_errors/bad_json": 1.0}
-    found = said(run(falls, steps=30, metrics=lambda step: garbled if step > 20 else {}))
+    found = diagnose_run(run(falls, steps=30, metrics=lambda step: garbled if step > 20 else {}))
     assert found["tools.failing"].severity is Severity.WARNING
     assert found["stall.collapse"].severity is Severity.ERROR
 
@@ -636,4 +650,4 @@ def test_a_hacked_reward_asks_to_go_back_to_where_validation_was_best() -> None:
     observed = run(
         rises(0.2, 0.9), change=lambda digest, step: replace(digest, score=0.2), validations={0: 0.3, 10: 0.35, 20: 0.1}
     )
-    assert "the checkpoint of step 10" in said(observed)["stall.validation_flat"].change
+    assert "the checkpoint of step 10" in diagnose_run(observed)["stall.validation_flat"].change

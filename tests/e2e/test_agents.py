@@ -96,11 +96,17 @@ def recipe(tmp_path: Path) -> Path:
 
 def train(recipe: Path, *overrides: str) -> tuple[list[dict], Ledger]:
     small = (
-        f"run.runs_dir={recipe.parent.parent}", "warm_start.steps=40", "schedule.max_steps=1", "batch.global_batch_size=2",
-        "batch.group_size=4", "evaluation.val_num_tasks=2", "evaluation.allow_zero_baseline=true",
-        "sampling.sampling_max_tokens=24", "rollout.rollout_timeout=60",
-    )  # fmt: skip
-    result = MultiTurnRLTrainer(recipe, overrides=[*small, *overrides], quiet=True).train()
+        f"run.runs_dir={recipe.parent.parent}",
+        "warm_start.steps=40",
+        "schedule.max_steps=1",
+        "batch.global_batch_size=2",
+        "batch.group_size=4",
+        "evaluation.val_num_tasks=2",
+        "evaluation.allow_zero_baseline=true",
+        "sampling.sampling_max_tokens=24",
+        "rollout.rollout_timeout=60",
+    )
+    result = MultiTurnRLTrainer(recipe, overrides=[*small, *overrides], quiet=True, check=False).train()
     assert result is not None
     assert (result.status, result.step) == ("completed", 1)
     rows = [json.loads(line)["metrics"] for line in (result.run / "metrics.jsonl").read_text().splitlines()]
@@ -157,9 +163,12 @@ def test_workers_that_dial_in_train_and_learn_the_key_from_the_run_or_beforehand
         start("a key of both")
     try:
         rows, ledger = train(
-            recipe, "agent.pull=true", f"agent.gateway_port={port}", "rollout.rollout_max_concurrency=4",
+            recipe,
+            "agent.pull=true",
+            f"agent.gateway_port={port}",
+            "rollout.rollout_max_concurrency=4",
             "rollout.rollout_timeout=120",
-        )  # fmt: skip
+        )
     finally:
         for process in started:
             process.terminate()

@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from sparring.assembly import TrainingParts
 from sparring.errors import GateError, RewardError
 from sparring.ledger import DiscardReason, Ledger, RolloutState
 from sparring.ledger.states import FINAL_STATES
+from sparring.runtime import event_loop
 from sparring.trainer import MultiTurnRLTrainer
 from sparring.training import checkpoints
+from sparring.training_run.loading import LoadedRun
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "pointer_chase" / "recipe.toml"
 SMALL = (
@@ -29,7 +32,9 @@ SMALL = (
 
 
 def trainer_of(tmp_path: Path, *overrides: str, recipe: Path = RECIPE) -> MultiTurnRLTrainer:
-    return MultiTurnRLTrainer(recipe, overrides=[f"run.runs_dir={tmp_path}", *SMALL, *overrides], quiet=True)
+    return MultiTurnRLTrainer(
+        recipe, overrides=[f"run.runs_dir={tmp_path}", *SMALL, *overrides], quiet=True, check=False
+    )
 
 
 def metrics_of(run: Path) -> list[dict[str, float]]:
@@ -50,8 +55,11 @@ def test_sampled_and_recomputed_logprobs_agree_at_every_trained_token(tmp_path: 
 
 
 CURRICULUM = (
-    "curriculum.kind_field=hops", "curriculum.kind_weights.3=2", "curriculum.select=frontier", "batch.refill_groups=2",
-)  # fmt: skip
+    "curriculum.kind_field=hops",
+    "curriculum.kind_weights.3=2",
+    "curriculum.select=frontier",
+    "batch.refill_groups=2",
+)
 
 
 @pytest.mark.parametrize("order", [(), CURRICULUM], ids=["epochs", "curriculum"])
@@ -76,13 +84,13 @@ def test_a_resumed_run_reaches_the_weights_of_the_uninterrupted_one_bit_for_bit(
     assert part is not None
     # As after a crash behind step 2: the later checkpoints never happened.
     for step in (3, 4):
-        for file in (part.run / "checkpoints" / checkpoints.name_of(step)).iterdir():
+        for file in (part.run / "checkpoints" / checkpoints.format_name(step)).iterdir():
             file.unlink()
     resumed = MultiTurnRLTrainer.attach(part.run).train(resume=True)
     assert resumed is not None
     assert resumed.step == 4
-    expected = load_file(whole.run / "checkpoints" / checkpoints.name_of(4) / "weights.safetensors")
-    found = load_file(part.run / "checkpoints" / checkpoints.name_of(4) / "weights.safetensors")
+    expected = load_file(whole.run / "checkpoints" / checkpoints.format_name(4) / "weights.safetensors")
+    found = load_file(part.run / "checkpoints" / checkpoints.format_name(4) / "weights.safetensors")
     assert all((expected[name] == found[name]).all() for name in expected)
     if order:
         steps = [row for row in metrics_of(whole.run) if "rollout/curriculum/passed_over" in row]
@@ -98,7 +106,7 @@ def test_a_run_that_is_killed_again_before_its_next_checkpoint_can_still_be_resu
         with Ledger(result.run / "ledger.sqlite") as ledger:
             ledger.plan_nowait(f"killed/{kill}", task_id="t", attempt=0)
             ledger.advance_nowait(f"killed/{kill}", RolloutState.LEASED)
-        for file in (result.run / "checkpoints" / checkpoints.name_of(2)).iterdir():
+        for file in (result.run / "checkpoints" / checkpoints.format_name(2)).iterdir():
             file.unlink()
         resumed = MultiTurnRLTrainer.attach(result.run).train(resume=True)
         assert resumed is not None
@@ -159,7 +167,7 @@ def test_stop_ends_with_a_checkpoint_that_resumes(tmp_path: Path) -> None:
     result = trainer.wait(timeout=60)
     assert result.status == "stopped"
     assert 0 < result.step < 1000
-    assert checkpoints.newest(result.run / "checkpoints").name == checkpoints.name_of(result.step)
+    assert checkpoints.find_newest(result.run / "checkpoints").name == checkpoints.format_name(result.step)
 
 
 def test_a_warm_start_that_was_stopped_leaves_no_checkpoint_and_is_done_anew_on_resume(tmp_path: Path) -> None:
@@ -177,9 +185,13 @@ def test_a_warm_start_that_was_stopped_leaves_no_checkpoint_and_is_done_anew_on_
     assert (stopped.run / "checkpoints" / "warm_start").is_dir()
 
 
+def loaded(trainer: MultiTurnRLTrainer) -> LoadedRun[TrainingParts]:
+    return event_loop.submit(trainer._loader.load()).result()
+
+
 def test_a_trainer_that_is_dropped_keeps_no_engine(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path)
-    engine = weakref.ref(trainer.parts.engine)
+    engine = weakref.ref(loaded(trainer).parts.engine)
     del trainer
     deadline = time.monotonic() + 20
     while engine() is not None and time.monotonic() < deadline:
@@ -190,6 +202,6 @@ def test_a_trainer_that_is_dropped_keeps_no_engine(tmp_path: Path) -> None:
 
 def test_a_trainer_is_closed_twice_as_well_as_once(tmp_path: Path) -> None:
     with trainer_of(tmp_path) as trainer:
-        assert trainer.parts.engine.policy_version == 0
+        assert loaded(trainer).parts.engine.policy_version == 0
         trainer.close()
     trainer.close()

@@ -134,7 +134,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def test_an_agent_learns_to_ask_a_frozen_customer(recipe: Path) -> None:
-    trainer = MultiTurnRLTrainer(recipe, overrides=[f"run.runs_dir={recipe.parent.parent}"], quiet=True)
+    trainer = MultiTurnRLTrainer(recipe, overrides=[f"run.runs_dir={recipe.parent.parent}"], quiet=True, check=False)
     result = trainer.train()
     assert result is not None
     rows = [row["metrics"] for row in lines(result.run / "metrics.jsonl") if "rollout/reward/mean" in row["metrics"]]

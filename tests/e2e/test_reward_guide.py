@@ -14,10 +14,14 @@ from tests.foreign import EXPERT, ExpertEndpoint, beside
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "reward-guide.md").read_text("utf-8")
 SMALL = {
-    "num_demonstrations = 4096": "num_demonstrations = 8", "steps = 120": "steps = 1", "batch_size = 32": "batch_size = 8",
-    "global_batch_size = 16": "global_batch_size = 2", "group_size = 8": "group_size = 2", "val_every = 20": "val_every = 0",
+    "num_demonstrations = 4096": "num_demonstrations = 8",
+    "steps = 120": "steps = 1",
+    "batch_size = 32": "batch_size = 8",
+    "global_batch_size = 16": "global_batch_size = 2",
+    "group_size = 8": "group_size = 2",
+    "val_every = 20": "val_every = 0",
     "[evaluation]": "[evaluation]\nallow_zero_baseline = true\neval_num_tasks = 4\nval_num_tasks = 2",
-}  # fmt: skip
+}
 """What of pointer chase is made smaller, since the guide is about the order of steps."""
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sparring.faults import Fault, armed
 from sparring.ledger import Ledger, RolloutState
+from sparring.runtime.faults import Fault, arm_for_block
 from sparring.trainer import MultiTurnRLTrainer, TrainResult
 from sparring.training import checkpoints
 
@@ -30,12 +30,12 @@ def trained(trainer: MultiTurnRLTrainer, *, resume: bool = False) -> TrainResult
 
 def fingerprint(run: Path) -> str:
     """Of everything that the last checkpoint holds: weights, optimizer, data order."""
-    return (checkpoints.newest(run / "checkpoints") / "manifest.json").read_text()
+    return (checkpoints.find_newest(run / "checkpoints") / "manifest.json").read_text()
 
 
 def stopped(trainer: MultiTurnRLTrainer, fault: Fault, log: Path) -> TrainResult:
     """What a training says that is stopped while it is delayed, and sooner than that is over."""
-    with armed(fault, log=log):
+    with arm_for_block(fault, log=log):
         assert trainer.train(wait=False) is None
         deadline = time.monotonic() + 60
         while not log.exists():

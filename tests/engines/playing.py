@@ -28,9 +28,16 @@ CONTEXT = 256
 def make_policy(seed: int = 0) -> Policy:
     torch.manual_seed(seed)
     config = LlamaConfig(
-        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=VOCAB, max_position_embeddings=CONTEXT, tie_word_embeddings=True, initializer_range=0.3,
-    )  # fmt: skip
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=VOCAB,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        initializer_range=0.3,
+    )
     return Policy(LlamaForCausalLM(config), None, max_positions=CONTEXT)
 
 
@@ -53,9 +60,13 @@ def request(session_id: str, prompt: Sequence[int], **changes: Any) -> SampleReq
         max_tokens=changes.pop("max_tokens", 8),
     )
     return SampleRequest(
-        session_id=session_id, prompt_ids=tuple(prompt), sampling=sampling,
-        stop_ids=changes.pop("stop_ids", frozenset()), seed=changes.pop("seed", 0), **changes,
-    )  # fmt: skip
+        session_id=session_id,
+        prompt_ids=tuple(prompt),
+        sampling=sampling,
+        stop_ids=changes.pop("stop_ids", frozenset()),
+        seed=changes.pop("seed", 0),
+        **changes,
+    )
 
 
 def some_ids(seed: int, count: int) -> list[int]:
@@ -81,11 +92,16 @@ def recomputed(prompt: Sequence[int], completion: Completion, temperature: float
     zeros = lambda number: (0.0,) * number  # noqa: E731
     segments = [
         TokenSegment(
-            parent=parent, token_ids=tuple(ids), mask=(is_sampled,) * len(ids), sampled_logprobs=zeros(len(ids)),
-            advantages=zeros(len(ids)), weights=zeros(len(ids)), temperature=temperature or 1.0,
+            parent=parent,
+            token_ids=tuple(ids),
+            mask=(is_sampled,) * len(ids),
+            sampled_logprobs=zeros(len(ids)),
+            advantages=zeros(len(ids)),
+            weights=zeros(len(ids)),
+            temperature=temperature or 1.0,
         )
         for parent, ids, is_sampled in ((None, prompt, False), (0, completion.token_ids, True))
-    ]  # fmt: skip
+    ]
     weights = POLICY.materialize(WEIGHTS[completion.fingerprint])
     with torch.no_grad():
         logprobs = forest_logprobs(weights, layout(segments))[0].tolist()

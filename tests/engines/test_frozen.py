@@ -18,7 +18,7 @@ from sparring.engines.torch_engine import TorchEngine
 from sparring.errors import InfrastructureError
 from sparring.ledger import Ledger
 from sparring.models.policy import Policy
-from sparring.rollouts import Collector, GroupPlan, NamedPolicy
+from sparring.rollouts import Collector, EpisodeAgent, Grading, GroupPlan, MainPolicy, NamedPolicy, RolloutLimits
 from sparring.sessions import Session
 from sparring.types import Completion, Message, Outcome, SampleRequest, Sampling, Task, Trajectory
 
@@ -29,9 +29,16 @@ TOKENIZER = ByteTokenizer()
 def make_policy(seed: int) -> Policy:
     torch.manual_seed(seed)
     config = LlamaConfig(
-        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=TOKENIZER.num_tokens, max_position_embeddings=CONTEXT, tie_word_embeddings=True, initializer_range=0.3,
-    )  # fmt: skip
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=TOKENIZER.num_tokens,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        initializer_range=0.3,
+    )
     return Policy(LlamaForCausalLM(config), TOKENIZER, max_positions=CONTEXT)
 
 
@@ -125,10 +132,14 @@ def conversations(seed: int, *, learns: bool) -> list[Trajectory]:
         try:
             with Ledger() as ledger:
                 collector = Collector(
-                    engine=engine, chat=chat, agent=play, reward=lambda _: 1.0, scorer=None, ledger=ledger, seed=0,
-                    max_concurrency=4, timeout_seconds=120, max_retries=0, max_context_tokens=CONTEXT,
+                    agent=EpisodeAgent(play),
+                    policy=MainPolicy(engine, chat),
+                    grading=Grading(reward=lambda _: 1.0),
+                    ledger=ledger,
+                    seed=0,
+                    limits=RolloutLimits(timeout_seconds=120, max_concurrency=4, max_context_tokens=CONTEXT),
                     policies={"customer": NamedPolicy(engine=other, chat=chat, learns=learns, sampling=sampling)},
-                )  # fmt: skip
+                )
                 task = Task(id="t", messages=({"role": "user", "content": "?"},))
                 plan = GroupPlan(task=task, position=0, group_size=4, sampling=Sampling(max_tokens=8))
                 group = await collector.play_group(plan)

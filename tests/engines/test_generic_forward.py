@@ -10,7 +10,7 @@ import torch
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 from sparring.engines.torch_engine import TorchEngine
-from sparring.models.policy import Policy
+from sparring.models.policy import LoraSettings, Policy
 from sparring.types import Completion, SampleRequest, Sampling, Weights
 
 
@@ -18,22 +18,32 @@ from sparring.types import Completion, SampleRequest, Sampling, Weights
 def policy(request: pytest.FixtureRequest) -> Policy:
     torch.manual_seed(0)
     config = GPTNeoXConfig(
-        vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
-        max_position_embeddings=128, initializer_range=0.3,
-    )  # fmt: skip
+        vocab_size=40,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=128,
+        initializer_range=0.3,
+    )
     made = Policy(
-        GPTNeoXForCausalLM(config), None, max_positions=128, lora_rank=request.param, lora_alpha=4,
-        lora_targets=("query_key_value",),
-    )  # fmt: skip
+        GPTNeoXForCausalLM(config),
+        None,
+        max_positions=128,
+        lora=None if request.param is None else LoraSettings(rank=request.param, alpha=4, targets=("query_key_value",)),
+    )
     assert not made.is_lean
     return made
 
 
 def asked(session_id: str, prompt: Sequence[int], *, seed: int = 0, temperature: float = 1.0) -> SampleRequest:
     return SampleRequest(
-        session_id=session_id, prompt_ids=tuple(prompt), sampling=Sampling(temperature=temperature, max_tokens=10),
-        stop_ids=frozenset(), seed=seed,
-    )  # fmt: skip
+        session_id=session_id,
+        prompt_ids=tuple(prompt),
+        sampling=Sampling(temperature=temperature, max_tokens=10),
+        stop_ids=frozenset(),
+        seed=seed,
+    )
 
 
 def plain_logprobs(policy: Policy, weights: Weights, prompt: Sequence[int], answer: Sequence[int]) -> list[float]:
@@ -61,9 +71,13 @@ def test_greedy_tokens_are_those_of_generate(policy: Policy) -> None:
             await engine.close()
 
     expected = policy.base.generate(
-        torch.tensor([[1, 2, 3]]), attention_mask=torch.ones(1, 3, dtype=torch.long), do_sample=False,
-        max_new_tokens=10, eos_token_id=None, pad_token_id=0,
-    )  # fmt: skip
+        torch.tensor([[1, 2, 3]]),
+        attention_mask=torch.ones(1, 3, dtype=torch.long),
+        do_sample=False,
+        max_new_tokens=10,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
     assert list(asyncio.run(scenario()).token_ids) == expected[0, 3:].tolist()
 
 

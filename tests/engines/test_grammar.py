@@ -42,9 +42,16 @@ def following(schema: Any) -> Constraint:
 def random_model() -> Any:
     torch.manual_seed(0)
     config = LlamaConfig(
-        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=VOCAB, max_position_embeddings=1024, tie_word_embeddings=True, initializer_range=0.3,
-    )  # fmt: skip
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=VOCAB,
+        max_position_embeddings=1024,
+        tie_word_embeddings=True,
+        initializer_range=0.3,
+    )
     return LlamaForCausalLM(config).eval()
 
 
@@ -56,9 +63,15 @@ def bigram_policy(following: Mapping[int, Mapping[int, float]]) -> Policy:
     """A model whose next token depends on the last alone, with these probabilities; the rest of it is 1e-9 each."""
     width = 264
     config = LlamaConfig(
-        hidden_size=width, intermediate_size=8, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=4,
-        vocab_size=width, max_position_embeddings=256, tie_word_embeddings=False,
-    )  # fmt: skip
+        hidden_size=width,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        vocab_size=width,
+        max_position_embeddings=256,
+        tie_word_embeddings=False,
+    )
     model = LlamaForCausalLM(config)
     with torch.no_grad():
         layer: Any = model.model.layers[0]

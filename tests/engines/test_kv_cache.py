@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from sparring.engines.kv_cache import KVCache, Row, Space, common_prefix
 from sparring.models.llama import LlamaShape
 
-SHAPE = LlamaShape(
-    num_layers=1, hidden_size=8, num_heads=2, num_kv_heads=1, head_dim=4, rms_eps=1e-5, vocab_size=10
-)  # fmt: skip
+SHAPE = LlamaShape(num_layers=1, hidden_size=8, num_heads=2, num_kv_heads=1, head_dim=4, rms_eps=1e-5, vocab_size=10)
 
 
 def make(num_tokens: int = 512, max_row_tokens: int = 256) -> KVCache:

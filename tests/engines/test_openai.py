@@ -26,10 +26,10 @@ from sparring.errors import (
     ServiceError,
     SparringError,
 )
-from sparring.gateway import EpisodeDoors, ModelServer
+from sparring.gateway import EpisodeEndpoints, ModelServer
 from sparring.gateway.app import create_app
 from sparring.gateway.server import Listener
-from sparring.sessions import MessageSession
+from sparring.sessions import EpisodeIdentity, MessageSession
 from sparring.types import AnswerFormat, MessageAnswer, MessageRequest, Sampling, StopReason, Usage
 from tests.gateway.builders import CALL, CHAT, TOOL, USER
 
@@ -157,10 +157,18 @@ def test_sampling_tools_stops_and_seed_are_sent_and_the_key_only_as_bearer() -> 
     answer, _ = asked(endpoint, lambda engine: engine.answer(sent), api_key="sk-secret")
     assert answer.usage == Usage(num_prompt_tokens=3, num_sampled_tokens=1)
     call = {"id": "c", "type": "function", "function": {"name": "get", "arguments": '{"key":"b"}'}}
-    assert endpoint.bodies == [{
-        "model": "m", "messages": [USER, {"role": "assistant", "content": "", "tool_calls": [call]}], "tools": [TOOL],
-        "temperature": 0.0, "top_p": 0.5, "max_tokens": 7, "seed": 5, "stop": ["x"],
-    }]  # fmt: skip
+    assert endpoint.bodies == [
+        {
+            "model": "m",
+            "messages": [USER, {"role": "assistant", "content": "", "tool_calls": [call]}],
+            "tools": [TOOL],
+            "temperature": 0.0,
+            "top_p": 0.5,
+            "max_tokens": 7,
+            "seed": 5,
+            "stop": ["x"],
+        }
+    ]
     assert endpoint.headers[0]["authorization"] == "Bearer sk-secret"
 
 
@@ -382,18 +390,21 @@ WITH_SCHEMA: Any = {"type": "json_schema", "json_schema": NAMED}
         ("/v1/chat/completions", {"response_format": {"type": "text"}}, None),
         ("/v1/responses", {"text": {"format": {"type": "json_schema", **NAMED}}}, WITH_SCHEMA),
         ("/v1/responses", {"text": {"format": {"type": "json_object"}}}, {"type": "json_object"}),
-        ("/v1/messages", {"output_config": {"format": {"type": "json_schema", "schema": {"const": None}}}},
-         {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"const": None}, "strict": True}}),
+        (
+            "/v1/messages",
+            {"output_config": {"format": {"type": "json_schema", "schema": {"const": None}}}},
+            {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"const": None}, "strict": True}},
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_form_reaches_the_endpoint_as_the_client_asked_for_it(path: str, fields: Any, sent: Any) -> None:
     endpoint = Endpoint(JSONResponse(DONE))
     conversation = {"input": "go"} if path == "/v1/responses" else {"messages": [USER]}
     limit = {"max_tokens": 5} if path == "/v1/messages" else {}
 
     async def ask(engine: OpenAIEngine) -> None:
-        doors = EpisodeDoors("policy")
-        door = MessageSession(id="e", engine=engine, sampling=Sampling())
+        doors = EpisodeEndpoints("policy")
+        door = MessageSession(EpisodeIdentity("e"), engine=engine, sampling=Sampling())
         transport = httpx.ASGITransport(create_app(doors))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             answer = await client.post(

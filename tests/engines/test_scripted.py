@@ -14,9 +14,13 @@ from sparring.types import Constraint, SampleRequest, Sampling, StopReason, Weig
 
 def request(*, max_tokens: int = 10, deadline: float | None = None) -> SampleRequest:
     return SampleRequest(
-        session_id="s", prompt_ids=(5, 6), sampling=Sampling(max_tokens=max_tokens), stop_ids=frozenset({0, 9}), seed=1,
+        session_id="s",
+        prompt_ids=(5, 6),
+        sampling=Sampling(max_tokens=max_tokens),
+        stop_ids=frozenset({0, 9}),
+        seed=1,
         deadline=deadline,
-    )  # fmt: skip
+    )
 
 
 def encode(text: str) -> list[int]:

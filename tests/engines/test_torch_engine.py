@@ -41,9 +41,13 @@ def test_greedy_tokens_are_those_of_transformers_generate() -> None:
     prompt = some_ids(1, 7)
     completion = play(lambda engine: engine.sample(request("a", prompt, temperature=0.0, max_tokens=30)))
     expected = POLICY.base.generate(
-        torch.tensor([prompt]), attention_mask=torch.ones(1, 7, dtype=torch.long), do_sample=False, max_new_tokens=30,
-        eos_token_id=None, pad_token_id=0,
-    )  # fmt: skip
+        torch.tensor([prompt]),
+        attention_mask=torch.ones(1, 7, dtype=torch.long),
+        do_sample=False,
+        max_new_tokens=30,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
     assert list(completion.token_ids) == expected[0, 7:].tolist()
     assert completion.stop_reason is StopReason.LENGTH
     assert_parity(prompt, completion, 0.0)

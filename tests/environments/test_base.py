@@ -156,7 +156,7 @@ def test_a_failing_reset_is_an_outage_and_no_messages_at_all_a_mistake() -> None
         asyncio.run(reset(Environment(), Task(id="t2", messages=())))
 
 
-def test_an_environment_without_expert_says_so() -> None:
+def test_an_environment_without_expert_raises_a_clear_error() -> None:
     with pytest.raises(UsageError, match="Environment has no scripted expert"):
         Environment().demonstrate(TASK)
 

@@ -56,8 +56,11 @@ def test_sync_and_async_tools_answer_in_compact_json() -> None:
 
 def test_a_call_is_logged_with_parsed_arguments_and_result() -> None:
     assert call("add", '{"first": 2, "second": 5}').transition == {
-        "tool": "add", "arguments": {"first": 2, "second": 5}, "result": "7", "error": None,
-    }  # fmt: skip
+        "tool": "add",
+        "arguments": {"first": 2, "second": 5},
+        "result": "7",
+        "error": None,
+    }
 
 
 @pytest.mark.parametrize(
@@ -101,6 +104,6 @@ def test_half_a_character_in_what_a_tool_returns_becomes_a_question_mark(text: s
     assert (result.content, result.transition["result"]) == (content, content)
 
 
-def test_an_outage_is_not_told_to_the_policy() -> None:
+def test_an_outage_is_not_reported_to_the_policy() -> None:
     with pytest.raises(InfrastructureError, match="database is down"):
         call("fail", '{"how": "down"}')

@@ -1,4 +1,4 @@
-"""Demonstrations hold what the tools really said."""
+"""Demonstrations hold what the tools really returned."""
 
 import asyncio
 from collections.abc import Sequence

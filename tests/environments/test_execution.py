@@ -64,12 +64,12 @@ def test_tools_run_and_keep_files_for_the_episode() -> None:
         answer("3"),
     ]
     result = asyncio.run(EnvironmentAgent(Desk, max_turns=6).play(TASK, ScriptedSession(*calls)))
-    said = [entry["result"] for entry in result.transitions]
-    assert said[:2] == ["['a', 'b', 'c']", "7 False"]
-    assert "ZeroDivisionError" in said[2]
-    assert said[2].endswith("exit code 1")
-    assert json.loads(said[3]) == [{"n": 3}]
-    assert said[4].startswith("error: query failed: SqlError: not authorized")
+    results = [entry["result"] for entry in result.transitions]
+    assert results[:2] == ["['a', 'b', 'c']", "7 False"]
+    assert "ZeroDivisionError" in results[2]
+    assert results[2].endswith("exit code 1")
+    assert json.loads(results[3]) == [{"n": 3}]
+    assert results[4].startswith("error: query failed: SqlError: not authorized")
     assert [entry["error"] for entry in result.transitions] == [None, None, None, None, "tool_raised"]
 
 
@@ -166,21 +166,21 @@ def test_the_example_of_the_documentation_plays() -> None:
     assert messages[-1]["content"] == "7"
 
 
-def test_a_grader_sees_artefacts_as_data_and_says_its_verdict() -> None:
+def test_a_grader_sees_artefacts_as_data_and_returns_its_verdict() -> None:
     grader = (
         "rows = open('artefacts/out.csv').read().split()\nright = open('pristine/right').read()\n"
         "verdict({'share': rows.count(right) / len(rows)})"
     )
     sandbox = open_sandbox(limits=Limits(seconds=20.0))
 
-    def judged(grader: str, artefacts: Mapping[str, str], **options: float):
+    def grade(grader: str, artefacts: Mapping[str, str], **options: float):
         return asyncio.run(graded(sandbox, grader, artefacts, pristine={"right": "a"}, **options))
 
-    assert judged(grader, {"out.csv": "a b a a"}).value == {"share": 0.75}
+    assert grade(grader, {"out.csv": "a b a a"}).value == {"share": 0.75}
     # What an episode left is the reason here: no verdict, and how the grader ended.
-    empty = judged(grader, {"out.csv": ""})
+    empty = grade(grader, {"out.csv": ""})
     assert (empty.value, empty.run.exit_code) == (None, 1)
-    slow = judged("while True: pass", {}, seconds=0.3)
+    slow = grade("while True: pass", {}, seconds=0.3)
     assert (slow.value, slow.run.ended) == (None, "deadline")
-    assert judged("print('true')", {}).value is None
-    assert judged("verdict(1)\nverdict(2)", {}).value is None
+    assert grade("print('true')", {}).value is None
+    assert grade("verdict(1)\nverdict(2)", {}).value is None

@@ -27,7 +27,7 @@ from sparring.environments import (
 )
 from sparring.environments.tools import tools_of
 from sparring.errors import DataError, InfrastructureError, UsageError
-from sparring.tracking.inputs import inputs
+from sparring.run_folders.inputs import recorded_inputs
 from sparring.types import Message, Task
 
 ROWS = [
@@ -83,7 +83,7 @@ class Library(ReplayEnvironment, replays=LiveLibrary):
 TASK = Task(id="t", messages=({"role": "user", "content": "where?"},), fields={"title": "Emma"})
 
 
-def told(environment: Environment, name: str, **arguments: Any) -> tuple[str, ToolError | None]:
+def call_tool(environment: Environment, name: str, **arguments: Any) -> tuple[str, ToolError | None]:
     result = asyncio.run(execute(environment, name, arguments))
     return result.content, result.error
 
@@ -91,9 +91,9 @@ def told(environment: Environment, name: str, **arguments: Any) -> tuple[str, To
 def test_replayed_tools_have_the_schemas_of_the_live_ones_and_answer_what_was_recorded() -> None:
     LiveLibrary.num_calls = 0
     assert Library.tool_schemas() == LiveLibrary.tool_schemas()
-    assert told(Library(), "find", title="Emma", floor=2) == ("null", None)
-    assert told(Library(), "find", floor=1, title="Emma") == ("B3", None)
-    assert told(Library(), "shelves") == ('{"B":["B1","B3"],"A":[]}', None)
+    assert call_tool(Library(), "find", title="Emma", floor=2) == ("null", None)
+    assert call_tool(Library(), "find", floor=1, title="Emma") == ("B3", None)
+    assert call_tool(Library(), "shelves") == ('{"B":["B1","B3"],"A":[]}', None)
     assert LiveLibrary.num_calls == 0
 
 
@@ -102,9 +102,9 @@ def test_an_argument_left_at_its_default_is_found_whether_it_was_recorded_or_not
         fixtures = Fixtures([{"tool": "find", "arguments": {"title": "Emma"}, "result": "B3"}])
 
     for environment in (Library(), Brief()):
-        assert told(environment, "find", title="Emma") == ("B3", None)
-        assert told(environment, "find", title="Emma", floor=1) == ("B3", None)
-    assert told(Brief(), "find", title="Emma", floor=2)[1] is ToolError.FIXTURE_MISS
+        assert call_tool(environment, "find", title="Emma") == ("B3", None)
+        assert call_tool(environment, "find", title="Emma", floor=1) == ("B3", None)
+    assert call_tool(Brief(), "find", title="Emma", floor=2)[1] is ToolError.FIXTURE_MISS
 
 
 class Hotel(Environment):
@@ -135,7 +135,7 @@ def test_a_call_is_found_exactly_when_all_its_arguments_are_those_recorded(
     defaults = {"cls": "standard", "nights": 1}
     is_same = {**defaults, **recorded} == {**defaults, **asked}
     environment = hotel((recorded, 80))
-    assert told(environment, "price", **asked)[1] is (None if is_same else ToolError.FIXTURE_MISS)
+    assert call_tool(environment, "price", **asked)[1] is (None if is_same else ToolError.FIXTURE_MISS)
 
 
 def test_a_conflict_through_a_default_is_an_error_that_names_both_rows() -> None:
@@ -144,7 +144,7 @@ def test_a_conflict_through_a_default_is_an_error_that_names_both_rows() -> None
         DataError, match=r'row 2: price\({"city":"Rome","nights":1,.*}\) was answered differently than in row 1'
     ):
         hotel(*rows)
-    assert told(hotel(({"city": "Rome"}, 80), ({"city": "Rome", "nights": 1}, 80)), "price", city="Rome") == (
+    assert call_tool(hotel(({"city": "Rome"}, 80), ({"city": "Rome", "nights": 1}, 80)), "price", city="Rome") == (
         "80",
         None,
     )
@@ -152,8 +152,8 @@ def test_a_conflict_through_a_default_is_an_error_that_names_both_rows() -> None
 
 def test_true_is_not_the_default_one() -> None:
     environment = hotel(({"city": "Rome"}, 80))
-    assert told(environment, "price", city="Rome", late=1) == ("80", None)
-    assert told(environment, "price", city="Rome", late=True)[1] is ToolError.FIXTURE_MISS
+    assert call_tool(environment, "price", city="Rome", late=1) == ("80", None)
+    assert call_tool(environment, "price", city="Rome", late=True)[1] is ToolError.FIXTURE_MISS
     with pytest.raises(FixtureMiss):
         environment.price("Rome", late=True)  # type: ignore[attr-defined]
 
@@ -187,7 +187,7 @@ def test_a_row_that_no_call_can_ask_for_is_an_error_before_the_first_episode_and
     with pytest.raises(DataError, match=message):
         Recorded.tool_schemas()
     with pytest.raises(DataError, match=message):
-        told(Recorded(), "price", city="Rome")  # never an answer to the policy
+        call_tool(Recorded(), "price", city="Rome")  # never an answer to the policy
 
     class ByTask(ReplayEnvironment, replays=Hotel):
         def reset(self, task: Task) -> None:
@@ -209,16 +209,16 @@ def test_cells_of_a_table_have_the_types_of_the_tool(tmp_path: Path) -> None:
         return Registry()
 
     registry = loaded("version,build,beta,result\n1.10,1.0,,May\n1.1,,False,June\n007,2,True,July\n")
-    assert told(registry, "released", version="1.10") == ("May", None)
-    assert told(registry, "released", version="1.1", build=1) == ("June", None)
-    assert told(registry, "released", version="007", build=2, beta=True) == ("July", None)
+    assert call_tool(registry, "released", version="1.10") == ("May", None)
+    assert call_tool(registry, "released", version="1.1", build=1) == ("June", None)
+    assert call_tool(registry, "released", version="007", build=2, beta=True) == ("July", None)
     with pytest.raises(DataError, match=r"row 1 \(line 2\): .*'build' must be integer, got \"True\""):
         loaded("version,build,result\n1.1,True,June\n")
     with pytest.raises(DataError, match=r"row 2 \(line 3\): .* answered differently than in .*row 1 \(line 2\)"):
         loaded("version,build,result\n1.1,,May\n1.1,1,June\n")
 
 
-def test_a_miss_is_told_with_the_nearest_call_and_counted_and_nothing_live_is_called() -> None:
+def test_a_miss_is_reported_with_the_nearest_call_and_counted_and_nothing_live_is_called() -> None:
     LiveLibrary.num_calls = 0
     session = ScriptedSession(tool_call("find", title="Ema"), tool_call("visitors"), answer("B3"))
     result = asyncio.run(EnvironmentAgent(Library, max_turns=3).play(TASK, session))
@@ -232,7 +232,7 @@ def test_a_miss_is_told_with_the_nearest_call_and_counted_and_nothing_live_is_ca
 
 
 def test_wrong_types_are_refused_before_anything_is_looked_up() -> None:
-    assert told(Library(), "find", title=3)[1] is ToolError.WRONG_TYPE
+    assert call_tool(Library(), "find", title=3)[1] is ToolError.WRONG_TYPE
 
 
 def test_a_miss_may_be_answered_as_the_live_tool_would() -> None:
@@ -240,10 +240,10 @@ def test_a_miss_may_be_answered_as_the_live_tool_would() -> None:
         def miss(self, error: FixtureMiss) -> Any:
             return {"error": f"{error.arguments['title']} not found"}
 
-    assert told(Polite(), "find", title="Ulysses") == ('{"error":"Ulysses not found"}', None)
+    assert call_tool(Polite(), "find", title="Ulysses") == ('{"error":"Ulysses not found"}', None)
 
 
-def test_fixtures_may_be_the_tasks_own_beside_tools_that_run() -> None:
+def test_fixtures_of_a_task_work_together_with_tools_that_run() -> None:
     class Desk(ReplayEnvironment):
         def reset(self, task: Task) -> None:
             self.fixtures = Fixtures(task.fields["rows"])
@@ -265,11 +265,11 @@ def test_fixtures_may_be_the_tasks_own_beside_tools_that_run() -> None:
     desk = Desk()
     desk.reset(task)
     assert list(tools_of(Desk)) == ["grade", "add"]
-    assert told(desk, "grade", part="N1") == ("red", None)
+    assert call_tool(desk, "grade", part="N1") == ("red", None)
     assert desk.grade("N1") == "red"
-    assert told(desk, "add", a=1, b=2) == ("3", None)
+    assert call_tool(desk, "add", a=1, b=2) == ("3", None)
     with pytest.raises(InfrastructureError, match="Desk has no fixtures"):
-        told(Desk(), "grade", part="N1")
+        call_tool(Desk(), "grade", part="N1")
 
 
 def test_a_subclass_may_take_over_how_tools_are_described() -> None:
@@ -331,7 +331,7 @@ def test_a_file_that_is_loaded_from_anywhere_is_noted_for_the_manifest_with_its_
     path = tmp_path / "elsewhere.jsonl"
     path.write_text(json.dumps(ROWS[0]) + "\n")
     Fixtures.load(path)
-    assert inputs()[str(path.resolve())] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert recorded_inputs()[str(path.resolve())] == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def test_the_hash_is_of_what_was_recorded_and_not_of_how_it_was_given() -> None:
@@ -449,7 +449,7 @@ def test_live_tools_are_recorded_once_sorted_with_their_defaults(tmp_path: Path)
     for name, arguments in calls:
         live = LiveLibrary()
         live.reset(TASK)
-        assert told(Recorded(), name, **arguments) == told(live, name, **arguments)
+        assert call_tool(Recorded(), name, **arguments) == call_tool(live, name, **arguments)
 
 
 class Unset(LiveLibrary):

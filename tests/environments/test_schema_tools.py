@@ -22,7 +22,7 @@ BOOK = {
 }
 
 
-def problem(**arguments: Any) -> str | None:
+def find_problem(**arguments: Any) -> str | None:
     return SchemaTool("find", "Shelf of a book.", BOOK).problem_with(arguments)
 
 
@@ -34,7 +34,7 @@ def test_the_schema_is_passed_on_as_it_is() -> None:
 
 
 def test_arguments_that_fit_have_no_problem() -> None:
-    assert problem(title="Emma", floor=3, tags=["a", "b"]) is None
+    assert find_problem(title="Emma", floor=3, tags=["a", "b"]) is None
 
 
 @pytest.mark.parametrize(
@@ -49,16 +49,16 @@ def test_arguments_that_fit_have_no_problem() -> None:
         ({"title": None}, "None is not of type 'string'"),
     ],
 )
-def test_arguments_that_do_not_fit_are_told_with_their_place(arguments: dict[str, Any], words: str) -> None:
-    told = problem(**arguments)
-    assert told is not None
-    assert words in told
+def test_arguments_that_do_not_fit_are_reported_with_their_place(arguments: dict[str, Any], words: str) -> None:
+    message = find_problem(**arguments)
+    assert message is not None
+    assert words in message
 
 
 def test_a_long_argument_is_not_repeated_whole() -> None:
-    told = problem(title="x" * 5000)
-    assert told is not None
-    assert len(told) == 300
+    message = find_problem(title="x" * 5000)
+    assert message is not None
+    assert len(message) == 300
 
 
 @pytest.mark.parametrize(

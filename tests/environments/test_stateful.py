@@ -1,4 +1,4 @@
-"""Each episode has a world of its own that follows from its task, and nothing of it is left afterwards."""
+"""Each episode has a state of its own that follows from its task, and nothing of it is left afterwards."""
 
 import asyncio
 import json
@@ -84,7 +84,7 @@ def test_two_episodes_of_a_task_see_the_same(task: Task) -> None:
     def seen() -> list[Any]:
         state = EpisodeState(task)
         rows = state.database.execute("SELECT random(), hex(randomblob(4)), datetime('now')").fetchall()
-        told = [
+        values = [
             state.rng.random(),
             state.new_id("a"),
             state.new_id("a"),
@@ -93,7 +93,7 @@ def test_two_episodes_of_a_task_see_the_same(task: Task) -> None:
             rows,
         ]
         asyncio.run(state.close())
-        return told
+        return values
 
     assert seen() == seen()
 
@@ -265,7 +265,7 @@ def test_a_close_of_ones_own_is_refused_and_one_of_a_later_base_is_called() -> N
     assert closed == ["connected"]
 
 
-def test_the_clock_stands_still_until_it_is_told() -> None:
+def test_the_clock_stands_still_until_it_is_advanced() -> None:
     clock = EpisodeClock(datetime(2024, 2, 28, 23, 59, 30, tzinfo=UTC))
     assert clock.now() == clock.now()
     assert clock.advance(45).isoformat() == "2024-02-29T00:00:15+00:00"
@@ -276,7 +276,7 @@ def test_the_clock_stands_still_until_it_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "told"),
+    ("query", "expected"),
     [
         ("CURRENT_TIMESTAMP", "2030-05-01 12:00:00"),
         ("CURRENT_DATE", "2030-05-01"),
@@ -288,10 +288,10 @@ def test_the_clock_stands_still_until_it_is_told() -> None:
         ("unixepoch('1970-01-02')", 86400),
     ],
 )
-def test_the_times_of_the_database_are_the_episodes(query: str, told: Any) -> None:
+def test_the_times_of_the_database_are_the_episodes(query: str, expected: Any) -> None:
     state = EpisodeState(TASK)
     state.clock = EpisodeClock(datetime(2030, 5, 1, 12, tzinfo=UTC))
-    assert state.database.execute(f"SELECT {query}").fetchone() == (told,)
+    assert state.database.execute(f"SELECT {query}").fetchone() == (expected,)
     asyncio.run(state.close())
 
 
@@ -299,7 +299,7 @@ FIRST, SECOND = "123e4567-e89b-12d3-a456-426614174000", "00000000-0000-4000-8000
 
 
 @pytest.mark.parametrize(
-    ("observation", "told"),
+    ("observation", "expected"),
     [
         ({"b": 0.1 + 0.2, "a": 2.0}, {"a": 2, "b": 0.3}),
         (f"{FIRST} after {SECOND} after {FIRST}", "<id-1> after <id-2> after <id-1>"),
@@ -314,9 +314,9 @@ FIRST, SECOND = "123e4567-e89b-12d3-a456-426614174000", "00000000-0000-4000-8000
         (True, True),
     ],
 )
-def test_an_observation_is_normalized(observation: Any, told: Any) -> None:
-    assert normalized(observation) == told
-    assert type(normalized(observation)) is type(told)
+def test_an_observation_is_normalized(observation: Any, expected: Any) -> None:
+    assert normalized(observation) == expected
+    assert type(normalized(observation)) is type(expected)
 
 
 json_values = st.recursive(

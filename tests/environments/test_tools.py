@@ -258,7 +258,7 @@ def test_bounds_that_nothing_can_meet_are_refused() -> None:
         Bounded()
 
 
-def test_a_long_wrong_argument_is_not_told_again_in_full() -> None:
+def test_a_long_wrong_argument_is_not_repeated_in_full() -> None:
     problem = tools_of(Stock)["order"].problem_with({"num": 1, "labels": ["a"] * 10_000})
     assert problem is not None
     assert problem.endswith('"a",...')

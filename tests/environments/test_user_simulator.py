@@ -1,4 +1,4 @@
-"""A policy plays the user: it sees the conversation from the other side, and says when it is over."""
+"""A policy acts as the user: it sees the conversation from the other side and decides when it is over."""
 
 from __future__ import annotations
 
@@ -32,29 +32,39 @@ class Kitchen(Environment):
 
 def run_episode(agent: ScriptedSession, environment: type[Environment] = Kitchen, *, max_turns: int = 6) -> AgentResult:
     async def episode() -> AgentResult:
-        world = environment()
-        async with opened(world, TASK):
-            return await play(TASK, world, agent, max_turns=max_turns)
+        kitchen = environment()
+        async with opened(kitchen, TASK):
+            return await play(TASK, kitchen, agent, max_turns=max_turns)
 
     return asyncio.run(episode())
 
 
-def test_the_user_hears_what_the_agent_says_and_nothing_of_its_tools() -> None:
+def test_the_user_sees_the_agent_s_messages_and_nothing_of_its_tools() -> None:
     customer = ScriptedSession(answer("Soup, please."), answer("Thanks! ###STOP###"))
     agent = ScriptedSession(
-        answer("What would you like?"), tool_call("cook", dish="soup"), answer("Here you are."),
+        answer("What would you like?"),
+        tool_call("cook", dish="soup"),
+        answer("Here you are."),
         others={"customer": customer},
-    )  # fmt: skip
+    )
     result = run_episode(agent)
     assert result.outcome is Outcome.FINISHED
     assert [(m["role"], m["content"]) for m in result.messages] == [
-        ("user", "I am hungry."), ("assistant", "What would you like?"), ("user", "Soup, please."), ("assistant", ""),
-        ("tool", "a bowl of soup"), ("assistant", "Here you are."),
-    ]  # fmt: skip
+        ("user", "I am hungry."),
+        ("assistant", "What would you like?"),
+        ("user", "Soup, please."),
+        ("assistant", ""),
+        ("tool", "a bowl of soup"),
+        ("assistant", "Here you are."),
+    ]
     heard = [
-        ("system", "You want soup."), ("user", "Welcome!"), ("assistant", "I am hungry."),
-        ("user", "What would you like?"), ("assistant", "Soup, please."), ("user", "Here you are."),
-    ]  # fmt: skip
+        ("system", "You want soup."),
+        ("user", "Welcome!"),
+        ("assistant", "I am hungry."),
+        ("user", "What would you like?"),
+        ("assistant", "Soup, please."),
+        ("user", "Here you are."),
+    ]
     assert [[(m["role"], m["content"]) for m in messages] for messages, _ in customer.requests] == [heard[:4], heard]
 
 
@@ -88,7 +98,7 @@ class Raises(Kitchen):
         raise KeyError("wish")
 
 
-class SaysNoText(Kitchen):
+class RepliesWithoutText(Kitchen):
     def reply(self, messages: Any, session: Any) -> Any:
         return {"role": "user", "content": "soup"}
 
@@ -97,7 +107,7 @@ class SaysNoText(Kitchen):
     ("environment", "error", "message"),
     [
         (Raises, InfrastructureError, r"Raises.reply failed: KeyError\('wish'\)"),
-        (SaysNoText, UsageError, "return the text that the user says, or None"),
+        (RepliesWithoutText, UsageError, "return the user's text, or None"),
     ],
 )
 def test_a_reply_that_cannot_be_used_is_never_the_policys_doing(

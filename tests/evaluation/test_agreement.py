@@ -12,14 +12,27 @@ from sparring.types import Outcome, Reward, Task, Trajectory
 
 
 def episode(
-    reward: float | None, score: float | None, *, id: str = "", task: str = "t", components: Mapping[str, float] = {},
-    parts: Mapping[str, float] = {}, text: str = "", outcome: Outcome = Outcome.FINISHED,
-) -> Trajectory:  # fmt: skip
+    reward: float | None,
+    score: float | None,
+    *,
+    id: str = "",
+    task: str = "t",
+    components: Mapping[str, float] = {},
+    parts: Mapping[str, float] = {},
+    text: str = "",
+    outcome: Outcome = Outcome.FINISHED,
+) -> Trajectory:
     return Trajectory(
-        id=id or f"{task}-{reward}-{score}", task=Task(id=task, messages=()), attempt=0, turns=(),
-        messages=({"role": "assistant", "content": text},), outcome=outcome,
-        reward=None if reward is None else Reward(total=reward, components=components), score=score, score_parts=parts,
-    )  # fmt: skip
+        id=id or f"{task}-{reward}-{score}",
+        task=Task(id=task, messages=()),
+        attempt=0,
+        turns=(),
+        messages=({"role": "assistant", "content": text},),
+        outcome=outcome,
+        reward=None if reward is None else Reward(total=reward, components=components),
+        score=score,
+        score_parts=parts,
+    )
 
 
 def compared(*episodes: Trajectory) -> Agreement:

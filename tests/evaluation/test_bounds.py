@@ -13,22 +13,28 @@ from typer.testing import CliRunner, Result
 from sparring.cli import app
 from sparring.evaluation.bounds import Bounds
 from sparring.evaluation.comparison import Comparison, compare
-from sparring.evaluation.evaluation import Evaluation, Judge, Row, summarize
+from sparring.evaluation.evaluation import Evaluation, Row, SuccessCriterion, summarize
 from sparring.evaluation.tables import comparison_table, notes, result_table
 from sparring.types import Outcome, Reward, Task, Trajectory, TrajectoryGroup
 
-JUDGE = Judge(scorer="s:score", independence="scorer", success_threshold=1.0)
+CRITERION = SuccessCriterion(scorer="s:score", independence="scorer", success_threshold=1.0)
 
 
 def group(name: str, scores: list[float], num_lost: int = 0) -> TrajectoryGroup:
     task = Task(id=name, messages=({"role": "user", "content": "?"},))
     played = tuple(
         Trajectory(
-            id=f"{name}/{place}", task=task, attempt=place, turns=(), messages=(), outcome=Outcome.FINISHED,
-            reward=Reward(total=score), score=score,
+            id=f"{name}/{place}",
+            task=task,
+            attempt=place,
+            turns=(),
+            messages=(),
+            outcome=Outcome.FINISHED,
+            reward=Reward(total=score),
+            score=score,
         )
         for place, score in enumerate(scores)
-    )  # fmt: skip
+    )
     return TrajectoryGroup(task=task, trajectories=played, num_lost=num_lost)
 
 
@@ -36,7 +42,7 @@ def evaluation(label: str, *groups: TrajectoryGroup) -> Evaluation:
     row = Row(
         name=label, label=label, split="held_out", policy_version=1, fingerprint="f", temperature=0.8, group_size=2
     )
-    return summarize(groups, row, judge=JUDGE, seconds=1.0, prefix="eval")
+    return summarize(groups, row, criterion=CRITERION, seconds=1.0, prefix="eval")
 
 
 def test_lost_episodes_are_wrong_in_the_worst_case_and_right_in_the_best_also_where_none_of_a_task_is_left() -> None:
@@ -177,6 +183,10 @@ def test_lost_episodes_that_gather_in_a_task_are_reported_beside_an_evaluation(t
     # 16 of 64 attempts were lost, and all 8 of this task: the other one is as bad, and of equals one is named.
     task = finding["evidence"]["task"]
     assert (finding["rule"], task["lost"], task["played"], task["all_lost"], task["all_played"]) == (
-        "rollouts.lost_together", 8, 8, 16, 64,
-    )  # fmt: skip
+        "rollouts.lost_together",
+        8,
+        8,
+        16,
+        64,
+    )
     assert "rollouts.lost_together" in result.output

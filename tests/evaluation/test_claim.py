@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sparring.errors import DataError
 from sparring.evaluation.claim import Claim, claim_of, claim_of_validations, claim_over
 from sparring.evaluation.controls import Continued, RunFacts
 from sparring.evaluation.evaluation import Evaluation
@@ -16,8 +17,8 @@ from sparring.evaluation.independence import Independence
 from sparring.evaluation.of_run import claim_of_report, claim_of_run, claims_of_runs, evaluated, num_shared
 from sparring.evaluation.report import EvaluationReport, comparisons, read_report
 from sparring.report.reading import read_run
-from sparring.report.verdict import verdict
-from sparring.tracking import RunFolder
+from sparring.report.verdict import build_verdict
+from sparring.run_folders import RunFolder
 from sparring.trainer import TrainResult
 from sparring.types import Outcome, Task
 from tests.report.stored_run import RECIPE, StoredRun, episode, evaluation
@@ -86,7 +87,7 @@ def of(
 
 
 def graded_otherwise(one: Evaluation) -> Evaluation:
-    return replace(one, judge=replace(one.judge, scorer="environment:another"))
+    return replace(one, criterion=replace(one.criterion, scorer="environment:another"))
 
 
 SCENARIOS: Mapping[str, Callable[[], Claim]] = {
@@ -104,7 +105,18 @@ SCENARIOS: Mapping[str, Callable[[], Claim]] = {
     "only_base": lambda: of(*table(("base", 10), ("tuned", 100)), has_warm_start=False),
     "only_base_of_warm_start": lambda: of(*table(("base", 0), ("tuned", 100))),
     "base_and_warm_start": lambda: of(*table(("base", 0), ("warm start", 36), ("tuned", 100))),
-    "random_rewards_as_good": lambda: of(*table(("base", 10), ("runs/random", 95), ("tuned", 97)), has_warm_start=False),
+    "random_rewards_as_good": lambda: of(
+        played("base", 10),
+        replace(played("runs/random", 95), is_random_control=True),
+        played("tuned", 97),
+        has_warm_start=False,
+    ),
+    "another_run": lambda: of(*table(("base", 10), ("runs/other", 50), ("tuned", 97)), has_warm_start=False),
+    "other_settings": lambda: of(
+        played("warm start", 36),
+        replace(played(CONTINUED, 50), overrides={"environment.max_turns": 3}),
+        played("tuned", 100),
+    ),
     "constant_as_good": lambda: of(
         played("base", 10), played("constant:no", 50, temperature=None), played("tuned", 50), has_warm_start=False
     ),
@@ -146,30 +158,32 @@ SCENARIOS: Mapping[str, Callable[[], Claim]] = {
         played("warm start", 36), played(CONTINUED, 50, temperature=0.5), played("tuned", 100)
     ),
     "greedy_not_shown": lambda: of(
-        played(CONTINUED, 98, temperature=0.0), played(CONTINUED, 50), played("tuned", 100, temperature=0.0),
+        played(CONTINUED, 98, temperature=0.0),
+        played(CONTINUED, 50),
+        played("tuned", 100, temperature=0.0),
         played("tuned", 100),
     ),
     "greedy_opposed": lambda: of(
-        played(CONTINUED, 90, temperature=0.0), played(CONTINUED, 50), played("tuned", 20, temperature=0.0),
+        played(CONTINUED, 90, temperature=0.0),
+        played(CONTINUED, 50),
+        played("tuned", 20, temperature=0.0),
         played("tuned", 80),
     ),
     "greedy_alone_better": lambda: of(
-        played(CONTINUED, 10, temperature=0.0), played(CONTINUED, 50), played("tuned", 90, temperature=0.0),
+        played(CONTINUED, 10, temperature=0.0),
+        played(CONTINUED, 50),
+        played("tuned", 90, temperature=0.0),
         played("tuned", 52),
     ),
     "out_of_turns": lambda: of(played(CONTINUED, 36), played("tuned", 36, wrong=(Outcome.MAX_TURNS, 60))),
     "out_of_tokens": lambda: of(played(CONTINUED, 36), played("tuned", 36, wrong=(Outcome.MAX_TOKENS, 50))),
-    "timeouts": lambda: of(
-        played(CONTINUED, 36, wrong=(Outcome.POLICY_TIMEOUT, 30)), played("tuned", 100)
-    ),
+    "timeouts": lambda: of(played(CONTINUED, 36, wrong=(Outcome.POLICY_TIMEOUT, 30)), played("tuned", 100)),
     "validations": lambda: claim_of_validations(
         {0: played("step 0", 36), 10: played("step 10", 100)}, RunFacts(has_warm_start=True)
     ),
-    "baselines": lambda: of(
-        played("base", 10), replace(played("openai:model@url", 50), policy_version=None)
-    ),
+    "baselines": lambda: of(played("base", 10), replace(played("openai:model@url", 50), policy_version=None)),
     "never_evaluated": lambda: of(),
-}  # fmt: skip
+}
 
 
 def rows() -> dict[str, tuple[str, str]]:
@@ -215,6 +229,22 @@ def test_files_of_before_have_the_same_claim_but_for_how_episodes_ended(tmp_path
     found = of(*read_report(report.path).evaluations)
     assert found.headline == SCENARIOS["out_of_turns"]().headline
     assert found.caveats == ("Tuned does not finish in 60 % of its episodes.",)
+
+
+def test_more_episodes_and_another_speed_leave_evaluations_comparable() -> None:
+    overrides = {"evaluation.eval_group_size": 4, "sampling.temperature": 0.5, "engine.max_running": 2}
+    rows = [replace(one, overrides=overrides) if one.name == CONTINUED else one for one in table(*BEATEN)]
+    assert of(*rows).headline == SCENARIOS["imitation_beaten"]().headline
+
+
+def test_a_file_in_which_several_tasks_share_an_id_is_refused(tmp_path: Path) -> None:
+    rows = table(("base", 0), ("tuned", 100))
+    path = tmp_path / "held_out-001.json"
+    content = EvaluationReport(evaluations=tuple(rows), comparisons=comparisons(rows), path=path).as_json()
+    content["evaluations"][0]["tasks"][1]["id"] = "h0"
+    path.write_text(json.dumps(content))
+    with pytest.raises(DataError, match="several tasks are named 'h0'"):
+        read_report(path)
 
 
 def test_a_gain_that_six_tasks_could_show_is_no_ceiling_and_one_of_five_is() -> None:
@@ -314,8 +344,11 @@ def test_few_shared_tasks_are_too_few_to_stand_for_others() -> None:
 
 def test_a_control_that_was_played_greedily_alone_is_compared_there() -> None:
     claim = of(
-        played(CONTINUED, 90, temperature=0.0), played("base", 0), played("tuned", 80), played("tuned", 20, temperature=0.0)
-    )  # fmt: skip
+        played(CONTINUED, 90, temperature=0.0),
+        played("base", 0),
+        played("tuned", 80),
+        played("tuned", 20, temperature=0.0),
+    )
     assert claim.headline == "One seed: better than the base model (+0.80 [+0.71, +0.87])."
     assert "Greedily it is worse than imitation for as long as RL (warm start continued)." in claim.limits
 
@@ -378,7 +411,7 @@ def test_report_eval_diagnosis_and_result_show_the_same_claim(tmp_path: Path) ->
     assert report is not None
     assert claim_of_report(report).headline == expected
     record = read_run(folder.path)
-    assert verdict(record, seen_in_training=0).headline.startswith(expected)
+    assert build_verdict(record, seen_in_training=0).headline.startswith(expected)
     assert record.diagnosis is not None
     assert record.diagnosis.claim is not None
     assert record.diagnosis.claim.headline == expected

@@ -25,8 +25,10 @@ from sparring.cli import app
 from sparring.errors import DataError
 from sparring.evaluation.claim import claim_of
 from sparring.evaluation.controls import RunFacts
+from sparring.evaluation.of_run import claim_of_report, claim_of_run, is_random_control
+from sparring.evaluation.report import read_report
 from sparring.ledger import Ledger, RolloutState
-from sparring.tracking import RunFolder
+from sparring.run_folders import RunFolder
 from sparring.trainer import MultiTurnRLTrainer
 from sparring.training import checkpoints
 from tests.evaluation.test_claim import table
@@ -34,11 +36,18 @@ from tests.foreign import EXPERT, ExpertEndpoint, beside
 
 ROOT = Path(__file__).parents[2]
 SMALL = (
-    "schedule.max_steps=2", "schedule.val_every=1", "schedule.save_every=1", "evaluation.val_num_tasks=3",
-    "evaluation.eval_num_tasks=4", "batch.global_batch_size=2", "batch.group_size=2",
-    "evaluation.allow_zero_baseline=true", "warm_start.num_demonstrations=4", "warm_start.steps=1",
+    "schedule.max_steps=2",
+    "schedule.val_every=1",
+    "schedule.save_every=1",
+    "evaluation.val_num_tasks=3",
+    "evaluation.eval_num_tasks=4",
+    "batch.global_batch_size=2",
+    "batch.group_size=2",
+    "evaluation.allow_zero_baseline=true",
+    "warm_start.num_demonstrations=4",
+    "warm_start.steps=1",
     "warm_start.batch_size=4",
-)  # fmt: skip
+)
 
 
 def sparring(*arguments: str) -> Result:
@@ -63,7 +72,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of two steps with a checkpoint each."""
     folder = tmp_path_factory.mktemp("runs")
     overrides = [f"run.runs_dir={folder}", *SMALL]
-    result = MultiTurnRLTrainer(ROOT / "recipes" / "pointer_chase", overrides=overrides, quiet=True).train()
+    result = MultiTurnRLTrainer(
+        ROOT / "recipes" / "pointer_chase", overrides=overrides, quiet=True, check=False
+    ).train()
     assert result is not None
     return result.run
 
@@ -106,7 +117,7 @@ def test_the_control_with_random_rewards_is_trained_and_played_by_the_commands_t
     end = text.find("\n[", begin + 1)
     recipe.write_text(text[:begin] + (text[end + 1 :] if end >= 0 else ""))
     small = [one for one in SMALL if not one.startswith("warm_start")]
-    trainer = MultiTurnRLTrainer("toy", overrides=["schedule.max_steps=1", *small[1:]], quiet=True)
+    trainer = MultiTurnRLTrainer("toy", overrides=["schedule.max_steps=1", *small[1:]], quiet=True, check=False)
     result = trainer.train()
     assert result is not None
     name, claim = str(result.run), evaluated(str(result.run), "--no-base")["claim"]
@@ -118,12 +129,59 @@ def test_the_control_with_random_rewards_is_trained_and_played_by_the_commands_t
         RunFacts(
             name=name, recipe=str(RunFolder(result.run).recipe), runs=str(result.run.parent), has_warm_start=False
         ),
-    )  # fmt: skip
+    )
     train, play = commands(list(better.limits))
     for command in ([*train, "--no-supervise"], play):
         done = sparring(*command)
         assert done.exit_code == 0, done.output
     assert "random" in done.output
+    report = json.loads((result.run / "evaluations" / "held_out-002.json").read_text())
+    assert {one["name"]: one["is_random_control"] for one in report["evaluations"]} == {
+        "base": False,
+        "runs/random": True,
+        "tuned": False,
+    }
+    assert "random rewards" not in claim_of_run(RunFolder(result.run)).headline + " ".join(
+        claim_of_run(RunFolder(result.run)).not_known.controls
+    )
+
+
+def test_another_run_is_no_control_with_random_rewards(trained: Path, tmp_path: Path) -> None:
+    """One with its own reward is none, nor one that differs in more than the reward."""
+    run, other = RunFolder(trained), RunFolder(shutil.copytree(trained, tmp_path / "other"))
+    assert not is_random_control(other, run)
+    text = other.recipe.read_text()
+    other.recipe.write_text(text.replace('reward = "environment:reward"', 'reward = "environment:shuffled_reward"'))
+    assert is_random_control(other, run)
+    other.recipe.write_text(other.recipe.read_text().replace("max_turns = 5", "max_turns = 6"))
+    assert not is_random_control(other, run)
+
+
+def test_tasks_that_share_an_id_are_refused_before_anything_is_played() -> None:
+    recipe = Path("toy/recipe.toml")
+    recipe.write_text(
+        recipe.read_text().replace('held_out = "environment:held_out_tasks"', 'held_out = "doubled:tasks"')
+    )
+    Path("toy/doubled.py").write_text(
+        "from environment import held_out_tasks\n\ndef tasks():\n    return [*held_out_tasks(2), *held_out_tasks(1)]\n"
+    )
+    refused = sparring("eval", "toy", "--policy", "expert")
+    assert refused.exit_code == 3
+    assert "several tasks of held_out have the id" in refused.output.replace("\n", " ")
+    assert not list(Path("runs").glob("*"))
+
+
+def test_settings_that_an_evaluation_was_given_are_stored_and_not_taken_for_the_runs_own(trained: Path) -> None:
+    # Without the evaluations that other tests stored in this run.
+    run = Path(shutil.copytree(trained, "run", ignore=shutil.ignore_patterns("evaluations")))
+    first = evaluated(
+        str(run), "--policy", "base", "--policy", "tuned", "--temperature", "1", "environment.max_turns=3"
+    )
+    assert [one["overrides"] for one in first["evaluations"]] == [{"environment.max_turns": 3}] * 2
+    then = evaluated(str(run), "--policy", "tuned", "--temperature", "1", "evaluation.eval_num_tasks=3")
+    assert then["evaluations"][0]["overrides"] == {"evaluation.eval_num_tasks": 3}
+    limits = " ".join(claim_of_report(read_report(run / "evaluations" / "held_out-002.json")).limits)
+    assert "Not compared with the base model: environment.max_turns differed." in limits
 
 
 def test_the_expert_constants_scripts_and_endpoints_are_rows_of_one_table_without_torch(endpoint: str) -> None:
@@ -145,9 +203,12 @@ def test_the_expert_constants_scripts_and_endpoints_are_rows_of_one_table_withou
     rows = {(one["name"], one["temperature"]): one for one in report["evaluations"]}
     # Who samples does so greedily and as served; a script samples nothing.
     assert list(rows) == [
-        ("expert", None), ("constant:ans a", None), ("script:walker:act", None),
-        (f"openai:walker@{endpoint}", 0.0), (f"openai:walker@{endpoint}", 1.0),
-    ]  # fmt: skip
+        ("expert", None),
+        ("constant:ans a", None),
+        ("script:walker:act", None),
+        (f"openai:walker@{endpoint}", 0.0),
+        (f"openai:walker@{endpoint}", 1.0),
+    ]
     assert rows["expert", None]["success"]["mean"] == 1.0
     constant = rows["constant:ans a", None]
     right = [task["id"] for task in constant["tasks"] if task["successes"]]
@@ -164,9 +225,11 @@ def test_the_expert_constants_scripts_and_endpoints_are_rows_of_one_table_withou
 
 def test_policies_that_there_are_not_are_refused_with_what_there_is(trained: Path) -> None:
     for policy, said in (
-        ("besst", "give one of base, warm_start"), ("@7", "it has 000001, 000002, warm_start"), ("openai:m", "openai:MODEL@URL"),
+        ("besst", "give one of base, warm_start"),
+        ("@7", "it has 000001, 000002, warm_start"),
+        ("openai:m", "openai:MODEL@URL"),
         ("constant:", "give one of base"),
-    ):  # fmt: skip
+    ):
         refused = sparring("eval", str(trained), "--policy", policy)
         assert refused.exit_code in (2, 3)
         assert said in " ".join(refused.output.split())
@@ -197,8 +260,11 @@ def test_checkpoints_of_several_runs_play_side_by_side_at_chosen_temperatures(tr
     )  # fmt: skip
     rows = {one["name"]: one for one in report["evaluations"]}
     assert [(name, row["policy_version"]) for name, row in rows.items()] == [
-        ("base", 0), ("@1", 1), ("other@2", 2), ("tuned", 2),
-    ]  # fmt: skip
+        ("base", 0),
+        ("@1", 1),
+        ("other@2", 2),
+        ("tuned", 2),
+    ]
     assert {(row["temperature"], row["group_size"]) for row in rows.values()} == {(0.5, 3)}
     # The same weights on the same tasks and seeds do the same, whatever they are called.
     assert rows["other@2"]["fingerprint"] == rows["tuned"]["fingerprint"] != rows["base"]["fingerprint"]
@@ -349,7 +415,7 @@ def test_a_models_evaluation_that_was_interrupted_ends_as_the_uninterrupted_one(
     )
     assert (died.returncode, b"left the interpreter (exit code 9)" in died.stderr) == (1, True)
     given = sparring("eval", str(run), "--resume", "--policy", "base")
-    assert (given.exit_code, "resumed as it was begun" in given.output) == (2, True)
+    assert (given.exit_code, "resumed as it was started" in given.output) == (2, True)
     resumed = evaluated(str(run), "--resume")
     assert without_times(resumed) == without_times(whole)
     texts = [
@@ -362,13 +428,16 @@ def test_a_models_evaluation_that_was_interrupted_ends_as_the_uninterrupted_one(
     assert texts[0] == texts[1]
     # Nor does it matter what plays beside what.
     narrow = evaluated(*chosen, "rollout.rollout_max_concurrency=4")
+    assert [row.pop("overrides") for row in narrow["evaluations"]] != [
+        row.pop("overrides") for row in whole["evaluations"]
+    ]
     assert without_times(narrow) == without_times(whole)
 
 
 def test_a_checkpoint_that_changed_under_an_interrupted_evaluation_is_refused(trained: Path) -> None:
     from sparring.evaluation.job import Job, Plan
     from sparring.evaluation.policies import read_policy
-    from sparring.tracking import RunFolder
+    from sparring.run_folders import RunFolder
 
     run = Path("changed")
     shutil.copytree(trained, run)
@@ -393,14 +462,17 @@ def test_validation_leaves_the_sampling_of_training_as_it_is_bit_for_bit(tmp_pat
             "batch.group_size=4",
             *overrides,
         ]
-        result = MultiTurnRLTrainer("toy", overrides=settings, name=name, quiet=True).train()
+        result = MultiTurnRLTrainer("toy", overrides=settings, name=name, quiet=True, check=False).train()
         assert result is not None
         return result.run
 
     often = trained_with(
-        "often", "schedule.val_every=1", "evaluation.val_num_tasks=9", "evaluation.val_group_size=3",
+        "often",
+        "schedule.val_every=1",
+        "evaluation.val_num_tasks=9",
+        "evaluation.val_group_size=3",
         "evaluation.val_temperature=0.9",
-    )  # fmt: skip
+    )
     never = trained_with("never", "schedule.val_every=0", "evaluation.val_num_tasks=1")
     for step in (1, 2, 3):
         played = [
@@ -412,7 +484,7 @@ def test_validation_leaves_the_sampling_of_training_as_it_is_bit_for_bit(tmp_pat
         ]
         assert played[0] == played[1]
     weights = [
-        load_file(run / "checkpoints" / checkpoints.name_of(3) / "weights.safetensors") for run in (often, never)
+        load_file(run / "checkpoints" / checkpoints.format_name(3) / "weights.safetensors") for run in (often, never)
     ]
     assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
 
@@ -423,6 +495,7 @@ def test_a_run_under_way_is_evaluated_from_another_process(tmp_path: Path) -> No
         overrides=[*SMALL, "schedule.max_steps=100000", "schedule.val_every=0", "run.runs_dir=."],
         name="going",
         quiet=True,
+        check=False,
     )
     trainer.train(wait=False)
     run, deadline = Path("going"), time.monotonic() + 120

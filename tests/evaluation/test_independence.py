@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sparring.evaluation.independence import independence, shared_code
-from sparring.plugins import load_object
 from sparring.rewards import json_fields
+from sparring.runtime.plugins import load_object
 from sparring.scorers import fenced_code, json_exact, unit_tests
 from sparring.types import Trajectory
 
@@ -117,6 +117,6 @@ def test_a_module_of_the_recipe_is_followed_and_installed_ones_are_not(tmp_path:
         "def other(t):\n    return float(orjson.loads(t.error) == 1)\n",
         "utf-8",
     )
-    found = {name: load_object(f"judges:{name}", beside=tmp_path) for name in ("reward", "scorer", "other")}
+    found = {name: load_object(f"judges:{name}", folder=tmp_path) for name in ("reward", "scorer", "other")}
     assert independence(found["reward"], found["scorer"]) == SHARED
     assert independence(found["reward"], found["other"]) == "scorer"

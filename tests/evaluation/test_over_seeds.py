@@ -88,10 +88,12 @@ def test_the_interval_over_seeds_and_tasks_covers_what_other_seeds_and_tasks_hav
         seeds = []
         for _ in range(3):
             mean = 0.5 + chance.gauss(0, between)
-            seeds.append({
-                f"t{task}": float(chance.random() < min(1.0, max(0.0, mean + effect)))
-                for task, effect in enumerate(effects)
-            })  # fmt: skip
+            seeds.append(
+                {
+                    f"t{task}": float(chance.random() < min(1.0, max(0.0, mean + effect)))
+                    for task, effect in enumerate(effects)
+                }
+            )
         found = interval_over_seeds_and_tasks(seeds)
         assert found is not None
         hits += found.low <= 0.5 <= found.high

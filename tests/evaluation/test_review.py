@@ -53,11 +53,17 @@ def run(tmp_path: Path) -> Path:
     task = Task(id="t", messages=())
     played = tuple(
         Trajectory(
-            id=f"train/0/t/{index}.0", task=task, attempt=index, turns=(), outcome=Outcome.FINISHED, score=score,
-            messages=({"role": "assistant", "content": text},), reward=Reward(total=float("B3" in text)),
+            id=f"train/0/t/{index}.0",
+            task=task,
+            attempt=index,
+            turns=(),
+            outcome=Outcome.FINISHED,
+            score=score,
+            messages=({"role": "assistant", "content": text},),
+            reward=Reward(total=float("B3" in text)),
         )
         for index, (text, score) in enumerate(ANSWERS.items())
-    )  # fmt: skip
+    )
     tracker = LocalTracker(folder)
     for step in (2, 10):
         tracker.log_groups(step, [TrajectoryGroup(task=task, trajectories=played)], split="train")
@@ -117,8 +123,11 @@ def test_a_reward_by_which_right_answers_earn_no_more_than_wrong_ones_is_refused
     flat = recipe(tmp_path / "flat", reward)
     found = review(run, flat)
     assert (found.after.paid_wrong, found.after.unpaid_right, found.after.num_inverted, found.after.num_pairs) == (
-        0, unpaid, 4, 4,
-    )  # fmt: skip
+        0,
+        unpaid,
+        4,
+        4,
+    )
     said = CliRunner().invoke(app, ["review", str(run), str(flat)])
     assert said.exit_code == 5
     assert "2 of 2 right answers earn no more than a wrong one" in " ".join(said.output.split())

@@ -20,8 +20,9 @@ from typer.testing import CliRunner, Result
 
 from sparring.cli import app
 from sparring.evaluation.report import read_report
-from sparring.tracking import LocalTracker, RunFolder
-from sparring.tracking.stored import read_trajectories
+from sparring.run_folders import RunFolder
+from sparring.run_folders.stored import read_trajectories
+from sparring.tracking import LocalTracker
 from sparring.types import Message, Outcome, Reward, Sampling, StopReason, Task, Trajectory, TrajectoryGroup, Turn
 
 ROOT = Path(__file__).parents[2]
@@ -128,11 +129,16 @@ def test_numbers_of_random_episodes_are_those_that_are_counted_by_hand(run: Path
             text = "ans a" if right[task.id][-1] else "ans b"
             members.append(
                 Trajectory(
-                    id=f"validation/step-3@1/{task.id}/{member}.0", task=task, attempt=member, turns=(turn(text),),
-                    messages=(*task.messages, turn(text).message), outcome=Outcome.FINISHED, score=0.25,
+                    id=f"validation/step-3@1/{task.id}/{member}.0",
+                    task=task,
+                    attempt=member,
+                    turns=(turn(text),),
+                    messages=(*task.messages, turn(text).message),
+                    outcome=Outcome.FINISHED,
+                    score=0.25,
                     reward=Reward(total=rng.random()),
                 )
-            )  # fmt: skip
+            )
         groups.append(TrajectoryGroup(task=task, trajectories=tuple(members)))
     tracker = LocalTracker(run)
     tracker.log_groups(3, groups, split="validation")
@@ -168,9 +174,12 @@ def test_runs_checkpoints_and_files_stand_side_by_side_as_table_and_picture(run:
         (row["source"].split("/")[-1], row["evaluation"]["name"], row["difference"] is None) for row in shown["rows"]
     ]
     assert rows == [
-        (run.name, "constant:ans a", True), (run.name, "expert", False), ("other@10", "step 10", False),
-        ("held_out-001.json", "constant:ans a", False), ("held_out-001.json", "expert", False),
-    ]  # fmt: skip
+        (run.name, "constant:ans a", True),
+        (run.name, "expert", False),
+        ("other@10", "step 10", False),
+        ("held_out-001.json", "constant:ans a", False),
+        ("held_out-001.json", "expert", False),
+    ]
     constant, expert = (one.success.mean for one in report.evaluations)
     differences = [row["difference"]["difference"]["mean"] for row in shown["rows"][1:]]
     assert differences == pytest.approx([expert - constant, expert - constant, 0.0, expert - constant])

@@ -22,12 +22,15 @@ from typing import Any
 
 from sparring.ledger import DiscardReason, Ledger, RolloutState
 from sparring.ledger.states import FINAL_STATES
-from sparring.rollouts import Curriculum, GroupPlan, Scheduler
+from sparring.rollouts import Curriculum, GroupPlan, Pacing, Scheduler, TaskKinds, TaskSelection
 from sparring.rollouts.resumption import Kept
 from sparring.types import Outcome, Reward, Sampling, StopReason, Task, Trajectory, TrajectoryGroup, Turn
 
 TIMEOUT_SECONDS = 60.0
 TASKS = [Task(id=f"t{number}", messages=({"role": "user", "content": "?"},)) for number in range(5)]
+SELECTION = TaskSelection(
+    select="all", easy_threshold=1.0, hard_threshold=0.0, retry_share=0.1, history_groups=2, success_threshold=0.5
+)
 
 
 class Killed(BaseException):
@@ -64,7 +67,7 @@ class _VirtualSelector(selectors.DefaultSelector):
 
 
 @dataclass(frozen=True)
-class World:
+class Conditions:
     """What a seed decides."""
 
     seed: int
@@ -80,16 +83,23 @@ class World:
     """After how many changes of the ledger each process dies; the one after the last lives."""
 
     @classmethod
-    def of(cls, seed: int) -> World:
+    def of(cls, seed: int) -> Conditions:
         rng = random.Random(seed)
         bound, groups = rng.choice((0, 0, 1, 2, 3)), rng.randint(1, 3)
         window = 1 + rng.randrange(bound * groups + 1) if rng.random() < 0.5 else 1
         deaths = tuple(rng.randrange(1, 200) for _ in range(rng.choice((0, 1, 1, 2, 3))))
         return cls(
-            seed=seed, bound=bound, window=window, groups_per_step=groups, group_size=rng.randint(1, 3),
-            save_every=rng.randint(1, 3), num_steps=rng.randint(3, 6), loss_rate=rng.choice((0.0, 0.1)),
-            hang_rate=rng.choice((0.0, 0.02)), deaths=deaths,
-        )  # fmt: skip
+            seed=seed,
+            bound=bound,
+            window=window,
+            groups_per_step=groups,
+            group_size=rng.randint(1, 3),
+            save_every=rng.randint(1, 3),
+            num_steps=rng.randint(3, 6),
+            loss_rate=rng.choice((0.0, 0.1)),
+            hang_rate=rng.choice((0.0, 0.02)),
+            deaths=deaths,
+        )
 
     def draw(self, *name: object) -> random.Random:
         return random.Random(repr((self.seed, *name)))
@@ -146,7 +156,7 @@ class _Result(Future[Any]):
         self._queue = queue
 
     def result(self, timeout: float | None = None) -> Any:
-        """Whoever waits, waits for everything before."""
+        """Wait for this job and everything before it."""
         return self._queue.push()
 
 
@@ -157,13 +167,13 @@ def digest(*parts: object) -> str:
 class Process:
     """One process of the run: from its start to its end or death."""
 
-    def __init__(self, world: World, disk: Disk) -> None:
-        self.world, self.disk = world, disk
-        deaths = world.deaths
+    def __init__(self, conditions: Conditions, disk: Disk) -> None:
+        self.conditions, self.disk = conditions, disk
+        deaths = conditions.deaths
         dies_after = deaths[disk.num_processes] if disk.num_processes < len(deaths) else None
         self.ledger = Ledger(disk.ledger)
         self.label = f"r{disk.num_processes}-" if disk.num_processes else ""
-        rng = world.draw("queue", disk.num_processes)
+        rng = conditions.draw("queue", disk.num_processes)
         self.ledger._writer = _Queue(self.ledger._writer, dies_after=dies_after, rng=rng)  # type: ignore[assignment]
         self.is_first = disk.num_processes == 0
         disk.num_processes += 1
@@ -171,14 +181,19 @@ class Process:
 
     async def run(self) -> str:
         """The weights at the end."""
-        world, ledger = self.world, self.ledger
+        conditions, ledger = self.conditions, self.ledger
         curriculum = Curriculum(
-            TASKS, seed=world.seed, max_epochs=100, group_size=world.group_size, sampling=Sampling(), select="all",
-            easy_threshold=1.0, hard_threshold=0.0, retry_share=0.1, history_groups=2, success_threshold=0.5,
-            kind_field=None, kind_weights={}, label=self.label,
-        )  # fmt: skip
+            TASKS,
+            seed=conditions.seed,
+            max_epochs=100,
+            group_size=conditions.group_size,
+            sampling=Sampling(),
+            selection=SELECTION,
+            kinds=TaskKinds(),
+            label=self.label,
+        )
         # Synchronous runs play an interrupted step again, as the trainer's do in deterministic rounds.
-        kept = Kept(ledger, max_steps_off_policy=world.bound) if world.bound else None
+        kept = Kept(ledger, max_steps_off_policy=conditions.bound) if conditions.bound else None
         step, outstanding = 0, []
         if not self.is_first:
             if self.disk.checkpoints:
@@ -192,20 +207,27 @@ class Process:
         self.version = step
         plans: Iterator[GroupPlan] = chain(outstanding, curriculum)
         scheduler = Scheduler(
-            play_group=self.play_group, plans=plans if kept is None else kept.plans(plans), ledger=ledger,
-            groups_per_step=world.groups_per_step, max_steps_off_policy=world.bound, window=world.window, version=step,
-        )  # fmt: skip
+            play_group=self.play_group,
+            plans=plans if kept is None else kept.plans(plans),
+            ledger=ledger,
+            version=step,
+            pacing=Pacing(
+                groups_per_step=conditions.groups_per_step,
+                max_steps_off_policy=conditions.bound,
+                window=conditions.window,
+            ),
+        )
         async with scheduler:
-            while step < world.num_steps:
+            while step < conditions.num_steps:
                 groups = await scheduler.next_batch()
                 scheduler.start_ahead()
                 step += 1
-                await asyncio.sleep(world.draw("learn", step).uniform(0, 20))
+                await asyncio.sleep(conditions.draw("learn", step).uniform(0, 20))
                 consumed = [self.disk.contents[one.id] for group in groups for one in group.trajectories]
                 self.weights, self.version = digest(self.weights, consumed), step
                 scheduler.release(step)
                 curriculum.record(groups)
-                if step % world.save_every == 0 or step == world.num_steps:
+                if step % conditions.save_every == 0 or step == conditions.num_steps:
                     self.save(step, curriculum, scheduler.outstanding)
         if kept is not None:
             kept.close()
@@ -214,9 +236,10 @@ class Process:
 
     def save(self, step: int, curriculum: Curriculum, outstanding: tuple[GroupPlan, ...]) -> None:
         state = {
-            "weights": self.weights, "curriculum": curriculum.state(),
+            "weights": self.weights,
+            "curriculum": curriculum.state(),
             "outstanding": [[plan.position, int(plan.task.id[1:])] for plan in outstanding],
-        }  # fmt: skip
+        }
         self.ledger.flush()
         self.disk.checkpoints[step] = json.dumps(state)
         self.ledger.publish_nowait(step, str(step)).result()
@@ -249,8 +272,8 @@ class Process:
         return None
 
     async def attempt(self, plan: GroupPlan, member: int, attempt: int) -> Trajectory | None:
-        rollout_id, ledger, world = plan.rollout_id(member, attempt), self.ledger, self.world
-        rng = world.draw("play", plan.position, member, attempt)
+        rollout_id, ledger, conditions = plan.rollout_id(member, attempt), self.ledger, self.conditions
+        rng = conditions.draw("play", plan.position, member, attempt)
         ledger.plan_nowait(rollout_id, task_id=plan.task.id, attempt=member)
         ledger.advance_nowait(rollout_id, RolloutState.LEASED)
         ledger.advance_nowait(rollout_id, RolloutState.RUNNING)
@@ -260,8 +283,8 @@ class Process:
                 for number in range(rng.randint(1, 3)):
                     turns.append(self.turn(number))
                     ledger.record_turn_nowait(rollout_id, turns[-1])
-                    await asyncio.sleep(1e9 if rng.random() < world.hang_rate else rng.expovariate(0.2))
-                if rng.random() < world.loss_rate:
+                    await asyncio.sleep(1e9 if rng.random() < conditions.hang_rate else rng.expovariate(0.2))
+                if rng.random() < conditions.loss_rate:
                     self.discard(rollout_id, DiscardReason.INFRA_ERROR)
                     return None
         except TimeoutError:
@@ -274,9 +297,15 @@ class Process:
             ledger.advance_nowait(rollout_id, state)
         self.disk.contents[rollout_id] = digest(plan.position, member, [turn.fingerprint for turn in turns])
         trajectory = Trajectory(
-            id=rollout_id, task=plan.task, attempt=member, turns=tuple(turns), messages=(), outcome=Outcome.FINISHED,
-            reward=Reward(total=0.0), score=None,
-        )  # fmt: skip
+            id=rollout_id,
+            task=plan.task,
+            attempt=member,
+            turns=tuple(turns),
+            messages=(),
+            outcome=Outcome.FINISHED,
+            reward=Reward(total=0.0),
+            score=None,
+        )
         if plan.keep is not None:
             plan.keep(trajectory)
         ledger.advance_nowait(rollout_id, RolloutState.ADMITTED)
@@ -284,7 +313,7 @@ class Process:
 
     def turn(self, number: int) -> Turn:
         return Turn(
-            id=number, parent=None, branch_reason=None if number == 0 else "told apart", prompt_ids=(1,), token_ids=(2,),
+            id=number, parent=None, branch_reason=None if number == 0 else "edited_history", prompt_ids=(1,), token_ids=(2,),
             sampled_logprobs=(-0.5,), versions=((self.version, 1),), fingerprint=self.weights, stop_reason=StopReason.STOP,
             sampling=Sampling(), message={"role": "assistant", "content": ""}, num_computed_tokens=1, seconds=0.0,
         )  # fmt: skip
@@ -294,12 +323,12 @@ class Process:
         self.ledger.advance_nowait(rollout_id, RolloutState.DISCARDED, reason=reason)
 
 
-def simulate(world: World, folder: Path) -> tuple[str, Disk]:
+def simulate(conditions: Conditions, folder: Path) -> tuple[str, Disk]:
     """Processes one after the other until one comes to the end: the weights then, and the disk."""
-    disk = Disk(folder / f"{world.seed}-{len(world.deaths)}.sqlite")
+    disk = Disk(folder / f"{conditions.seed}-{len(conditions.deaths)}.sqlite")
     while True:
         loop = VirtualLoop()
-        process, died = Process(world, disk), False
+        process, died = Process(conditions, disk), False
         try:
             return loop.run_until_complete(process.run()), disk
         except Killed:
@@ -313,7 +342,7 @@ def simulate(world: World, folder: Path) -> tuple[str, Disk]:
             process.ledger.close()
         if died:
             with Ledger(disk.ledger) as ledger:
-                disk.found += ledger.verify(max_steps_off_policy=world.bound)
+                disk.found += ledger.verify(max_steps_off_policy=conditions.bound)
                 if ledger.last_published not in (None, *disk.checkpoints):
                     disk.found.append(f"checkpoint {ledger.last_published} was published and is not there")
 
@@ -328,11 +357,11 @@ def _bury(loop: VirtualLoop) -> None:
         loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
 
 
-def broken(world: World, folder: Path) -> list[str]:
+def broken(conditions: Conditions, folder: Path) -> list[str]:
     """What is wrong at the end of a simulated run, in words."""
-    weights, disk = simulate(world, folder)
+    weights, disk = simulate(conditions, folder)
     with Ledger(disk.ledger) as ledger:
-        problems = disk.found + ledger.verify(max_steps_off_policy=world.bound)
+        problems = disk.found + ledger.verify(max_steps_off_policy=conditions.bound)
         rollouts = ledger.rollouts()
     problems += [f"{one.id} is {one.state} at the end" for one in rollouts if one.state not in FINAL_STATES]
     trained = [one for one in rollouts if one.state is RolloutState.TRAINED]
@@ -345,17 +374,17 @@ def broken(world: World, folder: Path) -> list[str]:
     members = [(_place(one.id), one.attempt) for one in trained]
     problems += [f"{member} was trained twice" for member in set(members) if members.count(member) > 1]
     # A run that dies after its last checkpoint has nothing more to train: what that one holds as in play stays unplayed.
-    last = json.loads(disk.checkpoints[world.num_steps])
+    last = json.loads(disk.checkpoints[conditions.num_steps])
     seen = {_place(one.id) for one in rollouts if one.reason is not DiscardReason.REWOUND}
     seen |= {place for place, _ in last["outstanding"]}
     problems += [f"group {place} was skipped" for place in range(max(steps_of_place, default=-1)) if place not in seen]
 
-    if {one.step for one in trained} != set(range(1, world.num_steps + 1)):
+    if {one.step for one in trained} != set(range(1, conditions.num_steps + 1)):
         problems.append(f"steps {sorted({one.step or 0 for one in trained})} were trained")
     if weights != _replayed(disk):
         problems.append("the ledger's order of claims does not lead to these weights")
-    if world.bound == 0 and world.deaths:
-        alone, _ = simulate(World(**{**vars(world), "deaths": ()}), folder)
+    if conditions.bound == 0 and conditions.deaths:
+        alone, _ = simulate(Conditions(**{**vars(conditions), "deaths": ()}), folder)
         if weights != alone:
             problems.append("the weights are not those of a run that was not interrupted")
     return problems
@@ -366,7 +395,7 @@ def _place(rollout_id: str) -> int:
 
 
 def _replayed(disk: Disk) -> str:
-    """The weights that follow from what the ledger says was consumed, in its order."""
+    """The weights that follow from what the ledger records as consumed, in its order."""
     with Ledger(disk.ledger) as ledger:
         order = ledger.consumed()
     weights = "start"

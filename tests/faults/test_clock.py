@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from sparring.faults import FAULTS_VARIABLE, LOG_VARIABLE
 from sparring.ledger import Ledger
+from sparring.runtime.faults import FAULTS_VARIABLE, LOG_VARIABLE
 from tests.faults.test_command import Command, seconds_until
-from tests.faults.test_crashes import fingerprint, told
+from tests.faults.test_crashes import fingerprint, read_charts
 from tests.faults.training import Training
 
 HOUR, DAY = 3600, 86400
@@ -53,10 +53,12 @@ def test_a_clock_that_jumps_back_an_hour_and_on_by_a_day_changes_nothing(tmp_pat
     command = Command(
         tmp_path,
         {
-            "CLOCK_OFFSET": str(offset), "PYTHONPATH": os.pathsep.join([str(tmp_path / "code"), *filter(None, sys.path)]),
-            FAULTS_VARIABLE: slow, LOG_VARIABLE: str(tmp_path / "faults"),
+            "CLOCK_OFFSET": str(offset),
+            "PYTHONPATH": os.pathsep.join([str(tmp_path / "code"), *filter(None, sys.path)]),
+            FAULTS_VARIABLE: slow,
+            LOG_VARIABLE: str(tmp_path / "faults"),
         },
-    )  # fmt: skip
+    )
     process = command.begin(*settings, "environment.workers=1")
     try:
         for step, seconds in ((1, -HOUR), (3, DAY)):
@@ -75,13 +77,13 @@ def test_a_clock_that_jumps_back_an_hour_and_on_by_a_day_changes_nothing(tmp_pat
     jumps = [after - before for before, after in pairwise(times)]
     assert min(jumps) < -0.9 * HOUR
     assert max(jumps) > DAY
-    assert told(Training(tmp_path)) == told(whole)
+    assert read_charts(Training(tmp_path)) == read_charts(whole)
     assert fingerprint(Training(tmp_path)) == fingerprint(whole)
     with Ledger(run / "ledger.sqlite") as ledger:
         assert ledger.verify(max_steps_off_policy=0) == []
         counts = ledger.counts("train")
-    # Nobody's time was over, and nobody was taken for dead.
+    # No episode timed out, and no process was taken for dead.
     assert {name for name in counts if name.startswith("discarded/")} <= {"discarded/rewound"}
     assert not (run / "stalls.txt").exists()
-    assert "has not said" not in error
+    assert "has not reported" not in error
     assert len((run / "restarts.jsonl").read_text().splitlines()) == 1

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from sparring.faults import FAULTS_VARIABLE, LOG_VARIABLE
 from sparring.ledger import Ledger
 from sparring.ledger.verification import verify_file
-from sparring.tracking import RunFolder
+from sparring.run_folders import RunFolder
+from sparring.runtime.faults import FAULTS_VARIABLE, LOG_VARIABLE
 from sparring.training import checkpoints
 from tests.faults.test_crashes import fingerprint
 from tests.faults.training import RECIPE, Training
@@ -47,10 +47,13 @@ class Command:
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         self.temporary.mkdir(exist_ok=True)
         process = subprocess.Popen(
-            [sys.executable, "-m", "sparring", "train", *arguments, "--json"], cwd=Path(__file__).parents[2],
+            [sys.executable, "-m", "sparring", "train", *arguments, "--json"],
+            cwd=Path(__file__).parents[2],
             env={**os.environ, "TMPDIR": str(self.temporary), MARK: self.mark, **self.environment},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         self.started.append(process)
         return process
 
@@ -131,9 +134,9 @@ def test_a_killed_trainer_is_back_in_time_and_nothing_is_left_of_a_killed_superv
     took = seconds_until(lambda: not command.processes(), within=10 * busy())
     print(f"supervisor: {took:.1f} s until nothing is left")  # noqa: T201
     assert command.run.status()["status"] == "stopped"
-    assert checkpoints.newest(command.run.checkpoints).name == checkpoints.name_of(command.step())
+    assert checkpoints.find_newest(command.run.checkpoints).name == checkpoints.format_name(command.step())
     assert list(command.temporary.iterdir()) == []
-    with command.run.held_for_training(), Ledger(command.run.path / "ledger.sqlite") as ledger:
+    with command.run.lock_for_training(), Ledger(command.run.path / "ledger.sqlite") as ledger:
         assert ledger.verify(max_steps_off_policy=0) == []
 
 
@@ -163,7 +166,7 @@ def test_a_stop_in_the_middle_of_a_long_step_is_in_time_and_loses_that_step_alon
     assert process.returncode == 0, error
     assert took < 15 * busy()
     assert (json.loads(out)["status"], json.loads(out)["step"]) == ("stopped", step)
-    assert checkpoints.newest(command.run.checkpoints).name == checkpoints.name_of(step)
+    assert checkpoints.find_newest(command.run.checkpoints).name == checkpoints.format_name(step)
     assert command.processes() == []
     with Ledger(command.run.path / "ledger.sqlite") as ledger:
         assert ledger.verify(max_steps_off_policy=0) == []

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from sparring.faults import POINTS, Fault
 from sparring.ledger import Ledger, RolloutState
-from sparring.relearning import Relearning
-from sparring.tracking.stored import read_metrics
+from sparring.reproduce.updates import Relearning
+from sparring.run_folders.stored import read_metrics
+from sparring.runtime.faults import POINTS, Fault
 from sparring.training import checkpoints
 from tests.faults.training import Training
 
@@ -32,7 +32,7 @@ assert {fault.point for fault in KILLS} <= POINTS.keys()
 
 def fingerprint(training: Training) -> str:
     """Of everything that the last checkpoint holds: weights, optimizer, data order."""
-    manifest = json.loads((checkpoints.newest(training.run / "checkpoints") / "manifest.json").read_text())
+    manifest = json.loads((checkpoints.find_newest(training.run / "checkpoints") / "manifest.json").read_text())
     return json.dumps(manifest, sort_keys=True)
 
 
@@ -43,8 +43,8 @@ def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     return training
 
 
-def told(training: Training) -> list[tuple[int, float, float | None]]:
-    """What the charts of a run show: of each step its number, reward and loss."""
+def read_charts(training: Training) -> list[tuple[int, float, float | None]]:
+    """Return what the charts of a run show: of each step its number, reward and loss."""
     metrics, _ = read_metrics(training.run / "metrics.jsonl")
     return [(step, one["rollout/reward/mean"], one.get("training/loss")) for step, one in metrics.items() if step > 0]
 
@@ -58,7 +58,7 @@ def test_a_kill_anywhere_changes_nothing_in_the_end(uninterrupted: Training, tmp
         assert ledger.verify(max_steps_off_policy=0) == []
     assert training.over(fault, log=tmp_path / "faults", resume=True) == 0
     assert fingerprint(training) == fingerprint(uninterrupted)
-    assert told(training) == told(uninterrupted)
+    assert read_charts(training) == read_charts(uninterrupted)
     with Ledger(training.run / "ledger.sqlite") as ledger:
         assert ledger.verify(max_steps_off_policy=0) == []
         trained = Counter(one.step for one in ledger.rollouts(state=RolloutState.TRAINED))

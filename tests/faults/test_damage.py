@@ -21,10 +21,10 @@ from typer.testing import CliRunner, Result
 
 from sparring.cli import app
 from sparring.errors import DataError
-from sparring.faults import Fault
 from sparring.ledger import Ledger
-from sparring.resuming import find_start
-from sparring.tracking import RunFolder
+from sparring.run_folders import RunFolder
+from sparring.runtime.faults import Fault
+from sparring.training_run.resuming import find_start
 from tests.faults.test_crashes import fingerprint
 from tests.faults.training import Training
 
@@ -72,7 +72,7 @@ def run(killed: Path, tmp_path: Path) -> Path:
 
 
 def files(folder: Path) -> dict[str, str]:
-    """Content of every file in a folder by its path, what SQLite keeps beside the ledger included."""
+    """Content of every file in a folder by its path, what SQLite keeps next to the ledger included."""
     found = sorted(path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
 
@@ -187,7 +187,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a later format": (changed("INSERT INTO rollouts SELECT * FROM rollouts WHERE 0; "), ""),
     "all checkpoints deleted": (delete_all_checkpoints, "holds no checkpoint"),
     "all checkpoints damaged": (damage_all_checkpoints, "does not have the hash its manifest lists"),
-}  # fmt: skip
+}
 del DAMAGES["a later format"]
 
 
@@ -207,8 +207,8 @@ def test_a_run_that_does_not_fit_its_ledger_is_refused_and_left_as_it_was(
     run: Path, damage: Callable[[Path], object], reason: str
 ) -> None:
     damage(run)
-    said = refused(run, reason)
-    (command,) = commands(said)
+    error = refused(run, reason)
+    (command,) = commands(error)
     # The way on works: a new run with a ledger of its own, or the recipe trained anew.
     last = ["--no-train", "--name", "new"] if command[0] == "runs" else ["--dry-run"]
     result = CliRunner().invoke(app, [*command, *last])
@@ -231,8 +231,8 @@ def test_a_ledger_or_a_checkpoint_of_another_run_or_time_is_refused(
     refused(swapped("of a backup", earlier), "ends before step 3")
     newer = Path(shutil.copytree(run, tmp_path / "newer checkpoint"))
     shutil.copytree(other / "checkpoints" / "000003", newer / "checkpoints" / "000007")
-    said = refused(newer, "000007 is not a checkpoint that")
-    assert "--from 3" in said
+    error = refused(newer, "000007 is not a checkpoint that")
+    assert "--from 3" in error
     # The other way on that it names.
     (newer / "checkpoints" / "000007").rename(tmp_path / "elsewhere")
     assert find_start(RunFolder(newer)) == newer / "checkpoints" / "000003"
@@ -248,7 +248,7 @@ def test_a_ledger_or_a_checkpoint_of_another_run_or_time_is_refused(
     [
         ("manifest.json", None, "manifest.json is missing or empty"),
         ("manifest.json", '{"format": 3}', "manifest.json has format 3, and this version reads formats 1 to 2"),
-        ("status.json", '{"status": "running", "step": "x"}', "status.json does not say how a run stands"),
+        ("status.json", '{"status": "running", "step": "x"}', "status.json is not the status of a run"),
     ],
 )
 def test_a_run_whose_manifest_or_status_is_not_to_be_read_is_refused(
@@ -302,7 +302,7 @@ def test_a_ledger_that_cannot_be_read_is_not_called_damaged(run: Path) -> None:
     (run / "ledger.sqlite").mkdir()
     result = resumed(run)
     assert result.exit_code == 4, result.output
-    assert "Nothing says that it is damaged" in result.output
+    assert "It is probably intact" in result.output
 
 
 @pytest.mark.skipif(not IS_LONG, reason="waits half a minute for the other process; `make faults` runs it")
@@ -316,7 +316,7 @@ def test_a_ledger_that_another_process_keeps_to_itself_is_not_called_damaged(run
         holder.execute("ROLLBACK")
     assert result.exit_code == 4, result.output
     assert "locked" in result.output
-    assert "Nothing says that it is damaged" in result.output
+    assert "It is probably intact" in result.output
     assert files(run) == before
 
 
@@ -333,7 +333,7 @@ def test_a_ledger_on_a_disk_that_fails_is_not_called_damaged(run: Path) -> None:
     if "ptrace" in done.stderr.lower() and done.returncode == 1:
         pytest.skip(f"strace may not watch processes here: {done.stderr.strip()}")
     assert done.returncode == 4, done.stderr
-    assert "disk I/O error. Nothing says that it is damaged" in done.stderr
+    assert "disk I/O error. It is probably intact" in done.stderr
     assert files(run) == before
 
 
@@ -350,7 +350,7 @@ SURVIVED: dict[str, Callable[[Path], object]] = {
     "newest checkpoint damaged": lambda run: os.truncate(run / "checkpoints" / "000003" / "weights.safetensors", 99),
     "end of the log cut off": cut_the_log,
     "status deleted": lambda run: (run / "status.json").unlink(),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SURVIVED if IS_LONG else list(SURVIVED)[1:3])

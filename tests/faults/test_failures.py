@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sparring.faults import Fault
 from sparring.ledger import Ledger, RolloutState
-from sparring.relearning import Relearning
+from sparring.reproduce.updates import Relearning
+from sparring.runtime.faults import Fault
 from sparring.trainer import MultiTurnRLTrainer
 from tests.faults.training import Training
 
@@ -43,7 +43,7 @@ def test_the_weights_are_those_of_the_same_steps_without_the_failed_rollouts(tra
 def test_a_failed_rollout_that_counted_as_zero_would_be_seen(trained: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     with sqlite3.connect(run / "ledger.sqlite") as db:
-        # Room between the events, so that it is claimed beside the others of its group.
+        # Room between the events, so that it is claimed together with the others of its group.
         db.execute("UPDATE events SET sequence = -10 * sequence")
         db.execute("UPDATE events SET sequence = -sequence")
         num_counted = 0

@@ -48,8 +48,12 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Training:
 def train(*arguments: str, prepare: Callable[[], None] | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "sparring", "train", *arguments],
-        capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[2], preexec_fn=prepare,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=Path(__file__).parents[2],
+        preexec_fn=prepare,
+    )
 
 
 def start(runs: Path, prepare: Callable[[], None] | None = None) -> subprocess.CompletedProcess[str]:
@@ -57,7 +61,7 @@ def start(runs: Path, prepare: Callable[[], None] | None = None) -> subprocess.C
 
 
 def assert_goes_on_exactly(runs: Path, done: subprocess.CompletedProcess[str], uninterrupted: Training) -> None:
-    """Where there was too little room the run said so, and goes on now that there is enough."""
+    """Assert that a run with too little room reported it, and goes on now that there is enough."""
     run = Training(runs, SETTINGS)
     if done.returncode:
         assert done.returncode == 4, done.stderr
@@ -76,7 +80,7 @@ def assert_goes_on_exactly(runs: Path, done: subprocess.CompletedProcess[str], u
 
 
 @pytest.mark.parametrize("kilobytes", KILOBYTES)
-def test_a_run_on_a_full_disk_says_so_and_goes_on_exactly_when_there_is_room(
+def test_a_run_on_a_full_disk_reports_it_and_goes_on_exactly_when_there_is_room(
     disk: Path, uninterrupted: Training, kilobytes: int
 ) -> None:
     free = os.statvfs(disk)
@@ -87,7 +91,7 @@ def test_a_run_on_a_full_disk_says_so_and_goes_on_exactly_when_there_is_room(
 
 
 @pytest.mark.parametrize("kilobytes", FILE_KILOBYTES)
-def test_a_run_whose_files_may_not_grow_says_so_and_goes_on_exactly_when_they_may(
+def test_a_run_whose_files_may_not_grow_reports_it_and_goes_on_exactly_when_they_may(
     tmp_path: Path, uninterrupted: Training, kilobytes: int
 ) -> None:
     allowed = (1000 * kilobytes, resource.RLIM_INFINITY)

@@ -19,7 +19,7 @@ from sparring.chat import ByteTokenizer, TemplateChat
 from sparring.engines.scripted import ScriptedEngine
 from sparring.gateway import Gateway
 from sparring.ledger import Ledger, RolloutState
-from sparring.sessions import Session
+from sparring.sessions import EpisodeIdentity, Session
 from sparring.types import Sampling
 from tests.faults.training import processes
 
@@ -31,7 +31,7 @@ DEADLINE_SECONDS = 60.0
 
 
 def serve(pipe: Connection, path: Path) -> None:
-    """A real gateway whose policy never says the same twice; goes on until it is killed."""
+    """A real gateway whose policy never gives the same answer twice; goes on until it is killed."""
     asyncio.run(_served(pipe, path))
 
 
@@ -39,9 +39,11 @@ async def _served(pipe: Connection, path: Path) -> None:
     number = itertools.count()
     tokenizer, drawn = ByteTokenizer(), random.Random(0)
     engine = ScriptedEngine(
-        lambda _: f"answer {next(number)}", encode=tokenizer.encode, seconds=lambda _: drawn.uniform(0, 0.01),
+        lambda _: f"answer {next(number)}",
+        encode=tokenizer.encode,
+        seconds=lambda _: drawn.uniform(0, 0.01),
         max_context_tokens=1_000_000,
-    )  # fmt: skip
+    )
     with Ledger(path) as ledger:
         async with Gateway() as gateway:
             keys = []
@@ -50,7 +52,11 @@ async def _served(pipe: Connection, path: Path) -> None:
                 ledger.advance_nowait(id, RolloutState.LEASED)
                 ledger.advance_nowait(id, RolloutState.RUNNING)
                 session = Session(
-                    id=id, engine=engine, chat=TemplateChat(tokenizer), sampling=Sampling(max_tokens=64), ledger=ledger
+                    EpisodeIdentity(id),
+                    engine=engine,
+                    chat=TemplateChat(tokenizer),
+                    sampling=Sampling(max_tokens=64),
+                    ledger=ledger,
                 )
                 keys.append(gateway.register(session).api_key)
             pipe.send((gateway.base_url, keys))
@@ -59,7 +65,7 @@ async def _served(pipe: Connection, path: Path) -> None:
 
 @dataclass
 class Load:
-    """Agents that ask as fast as they are answered, until nobody answers."""
+    """Agents that ask as fast as they are answered, until no answer comes."""
 
     base_url: str
     keys: list[str]
@@ -110,6 +116,6 @@ def test_every_turn_that_was_answered_is_there(tmp_path: Path, moment: int) -> N
         assert ledger.verify() == []
         for number, received in load.answers.items():
             recorded = [turn.message["content"] for turn in ledger.load_turns(str(number))]
-            # What was recorded and not answered any more is at most the turn that was under way.
+            # What was recorded and not answered any more is at most the turn that was in progress.
             assert recorded[: len(received)] == received
             assert len(recorded) - len(received) <= 1

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from sparring.checks.run import Options, check_recipe
+from sparring.checks.running.run import Options, check_recipe
 from sparring.cli import app
 from sparring.errors import UsageError
-from sparring.faults import Fault
-from sparring.serve import load_served
-from sparring.tracking import RunFolder
+from sparring.run_folders import RunFolder
+from sparring.runtime.faults import Fault
+from sparring.serving.serve import load_served
 from sparring.trainer import MultiTurnRLTrainer
 from tests.faults.training import RECIPE, Training
 
@@ -34,8 +34,8 @@ AT_IMPORT = (HERE / "prompts" / "x.txt").read_text()
 class Reading(Echo):
     def reset(self, task):
         word = importlib.resources.files(words).joinpath("word.txt").read_text()
-        said = (HERE / "prompts" / "deep" / "y.txt").read_text()
-        return [{"role": "user", "content": f"{AT_IMPORT}{word}{said}" + task.messages[0]["content"]}]
+        text = (HERE / "prompts" / "deep" / "y.txt").read_text()
+        return [{"role": "user", "content": f"{AT_IMPORT}{word}{text}" + task.messages[0]["content"]}]
 
 
 def reward(trajectory):
@@ -46,11 +46,17 @@ def reward(trajectory):
 
 def make_recipe(folder: Path) -> Path:
     for name, content in {
-        "prompts/x.txt": "x", "prompts/deep/y.txt": "y", "words/__init__.py": "", "words/word.txt": "w",
-        "held_out.jsonl": '{"id": "h", "prompt": "h?"}\n', "reading.py": READING,
+        "prompts/x.txt": "x",
+        "prompts/deep/y.txt": "y",
+        "words/__init__.py": "",
+        "words/word.txt": "w",
+        "held_out.jsonl": '{"id": "h", "prompt": "h?"}\n',
+        "reading.py": READING,
         "tiny.py": RECIPE.with_name("tiny.py").read_text(),
-        "recipe.toml": RECIPE.read_text().replace("tiny:Echo", "reading:Reading").replace("tiny:reward", "reading:reward"),
-    }.items():  # fmt: skip
+        "recipe.toml": RECIPE.read_text()
+        .replace("tiny:Echo", "reading:Reading")
+        .replace("tiny:reward", "reading:reward"),
+    }.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content)
     (folder / "z.txt").write_text("z")
@@ -118,6 +124,7 @@ def test_the_check_names_files_that_a_run_would_not_have(tmp_path: Path, monkeyp
     ]
     line = len(READING.splitlines()) + 2
     assert [file["line"] for one in found for file in one.evidence["files"]] == [
-        f"{recipe.with_name('reading.py')}:{line}", f"{recipe.with_name('reading.py')}:{line + 1}",
+        f"{recipe.with_name('reading.py')}:{line}",
+        f"{recipe.with_name('reading.py')}:{line + 1}",
         f"{recipe.with_name('reading.py')}:{line + 3}",
-    ]  # fmt: skip
+    ]

@@ -28,9 +28,11 @@ MARK, NOTES, PLAN = "SPARRING_TEST_MARK", "OWNER_NOTES", "OWNER_PLAN"
 EVERYTHING = int(os.environ.get("FAULT_SEEDS", "1")) > 1
 SCRIPTED = ("engine.type=scripted", "engine.script=owner:act")
 HELD_OUT = (
-    "environment.target=owner:Owner", "reward.reward=owner:reward", "data.held_out=owner:held_out_tasks",
+    "environment.target=owner:Owner",
+    "reward.reward=owner:reward",
+    "data.held_out=owner:held_out_tasks",
     "evaluation.eval_group_size=4",
-)  # fmt: skip
+)
 
 
 @dataclass
@@ -47,10 +49,13 @@ class Command:
 
     def start(self, *arguments: str, plan: str = "", **environment: str) -> subprocess.Popen[str]:
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "sparring", *arguments], cwd=self.folder, text=True,
+            [sys.executable, "-P", "-m", "sparring", *arguments],
+            cwd=self.folder,
+            text=True,
             env={**os.environ, MARK: self.mark, NOTES: str(self.notes), PLAN: plan, **environment},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         return self.process
 
     def begin(self, name: str, workers: int) -> int:

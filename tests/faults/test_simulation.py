@@ -16,7 +16,7 @@ from sparring.ledger import DiscardReason, Ledger, RolloutState, rows
 from sparring.rollouts import Curriculum, Scheduler
 from sparring.rollouts.resumption import Kept
 from tests.faults import simulation
-from tests.faults.simulation import Deadlock, Process, World, broken
+from tests.faults.simulation import Conditions, Deadlock, Process, broken
 
 NUM_SIMULATIONS = 2000 if int(os.environ.get("FAULT_SEEDS", "1")) > 1 else 100
 NUM_FOR_MUTANTS = 120
@@ -34,13 +34,13 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 def test_no_invariant_is_broken_in_any_simulation(folder: Path) -> None:
     for seed in range(NUM_SIMULATIONS):
-        assert broken(World.of(seed), folder) == [], f"seed {seed}: {World.of(seed)}"
+        assert broken(Conditions.of(seed), folder) == [], f"seed {seed}: {Conditions.of(seed)}"
 
 
 def test_the_simulations_meet_what_they_are_for(folder: Path) -> None:
     met: dict[str, int] = {}
     for seed in range(NUM_FOR_MUTANTS):
-        _, disk = simulation.simulate(World.of(seed), folder)
+        _, disk = simulation.simulate(Conditions.of(seed), folder)
         with Ledger(disk.ledger) as ledger:
             for name, count in ledger.counts().items():
                 met[name] = met.get(name, 0) + count
@@ -133,9 +133,15 @@ def train_what_failed(patch: pytest.MonkeyPatch) -> None:
             self.ledger.advance_nowait(rollout_id, state)
         self.disk.contents[rollout_id] = "nothing"
         return simulation.Trajectory(
-            id=rollout_id, task=plan.task, attempt=member, turns=(self.turn(0),), messages=(),
-            outcome=simulation.Outcome.FINISHED, reward=simulation.Reward(total=0.0), score=None,
-        )  # fmt: skip
+            id=rollout_id,
+            task=plan.task,
+            attempt=member,
+            turns=(self.turn(0),),
+            messages=(),
+            outcome=simulation.Outcome.FINISHED,
+            reward=simulation.Reward(total=0.0),
+            score=None,
+        )
 
     patch.setattr(Process, "discard", discarded)
     patch.setattr(Process, "attempt", played)
@@ -196,7 +202,7 @@ def test_a_mutant_of_every_invariant_is_found(
     found: list[str] = []
     for seed in range(NUM_FOR_MUTANTS):
         try:
-            found += broken(World.of(seed), folder)
+            found += broken(Conditions.of(seed), folder)
         except Deadlock:
             found.append("Deadlock")
         except Exception as error:  # noqa: BLE001 - a mutant that ends in an error is found, too, but not by its symptom

@@ -1,9 +1,9 @@
-"""A model that judges and takes seconds for a verdict: the check waits for it, and its rules are decided."""
+"""An LLM judge that takes seconds for a verdict: the check waits for it, and its rules are decided."""
 
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.checks.test_model_judges import Endpoint, check, endpoint, recipe
+from tests.checks.test_model_judge import Endpoint, check, endpoint, recipe
 
 __all__ = ["endpoint", "recipe"]
 

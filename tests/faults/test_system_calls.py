@@ -1,6 +1,6 @@
 """A process that saves dies or fails at each system call that changes the disk: what is read afterwards is whole.
 
-The shim of `tests/training/test_checkpoint_files.py` stands in Python; here strace stands in the kernel's door, so that what
+The shim of `tests/training/test_checkpoint_files.py` stands in Python; here strace stands at the kernel's interface, so that what
 safetensors and SQLite write by themselves is struck, too.
 """
 
@@ -28,10 +28,10 @@ import torch
 from sparring.config import ScheduleSection
 from sparring.errors import DataError, ServiceError
 from sparring.ledger import Ledger, RolloutState
-from sparring.saving import Saver
-from sparring.tracking import RunFolder
+from sparring.run_folders import RunFolder
 from sparring.training import checkpoints
 from sparring.training.state import AdamWState
+from sparring.training_run.checkpoint_writer import Saver
 from sparring.types import Weights
 from tests.faults.training import processes
 from tests.ledger.test_ledger import turn
@@ -44,8 +44,8 @@ pytestmark = pytest.mark.skipif(
 OPENS = ("openat", "creat", "mkdir", "mkdirat")
 WRITES = ("write", "writev", "pwrite64", "ftruncate", "fallocate", "fsync", "fdatasync", "msync")
 NAMES = ("rename", "renameat", "renameat2", "unlink", "unlinkat", "rmdir")
-TOLD = 7
-"""Exit code of a process whose work failed and said so: with what the system calls the error."""
+REPORTED = 7
+"""Exit code of a process whose work failed with the system's name of the error in its message."""
 EVERY = 1 if int(os.environ.get("FAULT_SEEDS", "1")) > 1 else 16
 """Which share of the calls is struck: all of them, or one of so many."""
 Work = Callable[[Path], None]
@@ -62,15 +62,15 @@ def under_strace(work: Work, folder: Path, *options: str) -> tuple[int | None, s
     command = ["strace", "-f", "-o", str(log), "-e", f"trace={traced}", *options, "-p", str(process.pid)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as strace:
         assert strace.stderr is not None
-        said = strace.stderr.readline()
-        if "attached" in said:
+        output = strace.stderr.readline()
+        if "attached" in output:
             ready.send("go on")
             process.join(60)
         else:
             process.kill()
         strace.communicate(timeout=60)
-    if "attached" not in said:
-        pytest.skip(f"strace may not watch processes here: {said.strip()}")
+    if "attached" not in output:
+        pytest.skip(f"strace may not watch processes here: {output.strip()}")
     assert process.exitcode is not None, "the process does not end"
     return process.exitcode, log.read_text()
 
@@ -85,8 +85,8 @@ def _work(work: Work, folder: Path, ready: Connection) -> NoReturn:
     try:
         work(folder)
     except (DataError, ServiceError) as error:
-        os._exit(TOLD if re.search("Input/output error|disk I/O error|unable to open database", str(error)) else 1)
-    except BaseException:  # noqa: BLE001 - the exit code says it
+        os._exit(REPORTED if re.search("Input/output error|disk I/O error|unable to open database", str(error)) else 1)
+    except BaseException:  # noqa: BLE001 - the exit code shows it
         (folder.parent / "unexpected").write_text(traceback.format_exc())
         os._exit(1)
     os._exit(0)
@@ -142,7 +142,7 @@ def save_second(run: Path) -> None:
 
 def step_found(run: Path) -> int:
     """Of the newest checkpoint, which is that of one save from end to end."""
-    newest = checkpoints.newest(run / "checkpoints")
+    newest = checkpoints.find_newest(run / "checkpoints")
     step = int(newest.name)
     for file, expected in (("weights", tensors(step).weights), ("optimizer", tensors(step).moments)):
         found = checkpoints.read_tensors(newest / f"{file}.safetensors")
@@ -165,7 +165,7 @@ def test_a_save_that_dies_or_fails_at_any_system_call_leaves_a_whole_checkpoint(
         assert not (tmp_path / "unexpected").exists(), (name, number, (tmp_path / "unexpected").read_text())
         step = step_found(run)
         found[exit_code, step] += 1
-        # What was not told of is there; and the run that goes on can save again.
+        # What was reported as saved is there; and the run that goes on can save again.
         assert exit_code != 0 or step == 2, (name, number)
         save_second(run)
         assert step_found(run) == 2
@@ -177,8 +177,8 @@ def test_a_save_that_dies_or_fails_at_any_system_call_leaves_a_whole_checkpoint(
         assert {exit_code for exit_code, _ in found} == {-signal.SIGKILL}
     else:
         # Some strike what only tidies up, which is done again by the next save.
-        assert {exit_code for exit_code, _ in found} <= {TOLD, 0}
-        assert found[TOLD, 1] > found.total() / 2
+        assert {exit_code for exit_code, _ in found} <= {REPORTED, 0}
+        assert found[REPORTED, 1] > found.total() / 2
     assert {step for _, step in found} == {1, 2}
 
 
@@ -208,7 +208,7 @@ def test_a_ledger_that_dies_or_fails_at_any_system_call_holds_what_was_answered_
         shutil.rmtree(folder)
         folder.mkdir()
         exit_code, _ = under_strace(commit, folder, "-e", f"inject={name}:{strike}:when={number}")
-        assert exit_code in ({-signal.SIGKILL} if strike == "signal=KILL" else {TOLD, 0}), (name, number)
+        assert exit_code in ({-signal.SIGKILL} if strike == "signal=KILL" else {REPORTED, 0}), (name, number)
         answered = (folder / "answered").read_text().split() if (folder / "answered").exists() else []
         assert exit_code != 0 or len(answered) == 4
         with Ledger(folder / "ledger.sqlite") as ledger:

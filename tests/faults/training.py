@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import multiprocessing
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from sparring.faults import Fault, arm
+from sparring.runtime.faults import Fault, arm
 
 RECIPE = Path(__file__).parent / "recipe" / "recipe.toml"
 
@@ -50,7 +49,6 @@ class Training:
 
 
 def _train(training: Training, faults: tuple[Fault, ...], log: Path | None, resume: bool) -> None:
-    from sparring.build import close
     from sparring.trainer import MultiTurnRLTrainer
 
     arm(faults, log=log)
@@ -60,4 +58,4 @@ def _train(training: Training, faults: tuple[Fault, ...], log: Path | None, resu
         overrides = [f"run.runs_dir={training.runs_dir}", *training.overrides]
         trainer = MultiTurnRLTrainer(training.recipe, overrides=overrides, name="run", check=False, quiet=True)
     trainer.train(resume=resume)
-    asyncio.run(close(trainer.parts))
+    trainer.close()

@@ -15,13 +15,13 @@ import httpx
 
 from sparring.chat import ByteTokenizer
 from sparring.engines.scripted import ScriptedEngine
-from sparring.gateway import EpisodeDoors, Gateway
+from sparring.gateway import EpisodeEndpoints, Gateway
 from sparring.gateway.app import create_app
-from sparring.sessions import Session
+from sparring.sessions import EpisodeIdentity, Session
 from sparring.types import SampleRequest, Sampling
 from tests.gateway.builders import CHAT, TOOL
 from tests.gateway.interruptions import PATHS, Answer, Exchange, asked, running_ledger
-from tests.gateway.model import Attempt, meaning, violations
+from tests.gateway.model import Attempt, render_answer, violations
 
 MOST_ATTEMPTS = 4
 
@@ -61,7 +61,7 @@ class _Asked:
 
 @dataclass
 class Clients:
-    """All clients of one episode. `send` sends a body with a dialect and whether it says that it is a retry."""
+    """All clients of one episode. `send` sends a body with a dialect and whether it marks it as a retry."""
 
     rng: random.Random
     send: Callable[[str, Any, bool], Any]
@@ -82,7 +82,7 @@ class Clients:
                 return
             if rng.random() < 0.15 and len(self.branches) < 6:
                 self._branch(dialect, messages, history, num_turns=1)
-            messages, history = [*messages, self._spelled(answer)], (*history, meaning(answer))
+            messages, history = [*messages, self._spelled(answer)], (*history, render_answer(answer))
             results = [
                 {"role": "tool", "tool_call_id": call["id"], "content": f"result {next(self.names)}"}
                 for call in answer.get("tool_calls") or ()
@@ -145,7 +145,7 @@ class Clients:
                 seen = one.answer.message
                 await asyncio.sleep(10 * self.unit)
                 await asyncio.wait([one.answer.task])
-                return seen if meaning(seen) and rng.random() < 0.5 else None
+                return seen if render_answer(seen) and rng.random() < 0.5 else None
             if rng.random() < 0.5:
                 await asyncio.sleep(rng.expovariate(2.0) * self.unit)
         return None
@@ -169,7 +169,7 @@ class Clients:
 
     def attempts(self) -> list[Attempt]:
         return [
-            Attempt(one.number, one.history, meaning(one.answer.message), one.answer.is_whole, one.is_unsure)
+            Attempt(one.number, one.history, render_answer(one.answer.message), one.answer.is_whole, one.is_unsure)
             for one in self.asked
         ]
 
@@ -192,13 +192,17 @@ async def episode(seed: int, *, on_sockets: bool = False) -> list[str]:
         return rng.choice(["", f"a{number}."]) + "".join(f"<tool_call>{call}</tool_call>" for call in calls)
 
     engine = ScriptedEngine(
-        script, encode=ByteTokenizer().encode, max_context_tokens=100_000,
+        script,
+        encode=ByteTokenizer().encode,
+        max_context_tokens=100_000,
         seconds=lambda _: rng.choice([0.0, rng.expovariate(1.0) * unit]),
         sleep=lambda seconds: asyncio.sleep(seconds or rng.choice([0.0, 0.0, 0.0, 0.1 * unit])),
-    )  # fmt: skip
+    )
     ledger = running_ledger("r", lambda: wait(0.5))
-    door = Session(id="r", engine=engine, chat=CHAT, sampling=Sampling(max_tokens=500), ledger=ledger)
-    async with _sender(door, on_sockets=on_sockets, full=lambda: wait(0.05)) as (doors, send, end):
+    chat_session = Session(
+        EpisodeIdentity("r"), engine=engine, chat=CHAT, sampling=Sampling(max_tokens=500), ledger=ledger
+    )
+    async with _sender(chat_session, on_sockets=on_sockets, full=lambda: wait(0.05)) as (endpoints, send, end):
         clients = Clients(rng, send, unit)
         playing = asyncio.ensure_future(clients.play())
         ending = rng.random()
@@ -207,7 +211,7 @@ async def episode(seed: int, *, on_sockets: bool = False) -> list[str]:
             for one in clients.asked:
                 one.is_unsure = not one.answer.task.done()
             num_asked = len(clients.asked)
-            end() if ending < 0.15 else door.close()
+            end() if ending < 0.15 else chat_session.close()
         await playing
         await asyncio.wait([one.answer.task for one in clients.asked])
         if ending < 0.3:
@@ -216,35 +220,40 @@ async def episode(seed: int, *, on_sockets: bool = False) -> list[str]:
         if on_sockets:  # what was on its way when a client hung up
             for one in clients.asked:
                 one.is_unsure = one.is_unsure or one.answer.task.cancelled()
-            while doors._in_flight._num:  # noqa: ASYNC110
+            while endpoints._in_flight._num:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
-    door.close()
+    chat_session.close()
     turns = ledger.load_turns("r")
     found = violations(clients.attempts(), turns) + ledger.verify()
-    if tuple(turn.id for turn in turns if turn.is_received) != tuple(turn.id for turn in door.turns):
+    if tuple(turn.id for turn in turns if turn.is_received) != tuple(turn.id for turn in chat_session.turns):
         found.append("session and ledger disagree")
-    if doors._in_flight._num or door._num_running or door._budget._num_reserved or engine.open_sessions:
+    if (
+        endpoints._in_flight._num
+        or chat_session._budget._num_running
+        or chat_session._budget._num_reserved
+        or engine.open_sessions
+    ):
         found.append("a place is not free")
     ledger.close()
     return found
 
 
 @asynccontextmanager
-async def _sender(door: Session, *, on_sockets: bool, full: Callable[[], Any]) -> AsyncIterator[Any]:
-    """The doors of a gateway, what sends a request, and what reports the end of the episode."""
+async def _sender(chat_session: Session, *, on_sockets: bool, full: Callable[[], Any]) -> AsyncIterator[Any]:
+    """Yield the endpoints of a gateway, a function that sends a request, and one that reports the end of the episode."""
     if not on_sockets:
-        doors = EpisodeDoors("policy")
-        app, key = create_app(doors), doors.register(door)
+        endpoints = EpisodeEndpoints("policy")
+        app, key = create_app(endpoints), endpoints.register(chat_session)
         yield (
-            doors,
+            endpoints,
             lambda dialect, body, is_retry: Exchange(app, dialect, body, key, is_retry=is_retry, full=full),
-            lambda: doors.report(key).complete("ready"),
+            lambda: endpoints.report(key).complete("ready"),
         )
         return
     async with Gateway() as gateway:
-        entry = gateway.register(door)
+        entry = gateway.register(chat_session)
         yield (
-            gateway._doors,
+            gateway._endpoints,
             lambda dialect, body, is_retry: SocketExchange(
                 entry.endpoint, dialect, body, entry.api_key, is_retry=is_retry
             ),

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from sparring.chat import ByteTokenizer, TemplateChat
 from sparring.engines.scripted import Answer, ScriptedEngine
 from sparring.errors import PolicyTimeout
-from sparring.gateway import EpisodeDoors, Gateway
+from sparring.gateway import EpisodeEndpoints, Gateway
 from sparring.gateway.app import create_app
-from sparring.sessions import Session
+from sparring.sessions import EpisodeIdentity, Session
 from sparring.types import SampleRequest, Sampling
 
 CHAT = TemplateChat(ByteTokenizer())
@@ -28,7 +28,7 @@ CALL = '<tool_call>{"name":"get","arguments":{"key":"b"}}</tool_call>'
 
 def session(script: Callable[[SampleRequest], Answer] | Sequence[Answer], **options: Any) -> Session:
     engine = ScriptedEngine(script, encode=ByteTokenizer().encode, **options)
-    return Session(id="episode", engine=engine, chat=CHAT, sampling=Sampling(max_tokens=200))
+    return Session(EpisodeIdentity("episode"), engine=engine, chat=CHAT, sampling=Sampling(max_tokens=200))
 
 
 class _BreaksOff:
@@ -47,15 +47,15 @@ class _BreaksOff:
 
 def breaking_off_session() -> Session:
     """A session whose first turn fails after two tokens."""
-    return Session(id="episode", engine=_BreaksOff(), chat=CHAT, sampling=Sampling())
+    return Session(EpisodeIdentity("episode"), engine=_BreaksOff(), chat=CHAT, sampling=Sampling())
 
 
-def through_gateway(door: Session, play: Callable[[openai.AsyncOpenAI], Awaitable[Any]]) -> Any:
+def through_gateway(chat_session: Session, play: Callable[[openai.AsyncOpenAI], Awaitable[Any]]) -> Any:
     """Play with the stock client against a real server on a free port."""
 
     async def run() -> Any:
-        async with Gateway() as gateway, door:
-            entry = gateway.register(door)
+        async with Gateway() as gateway, chat_session:
+            entry = gateway.register(chat_session)
             async with openai.AsyncOpenAI(base_url=entry.base_url, api_key=entry.api_key, timeout=10) as client:
                 return await play(client)
 
@@ -70,11 +70,13 @@ def raw(app: Any, method: str, path: str, **options: Any) -> httpx.Response:
     return asyncio.run(run())
 
 
-def posted(door: Session, path: str, body: Any) -> httpx.Response:
-    """The answer to a body, or to bytes as they are, posted with the key of a door."""
-    doors = EpisodeDoors("policy")
+def post_body(chat_session: Session, path: str, body: Any) -> httpx.Response:
+    """Post a body, or bytes as they are, with the key of an endpoint, and return the response."""
+    endpoints = EpisodeEndpoints("policy")
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return raw(create_app(doors), "POST", path, content=content, headers={"x-api-key": doors.register(door)})
+    return raw(
+        create_app(endpoints), "POST", path, content=content, headers={"x-api-key": endpoints.register(chat_session)}
+    )
 
 
 def anything() -> st.SearchStrategy[Any]:

@@ -122,9 +122,16 @@ class Exchange(Answer):
         headers += [(b"x-stainless-retry-count", b"1")] * is_retry
         self._body = json.dumps(body).encode()
         scope = {
-            "type": "http", "method": "POST", "path": PATHS[dialect], "raw_path": PATHS[dialect].encode(), "query_string": b"",
-            "headers": headers, "http_version": "1.1", "scheme": "http", "root_path": "",
-        }  # fmt: skip
+            "type": "http",
+            "method": "POST",
+            "path": PATHS[dialect],
+            "raw_path": PATHS[dialect].encode(),
+            "query_string": b"",
+            "headers": headers,
+            "http_version": "1.1",
+            "scheme": "http",
+            "root_path": "",
+        }
         self.task = asyncio.ensure_future(app(scope, self._receive, self._send))
 
     async def _receive(self) -> dict[str, Any]:
@@ -157,8 +164,8 @@ class Exchange(Answer):
 
 def asked(dialect: str, messages: list[Any], *, stream: bool) -> Any:
     """A request's body."""
-    said = {"input": messages} if dialect == "responses" else {"messages": messages}
-    return {"model": "m", "stream": stream, **({"max_tokens": 100} if dialect == "messages" else {}), **said}
+    conversation = {"input": messages} if dialect == "responses" else {"messages": messages}
+    return {"model": "m", "stream": stream, **({"max_tokens": 100} if dialect == "messages" else {}), **conversation}
 
 
 async def _three_steps() -> None:

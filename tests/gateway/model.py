@@ -14,8 +14,8 @@ class Attempt:
 
     number: int
     history: tuple[str, ...]
-    """What the tools and each message of the request say; each answer of the policy says something else."""
-    said: str
+    """The tools and the content of each message of the request; each answer of the policy is different."""
+    answer: str
     """What came of the answer."""
     is_whole: bool
     """Whether all of it came."""
@@ -23,8 +23,8 @@ class Attempt:
     """Whether no client can know if it counts: the episode ended meanwhile, or bytes may have been on their way."""
 
 
-def meaning(message: Message) -> str:
-    """What a message of the assistant says, its calls included; the order of keys and the ids of calls mean nothing."""
+def render_answer(message: Message) -> str:
+    """Return the text of an assistant's message and its calls; the order of keys and the ids of calls mean nothing."""
     calls = [call["function"]["name"] + call["function"]["arguments"] for call in message.get("tool_calls") or ()]
     return "|".join([(message.get("content") or "").strip(), *calls])
 
@@ -32,14 +32,14 @@ def meaning(message: Message) -> str:
 def violations(attempts: Sequence[Attempt], turns: Sequence[Turn]) -> list[str]:
     """What is wrong with the turns of an episode; those that are received are the ones that are trained."""
     found: list[str] = []
-    said = {turn.id: meaning(turn.message) for turn in turns}
-    trained = {said[turn.id] for turn in turns if turn.is_received}
-    continued = {said[turn.parent] for turn in turns if turn.parent is not None}
-    whole = {one.said for one in attempts if one.is_whole}
-    unsure = {one.said for one in attempts if one.is_unsure}
-    sure = {one.said for one in attempts if one.is_whole and not one.is_unsure}
+    texts = {turn.id: render_answer(turn.message) for turn in turns}
+    trained = {texts[turn.id] for turn in turns if turn.is_received}
+    continued = {texts[turn.parent] for turn in turns if turn.parent is not None}
+    whole = {one.answer for one in attempts if one.is_whole}
+    unsure = {one.answer for one in attempts if one.is_unsure}
+    sure = {one.answer for one in attempts if one.is_whole and not one.is_unsure}
     unheard = any(one.is_unsure and not one.is_whole for one in attempts)
-    if len(set(said.values())) < len(turns):
+    if len(set(texts.values())) < len(turns):
         found.append("an answer is recorded twice")
     for answer in sure - trained:
         found.append(f"{answer} was received and is not trained")
@@ -51,24 +51,27 @@ def violations(attempts: Sequence[Attempt], turns: Sequence[Turn]) -> list[str]:
     for history in {one.history for one in attempts}:
         same = [one for one in attempts if one.history == history]
         most = len({one.number for one in same}) + sum(one.is_unsure for one in same)
-        answers = {one.said for one in same if one.said in trained and one.said not in continued}
+        answers = {one.answer for one in same if one.answer in trained and one.answer not in continued}
         if len(answers) > most:
             found.append(f"{len(answers)} answers to {most} requests are trained: {sorted(answers)}")
 
     # Each turn continues the longest conversation that its request begins with.
-    asked = {one.said: one.history for one in attempts if one.said}
+    asked = {one.answer: one.history for one in attempts if one.answer}
     by_id = {turn.id: turn for turn in turns}
     for turn in turns:
-        if said[turn.id] not in asked:
+        if texts[turn.id] not in asked:
             continue
-        history = asked[said[turn.id]]
-        begun = [(len(before), answer) for answer, before in asked.items()
-                 if answer in said.values() and history[: len(before) + 1] == (*before, answer)]  # fmt: skip
+        history = asked[texts[turn.id]]
+        begun = [
+            (len(before), answer)
+            for answer, before in asked.items()
+            if answer in texts.values() and history[: len(before) + 1] == (*before, answer)
+        ]
         expected = max(begun)[1] if begun else None
         parent = None if turn.parent is None else by_id[turn.parent]
-        if (None if parent is None else said[parent.id]) != expected:
-            found.append(f"{said[turn.id]} continues {parent and said[parent.id]}, not {expected}")
+        if (None if parent is None else texts[parent.id]) != expected:
+            found.append(f"{texts[turn.id]} continues {parent and texts[parent.id]}, not {expected}")
         played = () if parent is None else parent.prompt_ids + parent.token_ids
         if turn.prompt_ids[: len(played)] != played:
-            found.append(f"{said[turn.id]} does not begin with the ids that it continues")
+            found.append(f"{texts[turn.id]} does not begin with the ids that it continues")
     return found

@@ -17,10 +17,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from sparring.chat import ByteTokenizer, TemplateChat
 from sparring.engines.torch_engine import TorchEngine
 from sparring.errors import ClientError
-from sparring.gateway import EpisodeDoors, Gateway
+from sparring.gateway import EpisodeEndpoints, Gateway
 from sparring.gateway.app import create_app
 from sparring.models.policy import Policy
-from sparring.sessions import Session
+from sparring.sessions import EpisodeIdentity, Session
 from sparring.types import Sampling
 
 USER: Any = {"role": "user", "content": "go"}
@@ -46,9 +46,15 @@ NAMED_SCHEMA: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema
 def policy() -> Policy:
     torch.manual_seed(0)
     config = LlamaConfig(
-        hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=ByteTokenizer.num_tokens, max_position_embeddings=4096, tie_word_embeddings=True,
-    )  # fmt: skip
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=ByteTokenizer.num_tokens,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+    )
     return Policy(LlamaForCausalLM(config), ByteTokenizer(), max_positions=4096)
 
 
@@ -57,7 +63,9 @@ def played(scenario: Callable[[Session], Awaitable[Any]], *, max_tokens: int = 1
         engine = TorchEngine(policy(), policy().snapshot())
         chat = TemplateChat(ByteTokenizer())
         try:
-            async with Session(id="e", engine=engine, chat=chat, sampling=Sampling(max_tokens=max_tokens)) as session:
+            async with Session(
+                EpisodeIdentity("e"), engine=engine, chat=chat, sampling=Sampling(max_tokens=max_tokens)
+            ) as session:
                 await scenario(session)
                 return session
         finally:
@@ -66,13 +74,13 @@ def played(scenario: Callable[[Session], Awaitable[Any]], *, max_tokens: int = 1
     return asyncio.run(run())
 
 
-def posted(path: str, *bodies: Any, max_tokens: int = 1500) -> tuple[list[Any], Session]:
+def post_body(path: str, *bodies: Any, max_tokens: int = 1500) -> tuple[list[Any], Session]:
     """The answers to bodies, one after the other in one episode."""
     answers: list[Any] = []
 
     async def scenario(session: Session) -> None:
-        doors = EpisodeDoors("policy")
-        app, headers = create_app(doors), {"x-api-key": doors.register(session)}
+        endpoints = EpisodeEndpoints("policy")
+        app, headers = create_app(endpoints), {"x-api-key": endpoints.register(session)}
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
             for body in bodies:
                 answers.append((await client.post(path, json=body, headers=headers)).json())
@@ -87,7 +95,7 @@ def is_right_call(name: str, arguments: Any) -> bool:
 
 def test_chat_completions_call_and_answer_as_asked() -> None:
     body = {"model": "any", "messages": [USER], "tools": TOOLS}
-    (required, one, named, none, typed, any_object), session = posted(
+    (required, one, named, none, typed, any_object), session = post_body(
         "/v1/chat/completions",
         {**body, "tool_choice": "required"},
         {**body, "tool_choice": "required", "parallel_tool_calls": False},
@@ -113,7 +121,7 @@ def test_chat_completions_call_and_answer_as_asked() -> None:
 def test_messages_call_and_answer_as_asked() -> None:
     tools = [{"name": name, "input_schema": PARAMETERS} for name in NAMES]
     body = {"model": "any", "messages": [USER], "tools": tools, "max_tokens": 1500}
-    (any_tool, named, none, typed), _ = posted(
+    (any_tool, named, none, typed), _ = post_body(
         "/v1/messages",
         {**body, "tool_choice": {"type": "any", "disable_parallel_tool_use": True}},
         {**body, "tool_choice": {"type": "tool", "name": "get"}},
@@ -138,7 +146,7 @@ def test_responses_call_and_answer_as_asked_and_echo_it() -> None:
     body = {"model": "any", "input": "go", "tools": tools}
     chosen = {"type": "function", "name": "get"}
     form = {"type": "json_schema", "name": "n", "schema": SCHEMA, "strict": True}
-    (required, named, typed), _ = posted(
+    (required, named, typed), _ = post_body(
         "/v1/responses",
         {**body, "tool_choice": "required", "parallel_tool_calls": False},
         {**body, "tool_choice": chosen},
@@ -162,9 +170,13 @@ def test_streams_and_several_answers_follow_too() -> None:
             entry = gateway.register(session)
             async with openai.AsyncOpenAI(base_url=entry.base_url, api_key=entry.api_key, timeout=120) as client:
                 stream = await client.chat.completions.create(
-                    model="any", messages=[USER], tools=TOOLS, tool_choice="required", stream=True,
+                    model="any",
+                    messages=[USER],
+                    tools=TOOLS,
+                    tool_choice="required",
+                    stream=True,
                     parallel_tool_calls=False,
-                )  # fmt: skip
+                )
                 seen.append([chunk.choices[0].delta async for chunk in stream])
                 seen.append(
                     await client.chat.completions.create(
@@ -215,24 +227,27 @@ def test_streams_and_several_answers_follow_too() -> None:
             {"tools": [{"name": "f", "input_schema": BAD_SCHEMA}], "tool_choice": {"type": "any"}},
             "tools.0.input_schema",
         ),
-        ("/v1/messages", {"output_config": {"format": {"type": "json_schema", "schema": BAD_SCHEMA}}},
-         "output_config.format.schema"),
+        (
+            "/v1/messages",
+            {"output_config": {"format": {"type": "json_schema", "schema": BAD_SCHEMA}}},
+            "output_config.format.schema",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_schema_that_cannot_be_followed_is_refused_by_name_before_anything_is_sampled(
     path: str, fields: Any, param: str
 ) -> None:
     conversation = {"input": "go"} if path == "/v1/responses" else {"messages": [USER]}
     limit = {"max_tokens": 5} if path == "/v1/messages" else {}
-    (answer,), session = posted(path, {"model": "any", **conversation, **limit, **fields})
+    (answer,), session = post_body(path, {"model": "any", **conversation, **limit, **fields})
     assert answer["error"]["message"].startswith(f"{param}: ")
     if path != "/v1/messages":
         assert (answer["error"]["param"], answer["error"]["type"]) == (param, "invalid_request_error")
     assert session.turns == ()
-    assert isinstance(session.failure, ClientError)  # the schema is the client's: the policy has not said anything yet
+    assert isinstance(session.failure, ClientError)  # the schema is the client's: the policy has not answered yet
 
 
-def test_an_answer_that_is_cut_is_told_as_cut() -> None:
+def test_an_answer_that_is_cut_is_reported_as_cut() -> None:
     body = {"model": "any", "messages": [USER], "tools": TOOLS, "tool_choice": "required", "max_tokens": 4}
-    (answer,), _ = posted("/v1/chat/completions", body)
+    (answer,), _ = post_body("/v1/chat/completions", body)
     assert answer["choices"][0]["finish_reason"] == "length"

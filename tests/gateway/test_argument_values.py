@@ -12,9 +12,9 @@ import pytest
 
 from sparring.chat import ByteTokenizer
 from sparring.engines.scripted import ScriptedEngine
-from sparring.gateway import EpisodeDoors
+from sparring.gateway import EpisodeEndpoints
 from sparring.gateway.app import create_app
-from sparring.sessions import Session
+from sparring.sessions import EpisodeIdentity, Session
 from sparring.types import Sampling
 from tests.gateway.builders import CHAT, TOOL
 
@@ -196,10 +196,10 @@ def check(path: str, written: str, value: Any, *, stream: bool, read: Read) -> N
     if written and value is MALFORMED and written.count("{") != written.count("}"):
         sampled = sampled.removesuffix("}</tool_call>")  # cut
     engine = ScriptedEngine([sampled, "over"], encode=ByteTokenizer().encode, max_context_tokens=1_000_000)
-    door = Session(id="episode", engine=engine, chat=CHAT, sampling=Sampling(max_tokens=300_000))
-    doors = EpisodeDoors("policy")
-    headers = {"x-api-key": doors.register(door)}
-    app = create_app(doors)
+    chat_session = Session(EpisodeIdentity("episode"), engine=engine, chat=CHAT, sampling=Sampling(max_tokens=300_000))
+    endpoints = EpisodeEndpoints("policy")
+    headers = {"x-api-key": endpoints.register(chat_session)}
+    app = create_app(endpoints)
 
     async def answer(body: dict[str, Any]) -> bytes:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
@@ -216,17 +216,17 @@ def check(path: str, written: str, value: Any, *, stream: bool, read: Read) -> N
     asked: list[dict[str, Any]] = []
     turn_of, field = DIALECTS[path]
     following, arguments = turn_of(ask, read, stream=stream)
-    (turn,) = door.turns
+    (turn,) = chat_session.turns
     assert list(turn.token_ids) == [*ByteTokenizer().encode(sampled), ByteTokenizer.eos_token_id]
     if value is MALFORMED:
         assert arguments == []
         assert [call["problem"] for call in turn.message["malformed_tool_calls"]] != []
     else:
-        (told,) = arguments
+        (received,) = arguments
         assert "malformed_tool_calls" not in turn.message
         assert exact(turn.message["tool_calls"][0]["function"]["arguments"]) == value
-        assert read is not exact or (exact(told) == value and repr(exact(told)) == repr(value))
+        assert read is not exact or (exact(received) == value and repr(exact(received)) == repr(value))
     ask({**asked[0], field: following})
-    second = door.turns[1]
+    second = chat_session.turns[1]
     assert (second.parent, second.branch_reason) == (0, None)
     assert second.prompt_ids[: len(turn.prompt_ids) + len(turn.token_ids)] == turn.prompt_ids + turn.token_ids

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import sparring.sessions.session as sessions
-from sparring.gateway import app
+from sparring.gateway import sending
 from sparring.gateway.episode import OpenEpisode
 from sparring.sessions import matching
 from sparring.sessions.receipts import Receipts
@@ -51,17 +51,17 @@ def test_the_behaviours_are_met(loop: asyncio.Runner, monkeypatch: pytest.Monkey
     def count(attempts: Any, turns: Any) -> list[str]:
         numbers = Counter(one.number for one in attempts)
         met["retried"] += sum(count > 1 for count in numbers.values())
-        met["cut"] += sum(bool(one.said) and not one.is_whole for one in attempts)
+        met["cut"] += sum(bool(one.answer) and not one.is_whole for one in attempts)
         met["ended meanwhile"] += sum(one.is_unsure for one in attempts)
-        met["heard twice"] += len([one for one in attempts if one.is_whole]) - len({
-            one.said for one in attempts if one.is_whole
-        })  # fmt: skip
+        met["heard twice"] += len([one for one in attempts if one.is_whole]) - len(
+            {one.answer for one in attempts if one.is_whole}
+        )
         continued = {turn.parent for turn in turns}
-        received = {one.said for one in attempts if one.is_whole}
+        received = {one.answer for one in attempts if one.is_whole}
         met["lost"] += sum(not turn.is_received for turn in turns)
         met["two calls"] += sum(len(turn.message.get("tool_calls", ())) == 2 for turn in turns)
         met["lost and continued"] += sum(
-            turn.id in continued and behaviours.meaning(turn.message) not in received for turn in turns
+            turn.id in continued and behaviours.render_answer(turn.message) not in received for turn in turns
         )
         for turn in turns:
             met[(turn.branch_reason or "none").partition(":")[0]] += 1
@@ -85,7 +85,7 @@ def count_what_was_sampled(patch: pytest.MonkeyPatch) -> None:
 
 
 def count_what_was_sent_to_a_client_that_is_gone(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(app, "_has_hung_up", lambda _: False)
+    patch.setattr(sending, "_has_hung_up", lambda _: False)
 
 
 def sample_retries_anew(patch: pytest.MonkeyPatch) -> None:

@@ -14,18 +14,18 @@ from sparring.chat import ByteTokenizer
 from sparring.engines.scripted import ScriptedEngine
 from sparring.engines.scripted_messages import ScriptedMessages
 from sparring.errors import PolicyTimeout, ServiceError
-from sparring.gateway import EpisodeDoors
+from sparring.gateway import EpisodeEndpoints
 from sparring.gateway.app import create_app
 from sparring.gateway.dialects import ChatCompletions
 from sparring.ledger import Ledger
-from sparring.sessions import AnySession, MessageSession, Session
+from sparring.sessions import AnySession, EpisodeIdentity, MessageSession, Session
 from sparring.types import Sampling
 from tests.gateway.builders import CHAT, USER
 from tests.gateway.interruptions import Exchange, StepLoop, asked, running_ledger
 
 
-def door_of(ledger: Ledger, *, in_messages: bool = False, **options: Any) -> tuple[AnySession, Any]:
-    """A session whose policy never says the same again, and its engine."""
+def open_session(ledger: Ledger, *, in_messages: bool = False, **options: Any) -> tuple[AnySession, Any]:
+    """A session whose policy never repeats an answer, and its engine."""
     numbers = itertools.count()
 
     def script(*_: object) -> str:
@@ -33,9 +33,11 @@ def door_of(ledger: Ledger, *, in_messages: bool = False, **options: Any) -> tup
 
     if in_messages:
         engine = ScriptedMessages(script, name="policy")
-        return MessageSession(id="r", engine=engine, sampling=Sampling(), ledger=ledger), engine
+        return MessageSession(EpisodeIdentity("r"), engine=engine, sampling=Sampling(), ledger=ledger), engine
     engine = ScriptedEngine(script, encode=ByteTokenizer().encode, **options)
-    return Session(id="r", engine=engine, chat=CHAT, sampling=Sampling(max_tokens=100), ledger=ledger), engine
+    return Session(
+        EpisodeIdentity("r"), engine=engine, chat=CHAT, sampling=Sampling(max_tokens=100), ledger=ledger
+    ), engine
 
 
 async def interrupted(
@@ -45,9 +47,9 @@ async def interrupted(
     there by then. Gives whether it was interrupted, and what is wrong."""
     loop: Any = asyncio.get_running_loop()
     ledger = running_ledger("r")
-    door, _ = door_of(ledger, in_messages=in_messages)
-    doors = EpisodeDoors("policy")
-    app, key = create_app(doors), doors.register(door)
+    chat_session, _ = open_session(ledger, in_messages=in_messages)
+    endpoints = EpisodeEndpoints("policy")
+    app, key = create_app(endpoints), endpoints.register(chat_session)
     exchanges: list[Exchange] = []
 
     def ask(messages: list[Any], *, is_retry: bool = False) -> Exchange:
@@ -60,7 +62,7 @@ async def interrupted(
             if at_once:
                 ask([USER], is_retry=flagged)
 
-    async with door:
+    async with chat_session:
         first = ask([USER])
         loop.num_left, loop.action = step, interrupt
         await asyncio.wait([first.task])
@@ -75,13 +77,15 @@ async def interrupted(
     for exchange in exchanges[1:]:
         if not exchange.is_whole or exchange.task.exception() is not None:
             found.append(f"no answer: {exchange.status} {exchange.content!r}")
-    if [turn.message["content"] for turn in door.turns] != [answer, onward.text]:
-        found.append(f"the client has {[answer, onward.text]}, the session {door.turns}")
-    if [turn.parent for turn in door.turns] != [None, door.turns[0].id]:
+    if [turn.message["content"] for turn in chat_session.turns] != [answer, onward.text]:
+        found.append(f"the client has {[answer, onward.text]}, the session {chat_session.turns}")
+    if [turn.parent for turn in chat_session.turns] != [None, chat_session.turns[0].id]:
         found.append("the second turn does not extend the first")
-    if tuple(turn.id for turn in ledger.load_turns("r") if turn.is_received) != tuple(turn.id for turn in door.turns):
+    if tuple(turn.id for turn in ledger.load_turns("r") if turn.is_received) != tuple(
+        turn.id for turn in chat_session.turns
+    ):
         found.append("session and ledger disagree")
-    if doors._in_flight._num or door._num_running or door._budget._num_reserved:  # pyright: ignore[reportPrivateUsage]
+    if endpoints._in_flight._num or chat_session._budget._num_running or chat_session._budget._num_reserved:  # pyright: ignore[reportPrivateUsage]
         found.append("a place is not free")
     found += ledger.verify()
     ledger.close()
@@ -115,21 +119,21 @@ def with_app(
 
     async def run() -> tuple[AnySession, dict[int, bool]]:
         ledger = running_ledger("r")
-        door, _ = door_of(ledger, **options)
-        doors = EpisodeDoors("policy")
-        app, key = create_app(doors), doors.register(door)
+        chat_session, _ = open_session(ledger, **options)
+        endpoints = EpisodeEndpoints("policy")
+        app, key = create_app(endpoints), endpoints.register(chat_session)
 
         def ask(*, is_retry: bool = False, **fields: Any) -> Exchange:
             body = {**asked("chat", [USER], stream=False), **fields}
             return Exchange(app, "chat", body, key, is_retry=is_retry)
 
-        async with door:
-            await play(door, ask, ledger)
+        async with chat_session:
+            await play(chat_session, ask, ledger)
         recorded = {turn.id: turn.is_received for turn in ledger.load_turns("r")}
-        assert [id for id, is_received in recorded.items() if is_received] == [turn.id for turn in door.turns]
+        assert [id for id, is_received in recorded.items() if is_received] == [turn.id for turn in chat_session.turns]
         assert ledger.verify() == []
         ledger.close()
-        return door, recorded
+        return chat_session, recorded
 
     return asyncio.run(run())
 
@@ -137,7 +141,7 @@ def with_app(
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("flagged", [False, True])
 def test_a_retry_that_comes_while_the_lost_answer_is_recorded_gets_that_answer(stream: bool, flagged: bool) -> None:
-    async def play(door: Any, ask: Callable[..., Exchange], ledger: Ledger) -> None:
+    async def play(chat_session: Any, ask: Callable[..., Exchange], ledger: Ledger) -> None:
         on_disk = asyncio.Event()
 
         async def committed(future: Any) -> None:
@@ -146,7 +150,7 @@ def test_a_retry_that_comes_while_the_lost_answer_is_recorded_gets_that_answer(s
 
         ledger.committed = committed
         first = ask(stream=stream)
-        while not door._played:  # noqa: ASYNC110
+        while not chat_session.sampled_turns:  # noqa: ASYNC110
             await asyncio.sleep(0)
         first.cancel()
         await asyncio.sleep(0.01)
@@ -154,13 +158,13 @@ def test_a_retry_that_comes_while_the_lost_answer_is_recorded_gets_that_answer(s
         await asyncio.sleep(0.01)
         on_disk.set()
         await asyncio.wait([first.task, second.task])
-        assert (second.text, len(door._engine.requests)) == ("a0", 1)
+        assert (second.text, len(chat_session._engine.requests)) == ("a0", 1)
 
     assert with_app(play)[1] == {0: True}
 
 
 def test_of_two_clients_that_wait_for_one_answer_one_may_hang_up() -> None:
-    async def play(door: Any, ask: Callable[..., Exchange], _: Ledger) -> None:
+    async def play(chat_session: Any, ask: Callable[..., Exchange], _: Ledger) -> None:
         first, second = ask(stream=True), ask(stream=True, is_retry=True)
         while not first.content:  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -171,9 +175,9 @@ def test_of_two_clients_that_wait_for_one_answer_one_may_hang_up() -> None:
     assert with_app(play)[1] == {0: True}
 
 
-def test_answers_beside_one_that_failed_are_not_trained_and_those_of_the_retry_are() -> None:
-    async def play(door: Any, ask: Callable[..., Exchange], _: Ledger) -> None:
-        sample, numbers = door._engine.sample, itertools.count()
+def test_answers_next_to_one_that_failed_are_not_trained_and_those_of_the_retry_are() -> None:
+    async def play(chat_session: Any, ask: Callable[..., Exchange], _: Ledger) -> None:
+        sample, numbers = chat_session._engine.sample, itertools.count()
 
         async def failing(*asked: Any) -> Any:
             if next(numbers) == 1:
@@ -182,7 +186,7 @@ def test_answers_beside_one_that_failed_are_not_trained_and_those_of_the_retry_a
                 raise PolicyTimeout("late")
             return await sample(*asked)
 
-        door._engine.sample = failing
+        chat_session._engine.sample = failing
         first = ask(n=2)
         await asyncio.wait([first.task])
         assert first.status == 504
@@ -194,7 +198,7 @@ def test_answers_beside_one_that_failed_are_not_trained_and_those_of_the_retry_a
 
 
 def test_an_answer_that_cannot_be_written_as_json_is_not_received(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def play(door: Any, ask: Callable[..., Exchange], _: Ledger) -> None:
+    async def play(chat_session: Any, ask: Callable[..., Exchange], _: Ledger) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(ChatCompletions, "whole", lambda *_: {"choices": object()})
             first = ask()
@@ -208,22 +212,22 @@ def test_an_answer_that_cannot_be_written_as_json_is_not_received(monkeypatch: p
 
 
 def test_a_session_that_closes_while_a_turn_is_recorded_does_not_count_it() -> None:
-    async def play(door: Any, ask: Callable[..., Exchange], _: Ledger) -> None:
+    async def play(chat_session: Any, ask: Callable[..., Exchange], _: Ledger) -> None:
         first = ask()
-        while not door._played:  # noqa: ASYNC110
+        while not chat_session.sampled_turns:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        door.close()
+        chat_session.close()
         await asyncio.wait([first.task])
 
     assert with_app(play)[1] == {0: False}
 
 
 def test_a_session_that_closes_while_a_turn_is_sampled_does_not_take_it() -> None:
-    async def play(door: Any, ask: Callable[..., Exchange], _: Ledger) -> None:
+    async def play(chat_session: Any, ask: Callable[..., Exchange], _: Ledger) -> None:
         first = ask()
-        while not door._engine.requests:  # noqa: ASYNC110
+        while not chat_session._engine.requests:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        door.close()
+        chat_session.close()
         await asyncio.wait([first.task])
         assert first.status == 503
 
@@ -233,23 +237,23 @@ def test_a_session_that_closes_while_a_turn_is_sampled_does_not_take_it() -> Non
 def test_what_arrives_after_the_report_does_not_count() -> None:
     async def run() -> None:
         ledger = running_ledger("r")
-        door, _ = door_of(ledger)
-        doors = EpisodeDoors("policy")
-        app, key = create_app(doors), doors.register(door)
-        async with door:
+        chat_session, _ = open_session(ledger)
+        endpoints = EpisodeEndpoints("policy")
+        app, key = create_app(endpoints), endpoints.register(chat_session)
+        async with chat_session:
             first = Exchange(app, "chat", asked("chat", [USER], stream=False), key)
-            while not door._played:  # pyright: ignore  # noqa: ASYNC110
+            while not chat_session.sampled_turns:  # pyright: ignore  # noqa: ASYNC110
                 await asyncio.sleep(0)
-            doors.report(key).update_reward(1.0)
+            endpoints.report(key).update_reward(1.0)
             await asyncio.wait([first.task])
-        assert door.turns == ()
+        assert chat_session.turns == ()
         ledger.close()
 
     asyncio.run(run())
 
 
 def test_a_turn_that_the_ledger_cannot_write_is_whole_with_an_error_and_does_not_count() -> None:
-    async def play(door: Any, ask: Callable[..., Exchange], ledger: Ledger) -> None:
+    async def play(chat_session: Any, ask: Callable[..., Exchange], ledger: Ledger) -> None:
         async def full(future: Any) -> None:
             await asyncio.sleep(0)
             raise ServiceError("the disk is full")
@@ -257,30 +261,30 @@ def test_a_turn_that_the_ledger_cannot_write_is_whole_with_an_error_and_does_not
         ledger.committed = full
         first = ask()
         await asyncio.wait([first.task])
-        assert (first.status, door.turns) == (502, ())
+        assert (first.status, chat_session.turns) == (502, ())
 
     assert with_app(play)[1] == {0: False}
 
 
 def test_a_caller_in_this_process_that_is_cancelled_has_received_nothing() -> None:
-    async def play(door: Any, _ask: object, _ledger: Ledger) -> None:
-        asking = asyncio.ensure_future(door.chat([USER]))
-        while not door._played:  # noqa: ASYNC110
+    async def play(chat_session: Any, _ask: object, _ledger: Ledger) -> None:
+        asking = asyncio.ensure_future(chat_session.chat([USER]))
+        while not chat_session.sampled_turns:  # noqa: ASYNC110
             await asyncio.sleep(0)
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
-        assert door.turns == ()
-        assert (await door.chat([USER]))["content"] == "a1"
+        assert chat_session.turns == ()
+        assert (await chat_session.chat([USER]))["content"] == "a1"
 
     assert with_app(play)[1] == {0: False, 1: True}
 
 
 def test_of_first_requests_that_are_sampled_side_by_side_all_but_one_name_a_reason() -> None:
-    async def play(door: Any, ask: Callable[..., Exchange], _: Ledger) -> None:
+    async def play(chat_session: Any, ask: Callable[..., Exchange], _: Ledger) -> None:
         first = ask(n=3)
         await asyncio.wait([first.task])
-        assert [turn.branch_reason for turn in door.turns] == [None, "repeated", "repeated"]
+        assert [turn.branch_reason for turn in chat_session.turns] == [None, "repeated", "repeated"]
 
     for in_messages in (False, True):
         assert with_app(play, in_messages=in_messages)[1] == {0: True, 1: True, 2: True}
@@ -288,22 +292,20 @@ def test_of_first_requests_that_are_sampled_side_by_side_all_but_one_name_a_reas
 
 def test_a_turn_of_another_policy_of_the_episode_counts_once_it_is_received_too() -> None:
     async def run() -> None:
-        ledger, ids = running_ledger("r"), itertools.count()
+        ledger, main = running_ledger("r"), EpisodeIdentity("r")
 
-        def opened(**options: Any) -> Session:
+        def opened(identity: EpisodeIdentity, **options: Any) -> Session:
             engine = ScriptedEngine(["one", "two"], encode=ByteTokenizer().encode)
-            return Session(
-                id="r", engine=engine, chat=CHAT, sampling=Sampling(), ledger=ledger, turn_ids=ids, **options
-            )
+            return Session(identity, engine=engine, chat=CHAT, sampling=Sampling(), ledger=ledger, **options)
 
-        other = opened(policy="other")
-        async with opened(others={"other": other}) as door:
-            heard = await door.play([USER])
+        other = opened(main.for_policy("other", 0, learns=True))
+        async with opened(main, others={"other": other}) as chat_session:
+            heard = await chat_session.play([USER])
             await other.sample([USER])
             answered = await other.play([USER])
-            assert door.episode_turns == (heard, answered)
+            assert chat_session.episode_turns == (heard, answered)
         other.set_received([1])  # too late
-        assert door.episode_turns == (heard, answered)
+        assert chat_session.episode_turns == (heard, answered)
         assert [turn.is_received for turn in ledger.load_turns("r")] == [True, False, True]
         assert ledger.verify() == []
         ledger.close()

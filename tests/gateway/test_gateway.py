@@ -13,10 +13,10 @@ import pytest
 from sparring.chat import ByteTokenizer
 from sparring.engines.scripted import ScriptedEngine
 from sparring.errors import InfrastructureError, PolicyTimeout, ServiceError
-from sparring.gateway import EpisodeDoors, Gateway, ModelServer
+from sparring.gateway import EpisodeEndpoints, Gateway, ModelServer
 from sparring.gateway.app import create_app
 from sparring.gateway.streaming import VisibleText
-from sparring.sessions import Session
+from sparring.sessions import EpisodeIdentity, Session
 from sparring.types import Sampling
 from tests.gateway.builders import CALL, CHAT, TOOL, USER, breaking_off_session, raw, session, through_gateway
 
@@ -33,24 +33,24 @@ def test_a_tool_round_trip_is_one_line_of_turns() -> None:
         second = await client.chat.completions.create(model="any", messages=[USER, echoed, result], tools=[TOOL])
         assert (second.choices[0].finish_reason, second.choices[0].message.content) == ("stop", "done")
         assert second.usage is not None
-        turn = door.turns[1]
+        turn = chat_session.turns[1]
         assert (second.usage.prompt_tokens, second.usage.completion_tokens) == (
             len(turn.prompt_ids),
             len(turn.token_ids),
         )
 
-    door = session([CALL, "done"])
-    through_gateway(door, play)
-    assert [turn.parent for turn in door.turns] == [None, 0]
+    chat_session = session([CALL, "done"])
+    through_gateway(chat_session, play)
+    assert [turn.parent for turn in chat_session.turns] == [None, 0]
 
 
 @pytest.mark.parametrize("depth", [150, 199, 300, 700, 3000])
 def test_arguments_however_deep_break_nothing(depth: int) -> None:
-    """Up to 200 levels are read; deeper ones stay text, whoever wrote them."""
+    """Up to 200 levels are read; deeper ones stay text."""
     deep = "[" * depth + "]" * depth
     sampled = f'<tool_call>{{"name": "f", "arguments": {{"a": {deep}}}}}</tool_call>'
     engine = ScriptedEngine([sampled, "done", "done"], encode=ByteTokenizer().encode)
-    door = Session(id="e", engine=engine, chat=CHAT, sampling=Sampling(max_tokens=10_000))
+    chat_session = Session(EpisodeIdentity("e"), engine=engine, chat=CHAT, sampling=Sampling(max_tokens=10_000))
 
     async def play(client: openai.AsyncOpenAI) -> None:
         async def asked(*more: Any) -> Any:
@@ -62,8 +62,8 @@ def test_arguments_however_deep_break_nothing(depth: int) -> None:
         call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": deep}}
         assert (await asked({"role": "assistant", "tool_calls": [call]}, USER)).content == "done"
 
-    through_gateway(door, play)
-    assert [turn.parent for turn in door.turns] == [None, 0, None]
+    through_gateway(chat_session, play)
+    assert [turn.parent for turn in chat_session.turns] == [None, 0, None]
 
 
 def test_streamed_deltas_add_up_to_the_recorded_message() -> None:
@@ -79,10 +79,10 @@ def test_streamed_deltas_add_up_to_the_recorded_message() -> None:
         assert [(call.index, call.function and call.function.arguments) for call in calls] == [(0, '{"key": "b"}')]
         assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "tool_calls"
         assert chunks[-1].usage is not None
-        assert chunks[-1].usage.completion_tokens == len(door.turns[0].token_ids)
+        assert chunks[-1].usage.completion_tokens == len(chat_session.turns[0].token_ids)
 
-    door = session([f"Größe <5:\n{CALL}"])
-    through_gateway(door, play)
+    chat_session = session([f"Größe <5:\n{CALL}"])
+    through_gateway(chat_session, play)
 
 
 def test_a_stream_shows_tokens_while_later_ones_are_not_sampled_yet() -> None:
@@ -95,15 +95,15 @@ def test_a_stream_shows_tokens_while_later_ones_are_not_sampled_yet() -> None:
             if next(steps) == 2:
                 await go_on.wait()
 
-        async with Gateway() as gateway, session(["abcd"], sleep=sleep) as door:
-            entry = gateway.register(door)
+        async with Gateway() as gateway, session(["abcd"], sleep=sleep) as chat_session:
+            entry = gateway.register(chat_session)
             async with openai.AsyncOpenAI(base_url=entry.base_url, api_key=entry.api_key, timeout=10) as client:
                 stream = await client.chat.completions.create(model="any", messages=[USER], stream=True)
                 text = ""
                 async for chunk in stream:
                     text += chunk.choices[0].delta.content or ""
                     if text == "ab":
-                        assert door.turns == ()
+                        assert chat_session.turns == ()
                         seen.set()
                         go_on.set()
                 assert text == "abcd"
@@ -112,16 +112,16 @@ def test_a_stream_shows_tokens_while_later_ones_are_not_sampled_yet() -> None:
     asyncio.run(run())
 
 
-def test_limits_of_the_request_are_honored_and_told() -> None:
+def test_limits_of_the_request_are_honored_and_reported() -> None:
     async def play(client: openai.AsyncOpenAI) -> None:
         answer = await client.chat.completions.create(
             model="any", messages=[USER], max_completion_tokens=3, temperature=0.5, top_p=0.9
         )
         assert (answer.choices[0].finish_reason, answer.choices[0].message.content) == ("length", "lon")
 
-    door = session(["long answer"])
-    through_gateway(door, play)
-    assert door.turns[0].sampling == Sampling(temperature=0.5, top_p=0.9, max_tokens=3)
+    chat_session = session(["long answer"])
+    through_gateway(chat_session, play)
+    assert chat_session.turns[0].sampling == Sampling(temperature=0.5, top_p=0.9, max_tokens=3)
 
 
 @pytest.mark.parametrize(
@@ -170,17 +170,26 @@ def test_what_cannot_be_honored_is_refused_by_name(fields: dict[str, Any], param
         assert refusal.value.param == param
         assert refusal.value.type == "invalid_request_error"
 
-    door = session(["never"])
-    through_gateway(door, play)
-    assert door.turns == ()
+    chat_session = session(["never"])
+    through_gateway(chat_session, play)
+    assert chat_session.turns == ()
 
 
 def test_fields_without_effect_are_accepted() -> None:
     async def play(client: openai.AsyncOpenAI) -> None:
         await client.chat.completions.create(
-            model="any", messages=[USER], n=1, user="me", metadata={"a": "b"}, store=False, tool_choice="auto", stop=None,
-            presence_penalty=0.0, parallel_tool_calls=True, response_format={"type": "text"},
-        )  # fmt: skip
+            model="any",
+            messages=[USER],
+            n=1,
+            user="me",
+            metadata={"a": "b"},
+            store=False,
+            tool_choice="auto",
+            stop=None,
+            presence_penalty=0.0,
+            parallel_tool_calls=True,
+            response_format={"type": "text"},
+        )
 
     through_gateway(session(["fine"]), play)
 
@@ -192,15 +201,15 @@ def test_fields_without_effect_are_accepted() -> None:
 )
 def test_failures_of_a_turn_have_a_status_and_are_not_retried(failure: Exception, status: int, stream: bool) -> None:
     async def play(client: openai.AsyncOpenAI) -> None:
-        with pytest.raises(openai.APIStatusError) as told:
+        with pytest.raises(openai.APIStatusError) as refused:
             await client.chat.completions.create(model="any", messages=[USER], stream=stream)
-        assert told.value.status_code == status
-        assert "Traceback" not in told.value.response.text
+        assert refused.value.status_code == status
+        assert "Traceback" not in refused.value.response.text
 
-    door = session([failure])
-    through_gateway(door, play)
-    assert len(door._engine.requests) == 1  # pyright: ignore
-    assert door.failure is not None
+    chat_session = session([failure])
+    through_gateway(chat_session, play)
+    assert len(chat_session._engine.requests) == 1  # pyright: ignore
+    assert chat_session.failure is not None
 
 
 def test_a_failure_mid_stream_is_an_event_of_the_stream() -> None:
@@ -217,15 +226,15 @@ def test_a_key_opens_its_own_episode_and_only_while_it_runs() -> None:
     async def run() -> None:
         async with Gateway() as gateway:
             async with session(["a"]) as left, session(["b"]) as right:
-                doors = [gateway.register(left), gateway.register(right)]
-                clients = [openai.AsyncOpenAI(base_url=door.base_url, api_key=door.api_key) for door in doors]
+                entries = [gateway.register(left), gateway.register(right)]
+                clients = [openai.AsyncOpenAI(base_url=entry.base_url, api_key=entry.api_key) for entry in entries]
                 answers = [await client.chat.completions.create(model="m", messages=[USER]) for client in clients]
                 assert [answer.choices[0].message.content for answer in answers] == ["a", "b"]
                 assert len(left.turns) == len(right.turns) == 1
                 clients.append(openai.AsyncOpenAI(base_url=gateway.base_url, api_key="sk-guess"))
-                with pytest.raises(openai.AuthenticationError, match="opens no running episode"):
+                with pytest.raises(openai.AuthenticationError, match="belongs to no running episode"):
                     await clients[-1].models.list()
-                assert doors[0].api_key not in str(vars(gateway._doors))
+                assert entries[0].api_key not in str(vars(gateway._endpoints))
             with pytest.raises(openai.AuthenticationError):
                 await clients[0].chat.completions.create(model="m", messages=[USER])
             for client in clients:
@@ -235,10 +244,10 @@ def test_a_key_opens_its_own_episode_and_only_while_it_runs() -> None:
 
 
 def test_bodies_and_routes_that_make_no_sense_get_error_objects() -> None:
-    doors = EpisodeDoors("policy")
-    door = session(["a"])
-    headers = {"authorization": f"Bearer {doors.register(door)}"}
-    app = create_app(doors, max_body_bytes=100)
+    endpoints = EpisodeEndpoints("policy")
+    chat_session = session(["a"])
+    headers = {"authorization": f"Bearer {endpoints.register(chat_session)}"}
+    app = create_app(endpoints, max_body_bytes=100)
     path = "/v1/chat/completions"
     assert raw(app, "GET", "/health").json() == {"status": "ok"}
     for response, status, code in [
@@ -255,14 +264,14 @@ def test_bodies_and_routes_that_make_no_sense_get_error_objects() -> None:
 
 
 def test_turns_name_the_client_that_asked_and_many_names_become_one() -> None:
-    doors = EpisodeDoors("policy")
-    door = session(lambda _: "a")
-    app, key = create_app(doors), doors.register(door)
+    endpoints = EpisodeEndpoints("policy")
+    chat_session = session(lambda _: "a")
+    app, key = create_app(endpoints), endpoints.register(chat_session)
     agents = ["AsyncOpenAI/Python 2.1", "python-httpx/0.28", "<script>", *(f"agent-{n}/1" for n in range(20))]
     for agent in agents:
         headers = {"authorization": f"Bearer {key}", "user-agent": agent}
         assert raw(app, "POST", "/v1/chat/completions", json={"model": "m", "messages": [USER]}, headers=headers)
-    names = [turn.client for turn in door.turns]
+    names = [turn.client for turn in chat_session.turns]
     assert names[:4] == ["asyncopenai-python", "python-httpx", "unnamed", "agent-0"]
     assert names[-1] == "other"
     assert len(set(names)) == 17
@@ -285,8 +294,8 @@ def test_a_client_that_hangs_up_frees_the_engine(stream: bool) -> None:
             finally:
                 freed.set()
 
-        async with Gateway() as gateway, session(["a"], sleep=sleep) as door:
-            entry = gateway.register(door)
+        async with Gateway() as gateway, session(["a"], sleep=sleep) as chat_session:
+            entry = gateway.register(chat_session)
             async with openai.AsyncOpenAI(base_url=entry.base_url, api_key=entry.api_key, max_retries=0) as client:
                 asking = asyncio.create_task(client.chat.completions.create(model="m", messages=[USER], stream=stream))
                 await sampling.wait()
@@ -333,8 +342,8 @@ def test_a_served_model_may_ask_for_a_key() -> None:
 def test_no_piece_of_an_answer_waits_for_the_acknowledgement_of_the_one_before() -> None:
     # Head and body are two pieces. Without TCP_NODELAY the second one waits for 40 ms where a client keeps its connection.
     async def run() -> list[int]:
-        async with Gateway() as gateway, session(["a"]) as door:
-            entry = gateway.register(door)
+        async with Gateway() as gateway, session(["a"]) as chat_session:
+            entry = gateway.register(chat_session)
             async with openai.AsyncOpenAI(base_url=entry.base_url, api_key=entry.api_key) as client:
                 await client.models.list()
                 server = gateway._listener._server  # pyright: ignore[reportPrivateUsage]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sparring.gateway import EpisodeDoors, Gateway
+from sparring.gateway import EpisodeEndpoints, Gateway
 from sparring.gateway.app import create_app
-from tests.gateway.builders import TOOL, USER, posted, raw, session
+from tests.gateway.builders import TOOL, USER, post_body, raw, session
 
 JOB = "arn:aws:sagemaker:us-east-1:000000000000:job/AgentRFT/test"
 MISSING = object()
@@ -190,8 +190,8 @@ def test_a_malformed_request_for_a_turn_is_refused_with_a_pointer(
 ) -> None:
     if path == "/sample" and fields == {"model": MISSING}:
         return  # The one field that this route can do without.
-    door = session(["never"])
-    response = posted(door, path, changed({"model": "m", "messages": [USER]}, fields))
+    chat_session = session(["never"])
+    response = post_body(chat_session, path, changed({"model": "m", "messages": [USER]}, fields))
     error = response.json()
     assert response.status_code == 400
     if path == "/sample":
@@ -201,15 +201,15 @@ def test_a_malformed_request_for_a_turn_is_refused_with_a_pointer(
         assert (error["error"]["param"], error["error"]["type"]) == (param, "invalid_request_error")
         message = error["error"]["message"]
     assert message.startswith((f"{param}: ", f"{param}=", f"{param} "))
-    assert door.turns == ()
+    assert chat_session.turns == ()
 
 
 @pytest.mark.parametrize(("path", "body", "param"), REPORTS)
 def test_a_malformed_report_is_refused_with_a_pointer(path: str, body: dict[str, Any], param: str) -> None:
-    doors = EpisodeDoors("policy")
-    key = doors.register(session(["never"]))
+    endpoints = EpisodeEndpoints("policy")
+    key = endpoints.register(session(["never"]))
     body = {name: key if value == "KEY" else value for name, value in body.items()}
-    response = raw(create_app(doors), "POST", path, json=body, headers={"authorization": f"Bearer {key}"})
+    response = raw(create_app(endpoints), "POST", path, json=body, headers={"authorization": f"Bearer {key}"})
     error = response.json()
     assert response.status_code == 400
     if path.startswith("/v1"):
@@ -218,15 +218,15 @@ def test_a_malformed_report_is_refused_with_a_pointer(path: str, body: dict[str,
     else:
         assert response.headers["x-amzn-errortype"] == error["__type"] == "ValidationException"
         assert error["message"].startswith(f"{param}: ")
-    assert doors.report(key).status is doors.report(key).reward is None
+    assert endpoints.report(key).status is endpoints.report(key).reward is None
 
 
 def test_there_are_as_many_shapes_as_were_promised() -> None:
     assert len(CHAT_COMPLETIONS) + len(REPORTS) >= 60
 
 
-def test_methods_and_routes_that_are_not_there_are_told_in_the_words_of_the_route() -> None:
-    app = create_app(EpisodeDoors("policy"))
+def test_methods_and_routes_that_do_not_exist_are_reported_in_the_format_of_the_route() -> None:
+    app = create_app(EpisodeEndpoints("policy"))
     for path, kind in [
         ("/v1/chat/completions", ["error"]),
         ("/v1/messages", ["error", "type"]),
@@ -252,9 +252,9 @@ def test_methods_and_routes_that_are_not_there_are_told_in_the_words_of_the_rout
 @pytest.mark.parametrize("media_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "x"])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/sample"])
 def test_bodies_that_do_not_call_themselves_json_are_refused(path: str, media_type: str) -> None:
-    doors = EpisodeDoors("policy")
-    headers = {"x-api-key": doors.register(session(["never"])), "content-type": media_type}
-    response = raw(create_app(doors), "POST", path, content=b"{}", headers=headers)
+    endpoints = EpisodeEndpoints("policy")
+    headers = {"x-api-key": endpoints.register(session(["never"])), "content-type": media_type}
+    response = raw(create_app(endpoints), "POST", path, content=b"{}", headers=headers)
     assert response.status_code == 415
     assert f"content-type: '{media_type}' is not read here" in response.text
 
@@ -277,10 +277,16 @@ REQUESTS: dict[str, tuple[bytes, set[int | None]]] = {
     "very long query": (b"GET /v1/models?" + b"x" * 60_000 + b" HTTP/1.1\r\nHost: test\r\n\r\n", {400, 401, 414, None}),
     "nul in a header": (b"GET /health HTTP/1.1\r\nHost: te\x00st\r\n\r\n", {400}),
     "latin-1 key": (b"GET /v1/models HTTP/1.1\r\nHost: test\r\nAuthorization: Bearer \xe9\xff\r\n\r\n", {401}),
-    "a header of a megabyte": (b"GET /v1/models HTTP/1.1\r\nX-Api-Key: " + b"k" * 2**20 + b"\r\n\r\n", {400, 401, 431, None}),
+    "a header of a megabyte": (
+        b"GET /v1/models HTTP/1.1\r\nX-Api-Key: " + b"k" * 2**20 + b"\r\n\r\n",
+        {400, 401, 431, None},
+    ),
     "ten thousand headers": (b"GET /v1/models HTTP/1.1\r\n" + b"X-A: b\r\n" * 10_000 + b"\r\n", {400, 401, 431, None}),
     "two keys": (POST + b"Authorization: Bearer sk-other\r\nContent-Length: 2\r\n\r\n{}", {400, 401}),
-    "long trajectory": (POST + b"X-Amzn-SageMaker-Trajectory-Id: " + b"x" * 257 + b"\r\nContent-Length: 2\r\n\r\n{}", {400}),
+    "long trajectory": (
+        POST + b"X-Amzn-SageMaker-Trajectory-Id: " + b"x" * 257 + b"\r\nContent-Length: 2\r\n\r\n{}",
+        {400},
+    ),
     "two content lengths": (POST + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}x", {400}),
     "negative length": (POST + b"Content-Length: -5\r\n\r\n{}", {400}),
     "length that is no number": (POST + b"Content-Length: many\r\n\r\n{}", {400}),
@@ -294,18 +300,18 @@ REQUESTS: dict[str, tuple[bytes, set[int | None]]] = {
     "body that is no utf-8": (POST + b'Content-Length: 13\r\n\r\n{"model":"\xff"}', {400}),
     "utf-16": (POST + b"Content-Length: 8\r\n\r\n" + "{}é".encode("utf-16"), {400}),
     "byte order mark": (POST + b"Content-Length: 5\r\n\r\n\xef\xbb\xbf{}", {400}),
-    "gzip that is not said": (POST + b"Content-Length: 4\r\n\r\n\x1f\x8b\x08\x00", {400}),
+    "gzip that is not declared": (POST + b"Content-Length: 4\r\n\r\n\x1f\x8b\x08\x00", {400}),
     "nul as body": (POST + b"Content-Length: 1\r\n\r\n\x00", {400}),
     "two values": (POST + b"Content-Length: 4\r\n\r\n{}{}", {400}),
-}  # fmt: skip
+}
 
 
 def over_sockets(play: Callable[[int, str], Awaitable[Any]]) -> None:
     """With a server that answers one turn."""
 
     async def run() -> None:
-        async with Gateway() as gateway, session(["fine"]) as door:
-            entry = gateway.register(door)
+        async with Gateway() as gateway, session(["fine"]) as chat_session:
+            entry = gateway.register(chat_session)
             port = int(entry.endpoint.rpartition(":")[2])
             await play(port, entry.api_key)
             head, body = await sent(port, SIZED.replace(b"KEY", entry.api_key.encode()) + b"\r\n" + BODY)

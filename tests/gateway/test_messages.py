@@ -16,9 +16,9 @@ from sparring.engines.scripted import ScriptedEngine
 from sparring.errors import InfrastructureError, PolicyTimeout
 from sparring.gateway import Gateway
 from sparring.gateway.app import create_app
-from sparring.gateway.doors import EpisodeDoors, StatelessDoors
+from sparring.gateway.endpoints import EpisodeEndpoints, StatelessEndpoints
 from sparring.types import Sampling
-from tests.gateway.builders import CALL, CHAT, anything, breaking_off_session, posted, raw, replaced, session
+from tests.gateway.builders import CALL, CHAT, anything, breaking_off_session, post_body, raw, replaced, session
 
 PATH = "/v1/messages"
 USER: Any = {"role": "user", "content": "find b"}
@@ -39,22 +39,28 @@ def events(response: httpx.Response) -> list[dict[str, Any]]:
 
 
 def test_a_tool_round_trip_is_one_line_of_turns() -> None:
-    door = session([ANSWER, "done"])
-    first = posted(door, PATH, {**ASKED, "tools": [TOOL], "system": "Be brief."}).json()
-    turn = door.turns[0]
+    chat_session = session([ANSWER, "done"])
+    first = post_body(chat_session, PATH, {**ASKED, "tools": [TOOL], "system": "Be brief."}).json()
+    turn = chat_session.turns[0]
     assert first == {
-        "id": "msg_episode-0", "type": "message", "role": "assistant", "model": "m",
+        "id": "msg_episode-0",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
         "content": [
             {"type": "text", "text": "Look:"},
             {"type": "tool_use", "id": "call_0_0", "name": "get", "input": {"key": "b"}},
         ],
-        "stop_reason": "tool_use", "stop_sequence": None,
+        "stop_reason": "tool_use",
+        "stop_sequence": None,
         "usage": {"input_tokens": len(turn.prompt_ids), "output_tokens": len(turn.token_ids)},
-    }  # fmt: skip
+    }
     history = [USER, {"role": "assistant", "content": first["content"]}, {"role": "user", "content": [RESULT]}]
-    second = posted(door, PATH, {**ASKED, "messages": history, "tools": [TOOL], "system": "Be brief."}).json()
+    second = post_body(
+        chat_session, PATH, {**ASKED, "messages": history, "tools": [TOOL], "system": "Be brief."}
+    ).json()
     assert (second["content"], second["stop_reason"]) == ([{"type": "text", "text": "done"}], "end_turn")
-    assert [turn.parent for turn in door.turns] == [None, 0]
+    assert [turn.parent for turn in chat_session.turns] == [None, 0]
 
 
 def test_an_answer_is_recognised_in_whatever_blocks_it_comes_back() -> None:
@@ -69,18 +75,18 @@ def test_an_answer_is_recognised_in_whatever_blocks_it_comes_back() -> None:
         [{"role": "assistant", "content": "Look:"}, {"role": "assistant", "content": [{**use, **cached}]}],
         [{"role": "assistant", "content": [{"type": "text", "text": "Lo"}, {**text, "text": "ok:"}, use]}],
     ):
-        door = session([ANSWER, "done"])
+        chat_session = session([ANSWER, "done"])
         system = [{"type": "text", "text": "Be brief.", **cached}]
-        assert posted(door, PATH, {**ASKED, "tools": [TOOL], "system": "Be brief."}).status_code == 200
+        assert post_body(chat_session, PATH, {**ASKED, "tools": [TOOL], "system": "Be brief."}).status_code == 200
         asked = {**ASKED, "tools": [{**TOOL, "type": "custom", **cached}], "system": system}
         user = {"role": "user", "content": [{"type": "text", "text": "find b", **cached}]}
         results = {"role": "user", "content": [{**RESULT, "content": [{"type": "text", "text": "f"}]}]}
-        assert posted(door, PATH, {**asked, "messages": [user, *answer, results]}).status_code == 200
-        assert [turn.parent for turn in door.turns] == [None, 0]
+        assert post_body(chat_session, PATH, {**asked, "messages": [user, *answer, results]}).status_code == 200
+        assert [turn.parent for turn in chat_session.turns] == [None, 0]
 
 
 def test_results_become_tool_messages_and_other_text_follows_them() -> None:
-    door = session(["done"])
+    chat_session = session(["done"])
     uses = [{"type": "tool_use", "id": name, "name": "get", "input": {}} for name in ("a", "b", "c", "d")]
     content = [
         {"type": "text", "text": "and "},
@@ -95,8 +101,8 @@ def test_results_become_tool_messages_and_other_text_follows_them() -> None:
         {"type": "text", "text": "now?"},
     ]
     messages = [USER, {"role": "assistant", "content": uses}, {"role": "user", "content": content}]
-    assert posted(door, PATH, {**ASKED, "messages": messages}).status_code == 200
-    assert door.messages[2:-1] == (
+    assert post_body(chat_session, PATH, {**ASKED, "messages": messages}).status_code == 200
+    assert chat_session.messages[2:-1] == (
         {"role": "tool", "tool_call_id": "b", "content": "12"},
         {"role": "tool", "tool_call_id": "a", "content": ""},
         {"role": "tool", "tool_call_id": "c", "content": "Error: no such key"},
@@ -116,14 +122,14 @@ def test_results_become_tool_messages_and_other_text_follows_them() -> None:
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_why_an_answer_ended_is_told(
+def test_the_reason_why_an_answer_ended_is_returned(
     answer: str, fields: dict[str, Any], reason: str, stop: str | None, text: str, stream: bool
 ) -> None:
-    response = posted(session([answer]), PATH, {**ASKED, **fields, "stream": stream})
+    response = post_body(session([answer]), PATH, {**ASKED, **fields, "stream": stream})
     if stream:
-        told = events(response)
-        ending = told[-2]["delta"]
-        assert "".join(event["delta"]["text"] for event in told if event["type"] == "content_block_delta") == text
+        streamed = events(response)
+        ending = streamed[-2]["delta"]
+        assert "".join(event["delta"]["text"] for event in streamed if event["type"] == "content_block_delta") == text
     else:
         ending = response.json()
         assert ending["content"] == [{"type": "text", "text": text}]
@@ -131,8 +137,8 @@ def test_why_an_answer_ended_is_told(
 
 
 def test_a_thread_goes_on_from_an_answer_with_its_tools_and_its_system_message() -> None:
-    door, doors = session([CALL, "done"]), EpisodeDoors("policy")
-    app, headers = create_app(doors), {"x-api-key": doors.register(door)}
+    chat_session, endpoints = session([CALL, "done"]), EpisodeEndpoints("policy")
+    app, headers = create_app(endpoints), {"x-api-key": endpoints.register(chat_session)}
 
     def ask(thread: Any, **fields: Any) -> httpx.Response:
         return raw(app, "POST", PATH, json={**ASKED, **fields, "thread": thread}, headers=headers)
@@ -143,20 +149,31 @@ def test_a_thread_goes_on_from_an_answer_with_its_tools_and_its_system_message()
     thread = {"type": "continue", "previous_message_id": first["id"]}
     second = ask(thread, messages=[{"role": "user", "content": [RESULT]}]).json()
     assert second["content"] == [{"type": "text", "text": "done"}]
-    assert [turn.parent for turn in door.turns] == [None, 0]
-    assert [message["role"] for message in door.messages] == ["system", "user", "assistant", "tool", "assistant"]
+    assert [turn.parent for turn in chat_session.turns] == [None, 0]
+    assert [message["role"] for message in chat_session.messages] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
 
 
 def test_a_stream_has_the_events_of_anthropic_in_their_order() -> None:
-    door = session([f"<think>hm</think>Größe <5:\n{CALL}{CALL}"])
-    told = events(posted(door, PATH, {**ASKED, "tools": [TOOL], "stream": True}))
+    chat_session = session([f"<think>hm</think>Größe <5:\n{CALL}{CALL}"])
+    streamed = events(post_body(chat_session, PATH, {**ASKED, "tools": [TOOL], "stream": True}))
     block = ["content_block_start", "content_block_stop"]
-    assert [event["type"] for event in told if event["type"] != "content_block_delta"] == [
-        "message_start", *block, *block, *block, "message_delta", "message_stop",
-    ]  # fmt: skip
-    start = told[0]["message"]
+    assert [event["type"] for event in streamed if event["type"] != "content_block_delta"] == [
+        "message_start",
+        *block,
+        *block,
+        *block,
+        "message_delta",
+        "message_stop",
+    ]
+    start = streamed[0]["message"]
     assert (start["content"], start["stop_reason"], start["role"]) == ([], None, "assistant")
-    deltas = [(event["index"], event["delta"]) for event in told if event["type"] == "content_block_delta"]
+    deltas = [(event["index"], event["delta"]) for event in streamed if event["type"] == "content_block_delta"]
     texts = [delta["text"] for index, delta in deltas if index == 0]
     assert len(texts) > 1
     assert "".join(texts) == "Größe <5:"
@@ -164,34 +181,41 @@ def test_a_stream_has_the_events_of_anthropic_in_their_order() -> None:
         (index, json.loads(delta["partial_json"])) for index, delta in deltas if delta["type"] == "input_json_delta"
     ]
     assert inputs == [(1, {"key": "b"}), (2, {"key": "b"})]
-    starts = [event["content_block"] for event in told if event["type"] == "content_block_start"]
+    starts = [event["content_block"] for event in streamed if event["type"] == "content_block_start"]
     assert starts[1:] == [{"type": "tool_use", "id": f"call_0_{n}", "name": "get", "input": {}} for n in (0, 1)]
-    turn = door.turns[0]
-    assert told[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
-    assert told[-2]["usage"] == {"input_tokens": len(turn.prompt_ids), "output_tokens": len(turn.token_ids)}
+    turn = chat_session.turns[0]
+    assert streamed[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
+    assert streamed[-2]["usage"] == {"input_tokens": len(turn.prompt_ids), "output_tokens": len(turn.token_ids)}
 
 
 def test_arguments_beyond_json_do_not_break_an_answer() -> None:
     call = '<tool_call>{"name":"get","arguments":{"key":1e999}}</tool_call>'
     for stream in (False, True):
-        assert posted(session([call]), PATH, {**ASKED, "tools": [TOOL], "stream": stream}).status_code == 200
+        assert post_body(session([call]), PATH, {**ASKED, "tools": [TOOL], "stream": stream}).status_code == 200
 
 
 def test_fields_without_effect_are_accepted() -> None:
-    door = session(["a"])
+    chat_session = session(["a"])
     fields: Any = {
-        "metadata": {"user_id": "me"}, "thinking": {"type": "disabled"}, "service_tier": "auto", "tools": [],
-        "tool_choice": {"type": "auto", "disable_parallel_tool_use": False}, "stop_sequences": [], "stream": False,
-        "temperature": 0.5, "top_p": 0.9, "top_k": None,
-    }  # fmt: skip
-    assert posted(door, PATH, {**ASKED, **fields}).status_code == 200
-    assert door.turns[0].sampling == Sampling(temperature=0.5, top_p=0.9, max_tokens=200)
+        "metadata": {"user_id": "me"},
+        "thinking": {"type": "disabled"},
+        "service_tier": "auto",
+        "tools": [],
+        "tool_choice": {"type": "auto", "disable_parallel_tool_use": False},
+        "stop_sequences": [],
+        "stream": False,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": None,
+    }
+    assert post_body(chat_session, PATH, {**ASKED, **fields}).status_code == 200
+    assert chat_session.turns[0].sampling == Sampling(temperature=0.5, top_p=0.9, max_tokens=200)
 
 
 def test_a_socket_answers_to_anthropics_headers() -> None:
     async def run() -> None:
-        async with Gateway() as gateway, session([ANSWER]) as door:
-            entry = gateway.register(door)
+        async with Gateway() as gateway, session([ANSWER]) as chat_session:
+            entry = gateway.register(chat_session)
             headers = {"x-api-key": entry.api_key, "anthropic-version": "2023-06-01", "anthropic-beta": "x"}
             async with httpx.AsyncClient(headers=headers) as client:
                 url = f"{entry.base_url}/messages?beta=true"
@@ -209,23 +233,25 @@ def test_a_socket_answers_to_anthropics_headers() -> None:
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_failures_of_a_turn_have_a_status_and_a_type(failure: Exception, status: int, kind: str, stream: bool) -> None:
-    response = posted(session([failure]), PATH, {**ASKED, "stream": stream})
+    response = post_body(session([failure]), PATH, {**ASKED, "stream": stream})
     assert response.status_code == status
     assert response.json() == {"type": "error", "error": {"type": kind, "message": str(failure)}}
 
 
 def test_a_failure_mid_stream_is_an_event_of_the_stream() -> None:
-    told = events(posted(breaking_off_session(), PATH, {**ASKED, "stream": True}))
-    assert told[0]["type"] == "message_start"
-    assert told[-1] == {"type": "error", "error": {"type": "timeout_error", "message": "the policy took too long"}}
+    streamed = events(post_body(breaking_off_session(), PATH, {**ASKED, "stream": True}))
+    assert streamed[0]["type"] == "message_start"
+    assert streamed[-1] == {"type": "error", "error": {"type": "timeout_error", "message": "the policy took too long"}}
 
 
 def test_errors_before_the_play_have_the_type_of_their_status() -> None:
     engine = ScriptedEngine(["a"], encode=ByteTokenizer().encode)
-    served = create_app(StatelessDoors(engine=engine, chat=CHAT, model_name="m", sampling=Sampling()))
-    small = create_app(StatelessDoors(engine=engine, chat=CHAT, model_name="m", sampling=Sampling()), max_body_bytes=9)
+    served = create_app(StatelessEndpoints(engine=engine, chat=CHAT, model_name="m", sampling=Sampling()))
+    small = create_app(
+        StatelessEndpoints(engine=engine, chat=CHAT, model_name="m", sampling=Sampling()), max_body_bytes=9
+    )
     for response, status, kind in (
-        (raw(create_app(EpisodeDoors("policy")), "POST", PATH, json=ASKED), 401, "authentication_error"),
+        (raw(create_app(EpisodeEndpoints("policy")), "POST", PATH, json=ASKED), 401, "authentication_error"),
         (raw(served, "POST", PATH, json={**ASKED, "model": "other"}), 404, "not_found_error"),
         (raw(small, "POST", PATH, json=ASKED), 413, "request_too_large"),
     ):
@@ -269,7 +295,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (user({"type": "tool_use", "id": "a", "name": "get", "input": {}}), "messages.0.content.0.type"),
     (user({"type": "tool_result"}), "messages.0.content.0.tool_use_id"),
     (user({"type": "tool_result", "tool_use_id": "a", "is_error": "yes"}), "messages.0.content.0.is_error"),
-    (user({"type": "tool_result", "tool_use_id": "a", "content": [{"type": "image"}]}), "messages.0.content.0.content.0.type"),
+    (
+        user({"type": "tool_result", "tool_use_id": "a", "content": [{"type": "image"}]}),
+        "messages.0.content.0.content.0.type",
+    ),
     (assistant(RESULT), "messages.1.content.0.type"),
     (assistant({"type": "server_tool_use", "id": "a"}), "messages.1.content.0.type"),
     (assistant({"type": "tool_use", "id": "a", "name": "get"}), "messages.1.content.0.input"),
@@ -298,7 +327,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.type"),
     ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management.edits.0.type"),
     ({"output_config": {"effort": "low"}}, "output_config.effort"),
-    ({"messages": [USER, {"role": "system", "content": "x", "output_config": {"effort": "low"}}]}, "messages.1.output_config"),
+    (
+        {"messages": [USER, {"role": "system", "content": "x", "output_config": {"effort": "low"}}]},
+        "messages.1.output_config",
+    ),
     ({"thread": {"type": "continue"}}, "thread.previous_message_id"),
     ({"compaction": {"type": "summary"}}, "compaction"),
     ({"depth": 3}, "depth"),
@@ -308,22 +340,22 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"seed": 1}, "seed"),
     ({"n": 2}, "n"),
     ({"previous_response_id": "x"}, "previous_response_id"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("fields", "place"), REFUSED)
 def test_what_cannot_be_honored_is_refused_by_name(fields: dict[str, Any], place: str) -> None:
-    door = session(["never"])
-    response = posted(door, PATH, {**ASKED, **fields})
+    chat_session = session(["never"])
+    response = post_body(chat_session, PATH, {**ASKED, **fields})
     error = response.json()["error"]
     assert (response.status_code, error["type"]) == (400, "invalid_request_error")
     assert error["message"].startswith((f"{place}: ", f"{place}="))
-    assert door.turns == ()
+    assert chat_session.turns == ()
 
 
 @pytest.mark.parametrize("field", ["model", "max_tokens", "messages"])
 def test_a_missing_field_is_named(field: str) -> None:
-    response = posted(session(["never"]), PATH, {key: value for key, value in ASKED.items() if key != field})
+    response = post_body(session(["never"]), PATH, {key: value for key, value in ASKED.items() if key != field})
     assert (response.status_code, response.json()["error"]["message"]) == (400, f"{field}: Field required.")
 
 
@@ -349,7 +381,7 @@ VALID: Any = {
 @settings(max_examples=100, deadline=None)
 @given(body=replaced(VALID), stream=st.booleans())
 def test_no_request_is_a_failure_of_the_server(body: Any, stream: bool) -> None:
-    response = posted(session(lambda _request: ANSWER), PATH, {**body, "stream": stream} if stream else body)
+    response = post_body(session(lambda _request: ANSWER), PATH, {**body, "stream": stream} if stream else body)
     assert response.status_code in (200, 400), response.text
     if response.status_code == 400:
         assert response.json()["error"]["message"]
@@ -358,4 +390,4 @@ def test_no_request_is_a_failure_of_the_server(body: Any, stream: bool) -> None:
 @settings(max_examples=30, deadline=None)
 @given(body=anything())
 def test_no_body_is_a_failure_of_the_server(body: Any) -> None:
-    assert posted(session(["never"]), PATH, body).status_code == 400
+    assert post_body(session(["never"]), PATH, body).status_code == 400

@@ -1,4 +1,4 @@
-"""What the gateway says of itself holds: schemathesis sends what its document admits and what it does not."""
+"""The gateway's own document is right: schemathesis sends what it admits and what it does not."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from schemathesis.config import SchemathesisConfig
 
 from sparring.chat import ByteTokenizer
 from sparring.engines.scripted import ScriptedEngine
-from sparring.gateway import EpisodeDoors, WorkQueue
+from sparring.gateway import EpisodeEndpoints, WorkQueue
 from sparring.gateway.app import create_app
-from sparring.gateway.doors import StatelessDoors
+from sparring.gateway.endpoints import StatelessEndpoints
 from sparring.gateway.runtime import MAX_LENGTH, TRAJECTORY_ID
-from sparring.sessions import Session
+from sparring.sessions import EpisodeIdentity, Session
 from sparring.types import SampleRequest, Sampling
 from tests.gateway.builders import CALL, CHAT, raw
 
 NUM_EXAMPLES = 10
 """Of each route, drawn at random; some five thousand more go to the edges of each field."""
 
-DOORS = EpisodeDoors("policy")
-APP = create_app(DOORS)
+ENDPOINTS = EpisodeEndpoints("policy")
+APP = create_app(ENDPOINTS)
 NUMBERS = itertools.count()
 OPEN: collections.deque[Session] = collections.deque()
 
@@ -35,7 +35,7 @@ def answer(request: SampleRequest) -> str:
 
 
 class Unconstrained:
-    """Says what it says whatever form was asked for: that answers follow it is tested with a real engine."""
+    """An engine that ignores answer formats: that answers follow them is tested with a real engine."""
 
     def __init__(self) -> None:
         self._engine = ScriptedEngine(answer, encode=ByteTokenizer().encode, max_context_tokens=10**9)
@@ -47,13 +47,15 @@ class Unconstrained:
         return await self._engine.sample(dataclasses.replace(request, constraint=None), on_token)
 
 
-def fresh_key() -> str:
+def make_key() -> str:
     """Of an episode that can answer any request: it has played nothing, and its context never ends."""
     engine: Any = Unconstrained()
-    OPEN.append(Session(id=f"e{next(NUMBERS)}", engine=engine, chat=CHAT, sampling=Sampling(max_tokens=200)))
+    OPEN.append(
+        Session(EpisodeIdentity(f"e{next(NUMBERS)}"), engine=engine, chat=CHAT, sampling=Sampling(max_tokens=200))
+    )
     if len(OPEN) > 4:
         OPEN.popleft().close()
-    return DOORS.register(OPEN[-1])
+    return ENDPOINTS.register(OPEN[-1])
 
 
 SCHEMA = schemathesis.openapi.from_asgi(
@@ -75,13 +77,13 @@ SCHEMA = schemathesis.openapi.from_asgi(
 
 
 def within_context(body: Any) -> Any:
-    """A body with what JSON schema has no words for, and the document tells in its own."""
+    """A body with what JSON schema cannot express, and the document describes in text."""
     if not isinstance(body, dict):
         return body
     changed = dict(body)
     match body:
         case {"TrajectoryId": str(given)} if 0 < len(given) <= 256:
-            changed["TrajectoryId"] = fresh_key()
+            changed["TrajectoryId"] = make_key()
         case {"previous_response_id": str()}:
             changed["previous_response_id"] = None
         case {"messages": [*messages, {"role": "assistant"} as last]}:
@@ -115,18 +117,18 @@ def are_numbers(values: list[Any]) -> bool:
 
 
 @SCHEMA.parametrize()
-def test_requests_are_answered_as_the_document_says(case: Any) -> None:
+def test_requests_are_answered_as_documented(case: Any) -> None:
     case.body = within_context(case.body)
     if 0 < len(str(case.headers.get(TRAJECTORY_ID, ""))) <= MAX_LENGTH:
-        case.headers[TRAJECTORY_ID] = fresh_key()
-    case.call_and_validate(headers={"Authorization": f"Bearer {fresh_key()}"})
+        case.headers[TRAJECTORY_ID] = make_key()
+    case.call_and_validate(headers={"Authorization": f"Bearer {make_key()}"})
 
 
-def test_the_document_is_open_and_tells_what_its_doors_take() -> None:
+def test_the_document_is_open_and_describes_what_its_endpoints_take() -> None:
     served = create_app(
-        StatelessDoors(engine=ScriptedEngine([]), chat=CHAT, model_name="m", sampling=Sampling(), api_key="secret")
+        StatelessEndpoints(engine=ScriptedEngine([]), chat=CHAT, model_name="m", sampling=Sampling(), api_key="secret")
     )
-    polled = create_app(EpisodeDoors("policy"), queue=WorkQueue("key"))
+    polled = create_app(EpisodeEndpoints("policy"), queue=WorkQueue("key"))
     for app, seed in ((APP, "null"), (served, "integer"), (polled, "null")):
         document = raw(app, "GET", "/openapi.json").json()
         assert document == raw(app, "GET", "/s/any-key/openapi.json").json()

@@ -1,4 +1,4 @@
-"""More requests than are answered at once are told when to come again, and then are each answered once."""
+"""More requests than are answered at once get a time to come again, and then are each answered once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import openai
 import pytest
 
 import sparring.gateway.episode as episodes
-from sparring.gateway import EpisodeDoors, Gateway
+from sparring.gateway import EpisodeEndpoints, Gateway
 from sparring.gateway.app import create_app
 from sparring.gateway.overload import InFlight
 from sparring.gateway.request import ApiError
@@ -21,7 +21,7 @@ from tests.gateway.builders import USER, session
 def test_as_many_as_are_allowed_are_admitted_and_leave_room_when_they_end() -> None:
     requests = InFlight(2, of="The run")
     with requests.admitted():
-        with requests.admitted(), pytest.raises(ApiError, match="The run has 2 requests under way") as refusal:
+        with requests.admitted(), pytest.raises(ApiError, match="The run has 2 requests in progress") as refusal:
             requests.admitted().__enter__()
         assert refusal.value.status == 429
         assert refusal.value.headers == {"x-should-retry": "true", "retry-after": "1"}
@@ -30,7 +30,7 @@ def test_as_many_as_are_allowed_are_admitted_and_leave_room_when_they_end() -> N
 
 
 class Slow:
-    """A session whose policy answers when it is told to, and how much of it was asked at once."""
+    """A session whose policy answers when it is released, and the number of its concurrent requests."""
 
     def __init__(self) -> None:
         self.go_on = asyncio.Event()
@@ -68,10 +68,10 @@ def test_the_stock_client_comes_again_and_equal_requests_each_get_an_answer_of_t
             seen.append(response.status_code)
 
         async with Gateway(max_in_flight=1000 if bound == "episode" else 3) as gateway, slow.session:
-            door = gateway.register(slow.session)
+            entry = gateway.register(slow.session)
             http = httpx.AsyncClient(event_hooks={"response": [note]})
             async with openai.AsyncOpenAI(
-                base_url=door.base_url, api_key=door.api_key, timeout=20, max_retries=5, http_client=http
+                base_url=entry.base_url, api_key=entry.api_key, timeout=20, max_retries=5, http_client=http
             ) as client:
 
                 async def ask() -> str:
@@ -96,10 +96,10 @@ def test_an_episode_that_asks_for_too_much_does_not_starve_another(monkeypatch: 
         monkeypatch.setattr(episodes, "MAX_IN_FLIGHT_PER_EPISODE", 2)
         slow = Slow()
         async with Gateway(max_in_flight=3) as gateway, slow.session, session(["mine"]) as other:
-            doors = [gateway.register(slow.session), gateway.register(other)]
+            entries = [gateway.register(slow.session), gateway.register(other)]
             clients = [
-                openai.AsyncOpenAI(base_url=door.base_url, api_key=door.api_key, timeout=20, max_retries=0)
-                for door in doors
+                openai.AsyncOpenAI(base_url=entry.base_url, api_key=entry.api_key, timeout=20, max_retries=0)
+                for entry in entries
             ]
             asking = [
                 asyncio.ensure_future(clients[0].chat.completions.create(model="m", messages=[USER])) for _ in range(50)
@@ -127,10 +127,10 @@ def test_an_episode_that_asks_for_too_much_does_not_starve_another(monkeypatch: 
         ("/sample", {"messages": [USER]}, None),
     ],
 )
-def test_every_dialect_tells_it_in_its_own_words(path: str, body: Any, kind: str | None) -> None:
+def test_every_dialect_reports_it_in_its_own_format(path: str, body: Any, kind: str | None) -> None:
     async def run() -> None:
-        async with Gateway(max_in_flight=0) as gateway, session(["never"]) as door:
-            entry = gateway.register(door)
+        async with Gateway(max_in_flight=0) as gateway, session(["never"]) as chat_session:
+            entry = gateway.register(chat_session)
             async with httpx.AsyncClient(base_url=entry.endpoint, headers={"x-api-key": entry.api_key}) as client:
                 refused = await client.post(path, json=body)
                 assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
@@ -144,12 +144,15 @@ def test_every_dialect_tells_it_in_its_own_words(path: str, body: Any, kind: str
     asyncio.run(run())
 
 
-def test_a_retry_that_is_told_to_come_again_is_still_a_retry() -> None:
+def test_a_retry_that_has_to_come_again_is_still_a_retry() -> None:
     async def run() -> None:
         numbers = iter(range(9))
-        door, doors = session(lambda _: f"answer {next(numbers)}"), EpisodeDoors("policy", max_in_flight=1)
-        key = doors.register(door)
-        transport = httpx.ASGITransport(create_app(doors))
+        chat_session, endpoints = (
+            session(lambda _: f"answer {next(numbers)}"),
+            EpisodeEndpoints("policy", max_in_flight=1),
+        )
+        key = endpoints.register(chat_session)
+        transport = httpx.ASGITransport(create_app(endpoints))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
 
             async def ask(num_retries: int) -> Any:
@@ -160,13 +163,13 @@ def test_a_retry_that_is_told_to_come_again_is_still_a_retry() -> None:
 
             # The first answer gets lost behind the server; or else the first request is refused, even twice.
             lost = [await ask(0)]
-            with doors._in_flight.admitted():
+            with endpoints._in_flight.admitted():
                 lost.append(await ask(1))
             lost.append(await ask(2))
             assert lost == ["answer 0", 429, "answer 0"]
-            with doors._in_flight.admitted():
+            with endpoints._in_flight.admitted():
                 assert [await ask(0), await ask(1)] == [429, 429]
             assert [await ask(2), await ask(1)] == ["answer 1", "answer 1"]
-        assert len(door.turns) == 2
+        assert len(chat_session.turns) == 2
 
     asyncio.run(run())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,12 @@ from typing import Any
 import pytest
 
 from sparring.agents import CommandAgent, FunctionAgent
-from sparring.agents.http import invocation
+from sparring.agents.http import MtrlJob, invocation
 from sparring.engines.scripted import Answer
 from sparring.errors import UsageError
-from sparring.gateway import EpisodeDoors, Gateway
+from sparring.gateway import EpisodeEndpoints, Gateway
 from sparring.gateway.app import create_app
-from sparring.sessions import Session
+from sparring.sessions import EpisodeIdentity, Session
 from sparring.types import Reward, Sampling, Task
 from tests.gateway.builders import USER, raw, session
 
@@ -25,12 +24,11 @@ TASK = Task(id="t1", messages=(USER,), fields={"wish": "tea", "policies": "a col
 
 def episode(*, main: list[Answer], customer: list[Answer]) -> Session:
     """The agent's session in an episode with a customer that does not learn."""
-    turn_ids = itertools.count()
+    identity = EpisodeIdentity("episode")
     engines = {"main": session(main)._engine, "customer": session(customer)._engine}
-    parts: dict[str, Any] = {"id": "episode", "turn_ids": turn_ids, "sampling": Sampling(max_tokens=200)}
-    chat = session([])._chat
-    other = Session(engine=engines["customer"], chat=chat, policy="customer", learns=False, **parts)
-    return Session(engine=engines["main"], chat=chat, others={"customer": other}, **parts)
+    parts: dict[str, Any] = {"chat": session([])._chat, "sampling": Sampling(max_tokens=200)}
+    other = Session(identity.for_policy("customer", 0, learns=False), engine=engines["customer"], **parts)
+    return Session(identity, engine=engines["main"], others={"customer": other}, **parts)
 
 
 def post(app: Any, path: str, key: str, **body: Any) -> Any:
@@ -38,38 +36,39 @@ def post(app: Any, path: str, key: str, **body: Any) -> Any:
 
 
 def test_a_key_asks_its_policy_and_a_report_with_any_ends_the_turns_of_all() -> None:
-    door = episode(main=["what?", "more"], customer=["tea", "more"])
-    doors = EpisodeDoors("policy")
-    key = doors.register(door)
-    other = doors.register(door.of("customer"), doors.report(key))
-    app = create_app(doors)
+    chat_session = episode(main=["what?", "more"], customer=["tea", "more"])
+    endpoints = EpisodeEndpoints("policy")
+    key = endpoints.register(chat_session)
+    other = endpoints.register(chat_session.of("customer"), endpoints.report(key))
+    app = create_app(endpoints)
 
     def ask(key: str) -> Any:
         return post(app, "/v1/chat/completions", key, model="any", messages=[USER])
 
     assert [ask(one).json()["choices"][0]["message"]["content"] for one in (key, other)] == ["what?", "tea"]
-    assert [(turn.id, turn.policy, turn.learns) for turn in door.episode_turns] == [
-        (0, None, True), (1, "customer", False),
-    ]  # fmt: skip
+    assert [(turn.id, turn.policy, turn.learns) for turn in chat_session.episode_turns] == [
+        (0, None, True),
+        (1, "customer", False),
+    ]
     assert post(app, "/v1/episode/reward", other, reward=[1.0]).status_code == 200
-    assert doors.report(key).reward == Reward(total=1.0)
+    assert endpoints.report(key).reward == Reward(total=1.0)
     assert [ask(one).status_code for one in (key, other)] == [409, 409]
-    door.close()
+    chat_session.close()
     assert [ask(one).status_code for one in (key, other)] == [401, 401]
 
 
-def test_an_agent_behind_a_url_is_told_of_the_other_policies_and_only_where_there_are_any() -> None:
+def test_an_agent_behind_a_url_gets_the_other_policies_and_only_where_there_are_any() -> None:
     gateway = Gateway()
     with_customer, alone = gateway.register(episode(main=[], customer=[])), gateway.register(session([]))
     task = Task(id="t1", messages=(USER,))
-    told: dict[str, Any] = {"endpoint": "http://gateway", "job_name": "j", "region": "r"}
-    payload = invocation(task, Sampling(), with_customer, **told)
+    details: dict[str, Any] = {"endpoint": "http://gateway", "job": MtrlJob()}
+    payload = invocation(task, Sampling(), with_customer, **details)
     assert payload["policies"] == {
         "customer": {"base_url": "http://gateway/v1", "api_key": with_customer.policies["customer"].api_key}
     }
     assert payload["api_key"] != payload["policies"]["customer"]["api_key"]
-    assert payload.keys() - {"policies"} == invocation(task, Sampling(), alone, **told).keys()
-    assert invocation(TASK, Sampling(), alone, **told)["policies"] == "a column"
+    assert payload.keys() - {"policies"} == invocation(task, Sampling(), alone, **details).keys()
+    assert invocation(TASK, Sampling(), alone, **details)["policies"] == "a column"
 
 
 def test_a_function_reaches_each_policy_with_a_client() -> None:
@@ -80,13 +79,13 @@ def test_a_function_reaches_each_policy_with_a_client() -> None:
         return [1.0]
 
     async def run() -> Any:
-        async with Gateway() as gateway, door:
-            return await FunctionAgent(play).entering(gateway.register).play(TASK, door)
+        async with Gateway() as gateway, chat_session:
+            return await FunctionAgent(play).entering(gateway.register).play(TASK, chat_session)
 
-    door = episode(main=["what?"], customer=["tea"])
+    chat_session = episode(main=["what?"], customer=["tea"])
     result = asyncio.run(run())
     assert result.reward == Reward(total=1.0, per_turn={0: 1.0})
-    assert len(door.episode_turns) == 2
+    assert len(chat_session.episode_turns) == 2
 
 
 def test_a_function_that_names_no_policy_of_the_recipe_ends_the_run() -> None:
@@ -95,10 +94,10 @@ def test_a_function_that_names_no_policy_of_the_recipe_ends_the_run() -> None:
         return 1.0
 
     async def run() -> Any:
-        async with Gateway() as gateway, door:
-            return await FunctionAgent(play).entering(gateway.register).play(TASK, door)
+        async with Gateway() as gateway, chat_session:
+            return await FunctionAgent(play).entering(gateway.register).play(TASK, chat_session)
 
-    door = episode(main=[], customer=[])
+    chat_session = episode(main=[], customer=[])
     with pytest.raises(UsageError, match=r"Add \[policies.judge\]"):
         asyncio.run(run())
 
@@ -115,13 +114,13 @@ print(json.dumps({"reward": [0.5]}))
 
 def test_a_program_reaches_each_policy_with_a_client(tmp_path: Path) -> None:
     async def run() -> Any:
-        async with Gateway() as gateway, door:
+        async with Gateway() as gateway, chat_session:
             return await CommandAgent([sys.executable, "program.py"], enter=gateway.register, folder=tmp_path).play(
-                TASK, door
+                TASK, chat_session
             )
 
     (tmp_path / "program.py").write_text(PROGRAM)
-    door = episode(main=["what?"], customer=["tea"])
+    chat_session = episode(main=["what?"], customer=["tea"])
     result = asyncio.run(run())
     assert result.reward == Reward(total=0.5, per_turn={0: 0.5})
-    assert [turn.policy for turn in door.episode_turns] == [None, "customer"]
+    assert [turn.policy for turn in chat_session.episode_turns] == [None, "customer"]

@@ -39,14 +39,14 @@ def test_an_episode_is_leased_renewed_and_given_back() -> None:
         assert lease["lease_seconds"] == 60.0
         # As the worker reached it.
         assert lease["invocation"] == {"endpoint": str(client.base_url).removesuffix("/v1/queue/")}
-        told = (await client.post("/lease", json={"endpoint": "https://proxy:8443"})).json()
-        assert told["invocation"] == {"endpoint": "https://proxy:8443"}
+        through_proxy = (await client.post("/lease", json={"endpoint": "https://proxy:8443"})).json()
+        assert through_proxy["invocation"] == {"endpoint": "https://proxy:8443"}
         assert (await client.post(f"/{lease['lease_id']}/renew")).json() == {"lease_seconds": 60.0}
         assert (await client.post(f"/{lease['lease_id']}/release", json={"error": "stopping"})).json() == {}
         assert [offer.lost.done() for offer in offers] == [True, False]
         assert offers[0].lost.result() == "gave it back: stopping"
         queue.withdraw(offers[1])
-        for lease_id in (lease["lease_id"], told["lease_id"], "guess"):
+        for lease_id in (lease["lease_id"], through_proxy["lease_id"], "guess"):
             over = await client.post(f"/{lease_id}/renew")
             assert (over.status_code, over.json()["error"]["code"]) == (404, "lease_over")
             assert over.headers["x-should-retry"] == "false"

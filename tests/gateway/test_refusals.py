@@ -17,7 +17,7 @@ from sparring.chat import ByteTokenizer
 from sparring.engines.scripted import ScriptedEngine
 from sparring.gateway import Gateway
 from sparring.ledger import Ledger
-from sparring.rollouts import Collector, GroupPlan
+from sparring.rollouts import Collector, EpisodeAgent, Grading, GroupPlan, MainPolicy, RolloutLimits
 from sparring.sessions import Session
 from sparring.types import Outcome, Reward, Sampling, Task, TrajectoryGroup
 from tests.gateway.builders import CALL, CHAT, TOOL, USER
@@ -26,9 +26,10 @@ CHAT_PATH, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/m
 ASKED: Any = {"model": "m", "messages": [USER], "tools": [TOOL]}
 RESULT: Any = {"role": "tool", "tool_call_id": "call_0_0", "content": "f"}
 ECHO: Any = {
-    "role": "assistant", "content": "",
+    "role": "assistant",
+    "content": "",
     "tool_calls": [{"id": "call_0_0", "type": "function", "function": {"name": "get", "arguments": '{"key": "b"}'}}],
-}  # fmt: skip
+}
 
 
 def after(*more: Any, **fields: Any) -> Any:
@@ -37,9 +38,14 @@ def after(*more: Any, **fields: Any) -> Any:
 
 
 def play(
-    *requests: tuple[str, Any], answers: Sequence[str] = (CALL, "done", "done", "done"), breaks: bool = False,
-    max_retries: int = 1, timeout: float = 20.0, again: bool = False, **budget: int,
-) -> tuple[TrajectoryGroup, dict[str, int]]:  # fmt: skip
+    *requests: tuple[str, Any],
+    answers: Sequence[str] = (CALL, "done", "done", "done"),
+    breaks: bool = False,
+    max_retries: int = 1,
+    timeout: float = 20.0,
+    again: bool = False,
+    **budget: int,
+) -> tuple[TrajectoryGroup, dict[str, int]]:
     """A group of one whose agent sends these requests and swallows every refusal; bytes are sent as they are. It finishes, or
     `breaks` then, or sends the last one `again` until its time is over."""
 
@@ -47,9 +53,9 @@ def play(
         async with Gateway() as gateway:
 
             async def agent(task: Task, session: Session) -> AgentResult:
-                door = gateway.register(session)
-                headers = {"authorization": f"Bearer {door.api_key}", "content-type": "application/json"}
-                async with httpx.AsyncClient(base_url=door.endpoint, headers=headers) as client:
+                entry = gateway.register(session)
+                headers = {"authorization": f"Bearer {entry.api_key}", "content-type": "application/json"}
+                async with httpx.AsyncClient(base_url=entry.endpoint, headers=headers) as client:
                     for path, body in requests:
                         content = body if isinstance(body, bytes) else json.dumps(body).encode()
                         answer = await client.post(path, content=content)
@@ -66,9 +72,13 @@ def play(
             )
             with Ledger() as ledger:
                 collector = Collector(
-                    engine=engine, chat=CHAT, agent=agent, reward=lambda _: 0.0, scorer=None, ledger=ledger, seed=0,
-                    max_concurrency=1, timeout_seconds=timeout, max_retries=max_retries, **budget,
-                )  # fmt: skip
+                    agent=EpisodeAgent(agent),
+                    policy=MainPolicy(engine, CHAT),
+                    grading=Grading(reward=lambda _: 0.0),
+                    ledger=ledger,
+                    seed=0,
+                    limits=RolloutLimits(timeout_seconds=timeout, max_concurrency=1, max_retries=max_retries, **budget),
+                )
                 task = Task(id="t", messages=(USER,))
                 plan = GroupPlan(task=task, position=0, group_size=1, sampling=Sampling(max_tokens=200))
                 group = await collector.play_group(plan)
@@ -87,14 +97,16 @@ CLIENTS_OWN = {
     "a role that is not known": (CHAT_PATH, after({"role": "critic", "content": "x"})),
     "an item of another type": (RESPONSES, {"model": "m", "input": [USER, {"type": "mcp_call", "id": "x"}]}),
     "a reference to another episode's item": (
-        RESPONSES, {"model": "m", "input": [USER, {"type": "item_reference", "id": "fc_other-0-0"}]},
+        RESPONSES,
+        {"model": "m", "input": [USER, {"type": "item_reference", "id": "fc_other-0-0"}]},
     ),
     "an answer of another episode": (RESPONSES, {"model": "m", "input": "x", "previous_response_id": "resp_other-0"}),
     "a kind of thinking": (
-        MESSAGES, {"model": "m", "max_tokens": 5, "messages": [USER], "thinking": {"type": "enabled", "budget_tokens": 2000}},
+        MESSAGES,
+        {"model": "m", "max_tokens": 5, "messages": [USER], "thinking": {"type": "enabled", "budget_tokens": 2000}},
     ),
     "a schema that no engine here follows": (CHAT_PATH, after(response_format={"type": "json_object"})),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CLIENTS_OWN)
@@ -125,7 +137,7 @@ THE_POLICYS = {
     "a call sent back without its name": (
         RESPONSES, {"model": "m", "input": [USER, {"type": "function_call", "call_id": "c", "arguments": "{}"}]},
     ),
-    "a tool made of what it said": (CHAT_PATH, after(tools=[{"type": "function", "function": {"name": 5}}])),
+    "a tool built from its answer": (CHAT_PATH, after(tools=[{"type": "function", "function": {"name": 5}}])),
 }  # fmt: skip
 
 
@@ -140,14 +152,14 @@ def test_what_the_policy_may_have_led_to_is_scored(name: str, breaks: bool) -> N
 
 
 @pytest.mark.parametrize("name", [*CLIENTS_OWN, *THE_POLICYS])
-def test_what_is_refused_before_the_policy_has_said_anything_is_the_clients(name: str) -> None:
+def test_a_refusal_before_the_policy_has_answered_is_the_clients_fault(name: str) -> None:
     path, body = {**CLIENTS_OWN, **THE_POLICYS}[name]
     group, discarded = play((path, body))
     assert (group.num_client_errors, discarded) == (1, {"discarded/client_error": 1})
 
 
 @pytest.mark.parametrize(
-    ("said", "fields"),
+    ("reply", "fields"),
     [
         ('Call me with {"depth": 3}', {"depth": 3}),
         ("I set 'logit_bias' for you", {"logit_bias": {"5": 1}}),
@@ -162,8 +174,8 @@ def test_what_is_refused_before_the_policy_has_said_anything_is_the_clients(name
         (r'{"options": "one\ndepth: 3"}', {"depth": 3}),
     ],
 )
-def test_a_client_that_sends_what_the_policy_told_it_to_send_does_not_void_the_episode(said: str, fields: Any) -> None:
-    group, _ = play((CHAT_PATH, ASKED), (CHAT_PATH, after(**fields)), answers=[said])
+def test_a_client_that_sends_what_the_policy_asked_for_does_not_void_the_episode(reply: str, fields: Any) -> None:
+    group, _ = play((CHAT_PATH, ASKED), (CHAT_PATH, after(**fields)), answers=[reply])
     assert (len(group.trajectories), group.num_lost) == (1, 0)
 
 

@@ -16,14 +16,14 @@ from sparring.chat import ByteTokenizer
 from sparring.engines.scripted import ScriptedEngine
 from sparring.errors import PolicyTimeout
 from sparring.gateway.app import create_app
-from sparring.gateway.doors import NUM_KEPT, EpisodeDoors, StatelessDoors
+from sparring.gateway.endpoints import NUM_KEPT, EpisodeEndpoints, StatelessEndpoints
 from sparring.types import Sampling
 from tests.gateway.builders import (
     CALL,
     CHAT,
     anything,
     breaking_off_session,
-    posted,
+    post_body,
     raw,
     replaced,
     session,
@@ -54,14 +54,14 @@ def test_a_tool_round_trip_is_one_line_of_turns() -> None:
         second = await client.responses.create(model="any", input=history, tools=[TOOL])
         assert second.output_text == "done"
         assert second.usage is not None
-        turn = door.turns[1]
+        turn = chat_session.turns[1]
         assert second.usage.input_tokens == len(turn.prompt_ids)
         assert second.usage.output_tokens == len(turn.token_ids)
         assert second.usage.total_tokens == len(turn.prompt_ids) + len(turn.token_ids)
 
-    door = session([ANSWER, "done"])
-    through_gateway(door, play)
-    assert [turn.parent for turn in door.turns] == [None, 0]
+    chat_session = session([ANSWER, "done"])
+    through_gateway(chat_session, play)
+    assert [turn.parent for turn in chat_session.turns] == [None, 0]
 
 
 @pytest.mark.parametrize(
@@ -77,42 +77,61 @@ def test_a_tool_round_trip_is_one_line_of_turns() -> None:
             {"type": "reasoning", "id": "rs_1", "summary": []},
             {"role": "assistant", "content": "Look:"},
             {"type": "reasoning", "id": "rs_2", "summary": [], "encrypted_content": "x"},
-            {"type": "function_call", "id": "fc_1", "status": "completed", "call_id": "a", "name": "get",
-             "arguments": '{"key" : "b"}'},
+            {
+                "type": "function_call",
+                "id": "fc_1",
+                "status": "completed",
+                "call_id": "a",
+                "name": "get",
+                "arguments": '{"key" : "b"}',
+            },
             {"type": "function_call", "id": None, "call_id": "b", "name": "get", "arguments": '{"key":"b"}'},
         ],
         [
             {"type": "function_call", "call_id": "call_0_0", "name": "get", "arguments": '{"key":"b"}'},
             {"type": "function_call", "call_id": "call_0_1", "name": "get", "arguments": '{"key":"b"}'},
-            {"role": "assistant", "content": [{"type": "output_text", "text": "Lo"}, {"type": "output_text", "text": "ok:"}]},
+            {
+                "role": "assistant",
+                "content": [{"type": "output_text", "text": "Lo"}, {"type": "output_text", "text": "ok:"}],
+            },
         ],
     ],
-)  # fmt: skip
+)
 def test_an_answer_is_recognised_in_whatever_items_it_comes_back(items: list[Any]) -> None:
     results = [
         {"type": "function_call_output", "call_id": "call_0_0", "output": "f"},
-        {"type": "function_call_output", "call_id": "call_0_1", "id": "x", "status": "completed",
-         "output": [{"type": "input_text", "text": "f"}]},
-    ]  # fmt: skip
-    door = session([f"Look:{CALL}{CALL}", "done"])
+        {
+            "type": "function_call_output",
+            "call_id": "call_0_1",
+            "id": "x",
+            "status": "completed",
+            "output": [{"type": "input_text", "text": "f"}],
+        },
+    ]
+    chat_session = session([f"Look:{CALL}{CALL}", "done"])
     asked = {"model": "m", "tools": [TOOL], "instructions": "Be brief."}
     typed = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "find b"}]}
-    assert posted(door, PATH, {**asked, "input": [USER]}).status_code == 200
-    assert posted(door, PATH, {**asked, "input": [typed, *items, *results]}).status_code == 200
-    assert [turn.parent for turn in door.turns] == [None, 0]
-    assert [message["role"] for message in door.messages] == [
-        "system", "user", "assistant", "tool", "tool", "assistant",
-    ]  # fmt: skip
-    assert [message.get("tool_call_id") for message in door.messages[3:5]] == ["call_0_0", "call_0_1"]
+    assert post_body(chat_session, PATH, {**asked, "input": [USER]}).status_code == 200
+    assert post_body(chat_session, PATH, {**asked, "input": [typed, *items, *results]}).status_code == 200
+    assert [turn.parent for turn in chat_session.turns] == [None, 0]
+    assert [message["role"] for message in chat_session.messages] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "tool",
+        "assistant",
+    ]
+    assert [message.get("tool_call_id") for message in chat_session.messages[3:5]] == ["call_0_0", "call_0_1"]
 
 
 def test_two_texts_in_a_row_stay_two_answers() -> None:
-    door = session(["more", "end"])
+    chat_session = session(["more", "end"])
     history = [USER, {"role": "assistant", "content": "begun"}]
-    assert posted(door, PATH, {"model": "m", "input": history}).status_code == 200
+    assert post_body(chat_session, PATH, {"model": "m", "input": history}).status_code == 200
     history.append({"role": "assistant", "content": "more"})
-    assert posted(door, PATH, {"model": "m", "input": [*history, USER]}).status_code == 200
-    assert [turn.parent for turn in door.turns] == [None, 0]
+    assert post_body(chat_session, PATH, {"model": "m", "input": [*history, USER]}).status_code == 200
+    assert [turn.parent for turn in chat_session.turns] == [None, 0]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -130,10 +149,10 @@ def test_a_conversation_goes_on_from_an_answers_id(stream: bool) -> None:
         third = await client.responses.create(previous_response_id=second.id, input="thanks", **asked)
         assert third.output_text == "bye"
 
-    door = session([ANSWER, "done", "bye"])
-    through_gateway(door, play)
-    assert [turn.parent for turn in door.turns] == [None, 0, 1]
-    assert [message["role"] for message in door.messages].count("system") == 1
+    chat_session = session([ANSWER, "done", "bye"])
+    through_gateway(chat_session, play)
+    assert [turn.parent for turn in chat_session.turns] == [None, 0, 1]
+    assert [message["role"] for message in chat_session.messages].count("system") == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -153,10 +172,10 @@ def test_items_of_earlier_answers_may_be_named_by_their_ids(stream: bool) -> Non
         del named[1]["type"]  # of a reference it may be left out
         assert (await client.responses.create(input=[USER, *named, RESULT], **asked)).output_text == "again"
 
-    door = session([ANSWER, "done", "again"])
-    through_gateway(door, play)
-    assert [turn.parent for turn in door.turns] == [None, 0, 0]
-    assert [message["role"] for message in door.messages] == ["user", "assistant", "tool", "assistant"]
+    chat_session = session([ANSWER, "done", "again"])
+    through_gateway(chat_session, play)
+    assert [turn.parent for turn in chat_session.turns] == [None, 0, 0]
+    assert [message["role"] for message in chat_session.messages] == ["user", "assistant", "tool", "assistant"]
 
 
 def test_a_reference_to_an_item_that_is_not_of_this_episode_is_refused_with_its_place() -> None:
@@ -172,9 +191,9 @@ def test_a_reference_to_an_item_that_is_not_of_this_episode_is_refused_with_its_
                 await client.responses.create(model="any", input=named)
             assert (refusal.value.param, refusal.value.code) == ("input.1.id", "item_not_found")
 
-    door = session(["one", "two"])
-    through_gateway(door, play)
-    assert len(door.turns) == 2
+    chat_session = session(["one", "two"])
+    through_gateway(chat_session, play)
+    assert len(chat_session.turns) == 2
 
 
 def test_an_answer_that_was_not_to_be_stored_is_not_gone_on_from() -> None:
@@ -185,9 +204,9 @@ def test_an_answer_that_was_not_to_be_stored_is_not_gone_on_from() -> None:
                 await client.responses.create(model="any", input="on", previous_response_id=previous)
             assert (refusal.value.param, refusal.value.code) == ("previous_response_id", "previous_response_not_found")
 
-    door = session(["one"])
-    through_gateway(door, play)
-    assert len(door.turns) == 1
+    chat_session = session(["one"])
+    through_gateway(chat_session, play)
+    assert len(chat_session.turns) == 1
 
 
 def test_a_stream_has_the_events_of_openai_in_their_order() -> None:
@@ -212,10 +231,10 @@ def test_a_stream_has_the_events_of_openai_in_their_order() -> None:
         done = [event.item for event in events if event.type == "response.output_item.done"]
         assert final.response.output == done
         assert final.response.usage is not None
-        assert final.response.usage.output_tokens == len(door.turns[0].token_ids)
+        assert final.response.usage.output_tokens == len(chat_session.turns[0].token_ids)
 
-    door = session([f"<think>hm</think>Größe <5:\n{CALL}"])
-    through_gateway(door, play)
+    chat_session = session([f"<think>hm</think>Größe <5:\n{CALL}"])
+    through_gateway(chat_session, play)
 
 
 def test_what_the_client_puts_together_of_a_stream_is_what_it_gets_without() -> None:
@@ -223,13 +242,13 @@ def test_what_the_client_puts_together_of_a_stream_is_what_it_gets_without() -> 
         async with client.responses.stream(model="any", input="find b", tools=[TOOL]) as stream:
             streamed = await stream.get_final_response()
         whole = await client.responses.create(model="any", input="find b", tools=[TOOL])
-        told = [
+        outputs = [
             [item.model_dump(exclude={"id", "call_id"}, exclude_none=True) for item in one.output]
             for one in (streamed, whole)
         ]
-        for item in told[0]:
+        for item in outputs[0]:
             item.pop("parsed_arguments", None)
-        assert told[0] == told[1]
+        assert outputs[0] == outputs[1]
 
     through_gateway(session([ANSWER, ANSWER]), play)
 
@@ -244,13 +263,13 @@ def test_an_answer_without_words_is_an_empty_message(answer: str) -> None:
         again: Any = [{"role": "user", "content": "x"}, *(item.model_dump() for item in first.output), USER]
         await client.responses.create(model="any", input=again)
 
-    door = session([answer, "done"])
-    through_gateway(door, play)
-    assert [turn.parent for turn in door.turns] == [None, 0]
+    chat_session = session([answer, "done"])
+    through_gateway(chat_session, play)
+    assert [turn.parent for turn in chat_session.turns] == [None, 0]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_limits_of_the_request_are_honored_and_told(stream: bool) -> None:
+def test_limits_of_the_request_are_honored_and_reported(stream: bool) -> None:
     async def play(client: openai.AsyncOpenAI) -> None:
         asked: Any = {"model": "any", "input": "x", "max_output_tokens": 3, "temperature": 0.5, "top_p": 0.9}
         if stream:
@@ -266,12 +285,12 @@ def test_limits_of_the_request_are_honored_and_told(stream: bool) -> None:
         assert answer.output[0].type == "message"
         assert answer.output[0].status == "incomplete"
 
-    door = session(["long answer"])
-    through_gateway(door, play)
-    assert door.turns[0].sampling == Sampling(temperature=0.5, top_p=0.9, max_tokens=3)
+    chat_session = session(["long answer"])
+    through_gateway(chat_session, play)
+    assert chat_session.turns[0].sampling == Sampling(temperature=0.5, top_p=0.9, max_tokens=3)
 
 
-def test_fields_without_effect_are_accepted_and_told_back() -> None:
+def test_fields_without_effect_are_accepted_and_returned() -> None:
     async def play(client: openai.AsyncOpenAI) -> None:
         answer = await client.responses.create(
             model="any", input=[USER], include=["reasoning.encrypted_content"], store=True, background=False,
@@ -289,9 +308,9 @@ def test_fields_without_effect_are_accepted_and_told_back() -> None:
 
 def test_a_failure_before_the_first_token_has_a_status_and_one_after_it_raises_too() -> None:
     async def play(client: openai.AsyncOpenAI) -> None:
-        with pytest.raises(openai.APIStatusError, match="late") as told:
+        with pytest.raises(openai.APIStatusError, match="late") as failed:
             await client.responses.create(model="any", input="x", stream=True)
-        assert told.value.status_code == 504
+        assert failed.value.status_code == 504
 
     through_gateway(session([PolicyTimeout("late")]), play)
 
@@ -305,8 +324,8 @@ def test_a_failure_before_the_first_token_has_a_status_and_one_after_it_raises_t
 
 def test_answers_and_events_have_every_field_that_the_client_types_demand() -> None:
     asked = {"model": "m", "input": "x", "tools": [TOOL]}
-    Response.model_validate(posted(session([ANSWER]), PATH, asked).json(), strict=True)
-    stream = posted(session([ANSWER]), PATH, {**asked, "stream": True}).text
+    Response.model_validate(post_body(session([ANSWER]), PATH, asked).json(), strict=True)
+    stream = post_body(session([ANSWER]), PATH, {**asked, "stream": True}).text
     adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(ResponseStreamEvent)
     for event in stream.strip().split("\n\n"):
         name, data = (line.split(": ", 1)[1] for line in event.split("\n"))
@@ -314,7 +333,7 @@ def test_answers_and_events_have_every_field_that_the_client_types_demand() -> N
 
 
 def test_an_error_event_counts_on() -> None:
-    text = posted(breaking_off_session(), PATH, {"model": "m", "input": "x", "stream": True}).text
+    text = post_body(breaking_off_session(), PATH, {"model": "m", "input": "x", "stream": True}).text
     events = [dict(line.split(": ", 1) for line in event.split("\n")) for event in text.strip().split("\n\n")]
     assert events[-1]["event"] == "error"
     assert f'"sequence_number": {len(events) - 1}' in events[-1]["data"]
@@ -322,13 +341,15 @@ def test_an_error_event_counts_on() -> None:
 
 
 def test_a_prompt_without_room_names_the_input() -> None:
-    error = posted(session(["never"], max_context_tokens=4), PATH, {"model": "m", "input": "too long"}).json()["error"]
+    error = post_body(session(["never"], max_context_tokens=4), PATH, {"model": "m", "input": "too long"}).json()[
+        "error"
+    ]
     assert (error["code"], error["param"]) == ("context_length_exceeded", "input")
 
 
 def test_a_served_model_goes_on_from_its_last_answers() -> None:
     engine = ScriptedEngine(lambda _: "a", encode=ByteTokenizer().encode)
-    app = create_app(StatelessDoors(engine=engine, chat=CHAT, model_name="m", sampling=Sampling()))
+    app = create_app(StatelessEndpoints(engine=engine, chat=CHAT, model_name="m", sampling=Sampling()))
 
     def answer(text: str, previous: str | None = None, **fields: Any) -> httpx.Response:
         asked = {"model": "default", "input": text, "previous_response_id": previous, **fields}
@@ -338,10 +359,14 @@ def test_a_served_model_goes_on_from_its_last_answers() -> None:
     assert (first["model"], first["output"][0]["content"][0]["text"]) == ("default", "a")
     second = answer("two", first["id"]).json()
     answer("three", second["id"])
-    said = [CHAT.decode(request.prompt_ids).split("<|im_start|>")[1:-1] for request in engine.requests]
-    assert [turn.removesuffix("<|im_end|>\n") for turn in said[2]] == [
-        "user\none", "assistant\na", "user\ntwo", "assistant\na", "user\nthree",
-    ]  # fmt: skip
+    prompts = [CHAT.decode(request.prompt_ids).split("<|im_start|>")[1:-1] for request in engine.requests]
+    assert [turn.removesuffix("<|im_end|>\n") for turn in prompts[2]] == [
+        "user\none",
+        "assistant\na",
+        "user\ntwo",
+        "assistant\na",
+        "user\nthree",
+    ]
     unkept = answer("two", store=False).json()
     for previous in (unkept["id"], "resp_unknown", "x" * 500):
         refused = answer("on", previous)
@@ -355,7 +380,7 @@ def test_a_served_model_goes_on_from_its_last_answers() -> None:
 
 def test_a_served_model_goes_by_its_name_or_default() -> None:
     engine = ScriptedEngine(lambda _: "a", encode=ByteTokenizer().encode)
-    app = create_app(StatelessDoors(engine=engine, chat=CHAT, model_name="m", sampling=Sampling()))
+    app = create_app(StatelessEndpoints(engine=engine, chat=CHAT, model_name="m", sampling=Sampling()))
     for model, status in (("m", 200), ("default", 200), ("", 404), ("Default", 404), ("gpt-4", 404)):
         assert raw(app, "POST", PATH, json={"model": model, "input": "x"}).status_code == status
 
@@ -439,23 +464,30 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("fields", "param"), REFUSED)
 def test_what_cannot_be_honored_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
-    door = session(["never"])
-    response = posted(door, PATH, {"model": "m", "input": [USER], **fields})
+    chat_session = session(["never"])
+    response = post_body(chat_session, PATH, {"model": "m", "input": [USER], **fields})
     error = response.json()["error"]
     assert (response.status_code, error["type"], error["param"]) == (400, "invalid_request_error", param)
     assert param in error["message"]
-    assert door.turns == ()
+    assert chat_session.turns == ()
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        b"", b"{", b"[1]", b"null", b"\xff", b'{"model":NaN}', b'{"model":"m","input":"\\ud800"}',
-        b'{"model":"m","input":"x","user":1e999}', b'{"model":"m","input":' + b"[" * 250 + b"]" * 250 + b"}",
+        b"",
+        b"{",
+        b"[1]",
+        b"null",
+        b"\xff",
+        b'{"model":NaN}',
+        b'{"model":"m","input":"\\ud800"}',
+        b'{"model":"m","input":"x","user":1e999}',
+        b'{"model":"m","input":' + b"[" * 250 + b"]" * 250 + b"}",
     ],
-)  # fmt: skip
+)
 def test_a_body_that_is_no_request_is_refused(body: bytes) -> None:
-    response = posted(session(["never"]), PATH, body)
+    response = post_body(session(["never"]), PATH, body)
     assert (response.status_code, response.json()["error"]["type"]) == (400, "invalid_request_error")
 
 
@@ -468,15 +500,23 @@ VALID: Any = {
         {"type": "function_call", "call_id": "c", "name": "get", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "f"}]},
     ],
-    "instructions": "i", "tools": [TOOL], "store": True, "stream": False, "include": [], "reasoning": {"summary": "auto"},
-    "text": {"format": {"type": "text"}}, "metadata": {"a": "b"}, "temperature": 1.0, "max_output_tokens": 5,
-}  # fmt: skip
+    "instructions": "i",
+    "tools": [TOOL],
+    "store": True,
+    "stream": False,
+    "include": [],
+    "reasoning": {"summary": "auto"},
+    "text": {"format": {"type": "text"}},
+    "metadata": {"a": "b"},
+    "temperature": 1.0,
+    "max_output_tokens": 5,
+}
 
 
 @settings(max_examples=100, deadline=None)
 @given(body=replaced(VALID), stream=st.booleans())
 def test_no_request_is_a_failure_of_the_server(body: Any, stream: bool) -> None:
-    response = posted(session(lambda _request: ANSWER), PATH, {**body, "stream": stream} if stream else body)
+    response = post_body(session(lambda _request: ANSWER), PATH, {**body, "stream": stream} if stream else body)
     assert response.status_code in (200, 400), response.text
     if response.status_code == 400:
         assert response.json()["error"]["message"]
@@ -485,9 +525,9 @@ def test_no_request_is_a_failure_of_the_server(body: Any, stream: bool) -> None:
 @settings(max_examples=30, deadline=None)
 @given(body=anything())
 def test_no_body_is_a_failure_of_the_server(body: Any) -> None:
-    assert posted(session(["never"]), PATH, body).status_code == 400
+    assert post_body(session(["never"]), PATH, body).status_code == 400
 
 
 def test_the_route_asks_for_a_key() -> None:
-    response = raw(create_app(EpisodeDoors("policy")), "POST", PATH, json={"model": "m", "input": "x"})
+    response = raw(create_app(EpisodeEndpoints("policy")), "POST", PATH, json={"model": "m", "input": "x"})
     assert (response.status_code, response.json()["error"]["code"]) == (401, "invalid_api_key")

@@ -14,8 +14,8 @@ import pytest
 from sparring.chat import ByteTokenizer, TemplateChat
 from sparring.engines.scripted import ScriptedEngine
 from sparring.errors import InfrastructureError
-from sparring.gateway import Door, Gateway, ModelServer
-from sparring.sessions import Session
+from sparring.gateway import EpisodeEndpoint, Gateway, ModelServer
+from sparring.sessions import EpisodeIdentity, Session
 from sparring.types import Reward, Sampling
 
 JOB = "arn:aws:sagemaker:us-east-1:000000000000:job/AgentRFT/test"
@@ -24,32 +24,34 @@ ASK: Any = {"messages": [{"role": "user", "content": "find b"}]}
 
 def session(*script: Any, **options: Any) -> Session:
     engine = ScriptedEngine(script or ["one", "two", "three"], encode=ByteTokenizer().encode, **options)
-    return Session(id="episode", engine=engine, chat=TemplateChat(ByteTokenizer()), sampling=Sampling(max_tokens=50))
+    return Session(
+        EpisodeIdentity("episode"), engine=engine, chat=TemplateChat(ByteTokenizer()), sampling=Sampling(max_tokens=50)
+    )
 
 
 class Agent:
     """What an MTRL agent sends, request by request."""
 
-    def __init__(self, client: httpx.AsyncClient, door: Door) -> None:
-        self.client, self.door = client, door
-        self.headers = {"X-Amzn-SageMaker-Job-Arn": JOB, "X-Amzn-SageMaker-Trajectory-Id": door.api_key}
+    def __init__(self, client: httpx.AsyncClient, entry: EpisodeEndpoint) -> None:
+        self.client, self.entry = client, entry
+        self.headers = {"X-Amzn-SageMaker-Job-Arn": JOB, "X-Amzn-SageMaker-Trajectory-Id": entry.api_key}
 
     async def sample(self, path: str = "/sample", **fields: Any) -> httpx.Response:
         return await self.client.post(path, json={**ASK, **fields}, headers=self.headers)
 
     async def complete(self, **fields: Any) -> httpx.Response:
-        body = {"JobArn": JOB, "TrajectoryId": self.door.api_key, **fields}
+        body = {"JobArn": JOB, "TrajectoryId": self.entry.api_key, **fields}
         return await self.client.post("/complete-rollout", json=body)
 
     async def reward(self, *rewards: float, **fields: Any) -> httpx.Response:
-        body = {"JobArn": JOB, "TrajectoryId": self.door.api_key, "Rewards": rewards, **fields}
+        body = {"JobArn": JOB, "TrajectoryId": self.entry.api_key, "Rewards": rewards, **fields}
         return await self.client.post("/update-reward", json=body)
 
 
 def played(play: Callable[[Agent], Awaitable[Any]], episode: Session | None = None) -> Any:
     async def run() -> Any:
-        async with Gateway() as gateway, episode or session() as door:
-            entry = gateway.register(door)
+        async with Gateway() as gateway, episode or session() as chat_session:
+            entry = gateway.register(chat_session)
             async with httpx.AsyncClient(base_url=entry.endpoint, timeout=10) as client:
                 return await play(Agent(client, entry))
 
@@ -80,7 +82,7 @@ def test_turns_are_played_for_the_trajectory_that_the_header_names(path: str) ->
 
 def test_a_sample_may_also_show_its_key_as_bearer_or_in_the_path() -> None:
     async def play(agent: Agent) -> None:
-        key = agent.door.api_key
+        key = agent.entry.api_key
         shown = await agent.client.post("/sample", json=ASK, headers={"Authorization": f"Bearer {key}"})
         in_path = await agent.client.post(f"/s/{key}/sample", json=ASK)
         assert (shown.status_code, in_path.status_code) == (200, 200)
@@ -112,7 +114,7 @@ def test_completed_and_rewarded_in_either_order(rewards: list[float], reward: Re
     async def play(agent: Agent, *, reward_first: bool) -> Reward:
         for _ in range(2):
             await agent.sample()
-        waiting = asyncio.create_task(agent.door.report.wait())
+        waiting = asyncio.create_task(agent.entry.report.wait())
         steps = [agent.complete(Status="ready"), agent.reward(*rewards)]
         for step in reversed(steps) if reward_first else steps:
             assert not waiting.done()
@@ -129,7 +131,7 @@ def test_components_and_metrics_arrive_with_the_reward() -> None:
         await agent.sample()
         await agent.complete()
         await agent.reward(0.75, Components={"right": 1, "late": -0.25}, Metrics={"num_guesses": 3})
-        return await agent.door.report.wait()
+        return await agent.entry.report.wait()
 
     expected = Reward(total=0.75, components={"right": 1.0, "late": -0.25}, metrics={"num_guesses": 3.0})
     assert played(play) == expected
@@ -141,7 +143,7 @@ def test_no_turn_follows_a_report(seal: str) -> None:
         await agent.sample()
         await (agent.complete() if seal == "complete" else agent.reward(1.0))
         refused(await agent.sample(), 409, "ConflictException", "not in valid status for a turn")
-        async with openai.AsyncOpenAI(base_url=agent.door.base_url, api_key=agent.door.api_key) as client:
+        async with openai.AsyncOpenAI(base_url=agent.entry.base_url, api_key=agent.entry.api_key) as client:
             with pytest.raises(openai.ConflictError, match="not in valid status"):
                 await client.chat.completions.create(model="default", messages=ASK["messages"])
 
@@ -169,9 +171,9 @@ def test_a_turn_on_its_way_ends_with_the_episode() -> None:
             await asyncio.wait_for(freed.wait(), timeout=5)
 
         async with Gateway() as gateway, session("never", sleep=sleep) as episode:
-            door = gateway.register(episode)
-            async with httpx.AsyncClient(base_url=door.endpoint, timeout=10) as client:
-                await play(Agent(client, door))
+            entry = gateway.register(episode)
+            async with httpx.AsyncClient(base_url=entry.endpoint, timeout=10) as client:
+                await play(Agent(client, entry))
         assert episode.turns == ()
 
     asyncio.run(run())
@@ -198,7 +200,7 @@ def test_a_report_with_a_client_token_may_be_sent_again_but_not_changed() -> Non
         for _ in range(2):
             assert (await agent.reward(1.0, ClientToken="a")).status_code == 200
         refused(await agent.reward(2.0, ClientToken="a"), 409, "ConflictException", "another reward before")
-        return await agent.door.report.wait()
+        return await agent.entry.report.wait()
 
     assert played(play).total == 1.0
 
@@ -209,7 +211,7 @@ def test_a_failed_episode_has_no_reward() -> None:
         await agent.complete(Status="failed")
         refused(await agent.reward(0.0), 409, "ConflictException", "it was completed as failed")
         with pytest.raises(InfrastructureError, match="gave the episode up"):
-            await agent.door.report.wait()
+            await agent.entry.report.wait()
 
     played(play)
 
@@ -218,16 +220,16 @@ def test_a_trajectory_that_is_not_there_is_not_found() -> None:
     async def run() -> None:
         async with Gateway() as gateway:
             async with session() as episode:
-                door = gateway.register(episode)
-            async with httpx.AsyncClient(base_url=door.endpoint) as client:
+                entry = gateway.register(episode)
+            async with httpx.AsyncClient(base_url=entry.endpoint) as client:
                 for response in [
                     # Ended, never there, none named.
-                    await Agent(client, door).complete(),
-                    await Agent(client, door).reward(1.0, TrajectoryId="sk-guess"),
-                    await Agent(client, door).sample(),
+                    await Agent(client, entry).complete(),
+                    await Agent(client, entry).reward(1.0, TrajectoryId="sk-guess"),
+                    await Agent(client, entry).sample(),
                     await client.post("/sample", json=ASK),
                 ]:
-                    refused(response, 404, "ResourceNotFoundException", "opens no running episode")
+                    refused(response, 404, "ResourceNotFoundException", "belongs to no running episode")
 
     asyncio.run(run())
 
@@ -253,11 +255,11 @@ def test_a_report_that_makes_no_sense_names_its_field_and_can_be_corrected(
 ) -> None:
     async def play(agent: Agent) -> Reward:
         await agent.sample()
-        body: Any = {"JobArn": JOB, "TrajectoryId": agent.door.api_key}
+        body: Any = {"JobArn": JOB, "TrajectoryId": agent.entry.api_key}
         refused(await agent.client.post(path, json={**body, **fields}), 400, "ValidationException", message)
         await agent.complete()
         await agent.reward(1.0)
-        return await agent.door.report.wait()
+        return await agent.entry.report.wait()
 
     assert played(play).total == 1.0
 
@@ -276,7 +278,7 @@ def test_a_report_that_makes_no_sense_names_its_field_and_can_be_corrected(
 )
 def test_a_body_that_is_no_report_is_refused(body: bytes) -> None:
     async def play(agent: Agent) -> None:
-        named = f'{{"JobArn": "{JOB}", "TrajectoryId": "{agent.door.api_key}", "Rewards": '.encode()
+        named = f'{{"JobArn": "{JOB}", "TrajectoryId": "{agent.entry.api_key}", "Rewards": '.encode()
         response = await agent.client.post("/update-reward", content=body.replace(b'{"Rewards": ', named))
         assert (response.status_code, response.headers["x-amzn-errortype"]) == (400, "ValidationException")
 
@@ -287,17 +289,17 @@ def test_a_list_of_many_numbers_must_fit_the_turns_and_the_refusal_is_kept() -> 
     async def play(agent: Agent) -> None:
         for _ in range(3):
             await agent.sample()
-        assert agent.door.report.refusal is None
+        assert agent.entry.report.refusal is None
         await agent.reward(1.0, 2.0)
-        assert "2 numbers for 3 turns" in str(agent.door.report.refusal)
-        assert agent.door.report.reward is None
+        assert "2 numbers for 3 turns" in str(agent.entry.report.refusal)
+        assert agent.entry.report.reward is None
 
     played(play)
 
 
 def test_the_job_arn_may_stand_in_its_header() -> None:
     async def play(agent: Agent) -> None:
-        body = {"TrajectoryId": agent.door.api_key}
+        body = {"TrajectoryId": agent.entry.api_key}
         refused(await agent.client.post("/complete-rollout", json=body), 400, "ValidationException", "JobArn")
         response = await agent.client.post("/complete-rollout", json=body, headers=agent.headers)
         assert response.status_code == 200
@@ -318,8 +320,8 @@ def test_a_sample_is_refused_in_the_words_of_aws() -> None:
 @pytest.mark.parametrize("in_path", [False, True])
 def test_agents_that_are_not_of_mtrl_report_in_plain_words(in_path: bool) -> None:
     async def play(agent: Agent) -> Reward:
-        root = f"/s/{agent.door.api_key}" if in_path else ""
-        headers = {} if in_path else {"Authorization": f"Bearer {agent.door.api_key}"}
+        root = f"/s/{agent.entry.api_key}" if in_path else ""
+        headers = {} if in_path else {"Authorization": f"Bearer {agent.entry.api_key}"}
 
         async def post(path: str, **body: Any) -> tuple[int, Any]:
             response = await agent.client.post(f"{root}/v1/{path}", json=body, headers=headers)
@@ -327,22 +329,22 @@ def test_agents_that_are_not_of_mtrl_report_in_plain_words(in_path: bool) -> Non
 
         await agent.sample()
         await agent.sample()
-        status, told = await post("episode/reward", reward=[1.0, "2"])
-        assert (status, told["error"]["param"]) == (400, "reward.1")
+        status, wrong = await post("episode/reward", reward=[1.0, "2"])
+        assert (status, wrong["error"]["param"]) == (400, "reward.1")
         assert (await post("episode/reward", reward=[0.5, 1], components={"a": 1.5}, metrics={"b": 2})) == (200, {})
         assert (await post("episode/reward", reward=3.0))[0] == 409
-        status, told = await post("episode/complete")
-        assert (status, told["error"]["param"]) == (400, "status")
+        status, wrong = await post("episode/complete")
+        assert (status, wrong["error"]["param"]) == (400, "status")
         assert (await post("episode/complete", status="ready", client_token="a")) == (200, {})
         assert (await post("episode/complete", status="ready", client_token="a")) == (200, {})
         assert (await post("episode/complete", status="ready"))[0] == 409
-        return await agent.door.report.wait()
+        return await agent.entry.report.wait()
 
     expected = Reward(total=1.5, per_turn={0: 0.5, 1: 1.0}, components={"a": 1.5}, metrics={"b": 2.0})
     assert played(play) == expected
 
 
-def test_a_plain_failure_says_why_and_a_wrong_key_opens_nothing() -> None:
+def test_a_plain_failure_states_why_and_a_wrong_key_opens_nothing() -> None:
     async def play(agent: Agent) -> None:
         async def post(key: str, **body: Any) -> httpx.Response:
             headers = {"Authorization": f"Bearer {key}"}
@@ -351,9 +353,9 @@ def test_a_plain_failure_says_why_and_a_wrong_key_opens_nothing() -> None:
         response = await post("sk-guess", status="failed")
         assert (response.status_code, response.json()["error"]["code"]) == (401, "invalid_api_key")
         assert "x-amzn-errortype" not in response.headers
-        await post(agent.door.api_key, status="failed", error="the shop was down")
+        await post(agent.entry.api_key, status="failed", error="the shop was down")
         with pytest.raises(InfrastructureError, match="the shop was down"):
-            await agent.door.report.wait()
+            await agent.entry.report.wait()
 
     played(play)
 

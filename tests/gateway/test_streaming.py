@@ -15,23 +15,24 @@ from hypothesis import strategies as st
 from sparring.chat import TemplateChat
 from sparring.engines.scripted import ScriptedEngine
 from sparring.gateway.streaming import VisibleText
-from sparring.sessions import MessageSession, Session
+from sparring.sessions import EpisodeIdentity, MessageSession, Session
 from sparring.types import MessageAnswer, MessageRequest, Sampling, StopReason
 from tests.chat.test_renderer import ids as library_ids
 from tests.chat.test_renderer import qwen3
-from tests.gateway.builders import CALL, CHAT, TOOL, USER, posted
+from tests.gateway.builders import CALL, CHAT, TOOL, USER, post_body
 from tests.sessions.test_dialogues import FAMILIES, FamilyTokenizer
 
 OPENED = {
     # The prompt opens the reasoning, so that answers begin in it without a tag.
     "opened": lambda: TemplateChat(
         FamilyTokenizer(
-            ["<|im_start|>", "<|im_end|>"], "<|im_end|>",
+            ["<|im_start|>", "<|im_end|>"],
+            "<|im_end|>",
             "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content.split('</think>')[-1] }}<|im_end|>\n{% endfor %}"
             "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}",
         )
     )
-}  # fmt: skip
+}
 CHATS = {name: family() for name, family in {**FAMILIES, **OPENED}.items()}
 
 PIECES = st.sampled_from([
@@ -56,7 +57,7 @@ def ids_of(chat: TemplateChat, text: str, cut: float) -> list[int]:
 def test_what_is_shown_adds_up(family: str, text: str, cut: float, bunch: int, stop: tuple[str, ...]) -> None:
     chat = CHATS[family]
     ids = ids_of(chat, text, cut)
-    session = Session(id="s", engine=ScriptedEngine([]), chat=chat, sampling=Sampling())
+    session = Session(EpisodeIdentity("s"), engine=ScriptedEngine([]), chat=chat, sampling=Sampling())
     visible = VisibleText(lambda part: session.read(part, [], stop), session.decode, stop)
     message, shown, reasoning = session.read(ids, [], stop), "", None
     for start in range(0, len(ids), bunch):
@@ -78,17 +79,17 @@ def test_what_is_shown_adds_up(family: str, text: str, cut: float, bunch: int, s
 def test_what_a_library_parses_adds_up(text: str, cut: float, bunch: int, stop: tuple[str, ...]) -> None:
     ids = library_ids(text + "<|im_end|>")
     ids = ids[: int(cut * len(ids))]
-    session = Session(id="s", engine=ScriptedEngine([]), chat=qwen3(), sampling=Sampling())
+    session = Session(EpisodeIdentity("s"), engine=ScriptedEngine([]), chat=qwen3(), sampling=Sampling())
     visible = VisibleText(lambda part: session.read(part, [TOOL], stop), session.decode, stop)
     shown = "".join(visible.push(ids[start : start + bunch]) for start in range(0, len(ids), bunch))
     message = session.read(ids, [TOOL], stop)
     assert shown + visible.finish(message) == message["content"]
 
 
-class Told:
+class Scripted:
     """An endpoint that answers in these pieces."""
 
-    fingerprint = "told"
+    fingerprint = "scripted"
 
     def __init__(self, pieces: Sequence[tuple[str, str]]) -> None:
         self._pieces = pieces
@@ -104,13 +105,16 @@ class Told:
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["content", "content", "reasoning_content"]), st.sampled_from(["a ", " b", "\n", "c>", "<d"])),
+        st.tuples(
+            st.sampled_from(["content", "content", "reasoning_content"]),
+            st.sampled_from(["a ", " b", "\n", "c>", "<d"]),
+        ),
         max_size=12,
     ),
     st.integers(1, 3),
-)  # fmt: skip
+)
 def test_pieces_of_an_endpoints_answer_are_shown_as_they_come(pieces: list[tuple[str, str]], bunch: int) -> None:
-    session, places = MessageSession(id="s", engine=Told(pieces), sampling=Sampling()), list[int]()
+    session, places = MessageSession(EpisodeIdentity("s"), engine=Scripted(pieces), sampling=Sampling()), list[int]()
     asyncio.run(session.play([USER], on_token=places.append))
     visible, shown = VisibleText(lambda part: session.read(part, []), session.decode), ""
     for start in range(0, len(places), bunch):
@@ -124,7 +128,7 @@ def test_pieces_of_an_endpoints_answer_are_shown_as_they_come(pieces: list[tuple
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.integers(3, 258) | st.sampled_from([3 + 0xE2, 3 + 0x82, 3 + 0xAC]), max_size=60), st.integers(1, 7))
 def test_bytes_that_are_no_text_add_up_too(ids: list[int], bunch: int) -> None:
-    session = Session(id="s", engine=ScriptedEngine([]), chat=CHAT, sampling=Sampling())
+    session = Session(EpisodeIdentity("s"), engine=ScriptedEngine([]), chat=CHAT, sampling=Sampling())
     visible = VisibleText(lambda part: session.read(part, []), session.decode)
     shown = "".join(visible.push(ids[start : start + bunch]) for start in range(0, len(ids), bunch))
     message = session.read(ids, [])
@@ -148,7 +152,7 @@ LONG = {
 def test_the_work_of_a_stream_grows_with_its_length_and_not_with_its_square(kind: str) -> None:
     # Each token is read once, each of the 256 first ones again with all that follow among them, and all of them again
     # whenever there are a sixteenth more: 256 * 256 / 2 + (1 + 16 + ...) n. Reading all at each token would be n * n / 2.
-    session = Session(id="s", engine=ScriptedEngine([]), chat=CHAT, sampling=Sampling())
+    session = Session(EpisodeIdentity("s"), engine=ScriptedEngine([]), chat=CHAT, sampling=Sampling())
     num_worked = 0
 
     def counted(ids: Sequence[int]) -> Sequence[int]:
@@ -169,7 +173,7 @@ def test_the_work_of_a_stream_grows_with_its_length_and_not_with_its_square(kind
 
 
 def test_prose_is_shown_word_by_word_however_long_it_is() -> None:
-    session = Session(id="s", engine=ScriptedEngine([]), chat=CHAT, sampling=Sampling())
+    session = Session(EpisodeIdentity("s"), engine=ScriptedEngine([]), chat=CHAT, sampling=Sampling())
     visible = VisibleText(lambda ids: session.read(ids, []), session.decode)
     shown = ""
     for word in LONG["prose"].split():
@@ -186,8 +190,10 @@ def test_streams_say_what_whole_answers_say(family: str, text: str, cut: float) 
     asked: Any = {"model": "m", "messages": [USER], "tools": [TOOL]}
 
     def answer(path: str, **fields: Any) -> Any:
-        door = Session(id="s", engine=ScriptedEngine([ids]), chat=chat, sampling=Sampling(max_tokens=1000))
-        response = posted(door, path, {**asked, **fields})
+        chat_session = Session(
+            EpisodeIdentity("s"), engine=ScriptedEngine([ids]), chat=chat, sampling=Sampling(max_tokens=1000)
+        )
+        response = post_body(chat_session, path, {**asked, **fields})
         assert response.status_code == 200
         return response
 

@@ -7,9 +7,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sparring.engines.torch_engine import TorchEngine
-from sparring.models.policy import Policy
+from sparring.models.policy import LoraSettings, Policy
 from sparring.training.learner import TorchLearner
-from sparring.training.sequences import demonstration_batch
+from sparring.training.sequences import build_demonstration_batch
 from sparring.types import SampleRequest, Sampling
 
 pytestmark = [
@@ -21,13 +21,24 @@ pytestmark = [
 def policy(precision: str) -> Policy:
     torch.manual_seed(0)
     config = LlamaConfig(
-        hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=2,
-        vocab_size=1000, max_position_embeddings=512, bos_token_id=None, eos_token_id=2,
-    )  # fmt: skip
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        vocab_size=1000,
+        max_position_embeddings=512,
+        bos_token_id=None,
+        eos_token_id=2,
+    )
     return Policy(
-        LlamaForCausalLM(config), None, precision=precision, device="cuda", max_positions=512, lora_rank=8,
-        lora_alpha=16, lora_targets=("q_proj", "v_proj", "down_proj"),
-    )  # fmt: skip
+        LlamaForCausalLM(config),
+        None,
+        precision=precision,
+        device="cuda",
+        max_positions=512,
+        lora=LoraSettings(rank=8, alpha=16, targets=("q_proj", "v_proj", "down_proj")),
+    )
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-3), ("bf16", 0.3)])
@@ -62,7 +73,7 @@ def test_sampled_logprobs_equal_a_recomputation_on_cuda(precision: str, toleranc
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_supervised_steps_lower_the_loss_on_cuda(precision: str) -> None:
     learner = TorchLearner(policy(precision))
-    batch = demonstration_batch([(list(range(10, 60)), [False] * 10 + [True] * 40)])
+    batch = build_demonstration_batch([(list(range(10, 60)), [False] * 10 + [True] * 40)])
     losses = []
     for _ in range(5):
         losses.append(learner.forward_backward(batch, "cross_entropy", {})["training/loss"])

@@ -12,8 +12,8 @@ import pytest
 
 from sparring.config import load_config
 from sparring.environments import answer, record_demonstration, tool_call
-from sparring.plugins import load_object
 from sparring.rewards import evaluate_reward
+from sparring.runtime.plugins import load_object
 from sparring.types import Message, Outcome, Sampling, StopReason, Task, Trajectory, Turn
 
 HACKS = Path(__file__).parents[2] / "benchmarks" / "hacks"
@@ -31,7 +31,7 @@ def named(case: Path, key: str) -> Any:
         "log": "environment:clerk_log",
         "tasks": "environment:tasks",
     }
-    return load_object(str(references[key]), beside=case)
+    return load_object(str(references[key]), folder=case)
 
 
 def trajectory(task: Task, messages: Sequence[Message]) -> Trajectory:

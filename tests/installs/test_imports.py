@@ -37,9 +37,10 @@ def required(lines: list[str]) -> set[str]:
             continue
         found.add(name)
         queue += [
-            needed for needed in map(Requirement, distribution(name).requires or ())
+            needed
+            for needed in map(Requirement, distribution(name).requires or ())
             if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in (*one.extras, ""))
-        ]  # fmt: skip
+        ]
     return found
 
 

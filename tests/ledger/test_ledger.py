@@ -22,9 +22,14 @@ from sparring.ledger.verification import read_account
 from sparring.types import Sampling, StopReason, Turn
 
 LIFE = [
-    RolloutState.LEASED, RolloutState.RUNNING, RolloutState.FINISHED, RolloutState.SCORED, RolloutState.ADMITTED,
-    RolloutState.CLAIMED, RolloutState.TRAINED,
-]  # fmt: skip
+    RolloutState.LEASED,
+    RolloutState.RUNNING,
+    RolloutState.FINISHED,
+    RolloutState.SCORED,
+    RolloutState.ADMITTED,
+    RolloutState.CLAIMED,
+    RolloutState.TRAINED,
+]
 
 
 ORDINARY = "untrained_reason = NULL, sampling = '[1.0,1.0,8]', versions = '[[3,2]]'"
@@ -133,7 +138,7 @@ def test_steps_and_reasons_belong_to_their_states(
 def test_unknown_and_repeated_rollouts_are_refused() -> None:
     with Ledger() as ledger:
         ledger.plan_nowait("r", task_id="t", attempt=0)
-        with pytest.raises(DataError, match="planned already"):
+        with pytest.raises(DataError, match="already planned"):
             ledger.plan_nowait("r", task_id="t", attempt=1)
         with pytest.raises(DataError, match="plan it first"):
             ledger.advance_nowait("other", RolloutState.LEASED)
@@ -228,14 +233,14 @@ def test_files_that_are_no_ledgers_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_ledger_that_the_disk_does_not_give_is_not_called_damaged(tmp_path: Path) -> None:
-    with pytest.raises(ServiceError, match=r"unable to open .* Nothing says that it is damaged, .* Check the disk"):
+    with pytest.raises(ServiceError, match=r"unable to open .* It is probably intact and .* Check the disk"):
         Ledger(tmp_path / "nowhere" / "ledger.sqlite")
 
 
 @pytest.mark.parametrize(
     ("damage", "symptom"),
     [
-        ("UPDATE rollouts SET state = 'admitted', step = NULL", "the row says"),
+        ("UPDATE rollouts SET state = 'admitted', step = NULL", "the row is"),
         ("DELETE FROM lineage", "trained for step 5, but of the run's checkpoints there is none"),
         ("UPDATE lineage SET step = 4", "trained for step 5, but of the run's checkpoints the newest is of step 4"),
         ("UPDATE events SET step = 3 WHERE state = 'claimed'", "claimed for step 3 and trained for step 5"),
@@ -281,7 +286,7 @@ def test_a_ledger_that_the_disk_does_not_give_is_not_called_damaged(tmp_path: Pa
         ("DELETE FROM rollouts", "turns of rollout r: their rollout was never planned"),
         (
             "UPDATE turns SET untrained_reason = 'not_received', parent = iif(id = 1, 0, NULL)",
-            "its parent 0 is said not to have been received",
+            "its parent 0 is recorded as not received",
         ),
     ],
 )
@@ -351,9 +356,15 @@ def test_every_sampled_token_has_a_fate() -> None:
             ledger.advance_nowait("held", state)
         counts = ledger.token_counts()
         assert counts == {
-            "trained": 2, "untrained/not_received": 2, "untrained/top_p": 2, "untrained/greedy": 2, "pending": 8,
-            "discarded/stale": 8, "evaluated": 2, "sampled_total": 26,
-        }  # fmt: skip
+            "trained": 2,
+            "untrained/not_received": 2,
+            "untrained/top_p": 2,
+            "untrained/greedy": 2,
+            "pending": 8,
+            "discarded/stale": 8,
+            "evaluated": 2,
+            "sampled_total": 26,
+        }
         assert ledger.token_counts("held_out") == {"trained": 0, "evaluated": 2, "sampled_total": 2}
         assert ledger.verify() == []
 

@@ -9,7 +9,7 @@ from tokenizers.models import WordLevel
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from sparring.models.export import save_adapter, save_merged
-from sparring.models.policy import Policy
+from sparring.models.policy import LoraSettings, Policy
 
 IDS = torch.tensor([[1, 2, 3, 4, 5]])
 
@@ -21,16 +21,24 @@ def tuned(tmp_path):
     def make(lora_targets=("q_proj", "up_proj")):
         torch.manual_seed(0)
         config = LlamaConfig(
-            vocab_size=20, hidden_size=8, intermediate_size=12, num_hidden_layers=1, num_attention_heads=2,
-            num_key_value_heads=1, max_position_embeddings=64, tie_word_embeddings=True, initializer_range=0.3,
-            bos_token_id=0, eos_token_id=0,
-        )  # fmt: skip
+            vocab_size=20,
+            hidden_size=8,
+            intermediate_size=12,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            max_position_embeddings=64,
+            tie_word_embeddings=True,
+            initializer_range=0.3,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
         model = LlamaForCausalLM(config)
         model.save_pretrained(tmp_path / "base")
         words = Tokenizer(WordLevel({str(i): i for i in range(20)}, unk_token="0"))
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=words)
-        rank = 2 if lora_targets else None
-        policy = Policy(model, tokenizer, lora_rank=rank, lora_alpha=4, lora_targets=lora_targets)
+        lora = LoraSettings(rank=2, alpha=4, targets=lora_targets) if lora_targets else None
+        policy = Policy(model, tokenizer, lora=lora)
         with torch.no_grad():
             for parameter in policy.trained.values():
                 parameter.normal_(std=0.3)

@@ -4,11 +4,11 @@ import pytest
 import torch
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
-from sparring.models.policy import Policy
+from sparring.models.policy import LoraSettings, Policy
 from sparring.training.learner import TorchLearner
-from sparring.training.sequences import demonstration_batch, expanded
+from sparring.training.sequences import build_demonstration_batch, expand_batch
 
-LESSON = demonstration_batch(
+LESSON = build_demonstration_batch(
     [
         ([1, 2, 3, 4, 5, 6], [False, False, True, True, False, True]),
         ([1, 2, 7, 8], [False, False, False, True]),
@@ -20,10 +20,15 @@ LESSON = demonstration_batch(
 def policy():
     torch.manual_seed(0)
     config = GPTNeoXConfig(
-        vocab_size=20, hidden_size=8, intermediate_size=12, num_hidden_layers=1, num_attention_heads=2,
-        max_position_embeddings=64, initializer_range=0.3,
-    )  # fmt: skip
-    made = Policy(GPTNeoXForCausalLM(config), None, lora_rank=2, lora_alpha=4, lora_targets=("query_key_value",))
+        vocab_size=20,
+        hidden_size=8,
+        intermediate_size=12,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+    )
+    made = Policy(GPTNeoXForCausalLM(config), None, lora=LoraSettings(rank=2, alpha=4, targets=("query_key_value",)))
     assert not made.is_lean
     return made
 
@@ -46,10 +51,10 @@ def test_loss_and_gradient_are_those_of_the_plain_forward(policy):
         assert torch.allclose(parameter.grad, gradient, rtol=1e-4, atol=1e-7)
 
 
-def test_logprobs_come_in_the_order_of_the_expanded_batch(policy):
+def test_logprobs_have_each_trained_token_once_without_sharing_too(policy):
     logprobs = TorchLearner(policy).logprobs(LESSON)
-    assert len(logprobs) == expanded(LESSON).num_trained_tokens == 4
-    assert -logprobs.mean().item() == pytest.approx(plain_loss(policy).item(), rel=1e-5)
+    assert len(logprobs) == expand_batch(LESSON).num_trained_tokens == LESSON.num_trained_tokens == 4
+    assert -sum(logprobs) / 4 == pytest.approx(plain_loss(policy).item(), rel=1e-5)
 
 
 def test_a_step_lowers_the_loss(policy):

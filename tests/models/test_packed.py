@@ -13,9 +13,13 @@ from sparring.models.policy import Policy
 
 def merged(vocab_size: int) -> LlamaWeights:
     config = LlamaConfig(
-        hidden_size=128, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
+        hidden_size=128,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
         vocab_size=vocab_size,
-    )  # fmt: skip
+    )
     policy = Policy(LlamaForCausalLM(config), None)
     return policy.materialize(policy.snapshot())
 

@@ -13,7 +13,7 @@ pytest.importorskip("gymnasium", reason="gymnasium is not installed; pip install
 from sparring.agents import EnvironmentAgent
 from sparring.agents.scripted_session import ScriptedSession
 from sparring.checks import CHECKS
-from sparring.checks.subject import Subject
+from sparring.checks.evidence.subject import Subject
 from sparring.config import load_config
 from sparring.environments import tool_call
 from sparring.environments.adapters import episode_return
@@ -41,9 +41,16 @@ def played(task: Task, script: list[Message]) -> Trajectory:
     agent = EnvironmentAgent(lambda: GAME(**OPTIONS), max_turns=6)
     result = asyncio.run(agent.play(task, ScriptedSession(*script)))
     return Trajectory(
-        id=task.id, task=task, attempt=0, turns=(), messages=result.messages, outcome=result.outcome, reward=None,
-        score=None, transitions=result.transitions,
-    )  # fmt: skip
+        id=task.id,
+        task=task,
+        attempt=0,
+        turns=(),
+        messages=result.messages,
+        outcome=result.outcome,
+        reward=None,
+        score=None,
+        transitions=result.transitions,
+    )
 
 
 def judged(trajectory: Trajectory) -> tuple[float, float]:
@@ -99,7 +106,7 @@ def test_splits_share_no_game_and_every_start_can_be_won() -> None:
 @pytest.mark.parametrize("rule", ["data.contamination", "data.duplicates", "data.imbalance"])
 def test_tasks_that_differ_by_their_seed_alone_and_answers_that_are_calls_are_no_defect(rule: str) -> None:
     recipe = Path(game.__file__).with_name("recipe.toml")
-    assert list(asyncio.run(CHECKS[rule].rule(Subject(load_config(recipe), recipe)))) == []  # type: ignore[arg-type]
+    assert list(asyncio.run(CHECKS[rule].function(Subject(load_config(recipe), recipe)))) == []  # type: ignore[arg-type]
 
 
 def test_each_number_of_a_heap_is_one_token() -> None:

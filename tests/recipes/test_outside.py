@@ -41,9 +41,16 @@ def played(make: Any, task: Task, script: list[Message]) -> Trajectory:
     agent = EnvironmentAgent(make, max_turns=12)
     result = asyncio.run(agent.play(task, ScriptedSession(*script)))
     return Trajectory(
-        id=task.id, task=task, attempt=0, turns=(), messages=result.messages, outcome=result.outcome, reward=None,
-        score=None, transitions=result.transitions,
-    )  # fmt: skip
+        id=task.id,
+        task=task,
+        attempt=0,
+        turns=(),
+        messages=result.messages,
+        outcome=result.outcome,
+        reward=None,
+        score=None,
+        transitions=result.transitions,
+    )
 
 
 def score(scorer: Any, trajectory: Trajectory) -> float:

@@ -34,9 +34,15 @@ tiny: Any = load("pointer_chase/model")
 def judged(task: Task, messages: list[Message]) -> tuple[float, float]:
     """Score and reward of a conversation."""
     trajectory = Trajectory(
-        id=task.id, task=task, attempt=0, turns=(), messages=tuple(messages), outcome=Outcome.FINISHED, reward=None,
+        id=task.id,
+        task=task,
+        attempt=0,
+        turns=(),
+        messages=tuple(messages),
+        outcome=Outcome.FINISHED,
+        reward=None,
         score=None,
-    )  # fmt: skip
+    )
     score = asyncio.run(evaluate_score(chase.scorer, trajectory)).value
     return score, asyncio.run(evaluate_reward(chase.reward, trajectory)).total
 

@@ -41,9 +41,15 @@ SPLITS: dict[str, Callable[..., list[Task]]] = {
 def judged(task: Task, messages: list[Message]) -> tuple[float, float]:
     """Score and reward of a conversation."""
     trajectory = Trajectory(
-        id=task.id, task=task, attempt=0, turns=(), messages=tuple(messages), outcome=Outcome.FINISHED, reward=None,
+        id=task.id,
+        task=task,
+        attempt=0,
+        turns=(),
+        messages=tuple(messages),
+        outcome=Outcome.FINISHED,
+        reward=None,
         score=None,
-    )  # fmt: skip
+    )
     score = asyncio.run(evaluate_score(desk.scorer, trajectory)).value
     return score, asyncio.run(evaluate_reward(desk.reward, trajectory)).total
 

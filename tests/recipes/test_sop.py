@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from sparring.build import environment_of, load_tasks
+from sparring.assembly import load_environment, load_tasks
 from sparring.config import load_config
 from sparring.environments import record_demonstration
 from sparring.environments.suites import sop
-from sparring.plugins import load_object
+from sparring.runtime.plugins import load_object
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "sop" / "recipe.toml"
 SUITE = "sparring.environments.suites.sop"
@@ -22,7 +22,7 @@ def test_the_recipe_takes_any_domain_as_the_documentation_says(name: str) -> Non
     names |= {"warm_start.demonstrations": "clerk_log"}
     config = load_config(RECIPE, [f"{key}={SUITE}.{name}:{value}" for key, value in names.items()])
     tasks = load_tasks(config, RECIPE.parent)
-    make_environment, environment_class = environment_of(config, RECIPE.parent)
+    make_environment, environment_class = load_environment(config, RECIPE.parent)
     assert environment_class.offered_tools() == ()
     for task in tasks.held_out[: 2 * len(sop.DOMAINS)]:
         conversation = record_demonstration(make_environment, task)
@@ -34,5 +34,5 @@ def test_the_recipe_takes_any_domain_as_the_documentation_says(name: str) -> Non
         )
         prompt = sum(len(message["content"]) for message in conversation[:2])
         assert (prompt + len(text)) / 3 + 12 * len(conversation) < 1.5 * config.model.max_sequence_length
-    log = load_object(config.warm_start.demonstrations, beside=RECIPE.parent)(24)  # type: ignore[union-attr]
+    log = load_object(config.warm_start.demonstrations, folder=RECIPE.parent)(24)  # type: ignore[union-attr]
     assert len(log) == 24

@@ -34,9 +34,15 @@ desks: Any = load("environment")
 
 def said(task: Task, text: str) -> Trajectory:
     return Trajectory(
-        id=task.id, task=task, attempt=0, turns=(), messages=(*task.messages, {"role": "assistant", "content": text}),
-        outcome=Outcome.FINISHED, reward=None, score=None,
-    )  # fmt: skip
+        id=task.id,
+        task=task,
+        attempt=0,
+        turns=(),
+        messages=(*task.messages, {"role": "assistant", "content": text}),
+        outcome=Outcome.FINISHED,
+        reward=None,
+        score=None,
+    )
 
 
 def paid(task: Task, text: str) -> float:

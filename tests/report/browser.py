@@ -109,9 +109,17 @@ def browser(folder: Path) -> Iterator[Page]:
     assert CHROMIUM is not None
     profile = folder / "chromium"
     command = [
-        CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-        "--disable-background-networking", "--remote-debugging-port=0", f"--user-data-dir={profile}", "about:blank",
-    ]  # fmt: skip
+        CHROMIUM,
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--remote-debugging-port=0",
+        f"--user-data-dir={profile}",
+        "about:blank",
+    ]
     with (folder / "chromium.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:

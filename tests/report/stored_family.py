@@ -6,7 +6,7 @@ from pathlib import Path
 from sparring.config import load_config
 from sparring.evaluation.evaluation import Evaluation
 from sparring.evaluation.report import EvaluationReport, comparisons
-from sparring.tracking.family_folder import FamilyFolder, Origin
+from sparring.run_folders.family_folder import FamilyFolder, Origin
 from tests.report.stored_run import RECIPE, StoredRun
 
 FAMILY_RECIPE = f"{RECIPE}\n[warm_start]\nsteps = 2\n"

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sparring.config import load_config
-from sparring.evaluation.evaluation import Evaluation, Judge, Row, summarize
+from sparring.evaluation.evaluation import Evaluation, Row, SuccessCriterion, summarize
 from sparring.evaluation.independence import Independence
 from sparring.evaluation.report import FORMAT, EvaluationReport, comparisons
-from sparring.tracking import LocalTracker, RunFolder
+from sparring.run_folders import RunFolder
+from sparring.tracking import LocalTracker
 from sparring.types import Json, Message, Outcome, Reward, Sampling, StopReason, Task, Trajectory, TrajectoryGroup, Turn
 
 RECIPE = """
@@ -29,11 +30,20 @@ VOCABULARY = ["the", " answer", " is", " 7", "<|end|>"]
 
 def turn(place: int, message: Message, token_ids: Sequence[int] = (0, 1, 4)) -> Turn:
     return Turn(
-        id=place, parent=place - 1 if place else None, branch_reason=None, prompt_ids=(1, 2), token_ids=tuple(token_ids),
-        sampled_logprobs=tuple(-0.5 for _ in token_ids), versions=((1, len(token_ids)),), fingerprint="f",
-        stop_reason=StopReason.STOP, sampling=Sampling(temperature=1.0, max_tokens=8), message=message,
-        num_computed_tokens=5, seconds=0.1,
-    )  # fmt: skip
+        id=place,
+        parent=place - 1 if place else None,
+        branch_reason=None,
+        prompt_ids=(1, 2),
+        token_ids=tuple(token_ids),
+        sampled_logprobs=tuple(-0.5 for _ in token_ids),
+        versions=((1, len(token_ids)),),
+        fingerprint="f",
+        stop_reason=StopReason.STOP,
+        sampling=Sampling(temperature=1.0, max_tokens=8),
+        message=message,
+        num_computed_tokens=5,
+        seconds=0.1,
+    )
 
 
 def episode(
@@ -55,10 +65,15 @@ def episode(
     whole = tuple(messages or (*task.messages, {"role": "assistant", "content": said}))
     spoken = [message for message in whole if message["role"] == "assistant"]
     return Trajectory(
-        id=trajectory_id, task=task, attempt=int(member.split(".")[0]),
-        turns=tuple(turn(place, message) for place, message in enumerate(spoken)), messages=whole, outcome=outcome,
-        reward=Reward(total=reward, components={"correct": reward}, per_turn=per_turn), score=score,
-    )  # fmt: skip
+        id=trajectory_id,
+        task=task,
+        attempt=int(member.split(".")[0]),
+        turns=tuple(turn(place, message) for place, message in enumerate(spoken)),
+        messages=whole,
+        outcome=outcome,
+        reward=Reward(total=reward, components={"correct": reward}, per_turn=per_turn),
+        score=score,
+    )
 
 
 def groups(episodes: Sequence[Trajectory]) -> list[TrajectoryGroup]:
@@ -72,15 +87,20 @@ def evaluation(
     name: str, episodes: Sequence[Trajectory], *, independence: Independence = "scorer", temperature: float | None = 0.0
 ) -> Evaluation:
     row = Row(
-        name=name, label=f"{name}-{temperature or 0:g}", split="held_out", policy_version=2, fingerprint="f",
-        temperature=temperature, group_size=1,
-    )  # fmt: skip
-    judge = Judge(
+        name=name,
+        label=f"{name}-{temperature or 0:g}",
+        split="held_out",
+        policy_version=2,
+        fingerprint="f",
+        temperature=temperature,
+        group_size=1,
+    )
+    criterion = SuccessCriterion(
         scorer=None if independence == "none" else "environment:scorer",
         independence=independence,
         success_threshold=1.0,
     )
-    return summarize(groups(episodes), row, judge=judge, seconds=1.0, prefix="eval", pass_k_values=(1,))
+    return summarize(groups(episodes), row, criterion=criterion, seconds=1.0, prefix="eval", pass_k_values=(1,))
 
 
 class StoredRun:
@@ -95,7 +115,7 @@ class StoredRun:
         self.folder = RunFolder.create(config, folder / "recipe" / "recipe.toml", name=name)
         self.path = self.folder.path
         self.folder.set_status("completed", step=2)
-        self.folder.keep_vocabulary(VOCABULARY)
+        self.folder.write_vocabulary(VOCABULARY)
         manifest = json.loads((self.path / "manifest.json").read_text())
         (self.path / "manifest.json").write_text(json.dumps({**manifest, "checked": [{"seconds": 1}]}))
 
@@ -134,9 +154,16 @@ def finding(
     rule: str = "reward.rises_alone", severity: str = "error", step: int | None = 2, **more: Json
 ) -> dict[str, Json]:
     return {
-        "rule": rule, "severity": severity, "symptom": "the reward rises alone.", "evidence": {"steps": [1, 2]},
-        "change": "Read the episodes.", "confirm": "Both rise.", "step": step, "trajectories": [], **more,
-    }  # fmt: skip
+        "rule": rule,
+        "severity": severity,
+        "symptom": "the reward rises alone.",
+        "evidence": {"steps": [1, 2]},
+        "change": "Read the episodes.",
+        "confirm": "Both rise.",
+        "step": step,
+        "trajectories": [],
+        **more,
+    }
 
 
 def held_out(policy: str, scores: Sequence[float], *, rewards: Sequence[float] | None = None) -> list[Trajectory]:

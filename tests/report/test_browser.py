@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparring.pages import visible
+from sparring.pages.html import visible
 from sparring.report import write_report
 from sparring.types import Outcome
 from tests.report.browser import Page, browser, needs_chromium
@@ -145,14 +145,19 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         played.append(one)
     found = [
         finding(
-            payload, step=1, symptom=payload, evidence={payload: payload}, change=payload, confirm=payload,
+            payload,
+            step=1,
+            symptom=payload,
+            evidence={payload: payload},
+            change=payload,
+            confirm=payload,
             trajectories=[played[place].id],
         )
         for place, payload in enumerate(PAYLOADS[:40])
-    ]  # fmt: skip
+    ]
     metrics = {f"rollout/reward/components/{payload}": 0.5 for payload in PAYLOADS[:5]}
     run.log({1: {"rollout/reward/mean": 1.0, **metrics}}, {"train-1": played}, found)
-    run.folder.keep_vocabulary(PAYLOADS[:5])
+    run.folder.write_vocabulary(PAYLOADS[:5])
     run.folder.set_status("failed", reason=PAYLOADS[0])
     return write_report(run.path).path
 

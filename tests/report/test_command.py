@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from sparring.cli import app
 from sparring.errors import UsageError
-from sparring.prices import read_prices
+from sparring.metering.prices import read_prices
 from sparring.report import write_report
 from tests.report.stored_run import StoredRun, episode, evaluation, held_out
 
@@ -37,7 +37,7 @@ def test_a_folder_that_is_no_run_a_wrong_price_and_a_place_that_cannot_be_writte
     assert result.exit_code == 2
     assert "cannot be written" in result.output
     for wrong in ("gpu=1", "sample", "sample=-1", "sample=nan", "sample=inf"):
-        with pytest.raises(UsageError, match="is no price"):
+        with pytest.raises(UsageError, match="is not a price"):
             read_prices([wrong])
 
 

@@ -8,7 +8,7 @@ import pytest
 from sparring.report.curves import BOTTOM, HEIGHT, LEFT, MAX_POINTS, RIGHT, TOP, WIDTH, Chart, Line, charts, svg
 from sparring.report.curves import _ticks as ticks
 from sparring.report.reading import read_run
-from sparring.tracking.stored import RESUMED
+from sparring.run_folders.stored import RESUMED
 from tests.report.stored_run import StoredRun, evaluation, finding, held_out
 
 
@@ -51,9 +51,11 @@ def test_a_run_has_the_curves_that_it_measured_with_a_mark_at_each_finding_and_r
     run.validated(4, evaluation("step 4", held_out("a", [1.0, 1.0])))
     found = {chart.title: chart for chart in charts(read_run(run.path))}
     assert list(found) == [
-        "Validation: completion beside correctness", "Training: reward beside the independent score", "Reward by component",
-    ]  # fmt: skip
-    both = found["Training: reward beside the independent score"]
+        "Validation: completion and correctness",
+        "Training: reward and the independent score",
+        "Reward by component",
+    ]
+    both = found["Training: reward and the independent score"]
     assert [line.name for line in both.lines] == ["reward", "score"]
     assert [(mark.step, mark.label, mark.kind) for mark in both.marks] == [(2, "F1+1", "error")]
     assert "&lt;b&gt;" in svg(found["Reward by component"])

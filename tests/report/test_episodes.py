@@ -24,8 +24,11 @@ def test_disagreements_come_first_then_failures_then_right_ones_and_what_is_left
     run.log(played={"train-1": [*right, *wrong, sibling, unfinished, paid]})
     everything = shown(run)
     assert [one["id"] for one in everything.shown[:4]] == [
-        "train/2/c/1.0", "train/1/b/0.0", "train/1/b/1.0", "train/2/c/0.0",
-    ]  # fmt: skip
+        "train/2/c/1.0",
+        "train/1/b/0.0",
+        "train/1/b/1.0",
+        "train/2/c/0.0",
+    ]
     assert (everything.num_played, everything.left_out) == (11, {})
     # Room for about five: the sibling of failures goes before the right ones of a group without any.
     room = max(len(str(one)) for one in everything.shown) * 5

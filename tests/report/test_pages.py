@@ -8,7 +8,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparring.pages import data_text, document, text, visible
+from sparring.pages.html import data_text, document, text, visible
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
 

@@ -7,7 +7,7 @@ import pytest
 
 from sparring.errors import DataError
 from sparring.report.reading import read_run
-from sparring.tracking.stored import RESUMED
+from sparring.run_folders.stored import RESUMED
 from tests.report.stored_run import StoredRun, evaluation, finding, held_out
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from sparring.report.episodes import episodes
 from sparring.report.reading import read_run
-from sparring.report.verdict import Rise, State, Verdict, verdict, worst_first
+from sparring.report.verdict import Rise, State, Verdict, build_verdict, worst_first
 from tests.report.stored_run import RECIPE, StoredRun, episode, evaluation, finding, held_out
 
 LOW, HIGH = [1.0] * 6 + [0.0] * 24, [1.0] * 27 + [0.0] * 3
@@ -15,7 +15,7 @@ LOW, HIGH = [1.0] * 6 + [0.0] * 24, [1.0] * 27 + [0.0] * 3
 
 def said(run: StoredRun) -> Verdict:
     record = read_run(run.path)
-    return verdict(record, seen_in_training=episodes(record).seen_in_training)
+    return build_verdict(record, seen_in_training=episodes(record).seen_in_training)
 
 
 def evaluated(run: StoredRun, before: list[float], after: list[float], **options: list[float]) -> None:
@@ -71,8 +71,10 @@ def test_a_wrong_answer_that_is_paid_is_a_doubt_and_more_than_one_in_twenty_bad(
 
 def test_a_reward_that_judged_itself_is_bad_and_shared_code_a_doubt(tmp_path: Path) -> None:
     for name, independence, state in (
-        ("a", "none", State.BAD), ("b", "shares code with the reward", State.DOUBT), ("c", "scorer", State.GOOD),
-    ):  # fmt: skip
+        ("a", "none", State.BAD),
+        ("b", "shares code with the reward", State.DOUBT),
+        ("c", "scorer", State.GOOD),
+    ):
         (tmp_path / name).mkdir()
         run = StoredRun(tmp_path / name)
         first, last = held_out("base-0", LOW), held_out("tuned-0", HIGH)
@@ -80,7 +82,7 @@ def test_a_reward_that_judged_itself_is_bad_and_shared_code_a_doubt(tmp_path: Pa
             (evaluation("base", first, independence=independence), first),
             (evaluation("tuned", last, independence=independence), last),
         )
-        assert states(said(run))["Who judges"] is state
+        assert states(said(run))["Independent scorer"] is state
 
 
 def test_findings_of_training_count_and_advice_before_it_does_not(tmp_path: Path) -> None:
@@ -109,7 +111,7 @@ def test_a_warning_that_does_not_hold_any_more_counts_no_more_and_an_error_does(
         evaluated(run, LOW, HIGH)
         look = next(one for one in said(run).looks if one.name == "Findings")
         assert look.state is state
-        assert ("after step 2" in look.said) == (state is State.BAD)
+        assert ("after step 2" in look.text) == (state is State.BAD)
 
 
 def test_requests_that_the_gateway_refused_are_a_doubt_with_their_reasons(tmp_path: Path) -> None:
@@ -120,8 +122,8 @@ def test_requests_that_the_gateway_refused_are_a_doubt_with_their_reasons(tmp_pa
     one = said(run)
     assert states(one)["Refused requests"] is State.DOUBT
     look = next(look for look in one.looks if look.name == "Refused requests")
-    assert "7 requests" in look.said
-    assert "other 4, unknown_field.audio 3" in look.said
+    assert "7 requests" in look.text
+    assert "other 4, unknown_field.audio 3" in look.text
 
 
 def test_held_out_tasks_that_were_trained_on_word_for_word_are_bad(tmp_path: Path) -> None:
@@ -134,7 +136,7 @@ def test_held_out_tasks_that_were_trained_on_word_for_word_are_bad(tmp_path: Pat
     run.log(played={"train-1": [same]})
     one = said(run)
     assert states(one)["Tasks"] is State.BAD
-    assert next(look.said for look in one.looks if look.name == "Tasks").startswith("1 of 30")
+    assert next(look.text for look in one.looks if look.name == "Tasks").startswith("1 of 30")
 
 
 def test_without_held_out_tasks_validations_are_compared_and_doubted(tmp_path: Path) -> None:
@@ -150,7 +152,7 @@ def test_a_run_that_nothing_was_evaluated_of_is_unknown_and_one_that_failed_a_do
     run.folder.set_status("failed", reason="the disk is full")
     one = said(run)
     assert (one.rise, states(one)["Status"]) == (Rise.UNKNOWN, State.DOUBT)
-    assert "the disk is full" in next(look.said for look in one.looks if look.name == "Status")
+    assert "the disk is full" in next(look.text for look in one.looks if look.name == "Status")
     assert one.headline == "Nothing was evaluated, so it is not known whether it got better."
 
 

@@ -49,8 +49,10 @@ def test_the_reward_is_the_weighted_share_of_criteria_and_records_model_prompt_a
     assert reward.record["judge"] == "scripted:m"
     assert reward.record["votes"] == [{"right": True, "short": False, "reason": "so"}]
     assert texts(reward.record["prompt"]) == {
-        "question": "Capital of France?", "reference": "Paris", "answer": "Paris",
-    }  # fmt: skip
+        "question": "Capital of France?",
+        "reference": "Paris",
+        "answer": "Paris",
+    }
 
 
 @given(st.text(), st.text())
@@ -128,9 +130,12 @@ def test_equal_answers_are_judged_once_also_at_the_same_time_and_what_was_spent_
     assert engine.num_asked == 6
     assert rewards[0].record == rewards[2].record
     assert sum(one.metrics["judge/requests"] for one in rewards) == 6
-    assert [sum(one.metrics.get(f"judge/{name}", 0) for one in rewards) for name in ("tokens_read", "tokens_sampled")] == [
-        1200, 60,
-    ]  # fmt: skip
+    assert [
+        sum(one.metrics.get(f"judge/{name}", 0) for one in rewards) for name in ("tokens_read", "tokens_sampled")
+    ] == [
+        1200,
+        60,
+    ]
     (again,) = asyncio.run(all_of("Rome"))
     assert (engine.num_asked, again.metrics) == (6, {"judge/unanimity": 1.0, "judge/requests": 0.0})
 

@@ -1,4 +1,4 @@
-"""A run tells when it loses more than a few episodes, and stops before what is left is a choice nobody made."""
+"""A run reports when it loses more than a few episodes, and stops before the rest is an unintended selection."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def counted(planned: int, lost: int, *, budget: float = 0.2) -> FailureBudget:
     return made
 
 
-def test_one_in_a_hundred_is_nothing_to_tell_and_more_is_told_once() -> None:
+def test_one_in_a_hundred_is_not_reported_and_more_is_reported_once() -> None:
     assert counted(200, 2).finding(7) is None
     budget = counted(200, 3)
     finding = budget.finding(7)

@@ -1,4 +1,4 @@
-"""However an episode ends, the ledger says why it was not learned from, and none stays unfinished."""
+"""However an episode ends, the ledger shows why it was not learned from, and none stays unfinished."""
 
 import asyncio
 from collections.abc import Iterator
@@ -16,14 +16,15 @@ from sparring.errors import ClientError, InfrastructureError, ServiceError
 from sparring.ledger import Ledger
 from sparring.ledger.states import FINAL_STATES
 from sparring.protocols import RewardFunction, Scorer
-from sparring.rollouts import Collector, GroupPlan, Scheduler
-from sparring.rollouts.collector import Agent
+from sparring.rollouts import Collector, EpisodeAgent, Grading, GroupPlan, MainPolicy, Pacing, RolloutLimits, Scheduler
+from sparring.rollouts.plan import Agent
+from sparring.runtime.clock import Clock
 from sparring.sandbox import Limits, open_sandbox
 from sparring.scorers.unit_tests import run_tests
 from sparring.sessions import AnySession, Session
 from sparring.types import Json, Outcome, Reward, Sampling, Score, Task, Trajectory, TrajectoryGroup
 from sparring.workers.pool import Code, WorkerPool
-from sparring.workers.remote import in_workers, judged_in
+from sparring.workers.remote import grade_in_workers, run_in_workers
 
 
 def plans(count: int, *, group_size: int) -> Iterator[GroupPlan]:
@@ -32,15 +33,19 @@ def plans(count: int, *, group_size: int) -> Iterator[GroupPlan]:
         yield GroupPlan(task=task, position=position, group_size=group_size, sampling=Sampling())
 
 
-class World:
-    """A collector whose episodes end as told, in their order, and the ledger it keeps."""
+class Collecting:
+    """A collector whose episodes end in scripted ways, in their order, and its ledger."""
 
     def __init__(self, *fates: str, timeout_seconds: float = 5.0, max_retries: int = 0) -> None:
         self.fates, self.ledger, self.engine = list(fates), Ledger(), ScriptedEngine([])
         self.collector = Collector(
-            engine=self.engine, chat=TemplateChat(ByteTokenizer()), agent=self.play, reward=lambda _: 1.0, scorer=None,
-            ledger=self.ledger, seed=0, max_concurrency=8, timeout_seconds=timeout_seconds, max_retries=max_retries,
-        )  # fmt: skip
+            agent=EpisodeAgent(self.play),
+            policy=MainPolicy(self.engine, TemplateChat(ByteTokenizer())),
+            grading=Grading(reward=lambda _: 1.0),
+            ledger=self.ledger,
+            seed=0,
+            limits=RolloutLimits(timeout_seconds=timeout_seconds, max_concurrency=8, max_retries=max_retries),
+        )
 
     async def play(self, task: Task, session: Session) -> AgentResult:
         match self.fates.pop(0):
@@ -69,36 +74,38 @@ class World:
 
 
 def test_a_group_goes_on_with_those_who_remain_and_counts_the_lost() -> None:
-    world = World("good", "lost", "good")
-    group = world.play_group()
+    collecting = Collecting("good", "lost", "good")
+    group = collecting.play_group()
     assert ([trajectory.attempt for trajectory in group.trajectories], group.num_lost) == ([0, 2], 1)
     # Those who remain wait for their training.
-    assert world.ended() == {"discarded/infra_error": 1, "unfinished": 2}
+    assert collecting.ended() == {"discarded/infra_error": 1, "unfinished": 2}
 
 
 def test_a_group_of_which_one_remains_teaches_nothing_and_is_lost_as_a_whole() -> None:
-    world = World("lost", "good", "lost")
-    group = world.play_group()
+    collecting = Collecting("lost", "good", "lost")
+    group = collecting.play_group()
     assert (group.trajectories, group.num_lost) == ((), 3)
-    assert world.ended() == {"discarded/infra_error": 2, "discarded/group_incomplete": 1, "unfinished": 0}
+    assert collecting.ended() == {"discarded/infra_error": 2, "discarded/group_incomplete": 1, "unfinished": 0}
 
 
 def test_an_episode_whose_client_was_refused_is_lost_at_once_and_counted_apart() -> None:
-    world = World("good", "refused", "good", "lost", max_retries=1)
-    world.fates.insert(4, "lost")  # the second attempt of the last one
-    group = world.play_group(size=4)
+    collecting = Collecting("good", "refused", "good", "lost", max_retries=1)
+    collecting.fates.insert(4, "lost")  # the second attempt of the last one
+    group = collecting.play_group(size=4)
     assert (group.num_lost, group.num_client_errors, group.rewards) == (2, 1, [1.0, 1.0])
-    assert world.ended() == {"discarded/client_error": 1, "discarded/infra_error": 2, "unfinished": 2}
+    assert collecting.ended() == {"discarded/client_error": 1, "discarded/infra_error": 2, "unfinished": 2}
 
 
 def test_a_run_whose_clients_are_refused_stops_and_names_the_refusals() -> None:
-    world = World(*["refused"] * 16)
+    collecting = Collecting(*["refused"] * 16)
 
     async def train() -> None:
         scheduler = Scheduler(
-            play_group=world.collector.play_group, plans=plans(8, group_size=2), ledger=world.ledger, groups_per_step=8,
-            max_steps_off_policy=0,
-        )  # fmt: skip
+            play_group=collecting.collector.play_group,
+            plans=plans(8, group_size=2),
+            ledger=collecting.ledger,
+            pacing=Pacing(groups_per_step=8, max_steps_off_policy=0),
+        )
         async with scheduler:
             await scheduler.next_batch()
 
@@ -108,9 +115,9 @@ def test_a_run_whose_clients_are_refused_stops_and_names_the_refusals() -> None:
 
 def test_an_environment_that_is_not_done_in_time_is_lost() -> None:
     # The environment has a second more than the policy.
-    world = World("stuck", "stuck", timeout_seconds=-0.95)
-    assert world.play_group().num_lost == 2
-    assert world.ended() == {"discarded/env_timeout": 2, "unfinished": 0}
+    collecting = Collecting("stuck", "stuck", timeout_seconds=-0.95)
+    assert collecting.play_group().num_lost == 2
+    assert collecting.ended() == {"discarded/env_timeout": 2, "unfinished": 0}
 
 
 def test_what_hangs_after_a_turn_is_the_policys_time_and_not_an_outage() -> None:
@@ -157,7 +164,7 @@ class Well(Environment):
         return {"water": 3}
 
 
-def test_a_tool_that_hangs_ends_the_episode_with_the_state_of_its_world() -> None:
+def test_a_tool_that_hangs_ends_the_episode_with_the_state_of_its_environment() -> None:
     call = '<tool_call>{"name": "wish", "arguments": {}}</tool_call>' * 2
     with Ledger() as ledger:
         (plan,) = plans(1, group_size=1)
@@ -166,8 +173,9 @@ def test_a_tool_that_hangs_ends_the_episode_with_the_state_of_its_world() -> Non
         (trajectory,) = asyncio.run(playing.play_group(plan)).trajectories
     assert (trajectory.outcome, trajectory.final_state) == (Outcome.POLICY_TIMEOUT, {"water": 3})
     assert [message["content"] for message in trajectory.messages if message["role"] == "tool"] == [
-        "error: stopped, since the time of the episode is over", "error: not run, since the time of the episode is over",
-    ]  # fmt: skip
+        "error: stopped, since the time of the episode is over",
+        "error: not run, since the time of the episode is over",
+    ]
 
 
 class Mine(Environment):
@@ -199,7 +207,7 @@ def test_a_call_that_returns_within_the_overtime_shows_that_nothing_hangs() -> N
 
 
 def test_a_policy_that_spends_the_time_in_its_tools_is_late_and_not_lost() -> None:
-    # Ten calls a message: the third one is under way when the 0.5 s are over, and the fourth is not begun.
+    # Ten calls a message: the third one runs when the 0.5 s are over, and the fourth is not started.
     calls = '<tool_call>{"name": "dig", "arguments": {}}</tool_call>' * 10
     engine, Mine.num_calls = ScriptedEngine(lambda _: calls, encode=ByteTokenizer().encode), 0
     with Ledger() as ledger:
@@ -227,13 +235,13 @@ def test_programs_that_do_not_end_lose_no_episode_though_they_may_run_longer_tha
     engine = ScriptedEngine(lambda _: call, encode=ByteTokenizer().encode)
     names = {"target": "Desk", "reward": "endless_reward", "scorer": "endless_scorer"}
     code = {key: f"{__name__}:{name}" for key, name in names.items()}
-    pool = WorkerPool(1, Code(**code, options={}, beside=str(Path(__file__).parent)), silence_seconds=30)
+    pool = WorkerPool(1, Code(**code, options={}, folder=str(Path(__file__).parent)), silence_seconds=30)
     desk, reward, scorer = Desk, endless_reward, endless_scorer
     if num_workers:
         desk, reward, scorer = (
-            in_workers(Desk, pool),
-            judged_in(pool, "reward", reward),
-            judged_in(pool, "scorer", scorer),
+            run_in_workers(Desk, pool),
+            grade_in_workers(pool, "reward", reward),
+            grade_in_workers(pool, "scorer", scorer),
         )
     (plan,) = plans(1, group_size=1)
 
@@ -274,32 +282,46 @@ async def endless_scorer(_: Trajectory) -> float:
 @pytest.mark.parametrize("group_size", [1, 2])
 @pytest.mark.parametrize("first", ["stuck", "good"])
 def test_what_was_being_played_when_the_run_stopped_is_accounted_for(first: str, group_size: int) -> None:
-    world = World(first, *["stuck"] * 3)
+    collecting = Collecting(first, *["stuck"] * 3)
 
     async def stop_while_playing() -> None:
         scheduler = Scheduler(
-            play_group=world.collector.play_group, plans=plans(4 // group_size, group_size=group_size),
-            ledger=world.ledger, groups_per_step=4 // group_size, max_steps_off_policy=0,
-        )  # fmt: skip
+            play_group=collecting.collector.play_group,
+            plans=plans(4 // group_size, group_size=group_size),
+            ledger=collecting.ledger,
+            pacing=Pacing(groups_per_step=4 // group_size, max_steps_off_policy=0),
+        )
         async with scheduler:
             scheduler.start_ahead()
             for _ in range(5):
                 await asyncio.sleep(0)
-            assert not world.fates
+            assert not collecting.fates
 
     asyncio.run(stop_while_playing())
-    assert world.ended() == {"discarded/operator_cancel": 4, "unfinished": 0}
+    assert collecting.ended() == {"discarded/operator_cancel": 4, "unfinished": 0}
 
 
 def collector(
-    agent: Agent, ledger: Ledger, *, reward: RewardFunction = lambda _: 1.0, scorer: Scorer | None = None,
-    timeout: float = 5.0, engine: ScriptedEngine | None = None, retries: int = 0,
-) -> Collector:  # fmt: skip
+    agent: Agent,
+    ledger: Ledger,
+    *,
+    reward: RewardFunction = lambda _: 1.0,
+    scorer: Scorer | None = None,
+    timeout: float = 5.0,
+    engine: ScriptedEngine | None = None,
+    retries: int = 0,
+) -> Collector:
     return Collector(
-        engine=engine or ScriptedEngine([InfrastructureError("the engine is down")]), chat=TemplateChat(ByteTokenizer()),
-        agent=agent, reward=reward, scorer=scorer, ledger=ledger, seed=0, max_concurrency=8, timeout_seconds=timeout,
-        max_retries=retries, sleep=lambda _: asyncio.sleep(0),
-    )  # fmt: skip
+        agent=EpisodeAgent(agent),
+        grading=Grading(reward=reward, scorer=scorer),
+        ledger=ledger,
+        seed=0,
+        policy=MainPolicy(
+            engine or ScriptedEngine([InfrastructureError("the engine is down")]), TemplateChat(ByteTokenizer())
+        ),
+        limits=RolloutLimits(timeout_seconds=timeout, max_concurrency=8, max_retries=retries),
+        clock=Clock(sleep=lambda _: asyncio.sleep(0)),
+    )
 
 
 def test_an_agent_that_goes_on_after_the_engine_failed_is_not_rewarded() -> None:
@@ -330,7 +352,7 @@ def test_a_reward_that_never_answers_is_an_infrastructure_failure() -> None:
 
 
 @pytest.mark.parametrize(("outages", "num_played"), [(2, 1), (3, 2)])
-def test_an_episode_is_judged_again_after_an_outage_and_played_again_only_when_that_goes_on(
+def test_an_episode_is_graded_again_after_an_outage_and_run_again_only_when_that_goes_on(
     outages: int, num_played: int
 ) -> None:
     played, failures = [], iter(["the judge is down"] * outages)

@@ -4,6 +4,7 @@ import itertools
 import json
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparring.errors import DataError
-from sparring.rollouts import Curriculum, GroupPlan
+from sparring.rollouts import Curriculum, GroupPlan, TaskKinds, TaskSelection
 from sparring.types import Outcome, Reward, Sampling, Task, Trajectory, TrajectoryGroup
 
 
@@ -24,23 +25,31 @@ def tasks_of(**sizes: int) -> list[Task]:
 
 
 def curriculum(tasks: list[Task], **changes: Any) -> Curriculum:
-    settings_ = {
-        "seed": 0, "max_epochs": 2, "group_size": 4, "sampling": Sampling(), "select": "all", "easy_threshold": 1.0,
-        "hard_threshold": 0.0, "retry_share": 0.1, "history_groups": 2, "success_threshold": 1.0, "kind_field": None,
-        "kind_weights": {},
-    }  # fmt: skip
-    return Curriculum(tasks, **(settings_ | changes))
+    """A curriculum of 2 epochs with groups of 4; `changes` are settings by name, also those within its values."""
+    kinds = TaskKinds(field=changes.pop("kind_field", None), weights=changes.pop("kind_weights", {}))
+    settings_ = {"seed": 0, "max_epochs": 2, "group_size": 4, "sampling": Sampling()}
+    settings_ |= {name: changes.pop(name) for name in [*changes] if name in settings_}
+    selection = TaskSelection(
+        select="all", easy_threshold=1.0, hard_threshold=0.0, retry_share=0.1, history_groups=2, success_threshold=1.0
+    )
+    return Curriculum(tasks, selection=replace(selection, **changes), kinds=kinds, **settings_)
 
 
 def played(task: Task, rate: float, size: int = 4) -> TrajectoryGroup:
     right = round(rate * size)
     members = [
         Trajectory(
-            id=f"{task.id}-{member}", task=task, attempt=member, turns=(), messages=(), outcome=Outcome.FINISHED,
-            reward=Reward(total=float(member < right)), score=None,
+            id=f"{task.id}-{member}",
+            task=task,
+            attempt=member,
+            turns=(),
+            messages=(),
+            outcome=Outcome.FINISHED,
+            reward=Reward(total=float(member < right)),
+            score=None,
         )
         for member in range(size)
-    ]  # fmt: skip
+    ]
     return TrajectoryGroup(task=task, trajectories=tuple(members))
 
 
@@ -71,9 +80,11 @@ def test_kinds_are_played_in_equal_shares_however_many_tasks_they_have() -> None
 def test_at_every_moment_no_kind_is_a_whole_play_off_its_share(weights: list[int], count: int) -> None:
     names = [f"k{number}" for number in range(len(weights))]
     order = curriculum(
-        tasks_of(**dict.fromkeys(names, 7)), max_epochs=100, kind_field="kind",
+        tasks_of(**dict.fromkeys(names, 7)),
+        max_epochs=100,
+        kind_field="kind",
         kind_weights=dict(zip(names, map(float, weights), strict=True)),
-    )  # fmt: skip
+    )
     found = Counter(plan.task.fields["kind"] for plan in itertools.islice(order, count))
     for name, weight in zip(names, weights, strict=True):
         # Stride scheduling: a kind lags by less than one play; it leads by less than one for each other kind.
@@ -92,11 +103,17 @@ def shares(rate: float, *, epochs: int = 400, **changes: Any) -> float:
     ("select", "rate", "expected"),
     [
         ("all", 0.0, 1.0),
-        ("mixed", 0.0, 0.1), ("mixed", 1.0, 0.1), ("mixed", 0.25, 1.0), ("mixed", 0.75, 1.0),
+        ("mixed", 0.0, 0.1),
+        ("mixed", 1.0, 0.1),
+        ("mixed", 0.25, 1.0),
+        ("mixed", 0.75, 1.0),
         # 4 * 1/4 * 3/4 = 0.75; 4 * 1/2 * 1/2 = 1.
-        ("frontier", 0.25, 0.75), ("frontier", 0.5, 1.0), ("frontier", 0.75, 0.75), ("frontier", 1.0, 0.1),
+        ("frontier", 0.25, 0.75),
+        ("frontier", 0.5, 1.0),
+        ("frontier", 0.75, 0.75),
+        ("frontier", 1.0, 0.1),
     ],
-)  # fmt: skip
+)
 def test_success_decides_how_often_a_task_is_played(select: str, rate: float, expected: float) -> None:
     # 399 draws have a standard deviation below 0.025.
     assert shares(rate, select=select) == pytest.approx(expected, abs=0.075 if 0 < expected < 1 else 0)
@@ -175,7 +192,7 @@ def test_a_state_does_not_change_after_it_was_taken() -> None:
     assert json.dumps(state) == before
 
 
-def test_that_everything_rests_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_that_everything_rests_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     tasks = tasks_of(a=4)
     order = curriculum(tasks, select="mixed", max_epochs=50, success_threshold=2.0)
     for plan in order:

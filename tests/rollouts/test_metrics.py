@@ -53,8 +53,9 @@ def test_what_a_changed_history_has_rendered_again_is_counted_and_who_changed_it
     found = metrics(first, changed, repeated, aside)
     assert found["rollout/tokens/played_again"] == 2
     assert {name: value for name, value in found.items() if name.startswith("rollout/clients/")} == {
-        "rollout/clients/b/breaks/edited_history": 0.25, "rollout/clients/b/breaks/repeated": 0.25
-    }  # fmt: skip
+        "rollout/clients/b/breaks/edited_history": 0.25,
+        "rollout/clients/b/breaks/repeated": 0.25,
+    }
     assert (
         metrics(first, replace(changed, branch_reason="compacted: 1 of 2 messages"))["rollout/tokens/played_again"] == 0
     )
@@ -64,11 +65,18 @@ def test_a_sub_score_is_the_mean_over_the_episodes_that_have_it() -> None:
     parts = ({"format": 1.0, "b": 0.25}, {"format": 0.0}, {})
     trajectories = tuple(
         Trajectory(
-            id=str(index), task=TASK, attempt=index, turns=(TURN,), messages=(), outcome=Outcome.FINISHED,
-            reward=Reward(total=1.0), score=0.5, score_parts=part,
+            id=str(index),
+            task=TASK,
+            attempt=index,
+            turns=(TURN,),
+            messages=(),
+            outcome=Outcome.FINISHED,
+            reward=Reward(total=1.0),
+            score=0.5,
+            score_parts=part,
         )
         for index, part in enumerate(parts)
-    )  # fmt: skip
+    )
     group = TrajectoryGroup(task=TASK, trajectories=trajectories)
     found = rollout_metrics([group], {t.id: (0.0,) for t in trajectories}, version=0)
     shown = {name: value for name, value in found.items() if name.startswith("rollout/score/")}

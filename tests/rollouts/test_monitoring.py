@@ -7,10 +7,10 @@ import pytest
 
 from sparring.engines.load import Load
 from sparring.ledger import DiscardReason
-from sparring.prices import usage_metrics
+from sparring.metering.prices import usage_metrics
 from sparring.rollouts.actions import StateVisits, action_metrics
 from sparring.rollouts.metrics import quantile, rollout_metrics
-from sparring.rollouts.tally import Tally
+from sparring.rollouts.tally import AttemptCounts
 from sparring.types import Reward, StopReason, Trajectory, TrajectoryGroup
 from tests.tracking.builders import TASK, TRAJECTORY, TURN
 
@@ -32,7 +32,7 @@ def test_a_quantile_is_the_smallest_value_that_enough_do_not_exceed() -> None:
 def test_an_episodes_time_is_its_policy_calls_and_the_rest() -> None:
     turns = (replace(TURN, seconds=1.0), replace(TURN, id=1, parent=0, seconds=3.0))
     found = of(replace(TRAJECTORY, turns=turns, seconds=10.0), replace(TRAJECTORY, turns=turns[:1], seconds=2.0))
-    names = ("mean", "max", "policy", "world")
+    names = ("mean", "max", "policy", "environment")
     # policy (4 + 1) / 2; the rest (6 + 1) / 2
     assert [found[f"timing_s/episode/{name}"] for name in names] == [6.0, 10.0, 2.5, 3.5]
     assert (found["timing_s/turn/p50"], found["timing_s/turn/p99"]) == (1.0, 3.0)
@@ -53,7 +53,7 @@ def test_prompt_tokens_that_were_not_computed_again_are_the_hits_of_the_cache() 
     assert of(replace(TRAJECTORY, turns=(TURN, second)))["rollout/tokens/cached_share"] == pytest.approx(6 / 11)
 
 
-def test_tokens_of_the_policy_and_of_the_world_are_told_apart() -> None:
+def test_tokens_of_the_policy_and_of_the_environment_are_counted_separately() -> None:
     second = replace(TURN, id=1, parent=0, prompt_ids=tuple(range(8)))
     found = of(replace(TRAJECTORY, turns=(TURN, second)))
     # 2 + 2 sampled; the conversation is the last prompt of 8 and its answer of 2
@@ -93,7 +93,7 @@ def test_calls_and_errors_are_counted_by_tool_and_invented_tools_are_none() -> N
     assert shown == {"rollout/tools/get/calls": 1.5, "rollout/tools/get/errors": 0.5}
 
 
-def test_turns_are_told_apart_by_the_form_of_their_answer() -> None:
+def test_turns_are_distinguished_by_the_form_of_their_answer() -> None:
     messages = (
         {"tool_calls": [CALL]},
         {"tool_calls": [CALL], "malformed_tool_calls": [{"problem": "not_json"}]},
@@ -116,16 +116,16 @@ def test_states_are_new_once_and_distinct_by_task_and_answer() -> None:
 
 
 def test_a_tally_gives_counts_by_reason_and_mean_waits_and_begins_anew() -> None:
-    tally = Tally()
+    tally = AttemptCounts()
     for again in (False, False, True, True):
         tally.attempted(again=again)
     tally.discarded(DiscardReason.INFRA_ERROR)
     tally.discarded(DiscardReason.GROUP_INCOMPLETE)
-    tally.waited("judge", 2.0)
+    tally.waited("reward", 2.0)
     found = tally.take()
     assert (found["rollout/attempts"], found["rollout/retries"], found["rollout/failed_attempts"]) == (4.0, 2.0, 1.0)
     assert found["rollout/discarded/group_incomplete"] == 1.0
-    assert (found["timing_s/episode/judge"], found["timing_s/episode/queue"]) == (0.5, 0.0)
+    assert (found["timing_s/episode/reward"], found["timing_s/episode/queue"]) == (0.5, 0.0)
     assert set(tally.take().values()) == {0.0}
 
 

@@ -20,14 +20,15 @@ from sparring.engines.scripted import ScriptedEngine
 from sparring.engines.scripted_messages import ScriptedMessages
 from sparring.errors import InfrastructureError, PolicyTimeout, ServiceError, UsageError
 from sparring.ledger import Ledger
-from sparring.rollouts import Collector, GroupPlan, NamedPolicy
-from sparring.rollouts.collector import Agent
+from sparring.rollouts import Collector, EpisodeAgent, Grading, GroupPlan, MainPolicy, NamedPolicy, RolloutLimits
 from sparring.rollouts.metrics import rollout_metrics
+from sparring.rollouts.plan import Agent
+from sparring.run_folders.stored import read_trajectories
 from sparring.sessions import Session
 from sparring.tracking.local import LocalTracker
-from sparring.tracking.stored import read_trajectories
 from sparring.training.sequences import build_batch
 from sparring.types import (
+    EngineCapabilities,
     Message,
     MessageAnswer,
     MessageRequest,
@@ -59,9 +60,14 @@ def play_group(
     agent: Agent, main: ScriptedEngine, ledger: Ledger, *, size: int = 1, **policies: NamedPolicy
 ) -> TrajectoryGroup:
     collector = Collector(
-        engine=main, chat=CHAT, agent=agent, reward=lambda _: 1.0, scorer=None, ledger=ledger, seed=0, max_concurrency=8,
-        timeout_seconds=60.0, max_retries=0, max_turns=2, policies=policies,
-    )  # fmt: skip
+        agent=EpisodeAgent(agent),
+        policy=MainPolicy(main, CHAT),
+        grading=Grading(reward=lambda _: 1.0),
+        ledger=ledger,
+        seed=0,
+        limits=RolloutLimits(timeout_seconds=60.0, max_concurrency=8, max_turns=2),
+        policies=policies,
+    )
     plan = GroupPlan(task=TASK, position=0, group_size=size, sampling=Sampling(max_tokens=64))
     return asyncio.run(collector.play_group(plan))
 
@@ -75,10 +81,10 @@ async def talk(task: Task, session: Session) -> AgentResult:
     mine: list[Message] = list(task.messages)
     theirs: list[Message] = []
     for _ in range(2):
-        said = await session.chat(mine)
-        theirs.append(user(said["content"]))
+        reply = await session.chat(mine)
+        theirs.append(user(reply["content"]))
         heard = await session.of("customer").chat(theirs)
-        mine += [said, user(heard["content"])]
+        mine += [reply, user(heard["content"])]
         theirs.append(heard)
     return AgentResult(outcome=Outcome.FINISHED, messages=tuple(mine), reward=None)
 
@@ -114,8 +120,11 @@ def test_each_policy_has_a_conversation_of_its_own_and_turn_ids_are_the_episodes
     assert [turn.branch_reason for turn in (*played.turns, *played.other_turns)] == [None] * 4
     assert [turn.sampling.temperature for turn in played.other_turns] == [0.7, 0.7]
     assert [(turn.id, turn.policy, turn.learns) for turn in stored] == [
-        (0, None, True), (1, "customer", False), (2, None, True), (3, "customer", False),
-    ]  # fmt: skip
+        (0, None, True),
+        (1, "customer", False),
+        (2, None, True),
+        (3, "customer", False),
+    ]
 
 
 def test_a_simulators_tokens_are_in_no_loss() -> None:
@@ -123,7 +132,7 @@ def test_a_simulators_tokens_are_in_no_loss() -> None:
         played = talked(ledger)
     own = sorted(token for turn in played.turns for token in turn.token_ids)
     assert trained_tokens(played) == own
-    # Not even where somebody took its turns for the agent's.
+    # Not even where its turns are mistaken for the agent's.
     mixed = replace(played, turns=tuple(sorted((*played.turns, *played.other_turns), key=lambda turn: turn.id)))
     assert trained_tokens(mixed) == own
     assert mixed.num_trained_tokens == played.num_trained_tokens == len(own)
@@ -140,9 +149,9 @@ def test_a_second_trained_policy_is_learned_from_in_a_sequence_of_its_own() -> N
 
 
 def test_a_judge_whose_content_filter_refuses_one_conversation_costs_that_episode_and_not_the_run() -> None:
-    async def judged(task: Task, session: Session) -> AgentResult:
-        said = await session.chat(task.messages)
-        verdict = await session.of("judge").chat([user(said["content"])])
+    async def grade(task: Task, session: Session) -> AgentResult:
+        reply = await session.chat(task.messages)
+        verdict = await session.of("judge").chat([user(reply["content"])])
         reward = Reward(total=float(verdict["content"]))
         return AgentResult(outcome=Outcome.FINISHED, reward=reward)
 
@@ -153,10 +162,14 @@ def test_a_judge_whose_content_filter_refuses_one_conversation_costs_that_episod
         await endpoint.listener.start()
         judge = OpenAIEngine(endpoint.listener.base_url, "judge")
         collector = Collector(
-            engine=engine("a", "b", "c"), chat=CHAT, agent=judged, reward=None, scorer=None, ledger=ledger, seed=0,
-            max_concurrency=8, timeout_seconds=60.0, max_retries=0,
+            agent=EpisodeAgent(grade),
+            policy=MainPolicy(engine("a", "b", "c"), CHAT),
+            grading=Grading(),
+            ledger=ledger,
+            seed=0,
+            limits=RolloutLimits(timeout_seconds=60.0, max_concurrency=8),
             policies={"judge": NamedPolicy(engine=judge, chat=None, learns=False, sampling=Sampling())},
-        )  # fmt: skip
+        )
         try:
             return await collector.play_group(
                 GroupPlan(task=TASK, position=0, group_size=3, sampling=Sampling(max_tokens=8))
@@ -189,7 +202,7 @@ def test_rewards_and_credit_are_for_the_turns_that_learn() -> None:
 
 
 def untimed(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Whoever plays takes time."""
+    """Every policy takes time."""
     return {name: value for name, value in metrics.items() if not name.startswith("timing_s/")}
 
 
@@ -286,8 +299,8 @@ def test_what_the_others_do_does_not_change_a_policys_draws() -> None:
     assert seeds[0] == seeds[1]
 
 
-def test_an_endpoint_plays_beside_the_policy_in_training() -> None:
-    """It tells no ids: its turns stand beside those that are learned from, whose ids and places they do not disturb."""
+def test_an_endpoint_takes_part_together_with_the_policy_in_training() -> None:
+    """It returns no ids: its turns stand next to those that are learned from, whose ids and places they do not disturb."""
     main = engine("which?", "thanks")
     customer = NamedPolicy(
         engine=ScriptedMessages(["blue", "bye"], name="customer"), sampling=Sampling(temperature=0.7)
@@ -306,6 +319,7 @@ def test_an_endpoint_plays_beside_the_policy_in_training() -> None:
 
 class Late:
     fingerprint = "late"
+    capabilities = EngineCapabilities()
 
     async def answer(self, request: Any, on_delta: Any = None) -> Any:
         raise PolicyTimeout("no answer in time.")
@@ -313,7 +327,7 @@ class Late:
     async def close(self) -> None: ...
 
 
-def test_a_late_endpoint_beside_the_policy_is_an_outage() -> None:
+def test_a_late_endpoint_next_to_the_policy_is_an_outage() -> None:
     with Ledger() as ledger:
         group = play_group(talk, engine("which?", "thanks"), ledger, customer=NamedPolicy(engine=Late()))
         assert (len(group.trajectories), group.num_lost) == (0, 1)
@@ -331,8 +345,8 @@ def test_trajectories_read_back_say_who_played_and_what_is_trained(tmp_path: Pat
         tracker.close()
         (read,) = read_trajectories(tmp_path / "trajectories" / "train-1.jsonl")
         for turns, stored in ((played.turns, read.turns), (played.other_turns, read.other_turns)):
-            told = [[(turn.id, turn.policy, turn.untrained_reason) for turn in some] for some in (turns, stored)]
-            assert told[0] == told[1]
+            summaries = [[(turn.id, turn.policy, turn.untrained_reason) for turn in some] for some in (turns, stored)]
+            assert summaries[0] == summaries[1]
         assert read.num_trained_tokens == played.num_trained_tokens
 
 
@@ -349,9 +363,13 @@ def test_what_a_reward_does_to_messages_does_not_reach_the_next_episode() -> Non
 
     with Ledger() as ledger:
         collector = Collector(
-            engine=engine("ok"), chat=CHAT, agent=agent, reward=reward, scorer=None, ledger=ledger, seed=0,
-            max_concurrency=1, timeout_seconds=60.0, max_retries=0,
-        )  # fmt: skip
+            agent=EpisodeAgent(agent),
+            policy=MainPolicy(engine("ok"), CHAT),
+            grading=Grading(reward=reward),
+            ledger=ledger,
+            seed=0,
+            limits=RolloutLimits(timeout_seconds=60.0, max_concurrency=1),
+        )
         plan = GroupPlan(task=TASK, position=0, group_size=1, sampling=Sampling(max_tokens=64))
         asyncio.run(collector.play_group(plan))
     assert question == {"role": "user", "content": "hello"}
@@ -360,6 +378,7 @@ def test_what_a_reward_does_to_messages_does_not_reach_the_next_episode() -> Non
 def test_an_endpoints_tokens_are_counted_as_it_counts_them() -> None:
     class Endpoint:
         fingerprint = "openai:judge"
+        capabilities = EngineCapabilities()
 
         async def answer(self, request: MessageRequest, on_delta: object = None) -> MessageAnswer:
             usage = Usage(num_prompt_tokens=10, num_sampled_tokens=7)
@@ -375,9 +394,10 @@ def test_an_endpoints_tokens_are_counted_as_it_counts_them() -> None:
     assert metrics["rollout/policies/customer/response_mean"] == 7.0
 
 
-def test_an_endpoint_that_refuses_every_request_ends_the_run_also_where_the_agent_only_says_that_it_failed() -> None:
+def test_an_endpoint_that_refuses_every_request_ends_the_run_also_where_the_agent_only_reports_a_failure() -> None:
     class Endpoint:
         fingerprint = "openai:judge"
+        capabilities = EngineCapabilities()
 
         async def answer(self, request: MessageRequest, on_delta: object = None) -> MessageAnswer:
             raise ServiceError("status 401: wrong key")
@@ -392,3 +412,32 @@ def test_an_endpoint_that_refuses_every_request_ends_the_run_also_where_the_agen
 
     with Ledger() as ledger, pytest.raises(ServiceError, match="wrong key"):
         play_group(agent, engine("what?"), ledger, customer=NamedPolicy(engine=Endpoint()))
+
+
+def test_a_plan_that_names_another_main_policy_is_rolled_out_with_it_and_introduces_its_task() -> None:
+    introduced: list[tuple[str, str]] = []
+
+    async def introduce(task: Task, session_id: str) -> None:
+        introduced.append((task.id, session_id))
+
+    async def agent(task: Task, session: Session) -> AgentResult:
+        await session.chat(list(task.messages))
+        return AgentResult(outcome=Outcome.FINISHED)
+
+    async def run(collector: Collector, plan: GroupPlan) -> list[str]:
+        groups = [await collector.play_group(one) for one in (plan, replace(plan, split="held_out", policy=other))]
+        return [group.trajectories[0].messages[-1]["content"] for group in groups]
+
+    other = MainPolicy(engine("theirs"), CHAT, introduce=introduce)
+    plan = GroupPlan(task=TASK, position=0, group_size=1, sampling=Sampling(max_tokens=64))
+    with Ledger() as ledger:
+        collector = Collector(
+            agent=EpisodeAgent(agent),
+            policy=MainPolicy(engine("ours"), CHAT),
+            grading=Grading(reward=lambda _: 1.0),
+            ledger=ledger,
+            seed=0,
+            limits=RolloutLimits(timeout_seconds=60.0, max_concurrency=1),
+        )
+        assert asyncio.run(run(collector, plan)) == ["ours", "theirs"]
+    assert introduced == [(TASK.id, f"held_out/0/{TASK.id}/0.0")]

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from sparring.errors import ServiceError
 from sparring.ledger import Ledger, RolloutState
-from sparring.rollouts import GroupPlan, Scheduler
+from sparring.rollouts import GroupPlan, Pacing, Scheduler
 from sparring.rollouts.scheduler import MAX_LOST_IN_A_ROW, start_allowance
 from sparring.types import Outcome, Reward, Sampling, StopReason, Task, Trajectory, TrajectoryGroup, Turn
 
 
-class World:
+class Collecting:
     """Plays groups under a virtual clock: each takes a random number of ticks, some are lost, and each remembers the
     policy version that was current when it started."""
 
@@ -44,9 +44,15 @@ class World:
             message={"role": "assistant", "content": ""}, num_computed_tokens=2, seconds=0.0,
         )  # fmt: skip
         trajectory = Trajectory(
-            id=rollout_id, task=plan.task, attempt=0, turns=(turn,), messages=(), outcome=Outcome.FINISHED,
-            reward=Reward(total=0.0), score=None,
-        )  # fmt: skip
+            id=rollout_id,
+            task=plan.task,
+            attempt=0,
+            turns=(turn,),
+            messages=(),
+            outcome=Outcome.FINISHED,
+            reward=Reward(total=0.0),
+            score=None,
+        )
         return TrajectoryGroup(task=plan.task, trajectories=(trajectory,))
 
 
@@ -56,20 +62,20 @@ def plans(count: int):
         yield GroupPlan(task=task, position=position, group_size=1, sampling=Sampling())
 
 
-async def run(world: World, scheduler: Scheduler, *, steps: int) -> list[tuple[int, list[TrajectoryGroup]]]:
+async def run(collecting: Collecting, scheduler: Scheduler, *, steps: int) -> list[tuple[int, list[TrajectoryGroup]]]:
     batches = []
     async with scheduler:
         for step in range(1, steps + 1):
             groups = await scheduler.next_batch()
             if not groups:
                 break
-            batches.append((world.version, groups))
+            batches.append((collecting.version, groups))
             scheduler.start_ahead()
-            for _ in range(world.rng.randrange(30)):
+            for _ in range(collecting.rng.randrange(30)):
                 await asyncio.sleep(0)
-            world.version = step
+            collecting.version = step
             scheduler.release(step)
-            world.ledger.publish_nowait(step, f"{step:06d}")
+            collecting.ledger.publish_nowait(step, f"{step:06d}")
     return batches
 
 
@@ -90,12 +96,14 @@ def test_no_trained_token_is_staler_than_the_bound_and_every_rollout_is_accounte
 
     async def main() -> None:
         with Ledger() as ledger:
-            world = World(ledger, seed=seed, loss_rate=loss_rate)
+            collecting = Collecting(ledger, seed=seed, loss_rate=loss_rate)
             scheduler = Scheduler(
-                play_group=world.play_group, plans=plans(40), ledger=ledger, groups_per_step=groups_per_step,
-                max_steps_off_policy=bound, window=window,
-            )  # fmt: skip
-            batches = await run(world, scheduler, steps=6)
+                play_group=collecting.play_group,
+                plans=plans(40),
+                ledger=ledger,
+                pacing=Pacing(groups_per_step=groups_per_step, max_steps_off_policy=bound, window=window),
+            )
+            batches = await run(collecting, scheduler, steps=6)
             for version, groups in batches:
                 for group in groups:
                     for trajectory in group.trajectories:
@@ -105,7 +113,7 @@ def test_no_trained_token_is_staler_than_the_bound_and_every_rollout_is_accounte
             assert scheduler.num_stale == 0  # pacing alone keeps the bound; discarding never had to
             counts = ledger.counts()
             finals = counts["trained"] + counts["discarded"]
-            assert counts["planned_total"] == world.started
+            assert counts["planned_total"] == collecting.started
             assert counts["trained"] == sum(len(group.trajectories) for _, groups in batches for group in groups)
             # What was still in play when the run ended is discarded or stays pending, never lost.
             pending = sum(counts[state] for state in ("planned", "leased", "running", "finished", "scored", "admitted"))
@@ -118,11 +126,14 @@ def test_no_trained_token_is_staler_than_the_bound_and_every_rollout_is_accounte
 def test_strict_first_in_first_out_hands_over_in_data_order() -> None:
     async def main() -> list[int]:
         with Ledger() as ledger:
-            world = World(ledger, seed=1)
+            collecting = Collecting(ledger, seed=1)
             scheduler = Scheduler(
-                play_group=world.play_group, plans=plans(12), ledger=ledger, groups_per_step=3, max_steps_off_policy=2
+                play_group=collecting.play_group,
+                plans=plans(12),
+                ledger=ledger,
+                pacing=Pacing(groups_per_step=3, max_steps_off_policy=2),
             )
-            batches = await run(world, scheduler, steps=4)
+            batches = await run(collecting, scheduler, steps=4)
             return [int(group.task.id[1:]) for _, groups in batches for group in groups]
 
     assert asyncio.run(main()) == list(range(12))
@@ -132,30 +143,36 @@ def test_asynchronous_play_really_runs_ahead() -> None:
     # Bound 2, three groups a step: while the first batch is trained, groups of the next two steps are in play.
     async def main() -> int:
         with Ledger() as ledger:
-            world = World(ledger, seed=1)
+            collecting = Collecting(ledger, seed=1)
             scheduler = Scheduler(
-                play_group=world.play_group, plans=plans(30), ledger=ledger, groups_per_step=3, max_steps_off_policy=2
+                play_group=collecting.play_group,
+                plans=plans(30),
+                ledger=ledger,
+                pacing=Pacing(groups_per_step=3, max_steps_off_policy=2),
             )
             async with scheduler:
                 await scheduler.next_batch()
                 scheduler.start_ahead()
                 await asyncio.sleep(0)
-                return world.started
+                return collecting.started
 
     assert asyncio.run(main()) == 9
 
 
-def test_a_world_that_is_down_stops_the_run_instead_of_burning_the_data() -> None:
+def test_an_environment_that_is_down_stops_the_run_before_the_data_is_used_up() -> None:
     async def main() -> int:
         with Ledger() as ledger:
-            world = World(ledger, seed=1, loss_rate=1.0)
+            collecting = Collecting(ledger, seed=1, loss_rate=1.0)
             scheduler = Scheduler(
-                play_group=world.play_group, plans=plans(1000), ledger=ledger, groups_per_step=2, max_steps_off_policy=0
+                play_group=collecting.play_group,
+                plans=plans(1000),
+                ledger=ledger,
+                pacing=Pacing(groups_per_step=2, max_steps_off_policy=0),
             )
             async with scheduler:
                 with pytest.raises(ServiceError, match="8 groups in a row"):
                     await scheduler.next_batch()
-            return world.started
+            return collecting.started
 
     assert asyncio.run(main()) <= MAX_LOST_IN_A_ROW + 2
 
@@ -169,14 +186,17 @@ def test_a_window_wider_than_the_bound_allows_is_refused() -> None:
 
 @pytest.mark.parametrize(("age", "num_kept"), [(1, 2), (2, 0)])
 def test_groups_as_old_as_the_bound_are_kept_and_older_ones_discarded(age: int, num_kept: int) -> None:
-    # Pacing keeps every group younger than that, so the world plays with weights that the scheduler believes are gone.
+    # Pacing keeps every group younger than that, so the episodes run with weights that the scheduler believes are gone.
     async def main() -> tuple[int, dict[str, int]]:
         with Ledger() as ledger:
-            world = World(ledger, seed=1)
+            collecting = Collecting(ledger, seed=1)
             scheduler = Scheduler(
-                play_group=world.play_group, plans=plans(2), ledger=ledger, groups_per_step=2, max_steps_off_policy=1,
+                play_group=collecting.play_group,
+                plans=plans(2),
+                ledger=ledger,
                 version=age,
-            )  # fmt: skip
+                pacing=Pacing(groups_per_step=2, max_steps_off_policy=1),
+            )
             async with scheduler:
                 assert len(await scheduler.next_batch()) == num_kept
             return scheduler.num_stale, ledger.counts()
@@ -189,14 +209,17 @@ def test_groups_as_old_as_the_bound_are_kept_and_older_ones_discarded(age: int, 
 def test_what_was_played_but_not_trained_is_discarded_when_the_run_stops() -> None:
     async def main() -> dict[str, int]:
         with Ledger() as ledger:
-            world = World(ledger, seed=1)
+            collecting = Collecting(ledger, seed=1)
             scheduler = Scheduler(
-                play_group=world.play_group, plans=plans(30), ledger=ledger, groups_per_step=3, max_steps_off_policy=2
+                play_group=collecting.play_group,
+                plans=plans(30),
+                ledger=ledger,
+                pacing=Pacing(groups_per_step=3, max_steps_off_policy=2),
             )
             async with scheduler:
                 await scheduler.next_batch()
                 scheduler.start_ahead()
-                assert world.started == 9
+                assert collecting.started == 9
                 for _ in range(100):
                     await asyncio.sleep(0)
                 scheduler.release(1)
@@ -227,17 +250,25 @@ def test_groups_of_equals_are_replaced_as_long_as_there_are_others(
             reward = 0.5 if plan.position < num_silent else float(attempt)
             members.append(
                 Trajectory(
-                    id=rollout_id, task=plan.task, attempt=attempt, turns=(), messages=(), outcome=Outcome.FINISHED,
-                    reward=Reward(total=reward), score=None,
+                    id=rollout_id,
+                    task=plan.task,
+                    attempt=attempt,
+                    turns=(),
+                    messages=(),
+                    outcome=Outcome.FINISHED,
+                    reward=Reward(total=reward),
+                    score=None,
                 )
-            )  # fmt: skip
+            )
         return TrajectoryGroup(task=plan.task, trajectories=tuple(members))
 
     async def main() -> tuple[list[str], list[str], dict[str, int]]:
         scheduler = Scheduler(
-            play_group=play_group, plans=plans(num_plans), ledger=ledger, groups_per_step=2, max_steps_off_policy=0,
-            refill_groups=refill,
-        )  # fmt: skip
+            play_group=play_group,
+            plans=plans(num_plans),
+            ledger=ledger,
+            pacing=Pacing(groups_per_step=2, max_steps_off_policy=0, refill_groups=refill),
+        )
         async with scheduler:
             batch = await scheduler.next_batch()
             scheduler.release(1)

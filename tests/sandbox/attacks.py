@@ -139,8 +139,12 @@ def endless(name: str, code: str, *, is_over_itself: bool = False) -> Attack:
         marked = {**os.environ, "MARK": "endless"}
         with tempfile.TemporaryFile() as output:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-B", "-c", code], env=marked, stdout=output, stderr=output, start_new_session=True
-            )  # fmt: skip
+                [sys.executable, "-I", "-B", "-c", code],
+                env=marked,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
             try:
                 process.wait(DEADLINE + 0.3)
             except subprocess.TimeoutExpired:
@@ -209,7 +213,14 @@ async def _kill_everything(sandbox: Sandbox) -> bool:
             # Each target from a process of its own, since it hits itself too. Where the first process can be killed, a new
             # box answers the next one.
             for target in ("1", "-1", "PID", "-PID"):
-                await box.run(["python3", "-c", code.replace("(1, 0, -1, PID, -PID)", f"({target},)").replace("PID", str(decoy.pid))], seconds=3)  # fmt: skip
+                await box.run(
+                    [
+                        "python3",
+                        "-c",
+                        code.replace("(1, 0, -1, PID, -PID)", f"({target},)").replace("PID", str(decoy.pid)),
+                    ],
+                    seconds=3,
+                )
             alive = await box.run(["echo", "alive"])
         return decoy.poll() is not None or alive.stdout != "alive\n"
     finally:
@@ -226,7 +237,11 @@ def _kill_decoy() -> bool:
 async def _slow_neighbour(sandbox: Sandbox) -> bool:
     """Whether a fork bomb next door makes another box's executions fail or take for ever."""
     async with sandbox.session() as quiet, sandbox.session() as loud:
-        bomb = asyncio.create_task(loud.run(["python3", "-c", "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"], seconds=1.5))  # fmt: skip
+        bomb = asyncio.create_task(
+            loud.run(
+                ["python3", "-c", "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"], seconds=1.5
+            )
+        )
         runs = [await quiet.run(["python3", "-c", "print(1)"], seconds=10) for _ in range(3)]
         await bomb
     return not all(run.is_success for run in runs)
@@ -325,20 +340,23 @@ TAMPERINGS: Mapping[str, str] = {
     "edit the tests": "open('tests.py', 'w').write('')" + _WRONG,
     "put other tests in their place": "import sys, types\nsys.modules['tests'] = types.ModuleType('tests')" + _WRONG,
     "take the tests out by their frame": "import sys\ndef add(a, b):\n    raise SystemExit(0)",
-    "replace what is asserted": "import sys\ndef add(a, b):\n    f = sys._getframe(1)\n    f.f_globals['solution'].add = lambda a, b: {2: 5, -1: 0}.get(a if isinstance(a, int) else 0, [1, 2])\n    return add.__globals__['add'](a, b)" ,
+    "replace what is asserted": "import sys\ndef add(a, b):\n    f = sys._getframe(1)\n    f.f_globals['solution'].add = lambda a, b: {2: 5, -1: 0}.get(a if isinstance(a, int) else 0, [1, 2])\n    return add.__globals__['add'](a, b)",
     "replace the tests' code": "import sys\ndef add(a, b):\n    g = sys._getframe(1).f_globals\n    for n in list(g):\n        if n.startswith('test_'): g[n].__code__ = (lambda: None).__code__\n    import os; os._exit(0)",
-    "a tracer that leaves": "import os, sys\nsys.settrace(lambda f, e, a: os._exit(0) if f.f_code.co_name == 'test_sum' else None)" + _WRONG,
+    "a tracer that leaves": "import os, sys\nsys.settrace(lambda f, e, a: os._exit(0) if f.f_code.co_name == 'test_sum' else None)"
+    + _WRONG,
     "a tracer of threads that leaves": "import os, sys, threading\nthreading.Timer(0.0, os._exit, (0,)).start()\nimport time\ndef add(a, b): time.sleep(1)",
     "an alarm that leaves": "import os, signal, time\nsignal.signal(signal.SIGALRM, lambda *_: os._exit(0))\nsignal.setitimer(signal.ITIMER_REAL, 0.05)\ndef add(a, b): time.sleep(1)",
-    "patch the import of the tests": "import builtins, types\nreal = builtins.__import__\nbuiltins.__import__ = lambda n, *a, **k: types.ModuleType(n) if n == 'tests' else real(n, *a, **k)" + _WRONG,
+    "patch the import of the tests": "import builtins, types\nreal = builtins.__import__\nbuiltins.__import__ = lambda n, *a, **k: types.ModuleType(n) if n == 'tests' else real(n, *a, **k)"
+    + _WRONG,
     "patch what names are listed": "import builtins\nbuiltins.vars = lambda *a: {}" + _WRONG,
     "patch the list of names": "import builtins\nbuiltins.list = lambda *a: []" + _WRONG,
-    "a finder of modules": "import sys, types, importlib.machinery as m\nclass F:\n    @staticmethod\n    def find_spec(n, p=None, t=None):\n        return m.ModuleSpec(n, F) if n == 'tests' else None\n    create_module = staticmethod(lambda s: None)\n    exec_module = staticmethod(lambda m: None)\nsys.meta_path.insert(0, F)" + _WRONG,
-    "say that all passed": "import os\nfor n in range(20):\n    for m in (b'{\"passed\": true, \"text\": \"\"}', b'{\"tests\": []}', b'{\"ready\": true, \"value\": \"5\"}'):\n        try: os.write(n, b'\\n' + m + b'\\n')\n        except OSError: pass\nos._exit(0)",
+    "a finder of modules": "import sys, types, importlib.machinery as m\nclass F:\n    @staticmethod\n    def find_spec(n, p=None, t=None):\n        return m.ModuleSpec(n, F) if n == 'tests' else None\n    create_module = staticmethod(lambda s: None)\n    exec_module = staticmethod(lambda m: None)\nsys.meta_path.insert(0, F)"
+    + _WRONG,
+    "say that all passed": 'import os\nfor n in range(20):\n    for m in (b\'{"passed": true, "text": ""}\', b\'{"tests": []}\', b\'{"ready": true, "value": "5"}\'):\n        try: os.write(n, b\'\\n\' + m + b\'\\n\')\n        except OSError: pass\nos._exit(0)',
     "answer before it is asked": "import os\nos.write(1, b'PASSED\\n' * 100)\nos._exit(0)",
     "a child that goes on": "import os, time\nif os.fork() == 0: time.sleep(3)\nos._exit(0)",
     "an answer that is nested deep": "import os\nfor n in range(3, 20):\n    try: os.write(n, b'{\"value\": \"' + b'[' * 50000 + b'\"}\\n')\n    except OSError: pass\nos._exit(0)",
-}  # fmt: skip
+}
 
 
 def tampering(name: str) -> Attack:
@@ -383,7 +401,13 @@ def _import_beside() -> bool:
         return subprocess.run([sys.executable, "main.py"], cwd=folder).returncode == 7
 
 
-def artefact(name: str, make: str, wanted: Sequence[str] | None, stolen: Callable[[Mapping[str, bytes]], bool], naive: Callable[[Path], bool]) -> Attack:  # fmt: skip
+def artefact(
+    name: str,
+    make: str,
+    wanted: Sequence[str] | None,
+    stolen: Callable[[Mapping[str, bytes]], bool],
+    naive: Callable[[Path], bool],
+) -> Attack:
     """Something in the scratch folder that whoever collects it should not fall for."""
 
     async def inside(sandbox: Sandbox) -> bool:

@@ -123,10 +123,14 @@ print(json.dumps(said))
 
 
 _ALLOWED = {
-    "reach the channel of the first process": ("gvisor",), "see the machine's user ids": ("gvisor", "docker"),
-    "make a character device": ("gvisor",), "make a block device": ("gvisor",), "read /etc/hostname": ("docker",),
-    "list control groups": ("docker",), "list disks": ("docker",),
-}  # fmt: skip
+    "reach the channel of the first process": ("gvisor",),
+    "see the machine's user ids": ("gvisor", "docker"),
+    "make a character device": ("gvisor",),
+    "make a block device": ("gvisor",),
+    "read /etc/hostname": ("docker",),
+    "list control groups": ("docker",),
+    "list disks": ("docker",),
+}
 
 
 def _probes(id: str, *lines: tuple[str, str], needs_root: bool = False) -> list[Probe]:
@@ -257,8 +261,14 @@ CALLS = [
         "X3",
         ("system call clone3", f"got = syscall({CLONE3.x86_64}, 0, 0)"),
         _flagged_clone("a new user namespace", 0x10000000),
-        ("ioctl TIOCSTI", "import fcntl\ntry: fcntl.ioctl(1, 0x5412, b'x')\nexcept OSError as e: got = e.errno != errno.EPERM"),
-        ("ioctl TIOCLINUX", "import fcntl\ntry: fcntl.ioctl(1, 0x541C, b'x')\nexcept OSError as e: got = e.errno != errno.EPERM"),
+        (
+            "ioctl TIOCSTI",
+            "import fcntl\ntry: fcntl.ioctl(1, 0x5412, b'x')\nexcept OSError as e: got = e.errno != errno.EPERM",
+        ),
+        (
+            "ioctl TIOCLINUX",
+            "import fcntl\ntry: fcntl.ioctl(1, 0x541C, b'x')\nexcept OSError as e: got = e.errno != errno.EPERM",
+        ),
     ),
     *_probes(
         "X3",
@@ -268,7 +278,7 @@ CALLS = [
         needs_root=True,
     ),
     *(_probes("X3", ("the 32-bit door", _INT80)) if platform.machine() == "x86_64" else []),
-]  # fmt: skip
+]
 
 PROCESSES = [
     *_probes(
@@ -385,11 +395,19 @@ def scene() -> Iterator[dict[str, Any]]:
         stack.callback(process.wait)
         stack.callback(os.killpg, process.pid, signal.SIGKILL)
         host: dict[str, Any] = {
-            "secret": str(folder / "secret"), "private": str(folder / "private"), "folder": str(folder),
-            "folder_name": folder.name, "project": str(ROOT / "pyproject.toml"), "home": str(Path.home()),
-            "nodename": os.uname().nodename, "socket": str(folder / "service"), "pid": process.pid, "group": process.pid,
-            "abstract": f"\0sparring-{process.pid}", "is_outside": False,
-        }  # fmt: skip
+            "secret": str(folder / "secret"),
+            "private": str(folder / "private"),
+            "folder": str(folder),
+            "folder_name": folder.name,
+            "project": str(ROOT / "pyproject.toml"),
+            "home": str(Path.home()),
+            "nodename": os.uname().nodename,
+            "socket": str(folder / "service"),
+            "pid": process.pid,
+            "group": process.pid,
+            "abstract": f"\0sparring-{process.pid}",
+            "is_outside": False,
+        }
         loopback = {
             "tcp": (socket.AF_INET, "127.0.0.1"),
             "tcp_2": (socket.AF_INET, "127.0.0.2"),
@@ -414,9 +432,17 @@ def outside(host: Mapping[str, Any], probes: Sequence[Probe]) -> dict[str, str]:
         environment = {"PATH": os.environ["PATH"], "SSH_AUTH_SOCK": host["socket"], "SECRET": CANARY}
         try:
             run = subprocess.run(
-                ["/usr/bin/python3", "-B", "-"], input=program, capture_output=True, text=True, timeout=120, cwd=folder,
-                env=environment, pass_fds=[EXTRA], check=True, start_new_session=True,
-            )  # fmt: skip
+                ["/usr/bin/python3", "-B", "-"],
+                input=program,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                cwd=folder,
+                env=environment,
+                pass_fds=[EXTRA],
+                check=True,
+                start_new_session=True,
+            )
         finally:
             os.close(EXTRA)
     return outcomes(run.stdout)

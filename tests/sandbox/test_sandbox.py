@@ -183,9 +183,11 @@ def test_what_is_collected_is_regular_files_that_were_asked_for(sandbox: Sandbox
     files, refused, every = asyncio.run(played())
     assert files == {"a/b.txt": b"\x00\x01"}
     assert refused == {
-        "link": "is a link", "d": "is not a regular file", "none": "No such file or directory",
+        "link": "is a link",
+        "d": "is not a regular file",
+        "none": "No such file or directory",
         "big": "is larger than what may be collected",
-    }  # fmt: skip
+    }
     assert sorted(every) == ["a/b.txt", "big"]
 
 

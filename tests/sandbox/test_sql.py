@@ -40,7 +40,7 @@ def test_a_schema_may_be_sql() -> None:
         (f"SELECT '{'x' * 20000}'", "a query 16 KiB"),
         ("SELECT printf('%*d', 5, 1)", "widths below 1000"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_query_is_told_what_to_change(query: str, told: str) -> None:
     database = SqlDatabase({"parts": PARTS})
     with pytest.raises(SqlError, match=told.replace("(", "\\(").replace("*", "\\*")):

@@ -23,10 +23,14 @@ from tests.scorers import adversarial as table
 
 def judged(scorer: Scorer, answer: str, fields: dict[str, Json], **more: Any) -> Score:
     trajectory = Trajectory(
-        id="t1-0", task=Task(id="t1", messages=(), fields=fields), attempt=0, turns=(),
-        reward=None, score=None,
+        id="t1-0",
+        task=Task(id="t1", messages=(), fields=fields),
+        attempt=0,
+        turns=(),
+        reward=None,
+        score=None,
         **{"outcome": Outcome.FINISHED, "messages": ({"role": "assistant", "content": answer},), **more},
-    )  # fmt: skip
+    )
     return asyncio.run(evaluate_score(scorer, trajectory))
 
 
@@ -122,9 +126,17 @@ def test_parts_say_which_fields_are_right_and_how_the_episode_went() -> None:
     answer = table.tagged(table.RIGHT.replace("valid", "invalid")[:-1] + ',"more":1}')
     score = judged(json_exact(), answer, {"answer": table.JSON_FIELDS}, outcome=Outcome.MAX_TURNS, transitions=calls)
     assert score.parts == {
-        "field/status": 0, "field/count": 1, "field/ok": 1, "field/note": 1, "field/tags": 1, "field/ratio": 1,
-        "format": 0, "completion": 0, "budget_exhausted": 1, "tool_use": 0.5,
-    }  # fmt: skip
+        "field/status": 0,
+        "field/count": 1,
+        "field/ok": 1,
+        "field/note": 1,
+        "field/tags": 1,
+        "field/ratio": 1,
+        "format": 0,
+        "completion": 0,
+        "budget_exhausted": 1,
+        "tool_use": 0.5,
+    }
     found = judged(set_match(), table.tagged('["red","x"]'), {"answer": table.SET}).parts
     assert (found["precision"], found["recall"]) == (0.5, pytest.approx(1 / 3))
 

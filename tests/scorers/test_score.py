@@ -22,7 +22,7 @@ def test_a_scorer_must_say_a_number_from_0_to_1(value: Any) -> None:
     def my_scorer(_: Trajectory) -> Any:
         return value
 
-    with pytest.raises(RewardError, match=r"Scorer 'my_scorer' said .* on trajectory t1-0"):
+    with pytest.raises(RewardError, match=r"Scorer 'my_scorer' returned .* on trajectory t1-0"):
         asyncio.run(evaluate_score(my_scorer, trajectory()))
 
 
@@ -55,7 +55,7 @@ def test_a_score_keeps_its_parts_as_floats() -> None:
     [Score(2.0), Score(1.0, {"format": 1.5}), Score(1.0, {"format": True}), Score(1.0, {"x": float("nan")})],
 )
 def test_a_score_and_each_of_its_parts_are_numbers_from_0_to_1(said: Score) -> None:
-    with pytest.raises(RewardError, match=r"Scorer 'my_scorer' said .* on trajectory t1-0; it must return a number"):
+    with pytest.raises(RewardError, match=r"Scorer 'my_scorer' returned .* on trajectory t1-0; it must be a number"):
         asyncio.run(evaluate_score(saying(said), trajectory()))
 
 

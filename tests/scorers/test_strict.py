@@ -66,7 +66,7 @@ def test_a_right_answer_scores_1_in_any_spelling_of_the_same_json(text: str) -> 
         "<final_output>" + RIGHT.replace(',"ok":true', "") + "</final_output>",
         "<final_output>" + "[" * 100_000 + "</final_output>",
     ],
-)  # fmt: skip
+)
 def test_anything_else_scores_0(text: str) -> None:
     assert score(text) == 0.0
 

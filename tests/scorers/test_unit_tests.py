@@ -47,9 +47,16 @@ def judged(sandbox: Sandbox, candidate: str, tests: str = TESTS, **options: floa
 def trajectory(*messages: Message, fields: dict | None = None, transitions: tuple = ()) -> Trajectory:
     task = Task(id="t", messages=({"role": "user", "content": "Write add."},), fields=fields or {"tests": TESTS})
     return Trajectory(
-        id="e", task=task, attempt=0, turns=(), messages=(*task.messages, *messages), outcome=Outcome.FINISHED, reward=None,
-        score=None, transitions=transitions,
-    )  # fmt: skip
+        id="e",
+        task=task,
+        attempt=0,
+        turns=(),
+        messages=(*task.messages, *messages),
+        outcome=Outcome.FINISHED,
+        reward=None,
+        score=None,
+        transitions=transitions,
+    )
 
 
 def said(text: str) -> Message:

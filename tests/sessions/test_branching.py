@@ -8,7 +8,7 @@ import pytest
 
 from sparring.chat import ByteTokenizer, TemplateChat
 from sparring.engines.scripted import ScriptedEngine
-from sparring.sessions import Session
+from sparring.sessions import EpisodeIdentity, Session
 from sparring.types import Message, Sampling, Turn
 
 SYSTEM = {"role": "system", "content": "You are a clerk."}
@@ -32,7 +32,9 @@ def played(
     async def run() -> list[Turn]:
         engine = ScriptedEngine(answers, encode=ByteTokenizer().encode)
         chat = TemplateChat(ByteTokenizer())
-        async with Session(id="r", engine=engine, chat=chat, sampling=Sampling(max_tokens=200)) as session:
+        async with Session(
+            EpisodeIdentity("r"), engine=engine, chat=chat, sampling=Sampling(max_tokens=200)
+        ) as session:
             for messages, tools in requests:
                 await session.chat(messages, tools)
             return list(session.turns)
@@ -51,10 +53,10 @@ def played(
         ([SYSTEM, USER, call("Let me see."), result()], [TOOL], "edited_history: message 2"),
         ([{"role": "system", "content": "Sum up."}, USER, call(), result()], [TOOL], "system_changed"),
         ([USER, call(), result()], [TOOL], "system_changed"),
-        ([SYSTEM, {"role": "user", "content": "hello, world"}], [], "side_request"),
+        ([SYSTEM, {"role": "user", "content": "hello, all"}], [], "side_request"),
         ([SYSTEM, USER, call(arguments='{"key": "c"}'), result()], [TOOL], "edited_history: message 2"),
     ],
-)  # fmt: skip
+)
 def test_the_reason(messages: list[Message], tools: list[Any], reason: str | None) -> None:
     turns = played(([SYSTEM, USER], [TOOL]), (messages, tools))
     assert turns[1].branch_reason == reason
@@ -69,11 +71,16 @@ def test_a_conversation_that_was_summed_up_is_compacted() -> None:
     assert turns[2].branch_reason == "compacted: 3 of 5 messages"
 
 
-def test_equal_answers_are_told_apart_by_the_ids_of_their_calls() -> None:
+def test_equal_answers_are_distinguished_by_the_ids_of_their_calls() -> None:
     first = [SYSTEM, USER]
     after = {id: [*first, call(id=id), result(id)] for id in ("call_0_0", "call_1_0")}
-    turns = played((first, [TOOL]), (first, [TOOL]), (after["call_0_0"], [TOOL]), (after["call_1_0"], [TOOL]),
-                   answers=[CALL, CALL, "f", "g"])  # fmt: skip
+    turns = played(
+        (first, [TOOL]),
+        (first, [TOOL]),
+        (after["call_0_0"], [TOOL]),
+        (after["call_1_0"], [TOOL]),
+        answers=[CALL, CALL, "f", "g"],
+    )
     assert [turn.parent for turn in turns] == [None, None, 0, 1]
     # A client that makes ids of its own continues what it saw last.
     strange = [*first, call(id="abc"), result("abc")]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sparring.chat import ByteTokenizer, TemplateChat
 from sparring.ledger import Ledger, RolloutState
-from sparring.sessions import Session
+from sparring.sessions import EpisodeIdentity, Session
 from sparring.training.sequences import build_batch
 from sparring.types import (
     Completion,
@@ -70,7 +70,8 @@ FAMILIES = {
     # Knows tools and writes calls itself; text and calls of one answer in one turn.
     "hermes": lambda: TemplateChat(
         FamilyTokenizer(
-            ["<|im_start|>", "<|im_end|>"], "<|im_end|>",
+            ["<|im_start|>", "<|im_end|>"],
+            "<|im_end|>",
             "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
             "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
             "{% for c in m.tool_calls or [] %}\n<tool_call>\n{{ c.function | tojson }}\n</tool_call>{% endfor %}"
@@ -80,7 +81,8 @@ FAMILIES = {
     # Header tokens and another close; a default system message where none is given.
     "headers": lambda: TemplateChat(
         FamilyTokenizer(
-            ["<|begin|>", "<|head|>", "<|end_head|>", "<|eot|>"], "<|eot|>",
+            ["<|begin|>", "<|head|>", "<|end_head|>", "<|eot|>"],
+            "<|eot|>",
             "<|begin|>{% if messages[0].role != 'system' %}<|head|>system<|end_head|>\n\nBe brief.<|eot|>{% endif %}"
             "{% for m in messages %}<|head|>{{ m.role }}<|end_head|>\n\n{{ m.content | trim }}<|eot|>{% endfor %}"
             "{% if add_generation_prompt %}<|head|>assistant<|end_head|>\n\n{% endif %}",
@@ -89,23 +91,30 @@ FAMILIES = {
     # Instructions in brackets, only the end of an answer is a special token; no role for tools, drops old reasoning.
     "instruct": lambda: TemplateChat(
         FamilyTokenizer(
-            ["<s>", "</s>"], "</s>",
+            ["<s>", "</s>"],
+            "</s>",
             "<s>{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content.split('</think>')[-1] }}</s>"
             "{% elif m.role == 'tool' %}{{ raise_unknown_role() }}{% else %}[INST] {{ m.content }} [/INST]{% endif %}"
             "{% endfor %}",
         )
     ),
-}  # fmt: skip
+}
 
 TOOLS: list[Any] = [
     {"type": "function", "function": {"name": "get", "parameters": {"type": "object", "properties": {}}}}
 ]
 ANSWERS = (
-    "plain text", "", "  spaced \n", "Größe 🙂", "a < b", "<think>hm</think>so", "<tool_call>{\"name\":",
+    "plain text",
+    "",
+    "  spaced \n",
+    "Größe 🙂",
+    "a < b",
+    "<think>hm</think>so",
+    '<tool_call>{"name":',
     'see\n<tool_call>{"name":"get","arguments":{"key":"b",  "n":1.0}}</tool_call>',
     '<tool_call>{"name":"get","arguments":{"key":"ß"}}</tool_call>',
     '<tool_call>{"name":"get","arguments":{}}</tool_call><tool_call>{"name":"get","arguments":{"k":[1,null]}}</tool_call>',
-)  # fmt: skip
+)
 
 
 class Emits:
@@ -129,9 +138,13 @@ class Emits:
         logprobs = tuple(-next(self._numbers) / 2**20 for _ in ids)
         self.emitted.append((request.prompt_ids, tuple(ids), logprobs))
         return Completion(
-            token_ids=tuple(ids), sampled_logprobs=logprobs, stop_reason=StopReason.LENGTH if is_cut else StopReason.STOP,
-            versions=((0, len(ids)),), fingerprint="f", num_computed_tokens=1,
-        )  # fmt: skip
+            token_ids=tuple(ids),
+            sampled_logprobs=logprobs,
+            stop_reason=StopReason.LENGTH if is_cut else StopReason.STOP,
+            versions=((0, len(ids)),),
+            fingerprint="f",
+            num_computed_tokens=1,
+        )
 
     def open_session(self, session_id: str) -> None: ...
 
@@ -177,7 +190,7 @@ async def dialogue(
     ledger.advance_nowait(id, RolloutState.LEASED)
     ledger.advance_nowait(id, RolloutState.RUNNING)
     system, messages = {"role": "system", "content": "You are a clerk."}, [{"role": "user", "content": "find b"}]
-    async with Session(id=id, engine=engine, chat=chat, sampling=Sampling(), ledger=ledger) as session:
+    async with Session(EpisodeIdentity(id), engine=engine, chat=chat, sampling=Sampling(), ledger=ledger) as session:
         for move in moves:
             tools = [] if move == "no tools" else TOOLS
             if move == "edit" and len(messages) > 1:
@@ -201,9 +214,15 @@ async def dialogue(
             messages += [{"role": "user", "content": "and now?"}] * (not calls)
         turns = session.turns
     trajectory = Trajectory(
-        id=id, task=Task(id="t", messages=()), attempt=0, turns=turns, messages=(), outcome=Outcome.FINISHED,
-        reward=Reward(total=1.0), score=None,
-    )  # fmt: skip
+        id=id,
+        task=Task(id="t", messages=()),
+        attempt=0,
+        turns=turns,
+        messages=(),
+        outcome=Outcome.FINISHED,
+        reward=Reward(total=1.0),
+        score=None,
+    )
     return trajectory, engine
 
 
@@ -220,11 +239,13 @@ def test_every_sampled_token_is_trained_once_and_no_other(family: str) -> None:
     def holds(seed: int, moves: list[str], habit: str) -> None:
         nonlocal num_spliced
         trajectory, engine = asyncio.run(dialogue(chat, seed, moves, habit, ledger))
-        # What the session says it played is what the engine was asked and answered, in this order or beside each other.
+        # The turns of the session are what the engine was asked and answered, in this order or concurrently.
         key = [(turn.prompt_ids, turn.token_ids, turn.sampled_logprobs) for turn in trajectory.turns]
         assert sorted(key, key=lambda one: one[2]) == sorted(engine.emitted, key=lambda one: one[2])
-        batch = build_batch([TrajectoryGroup(task=trajectory.task, trajectories=(trajectory,))],
-                            {trajectory.id: (1.0,) * len(trajectory.turns)})  # fmt: skip
+        batch = build_batch(
+            [TrajectoryGroup(task=trajectory.task, trajectories=(trajectory,))],
+            {trajectory.id: (1.0,) * len(trajectory.turns)},
+        )
         trained = {
             logprob: (index, place)
             for index, segment in enumerate(batch.segments)

@@ -13,48 +13,55 @@ from hypothesis import strategies as st
 from sparring.chat import ByteTokenizer, TemplateChat
 from sparring.engines.scripted import ScriptedEngine
 from sparring.engines.scripted_messages import ScriptedMessages
-from sparring.sessions import MessageSession, Session
+from sparring.sessions import EpisodeIdentity, MessageSession, Session
 from sparring.sessions.matching import CanonicalHistory, canonical_history, continued
 from sparring.types import Sampling
 
 USER = {"role": "user", "content": "hello"}
-SAID = "one\ntwo"
+TEXT = "one\ntwo"
 CALL = {"function": {"name": "get", "arguments": "{}"}}
 SENT_BACK = [
-    SAID, f"\n\n{SAID}", f"{SAID} \n", "one\r\ntwo", f"<think>hm</think>{SAID}",
-    f'\n<think signature="x">\nother words\n</think>\n\n{SAID}\n', [{"type": "text", "text": f" {SAID}"}],
-]  # fmt: skip
+    TEXT,
+    f"\n\n{TEXT}",
+    f"{TEXT} \n",
+    "one\r\ntwo",
+    f"<think>hm</think>{TEXT}",
+    f'\n<think signature="x">\nother words\n</think>\n\n{TEXT}\n',
+    [{"type": "text", "text": f" {TEXT}"}],
+]
 
 
 def token_session(*script: str) -> Session:
     engine = ScriptedEngine(script, encode=ByteTokenizer().encode)
-    return Session(id="s", engine=engine, chat=TemplateChat(ByteTokenizer()), sampling=Sampling(max_tokens=100))
+    return Session(
+        EpisodeIdentity("s"), engine=engine, chat=TemplateChat(ByteTokenizer()), sampling=Sampling(max_tokens=100)
+    )
 
 
 @pytest.mark.parametrize("sent_back", SENT_BACK, ids=repr)
 def test_an_answer_is_known_however_its_client_spells_it_and_keeps_its_ids(sent_back: Any) -> None:
     async def play() -> None:
         answer = {"role": "assistant", "content": sent_back}
-        async with token_session(f"<think>hm</think>\n\n{SAID}", "three", "four") as door:
-            first = await door.play([USER])
-            second = await door.play([USER, answer, USER])
-            third = await door.play([USER, answer, USER, second.message, USER])
+        async with token_session(f"<think>hm</think>\n\n{TEXT}", "three", "four") as session:
+            first = await session.play([USER])
+            second = await session.play([USER, answer, USER])
+            third = await session.play([USER, answer, USER, second.message, USER])
             assert [turn.parent for turn in (first, second, third)] == [None, 0, 1]
             assert second.prompt_ids[: len(first.prompt_ids + first.token_ids)] == first.prompt_ids + first.token_ids
-        engine = ScriptedMessages([f" {SAID}", "three"], name="m")
-        async with MessageSession(id="s", engine=engine, sampling=Sampling()) as door:
-            await door.play([USER])
-            assert (await door.play([USER, answer, USER])).parent == 0
+        engine = ScriptedMessages([f" {TEXT}", "three"], name="m")
+        async with MessageSession(EpisodeIdentity("s"), engine=engine, sampling=Sampling()) as session:
+            await session.play([USER])
+            assert (await session.play([USER, answer, USER])).parent == 0
 
     asyncio.run(play())
 
 
-@pytest.mark.parametrize("sent_back", ["one two", "one\n two", "One\ntwo", f"<think>{SAID}"])
-def test_an_answer_that_says_something_else_is_another(sent_back: str) -> None:
+@pytest.mark.parametrize("sent_back", ["one two", "one\n two", "One\ntwo", f"<think>{TEXT}"])
+def test_an_answer_with_another_text_is_another(sent_back: str) -> None:
     async def play() -> None:
-        async with token_session(SAID, "three") as door:
-            await door.play([USER])
-            turn = await door.play([USER, {"role": "assistant", "content": sent_back}, USER])
+        async with token_session(TEXT, "three") as session:
+            await session.play([USER])
+            turn = await session.play([USER, {"role": "assistant", "content": sent_back}, USER])
             assert (turn.parent, turn.branch_reason) == (None, "edited_history: message 1")
 
     asyncio.run(play())
@@ -107,11 +114,11 @@ def test_what_comes_back_as_it_was_goes_on_from_itself(answers: list[str], data:
 
 def test_of_equal_answers_the_one_that_arrived_is_continued() -> None:
     async def play() -> None:
-        async with token_session("same", "same", "on") as door:
-            heard = await door.play([USER])
-            lost = await door.sample([USER])
-            onward = await door.play([USER, heard.message, USER])
-            assert (onward.parent, door.turns) == (heard.id, (heard, onward))
+        async with token_session("same", "same", "on") as session:
+            heard = await session.play([USER])
+            lost = await session.sample([USER])
+            onward = await session.play([USER, heard.message, USER])
+            assert (onward.parent, session.turns) == (heard.id, (heard, onward))
             assert lost.id == 1
 
     asyncio.run(play())
@@ -130,21 +137,21 @@ RESULT = {"role": "tool", "content": "found"}
 @pytest.mark.parametrize("picked", [0, 1])
 def test_of_answers_that_say_the_same_the_one_that_came_back_is_continued(script: tuple[str, str], picked: int) -> None:
     async def play() -> None:
-        async with token_session(*script, "on", "on") as door:
-            given = [(await door.play([USER])).message for _ in script]
+        async with token_session(*script, "on", "on") as session:
+            given = [(await session.play([USER])).message for _ in script]
             back = given[picked]
             # Some clients name calls anew, some write reasoning before the text.
             calls = [{**call, "id": "x"} for call in back.get("tool_calls", ())]
             text = "" if calls else f"<think>{back['reasoning_content']}</think>{back['content']}"
             for answer in (back, {"role": "assistant", "content": text, "tool_calls": calls}):
-                assert (await door.sample([USER, answer, RESULT])).parent == picked
-        said = iter([*given, "on"])
+                assert (await session.sample([USER, answer, RESULT])).parent == picked
+        replies = iter([*given, "on"])
         async with MessageSession(
-            id="s", engine=ScriptedMessages(lambda _: next(said), name="m"), sampling=Sampling()
-        ) as door:
+            EpisodeIdentity("s"), engine=ScriptedMessages(lambda _: next(replies), name="m"), sampling=Sampling()
+        ) as session:
             for _ in script:
-                await door.play([USER])
-            assert (await door.play([USER, back, RESULT])).parent == picked
+                await session.play([USER])
+            assert (await session.play([USER, back, RESULT])).parent == picked
 
     asyncio.run(play())
 
@@ -152,24 +159,24 @@ def test_of_answers_that_say_the_same_the_one_that_came_back_is_continued(script
 @pytest.mark.parametrize("function", [{"arguments": ""}, {}, {"arguments": None}, {"arguments": " { } "}], ids=repr)
 def test_a_call_without_arguments_is_known_however_its_client_writes_none(function: dict[str, Any]) -> None:
     async def play() -> None:
-        async with token_session(called("{}"), "on") as door:
-            await door.play([USER])
+        async with token_session(called("{}"), "on") as session:
+            await session.play([USER])
             call = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "get", **function}}]}
-            assert (await door.play([USER, call, RESULT])).parent == 0
+            assert (await session.play([USER, call, RESULT])).parent == 0
 
     asyncio.run(play())
 
 
 @pytest.mark.parametrize("picked", [0, 1])
-def test_equal_answers_of_two_branches_are_told_apart_by_what_precedes_them(picked: int) -> None:
+def test_equal_answers_of_two_branches_are_distinguished_by_what_precedes_them(picked: int) -> None:
     """JavaScript reads these two numbers as one, so that the two histories are equal but for the ids of the calls."""
 
     async def play() -> None:
         script = (called('{"n":9007199254740993}'), called('{"n":9007199254740992}'), "over", "over", "on")
-        async with token_session(*script) as door:
-            calls = [(await door.play([USER])).message for _ in range(2)]
-            over = [(await door.play([USER, call, RESULT])).message for call in calls]
-            turn = await door.play([USER, calls[picked], RESULT, over[picked], USER])
+        async with token_session(*script) as session:
+            calls = [(await session.play([USER])).message for _ in range(2)]
+            over = [(await session.play([USER, call, RESULT])).message for call in calls]
+            turn = await session.play([USER, calls[picked], RESULT, over[picked], USER])
             assert turn.parent == 2 + picked
 
     asyncio.run(play())
@@ -177,8 +184,8 @@ def test_equal_answers_of_two_branches_are_told_apart_by_what_precedes_them(pick
 
 def test_a_word_that_begins_like_reasoning_is_none() -> None:
     async def play() -> None:
-        async with token_session("<thinkers say> so </think>yes", "on") as door:
-            await door.play([USER])
-            assert (await door.play([USER, {"role": "assistant", "content": "yes"}, USER])).parent is None
+        async with token_session("<thinkers say> so </think>yes", "on") as session:
+            await session.play([USER])
+            assert (await session.play([USER, {"role": "assistant", "content": "yes"}, USER])).parent is None
 
     asyncio.run(play())

@@ -216,7 +216,7 @@ def test_nohup_leaves_a_training_alone_when_its_terminal_is_closed(run: Path) ->
 
 STOPS = """
 import threading
-from sparring.interrupts import interrupts
+from sparring.runtime.interrupts import interrupts
 
 asked = threading.Event()
 (run / "pid").write_text(str(os.getpid()))

@@ -6,21 +6,24 @@ import asyncio
 import multiprocessing
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from sparring.ledger import Ledger, RolloutState
-from sparring.supervision.watchdog import Watchdog
+from sparring.supervision.watchdog import Patience, Watchdog
 
 
 def code_that_does_not_come_back(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def watched(tmp_path: Path, ledger: Ledger, said: list[str], **times: Any) -> Watchdog:
-    times = {"blocked_seconds": 60.0, "quiet_seconds": 60.0, "deadly_seconds": None, **times}
+def watched(
+    tmp_path: Path, ledger: Ledger, said: list[str], *, learned: Callable[[], int] = lambda: 0, **times: Any
+) -> Watchdog:
+    times = {"blocked_seconds": 60.0, "quiet_seconds": 60.0, "deadly_seconds": None, "poll_seconds": 0.02, **times}
     loop = asyncio.get_running_loop()
-    return Watchdog(loop, ledger, tmp_path / "stalls.txt", say=said.append, poll_seconds=0.02, **times)
+    return Watchdog(loop, ledger, tmp_path / "stalls.txt", say=said.append, patience=Patience(**times), learned=learned)
 
 
 def test_code_that_blocks_the_event_loop_is_named_once(tmp_path: Path) -> None:

@@ -32,10 +32,11 @@ def series(**metrics: str) -> dict[str, str]:
 def ended(status: str, *, after: int, reads: int = 2) -> dict[str, str]:
     """Of a run that ends: its end is read so many times, then the address answers no more."""
     return {
-        f'sparring_run_status{{run="shop",status="{one}"}}':
-        f"{int(one == 'running')}x{after - 1} {int(one == status)}x{reads - 1} stale"
+        f'sparring_run_status{{run="shop",status="{one}"}}': (
+            f"{int(one == 'running')}x{after - 1} {int(one == status)}x{reads - 1} stale"
+        )
         for one in STATUSES
-    }  # fmt: skip
+    }
 
 
 KILLED = {f'sparring_run_status{{run="shop",status="{one}"}}': f"{int(one == 'running')}x29 stale" for one in STATUSES}
@@ -87,7 +88,11 @@ FIRES: Mapping[str, tuple[tuple[dict[str, str], str], ...]] = {
     "SparringSamplerMismatch": ((series(training_effective_sample_size="0.49x600"), "11m"),),
 }
 SILENT: tuple[tuple[dict[str, str], str], ...] = (
-    *((ended(status, after=30), at) for status in ("completed", "stopped") for at in ("31m", "33m", "36m", "80m", "200m")),
+    *(
+        (ended(status, after=30), at)
+        for status in ("completed", "stopped")
+        for at in ("31m", "33m", "36m", "80m", "200m")
+    ),
     (ended("completed", after=30, reads=1), "36m"),
     (KILLED, "34m"),
     (RESTARTED, "33m"),
@@ -112,11 +117,14 @@ SILENT: tuple[tuple[dict[str, str], str], ...] = (
     *(
         (COMPLETED | {f'sparring_{name}{{run="shop"}}': value}, "200m")
         for name, value in {
-            "analysis_batch_valid_ratio": "0x600", "rollout_truncated_episodes": "1x600", "rollout_outcome_max_turns": "1x600",
-            "training_entropy": "0x600", "training_effective_sample_size": "0x600",
+            "analysis_batch_valid_ratio": "0x600",
+            "rollout_truncated_episodes": "1x600",
+            "rollout_outcome_max_turns": "1x600",
+            "training_entropy": "0x600",
+            "training_effective_sample_size": "0x600",
         }.items()
     ),
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -138,7 +146,8 @@ def test_each_alert_fires_when_it_should_and_no_other_does(rules: Path, tmp_path
     cases += [("", found, at) for found, at in SILENT]
     tests = [
         {
-            "name": f"{expected or 'silent'}, case {number}", "interval": "1m",
+            "name": f"{expected or 'silent'}, case {number}",
+            "interval": "1m",
             "input_series": [{"series": name, "values": values} for name, values in found.items()],
             "alert_rule_test": [
                 {"eval_time": at, "alertname": name, "exp_alerts": [_alert(rule, found)] if name == expected else []}
@@ -146,7 +155,7 @@ def test_each_alert_fires_when_it_should_and_no_other_does(rules: Path, tmp_path
             ],
         }
         for number, (expected, found, at) in enumerate(cases)
-    ]  # fmt: skip
+    ]
     file = tmp_path / "tests.yml"
     file.write_text(json.dumps({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": tests}))
     done = subprocess.run(["promtool", "test", "rules", str(file)], capture_output=True, text=True, timeout=120)

@@ -140,8 +140,10 @@ def test_long_steps_say_how_long_is_left() -> None:
 def test_a_correction_that_leaves_little_of_stale_tokens_is_warned_of_once() -> None:
     shown, progress, _ = console()
     left = {
-        "training/staleness_max": 2.0, "training/correction/weight": 0.18, "training/correction/changed_fraction": 0.82,
-    }  # fmt: skip
+        "training/staleness_max": 2.0,
+        "training/correction/weight": 0.18,
+        "training/correction/changed_fraction": 0.82,
+    }
     shown.log_metrics(1, STEP | left | {"training/correction/weight": 0.9})
     assert "warning" not in progress.getvalue()
     shown.log_metrics(2, STEP | left)
@@ -173,8 +175,8 @@ def test_requests_that_the_gateway_refuses_are_shown_with_the_step_and_each_reas
         shown.metrics(3, {**STEP, **refused, "rollout/refused/invalid_json": 1.0})
     text = progress.getvalue()
     assert text.count("3 requests refused") == 3
-    assert text.count("refuses requests of the agent's client: unknown_parameter.depth") == 1
-    assert text.count("refuses requests of the agent's client: invalid_json") == 1
+    assert text.count("refused requests of the agent's client: unknown_parameter.depth") == 1
+    assert text.count("refused requests of the agent's client: invalid_json") == 1
 
 
 def test_refused_requests_of_a_step_and_its_validation_are_added_up() -> None:

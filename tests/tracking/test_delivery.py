@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sparring.tracking.delivery import Record, Refused, deliver
-from sparring.tracking.journal import Document, Episodes, Findings, Metrics, Piece, untold
+from sparring.tracking.journal import Document, Episodes, Findings, Metrics, Piece, undelivered
 from sparring.tracking.local import LocalTracker
 from tests.tracking.builders import GROUP
 
@@ -55,15 +55,24 @@ def told(
     asked = iter(range(10**6))
     record = Record.read(run / "record.json", "here")
     done = deliver(
-        run, receiver, record, is_over=lambda: next(asked) >= over_after, wait=wait or (lambda _: None), tell=said.append
-    )  # fmt: skip
+        run,
+        receiver,
+        record,
+        is_over=lambda: next(asked) >= over_after,
+        wait=wait or (lambda _: None),
+        report=said.append,
+    )
     return done, said
 
 
 PIECES = [
-    "metrics.jsonl", "findings.jsonl", "trajectories/train-1.jsonl", "trajectories/train-2.jsonl", "findings.jsonl whole",
+    "metrics.jsonl",
+    "findings.jsonl",
+    "trajectories/train-1.jsonl",
+    "trajectories/train-2.jsonl",
+    "findings.jsonl whole",
     "evaluations/validation-0.json whole",
-]  # fmt: skip
+]
 
 
 def test_all_of_a_run_is_told_in_order_and_never_again(tmp_path: Path) -> None:
@@ -75,7 +84,7 @@ def test_all_of_a_run_is_told_in_order_and_never_again(tmp_path: Path) -> None:
 
 
 def test_pieces_hold_what_the_folder_does(tmp_path: Path) -> None:
-    by_kind = {type(piece): piece for piece in untold(stored_run(tmp_path), {})}
+    by_kind = {type(piece): piece for piece in undelivered(stored_run(tmp_path), {})}
     metrics, findings = by_kind[Metrics], by_kind[Findings]
     assert isinstance(metrics, Metrics)
     assert metrics.lines == ((1, 5.0, {"a": 1.0}), (2, 5.0, {"a": 2.0}))
@@ -114,8 +123,8 @@ def test_an_outage_is_said_once_waited_out_longer_and_longer_and_nothing_is_lost
     assert receiver.taken == PIECES
     assert waits[:8] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
     assert said == [
-        "it cannot be reached (refused); it is told everything when it can",
-        "it can be reached again, and was told what it had missed",
+        "the server cannot be reached (refused); everything is sent once it can be",
+        "the server can be reached again, and has received what it had missed",
     ]
 
 
@@ -125,7 +134,7 @@ def test_a_run_that_is_over_does_not_wait_for_who_cannot_be_reached_and_a_later_
     first = Receiver({1: TimeoutError()})
     done, said = told(run, first, wait=waits.append)
     assert (done, waits, first.is_finished) == (False, [], False)
-    assert said == ["it cannot be reached (TimeoutError); it is told everything when it can"]
+    assert said == ["the server cannot be reached (TimeoutError); everything is sent once it can be"]
     second = Receiver()
     assert told(run, second)[0]
     assert first.taken + second.taken == PIECES
@@ -136,7 +145,7 @@ def test_what_is_refused_is_left_out_and_the_rest_is_told(tmp_path: Path) -> Non
     done, said = told(stored_run(tmp_path), receiver)
     assert done
     assert receiver.taken == [PIECES[1], *PIECES[3:]]
-    assert said == ["it will not take metrics.jsonl (too long); that is left out, and so is what it refuses later"]
+    assert said == ["metrics.jsonl was refused (too long); it is left out, and later refusals are not reported"]
 
 
 def test_a_process_that_dies_between_telling_and_remembering_tells_that_one_piece_again(tmp_path: Path) -> None:
@@ -155,6 +164,6 @@ def test_another_address_and_a_damaged_record_begin_anew(tmp_path: Path) -> None
     run = stored_run(tmp_path)
     told(run, Receiver())
     assert Record.read(run / "record.json", "here").kept == {"run": "one"}
-    assert Record.read(run / "record.json", "elsewhere").told == {}
+    assert Record.read(run / "record.json", "elsewhere").delivered == {}
     (run / "record.json").write_text('{"addr')
-    assert Record.read(run / "record.json", "here").told == {}
+    assert Record.read(run / "record.json", "here").delivered == {}

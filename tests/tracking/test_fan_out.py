@@ -7,8 +7,9 @@ import pytest
 
 from sparring.config import Config, EnvironmentSection, RewardSection, TrackingSection
 from sparring.errors import ServiceError
-from sparring.tracking import Console, FanOut, MemoryTracker, RunFolder, open_trackers
-from sparring.tracking.worker import Worker
+from sparring.run_folders import RunFolder
+from sparring.tracking import Console, FanOut, MemoryTracker, open_trackers
+from sparring.tracking.worker import TrackingThread
 from tests.tracking.builders import GROUP
 
 
@@ -39,12 +40,12 @@ def test_a_failing_tracker_is_warned_about_once_and_the_others_hear_everything(
         assert memory.artifacts == {"a.json": [1]}
         assert memory.is_closed
     assert [record.message for record in caplog.records] == [
-        "tracking: Broken failed (OSError('no network')); the run goes on, with a gap there"
+        "tracking: Broken failed (OSError('no network')); the run continues without that data"
     ] * 2
 
 
 def test_a_worker_that_cannot_keep_up_leaves_jobs_out_and_says_how_many(caplog: pytest.LogCaptureFixture) -> None:
-    worker = Worker("MLflow", capacity=2, drops_when_full=True)
+    worker = TrackingThread("MLflow", capacity=2, drops_when_full=True)
     started, go, done = threading.Event(), threading.Event(), list[int]()
 
     def slow() -> None:
@@ -59,11 +60,11 @@ def test_a_worker_that_cannot_keep_up_leaves_jobs_out_and_says_how_many(caplog: 
     go.set()
     worker.close()
     assert done == [0, 1, 2]
-    assert "too slow, so 2 entries were left out" in caplog.text
+    assert "too slow, so 2 entries were discarded" in caplog.text
 
 
 def test_closing_does_not_wait_longer_than_its_timeout(caplog: pytest.LogCaptureFixture) -> None:
-    worker, go = Worker("MLflow", capacity=2), threading.Event()
+    worker, go = TrackingThread("MLflow", capacity=2), threading.Event()
     worker.submit(lambda: go.wait(10))
     worker.close(timeout=0.01)
     go.set()

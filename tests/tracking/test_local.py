@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sparring.run_folders.encode import encode
 from sparring.tracking import LocalTracker
-from sparring.tracking.encode import encode
 from sparring.types import Json
 from tests.tracking.builders import GROUP
 

@@ -53,8 +53,13 @@ def tell(run: Path, uri: str) -> None:
     receiver = MlflowReceiver(run, uri=uri, experiment="exp")
     said: list[str] = []
     over = deliver(
-        run, receiver, Record.read(run / "mlflow.json", uri), is_over=lambda: True, wait=lambda _: None, tell=said.append
-    )  # fmt: skip
+        run,
+        receiver,
+        Record.read(run / "mlflow.json", uri),
+        is_over=lambda: True,
+        wait=lambda _: None,
+        report=said.append,
+    )
     assert (over, said) == (True, [])
 
 

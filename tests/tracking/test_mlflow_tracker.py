@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sparring.keeper import descendants
+from sparring.runtime.keeper import list_descendants
 from sparring.tracking.local import LocalTracker
 from sparring.tracking.mlflow_tracker import MlflowTracker
 
@@ -40,7 +40,7 @@ def test_one_that_hangs_is_ended_and_a_person_told_how_to_go_on(
     started.log_metrics(1, {"a": 1.0})
     assert not started.finish(0.2)
     assert time.monotonic() - began < 30.0
-    assert f"`sparring runs sync {tmp_path}` tells the rest" in caplog.text
+    assert f"Run `sparring runs sync {tmp_path}` to send the rest" in caplog.text
     assert not started.finish(0.2)
 
 
@@ -51,7 +51,7 @@ def test_one_that_ends_early_or_leaves_something_costs_a_warning(
     started = tracker(tmp_path, program)
     started.log_status("running")
     started.close()
-    assert "has not been told everything" in caplog.text
+    assert "has not received all data" in caplog.text
 
 
 TELLS = """
@@ -108,7 +108,7 @@ def test_one_that_is_killed_in_any_state_is_replaced_and_the_rest_is_told(
         finishing.start()
     finishing.join(60.0)
     assert started.finish(0.0), caplog.text
-    assert "was killed (9); another one goes on" in caplog.text
+    assert "was killed (9); another one continues" in caplog.text
     pieces = told.read_text().splitlines()
     # Of the piece that it was telling nobody knows whether it arrived: it is told again under the same name.
     assert len(pieces) == (3 if state == "telling" else 2)
@@ -125,7 +125,7 @@ def num_remembered(run: Path) -> int:
 def processes_of(program: str) -> list[int]:
     """That this one has started."""
     found = []
-    for pid in descendants():
+    for pid in list_descendants():
         with suppress(OSError):
             if program.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(pid)

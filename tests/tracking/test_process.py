@@ -10,9 +10,9 @@ import pytest
 
 SAY = """
 import os
-from sparring.tracking.process import step_back
-step_back()
-step_back()
+from sparring.tracking.process import lower_priority
+lower_priority()
+lower_priority()
 print(os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0))
 """
 

@@ -92,7 +92,7 @@ def test_a_run_that_makes_no_first_step_has_the_time_of_its_start() -> None:
 
 def test_the_address_answers_until_the_end_was_read_twice_and_what_is_waited_for_is_said() -> None:
     said: list[str] = []
-    tracker = PrometheusTracker("127.0.0.1:0", run="shop", linger_seconds=30.0, say=said.append)
+    tracker = PrometheusTracker("127.0.0.1:0", run="shop", linger_seconds=30.0, report=said.append)
     tracker.log_status("running")
     read(tracker)
     tracker.log_status("completed")
@@ -106,7 +106,7 @@ def test_the_address_answers_until_the_end_was_read_twice_and_what_is_waited_for
     assert not closing.is_alive()
     assert said == [
         f"the run has ended; http://127.0.0.1:{tracker.port}/metrics serves its last state until it was read twice, for at "
-        "most 30 s; a second Ctrl-C does not wait for it"
+        "most 30 s; press Ctrl-C again to end at once"
     ]
 
 
@@ -116,7 +116,7 @@ def test_an_address_that_was_not_read_stays_until_it_was_open_for_a_while_unless
 ) -> None:
     began = time.monotonic()
     said: list[str] = []
-    tracker = PrometheusTracker("127.0.0.1:0", run="shop", linger_seconds=1.0, say=said.append)
+    tracker = PrometheusTracker("127.0.0.1:0", run="shop", linger_seconds=1.0, report=said.append)
     tracker.log_status(status)
     tracker.close()
     assert bool(said) == (lasts > 0)
@@ -158,9 +158,12 @@ def test_who_reads_the_address_of_a_run_through_its_end_sees_how_it_ended(tmp_pa
         code.write("\n\ndef broken(trajectory):\n    return float('nan')\n")
     port = free_port()
     overrides = [
-        f"run.runs_dir={tmp_path / 'runs'}", f"tracking.prometheus_address=127.0.0.1:{port}", "schedule.max_steps=2",
-        f"tracking.prometheus_textfile_dir={tmp_path}", *(["reward.reward=tiny:broken"] if status == "failed" else []),
-    ]  # fmt: skip
+        f"run.runs_dir={tmp_path / 'runs'}",
+        f"tracking.prometheus_address=127.0.0.1:{port}",
+        "schedule.max_steps=2",
+        f"tracking.prometheus_textfile_dir={tmp_path}",
+        *(["reward.reward=tiny:broken"] if status == "failed" else []),
+    ]
     seen: list[str] = []
     with MultiTurnRLTrainer(recipe, overrides=overrides, name="shop", check=False, quiet=True) as trainer:
         trainer.train(wait=False)

@@ -1,8 +1,8 @@
-"""An episode as spans: real times, what each model call was told, tools between two calls, judgements by name."""
+"""An episode as spans: real times, the input of each model call, tools between two calls, judgements by name."""
 
 from dataclasses import replace
 
-from sparring.tracking.spans import SpanKind, trace_of
+from sparring.tracking.spans import SpanKind, build_trace
 from sparring.types import Reward
 from tests.tracking.builders import TASK, TRAJECTORY, TURN
 
@@ -31,7 +31,7 @@ PLAYED = replace(
 
 
 def times(name: str) -> tuple[float, float]:
-    (span,) = [one for one in trace_of(PLAYED, run="r", stored=0.0).spans if one.name == name]
+    (span,) = [one for one in build_trace(PLAYED, run="r", stored=0.0).spans if one.name == name]
     return span.began_ns / 1e9, span.ended_ns / 1e9
 
 
@@ -43,20 +43,20 @@ def test_spans_have_the_times_at_which_things_happened() -> None:
     # Answered after 2 s; the two tools share the 4 s that are left.
     assert times("get") == (1003.0, 1005.0)
     assert times("put") == (1005.0, 1007.0)
-    calls = [one for one in trace_of(PLAYED, run="r", stored=0.0).spans if one.kind is SpanKind.MODEL_CALL]
+    calls = [one for one in build_trace(PLAYED, run="r", stored=0.0).spans if one.kind is SpanKind.MODEL_CALL]
     assert [(one.began_ns / 1e9, one.ended_ns / 1e9) for one in calls] == [(1001.0, 1003.0), (1007.0, 1008.0)]
 
 
 def test_an_episode_that_did_not_keep_its_beginning_ends_when_it_was_stored() -> None:
     old = replace(PLAYED, began=None, turns=tuple(replace(turn, began=None) for turn in PLAYED.turns))
-    spans = trace_of(old, run="r", stored=2000.0).spans
+    spans = build_trace(old, run="r", stored=2000.0).spans
     assert (spans[0].began_ns, spans[0].ended_ns) == (1990 * 10**9, 2000 * 10**9)
     # 2 s and then 1 s, one at once after the other.
     assert [one.began_ns // 10**9 for one in spans if one.kind is SpanKind.TURN] == [1990, 1992]
 
 
 def test_a_model_call_shows_what_was_new_and_a_tool_call_its_result_and_error() -> None:
-    spans = trace_of(PLAYED, run="r", stored=0.0).spans
+    spans = build_trace(PLAYED, run="r", stored=0.0).spans
     first, second = (one for one in spans if one.kind is SpanKind.MODEL_CALL)
     assert first.inputs == {"messages": list(TASK.messages)}
     assert second.inputs == {"messages": list(PLAYED.messages[2:4])}
@@ -70,17 +70,17 @@ def test_a_model_call_shows_what_was_new_and_a_tool_call_its_result_and_error() 
     assert get.parent == put.parent == first.parent
 
 
-def test_reward_components_turns_and_score_are_judgements() -> None:
-    trace = trace_of(PLAYED, run="r", stored=0.0)
-    whole = {one.name: one.value for one in trace.judgements if one.span is None}
+def test_reward_components_turns_and_score_are_assessments() -> None:
+    trace = build_trace(PLAYED, run="r", stored=0.0)
+    whole = {one.name: one.value for one in trace.assessments if one.span is None}
     assert whole == {"reward": 1.0, "reward/right": 1.0, "score": 0.5, "score/format": 0.5}
     turns = {one.id: one.name for one in trace.spans}
-    assert {turns[one.span]: one.value for one in trace.judgements if one.span} == {"turn 0": 0.25, "turn 1": 0.75}
+    assert {turns[one.span]: one.value for one in trace.assessments if one.span} == {"turn 0": 0.25, "turn 1": 0.75}
 
 
 def test_ids_follow_from_run_and_episode() -> None:
-    once, again = (trace_of(PLAYED, run="r", stored=stored) for stored in (1.0, 2.0))
+    once, again = (build_trace(PLAYED, run="r", stored=stored) for stored in (1.0, 2.0))
     assert (once.id, [one.id for one in once.spans]) == (again.id, [one.id for one in again.spans])
     assert len({one.id for one in once.spans}) == len(once.spans)
-    assert trace_of(PLAYED, run="other", stored=1.0).id != once.id
+    assert build_trace(PLAYED, run="other", stored=1.0).id != once.id
     assert {len(once.id), *(len(one.id) for one in once.spans)} == {32, 16}

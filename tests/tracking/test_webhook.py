@@ -10,9 +10,14 @@ from sparring.tracking.webhook import PAUSES_SECONDS, Webhook, webhook_url
 
 URL = "https://hooks.example/T0/B1-secret"
 FINDING = {
-    "rule": "reward.rises_alone", "severity": "error", "step": 40, "symptom": "The score does not follow.",
-    "change": "Tighten the parser.", "confirm": "", "evidence": {"numbers": [1] * 1000},
-}  # fmt: skip
+    "rule": "reward.rises_alone",
+    "severity": "error",
+    "step": 40,
+    "symptom": "The score does not follow.",
+    "change": "Tighten the parser.",
+    "confirm": "",
+    "evidence": {"numbers": [1] * 1000},
+}
 
 
 class Address:
@@ -71,7 +76,7 @@ def test_an_address_that_is_gone_costs_a_warning_without_the_address(
         webhook.log_status("running")
         webhook.close()
     assert len(address.bodies) == requests
-    assert f"nobody took the notification 'started' (status {answers[-1]})" in caplog.text
+    assert f"the notification 'started' was not delivered (status {answers[-1]})" in caplog.text
     assert "secret" not in caplog.text
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from sparring.models.policy import Policy
+from sparring.models.policy import LoraSettings, Policy
 from sparring.types import Outcome, Reward, Sampling, StopReason, Task, Trajectory, TrajectoryGroup, Turn
 
 EVERY_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -35,8 +35,8 @@ def tiny_policy():
             tie_word_embeddings=tied,
             initializer_range=0.3,
         )
-        rank = 3 if lora_targets else None
-        made = Policy(LlamaForCausalLM(config), None, lora_rank=rank, lora_alpha=6, lora_targets=lora_targets)
+        lora = LoraSettings(rank=3, alpha=6, targets=lora_targets) if lora_targets else None
+        made = Policy(LlamaForCausalLM(config), None, lora=lora)
         with torch.no_grad():
             for name, parameter in made.trained.items():
                 if ".lora_B." in name:  # peft starts them at zero, where half of the gradients vanish

@@ -18,7 +18,7 @@ import pytest
 
 from sparring.errors import DataError
 from sparring.training import checkpoint_files
-from sparring.training.checkpoint_files import best, newest, prune, verify, write
+from sparring.training.checkpoint_files import find_best, find_newest, prune, verify, write
 
 CONTENT = {"weights.safetensors": 900, "optimizer.safetensors": 1800, "optimizer.json": 20, "state.json": 60}
 
@@ -74,9 +74,11 @@ class Operations:
 
         def opened(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
             is_ours = "w" in mode and str(file).startswith(str(self._folder))
-            return passed("open", real_open, file, mode, *arguments, **options) if is_ours else real_open(
-                file, mode, *arguments, **options
-            )  # fmt: skip
+            return (
+                passed("open", real_open, file, mode, *arguments, **options)
+                if is_ours
+                else real_open(file, mode, *arguments, **options)
+            )
 
         real_open = builtins.open
         with self._patch.context() as patch:
@@ -127,10 +129,10 @@ def test_a_crash_at_any_operation_of_a_save_leaves_a_whole_checkpoint(
             save_and_prune(folder, 2)
         if is_power_cut:
             operations.lose_what_was_not_synced()
-        found.append(seed_of(newest(folder)))
+        found.append(seed_of(find_newest(folder)))
         # And the run that goes on can save again.
         save_and_prune(folder, 2)
-        assert seed_of(newest(folder)) == 2
+        assert seed_of(find_newest(folder)) == 2
         assert [path.name for path in folder.iterdir()] == ["000002"]
     # First the old one, from some operation on the new one, and never back.
     assert found == sorted(found)
@@ -148,7 +150,7 @@ def test_a_crash_while_the_same_step_is_saved_again_leaves_one_of_the_two(
             try:
                 write(folder, 5, fill(2))
             except Killed:
-                assert seed_of(newest(folder)) in (1, 2)
+                assert seed_of(find_newest(folder)) in (1, 2)
             else:
                 break
     assert at == len(seen) > 10
@@ -170,9 +172,9 @@ def test_an_error_at_any_operation_of_a_save_is_told_and_costs_nothing_else(
                 save_and_prune(folder, 2)
             except OSError:
                 num_told += 1
-        assert seed_of(newest(folder)) in (1, 2)
+        assert seed_of(find_newest(folder)) in (1, 2)
         save_and_prune(folder, 2)
-        assert seed_of(newest(folder)) == 2
+        assert seed_of(find_newest(folder)) == 2
     # The rest are of tidying up, which the next save does again.
     assert num_told >= num // 2
 
@@ -197,10 +199,10 @@ def test_five_hundred_flipped_bits_and_truncations_are_found_and_the_one_before_
         if not (path.name == "manifest.json" and _means_the_same(content, damaged)):
             with pytest.raises(DataError):
                 verify(checkpoint)
-            assert seed_of(newest(tmp_path)) == 1
+            assert seed_of(find_newest(tmp_path)) == 1
         path.write_bytes(content)
-    assert "is passed over" in caplog.text
-    assert seed_of(newest(tmp_path)) == 2
+    assert "is skipped" in caplog.text
+    assert seed_of(find_newest(tmp_path)) == 2
 
 
 def _means_the_same(content: bytes, damaged: bytes) -> bool:
@@ -220,14 +222,14 @@ def test_swapped_files_and_files_of_another_step_are_found(tmp_path: Path) -> No
 def test_keeping_one_always_leaves_a_whole_one(tmp_path: Path) -> None:
     for step in range(1, 6):
         save_and_prune(tmp_path, step)
-        assert seed_of(newest(tmp_path)) == step
+        assert seed_of(find_newest(tmp_path)) == step
         assert len(list(tmp_path.iterdir())) == 1
 
 
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from tests.training.test_checkpoint_files import fill, newest, seed_of, write
+from tests.training.test_checkpoint_files import fill, find_newest, seed_of, write
 folder = Path(sys.argv[1])
 which, limit = getattr(resource, sys.argv[2]), int(sys.argv[3])
 soft, hard = resource.getrlimit(which)
@@ -237,9 +239,9 @@ try:
 except OSError as error:
     print(error.errno)
 resource.setrlimit(which, (soft, hard))
-assert seed_of(newest(folder)) == 1
+assert seed_of(find_newest(folder)) == 1
 write(folder, 2, fill(2))
-assert seed_of(newest(folder)) == 2
+assert seed_of(find_newest(folder)) == 2
 """
 
 
@@ -262,13 +264,13 @@ def test_the_best_by_validation_stays_beside_the_newest(tmp_path: Path) -> None:
     kept = []
     for step, score in ((1, 0.1), (2, 0.5), (3, 0.5), (4, 0.9), (5, None), (6, 0.9), (7, 0.2), (8, 0.0)):
         write(tmp_path, step, fill(step))
-        prune(tmp_path, step, keep=2, pinned=best(tmp_path, scores))
+        prune(tmp_path, step, keep=2, pinned=find_best(tmp_path, scores))
         kept.append(sorted(int(path.name) for path in tmp_path.iterdir()))
         if score is not None:  # a checkpoint is validated after it was saved
             scores[step] = score
     assert kept == [[1], [1, 2], [2, 3], [2, 3, 4], [4, 5], [4, 5, 6], [4, 6, 7], [4, 7, 8]]
-    assert best(tmp_path, scores) == tmp_path / "000004"
+    assert find_best(tmp_path, scores) == tmp_path / "000004"
     # One of which nothing is left but files is none.
     (tmp_path / "000004" / "manifest.json").unlink()
-    assert best(tmp_path, scores) == tmp_path / "000007"
-    assert best(tmp_path, {5: 1.0}) is None
+    assert find_best(tmp_path, scores) == tmp_path / "000007"
+    assert find_best(tmp_path, {5: 1.0}) is None

@@ -10,9 +10,9 @@ import torch
 from sparring.errors import DataError, DiskError
 from sparring.training import checkpoints
 from sparring.training.learner import TorchLearner
-from sparring.training.sequences import demonstration_batch
+from sparring.training.sequences import build_demonstration_batch
 
-LESSON = demonstration_batch([([1, 2, 3, 4], [False, False, True, True])])
+LESSON = build_demonstration_batch([([1, 2, 3, 4], [False, False, True, True])])
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_checkpoint_gives_back_weights_optimizer_and_state(learner, tiny_polic
     assert names(saved.parent) == ["000007"]
     step(learner)
     other = TorchLearner(tiny_policy(("q_proj",)))
-    assert checkpoints.load(checkpoints.newest(saved.parent), other) == {"step": 7, "position": 21}
+    assert checkpoints.load(checkpoints.find_newest(saved.parent), other) == {"step": 7, "position": 21}
     step(other)
     assert other.export_weights().fingerprint == learner.export_weights().fingerprint
 
@@ -94,10 +94,10 @@ def test_the_newest_are_kept_and_named_ones_are_not_counted(learner, tmp_path):
 def test_a_new_checkpoint_is_never_pruned_in_favor_of_a_damaged_later_one(learner, tmp_path):
     for number in (12, 14):
         checkpoints.save(tmp_path, number, learner.export_state(), {})
-        (tmp_path / checkpoints.name_of(number) / "manifest.json").unlink()
+        (tmp_path / checkpoints.format_name(number) / "manifest.json").unlink()
     saved = checkpoints.save(tmp_path, 11, learner.export_state(), {})
     checkpoints.prune(tmp_path, 11, keep=2)
-    assert checkpoints.newest(tmp_path) == saved
+    assert checkpoints.find_newest(tmp_path) == saved
 
 
 def test_every_flipped_byte_is_found_and_the_one_before_is_taken(learner, tmp_path):
@@ -110,9 +110,9 @@ def test_every_flipped_byte_is_found_and_the_one_before_is_taken(learner, tmp_pa
             path.write_bytes(content[:place] + bytes([content[place] ^ 0x81]) + content[place + 1 :])
             with pytest.raises(DataError, match=f"{path.name if path.name != 'manifest.json' else '000002'}"):
                 checkpoints.load(newest, learner)
-            assert checkpoints.newest(tmp_path) == before
+            assert checkpoints.find_newest(tmp_path) == before
         path.write_bytes(content)
-        assert checkpoints.newest(tmp_path) == newest
+        assert checkpoints.find_newest(tmp_path) == newest
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_missing_file_is_named(learner, tmp_path, name):
     saved = checkpoints.save(tmp_path, 1, learner.export_state(), {})
     (saved / name).unlink()
     with pytest.raises(DataError, match=name) as refused:
-        checkpoints.newest(tmp_path)
+        checkpoints.find_newest(tmp_path)
     assert "use another" in str(refused.value)
 
 
@@ -154,7 +154,7 @@ def test_a_manifest_that_leaves_out_the_weights_does_not_get_past_the_loader(lea
 
 def test_without_any_checkpoint_the_folder_is_named(tmp_path):
     with pytest.raises(DataError, match="holds no checkpoint"):
-        checkpoints.newest(tmp_path / "absent")
+        checkpoints.find_newest(tmp_path / "absent")
 
 
 class StateOnAFullDisk:
@@ -177,14 +177,14 @@ def test_a_failed_save_is_reported_and_leaves_earlier_checkpoints(learner, tmp_p
     with pytest.raises(DiskError, match="No space left on device"):
         checkpoints.save(tmp_path, 2, StateOnAFullDisk(learner.export_state()), {})
     assert names(tmp_path) == ["000001"]
-    assert checkpoints.newest(tmp_path) == before
+    assert checkpoints.find_newest(tmp_path) == before
 
 
 def test_a_save_that_was_killed_is_no_checkpoint_and_its_leftovers_do_not_hinder_the_next(learner, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         checkpoints.save(tmp_path, 1, StateThatIsKilled(learner.export_state()), {})
     with pytest.raises(DataError, match="holds no checkpoint"):
-        checkpoints.newest(tmp_path)
+        checkpoints.find_newest(tmp_path)
     checkpoints.save(tmp_path, 1, learner.export_state(), {})
     assert names(tmp_path) == ["000001"]
 

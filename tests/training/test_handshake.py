@@ -12,10 +12,10 @@ from sparring.engines.torch_engine import TorchEngine
 from sparring.errors import ServiceError
 from sparring.training.handshake import Handshake
 from sparring.training.learner import TorchLearner
-from sparring.training.sequences import demonstration_batch
-from sparring.types import Weights
+from sparring.training.sequences import build_demonstration_batch
+from sparring.types import EngineCapabilities, Weights
 
-LESSON = demonstration_batch([([1, 2, 3, 4, 5, 6], [False, False, True, True, True, True])])
+LESSON = build_demonstration_batch([([1, 2, 3, 4, 5, 6], [False, False, True, True, True, True])])
 
 
 @dataclass
@@ -24,6 +24,10 @@ class Claims:
 
     engine: TorchEngine
     fingerprint: str = ""
+
+    @property
+    def capabilities(self) -> EngineCapabilities:
+        return self.engine.capabilities
 
     async def logprobs(self, token_ids, temperature=1.0):
         return await self.engine.logprobs(token_ids, temperature)
@@ -99,5 +103,5 @@ def test_weights_that_were_damaged_on_the_way_are_found(tiny_policy) -> None:
 def test_an_engine_that_names_other_weights_is_refused_before_anything_is_computed(tiny_policy) -> None:
     learner = TorchLearner(tiny_policy(("q_proj",)))
     claims = Claims(engine=None, fingerprint="others")  # type: ignore[arg-type]
-    with pytest.raises(ServiceError, match="says that it plays with weights others"):
+    with pytest.raises(ServiceError, match="reports that it samples with weights others"):
         asyncio.run(Handshake(claims, learner).check(learner.export_weights(), 1, LESSON))  # type: ignore[arg-type]

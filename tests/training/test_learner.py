@@ -16,9 +16,9 @@ from sparring.errors import ConfigError, DataError
 from sparring.loop import optimize
 from sparring.training import learner as training_learner
 from sparring.training import sequences
-from sparring.training.divergence import penalized
-from sparring.training.learner import TorchLearner
-from sparring.training.sequences import demonstration_batch, expanded
+from sparring.training.divergence import subtract_penalty
+from sparring.training.learner import AdamWSettings, TorchLearner
+from sparring.training.sequences import build_demonstration_batch, expand_batch
 from sparring.types import Reward
 
 
@@ -62,7 +62,7 @@ def distance(one, other):
 
 
 def transformers_logprobs(policy, batch):
-    """Log-probabilities of the masked tokens of an expanded batch, one plain forward of the whole model each."""
+    """Log-probabilities of the masked tokens of an expand_batch batch, one plain forward of the whole model each."""
     found = []
     for sequence in batch.sequences:
         segments = [batch.segments[index] for index in sequence.segments]
@@ -80,7 +80,7 @@ def field(batch, name):
 
 def reference_gradients(policy, batch):
     """PPO written out again, over transformers' forward and without any sharing."""
-    whole = expanded(batch)
+    whole = expand_batch(batch)
     logprobs, advantages = transformers_logprobs(policy, whole), field(whole, "advantages")
     ratio = (logprobs - field(whole, "sampled_logprobs")).exp()
     loss = -(torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages) * field(whole, "weights")).sum()
@@ -113,8 +113,8 @@ def test_loss_and_gradients_equal_those_of_transformers_on_expanded_sequences(ti
 def test_an_adapter_on_the_output_matrix_is_played_and_trained(tiny_policy, batch, tied):
     policy = tiny_policy(("lm_head", "q_proj"), tied=tied)
     learner = TorchLearner(policy)
-    whole = expanded(batch)
-    assert torch.allclose(learner.logprobs(whole), transformers_logprobs(policy, whole), atol=1e-5)
+    whole = expand_batch(batch)
+    assert learner.logprobs(whole) == pytest.approx(transformers_logprobs(policy, whole).tolist(), abs=1e-5)
     _, expected = reference_gradients(policy, batch)
     learner.forward_backward(batch, "ppo", CLIP)
     assert distance(gradients(policy), expected) <= 1e-4
@@ -128,8 +128,10 @@ def test_an_adapter_on_what_is_not_linear_is_refused(tiny_policy):
 
 def test_logprobs_equal_those_of_transformers(tiny_policy, batch):
     policy = tiny_policy()
-    whole = expanded(batch)
-    assert torch.allclose(TorchLearner(policy).logprobs(whole), transformers_logprobs(policy, whole), atol=1e-5)
+    whole = expand_batch(batch)
+    assert TorchLearner(policy).logprobs(whole) == pytest.approx(
+        transformers_logprobs(policy, whole).tolist(), abs=1e-5
+    )
 
 
 @pytest.mark.parametrize("lean", [True, False], ids=["lean", "generic"])
@@ -163,7 +165,7 @@ def test_shared_and_expanded_forms_have_the_same_gradient(tiny_policy, turn, gro
     batch = build_batch([group("t", *members)], advantages)
     policy = tiny_policy(("q_proj", "v_proj", "down_proj"))
     results = []
-    for form in (batch, expanded(batch)):
+    for form in (batch, expand_batch(batch)):
         metrics = TorchLearner(policy).forward_backward(form, "importance_sampling", {})
         results.append((metrics["training/loss"], gradients(policy)))
     assert results[0][0] == pytest.approx(results[1][0], rel=1e-4, abs=1e-6)
@@ -195,7 +197,7 @@ def test_two_calls_before_a_step_add_their_gradients(tiny_policy, batch):
 
 def test_a_step_is_clipped_reported_and_clears_the_gradient(tiny_policy, batch):
     policy = tiny_policy()
-    learner = TorchLearner(policy, grad_clip_norm=0.01)
+    learner = TorchLearner(policy, adam=AdamWSettings(grad_clip_norm=0.01))
     learner.forward_backward(batch, "ppo", CLIP)
     norm = gradients(policy).norm().item()
     before = {name: p.detach().clone() for name, p in policy.trained.items()}
@@ -203,9 +205,10 @@ def test_a_step_is_clipped_reported_and_clears_the_gradient(tiny_policy, batch):
     changed = math.sqrt(sum((p - before[name]).square().sum().item() for name, p in policy.trained.items()))
     size = math.sqrt(sum(p.square().sum().item() for p in policy.trained.values()))
     assert metrics == {
-        "training/grad_norm": pytest.approx(norm), "training/learning_rate": 0.1,
+        "training/grad_norm": pytest.approx(norm),
+        "training/learning_rate": 0.1,
         "training/update_size": pytest.approx(changed / size, rel=1e-3),
-    }  # fmt: skip
+    }
     assert all(p.grad is None for p in policy.trained.values())
     # AdamW's first step moves every weight by rate * g / (|g| + eps), with the clipped g.
     moved = max((p - before[name]).abs().max().item() for name, p in policy.trained.items())
@@ -215,28 +218,36 @@ def test_a_step_is_clipped_reported_and_clears_the_gradient(tiny_policy, batch):
 @pytest.mark.parametrize("targets", [EVERY_LINEAR, ()], ids=["lora", "full"])
 def test_supervised_steps_learn_a_demonstration(tiny_policy, targets):
     learner = TorchLearner(tiny_policy(targets))
-    lesson = demonstration_batch([([1, 2, 3, 4, 5], [False, False, True, True, True])])
+    lesson = build_demonstration_batch([([1, 2, 3, 4, 5], [False, False, True, True, True])])
     losses = []
     for _ in range(40):
         losses.append(learner.forward_backward(lesson, "cross_entropy", {})["training/loss"])
         learner.optim_step(0.05)
     # The adapter cannot go below about 0.8 here: the frozen output matrix bounds how far apart its logits can be.
     assert losses[-1] < 0.9 < 3 < losses[0]
-    assert learner.logprobs(lesson).exp().min() > 0.3
+    assert min(learner.logprobs(lesson)) > math.log(0.3)
 
 
 def test_on_policy_metrics_say_so(tiny_policy, turn, group):
     policy = tiny_policy()
     learner = TorchLearner(policy)
     first = build_batch([group("t", [turn(0, None, [1, 2], [3, 4])])], {"t-0": 1.0})
-    exact = replace(turn(0, None, [1, 2], [3, 4]), sampled_logprobs=tuple(learner.logprobs(first).tolist()))
+    exact = replace(turn(0, None, [1, 2], [3, 4]), sampled_logprobs=tuple(learner.logprobs(first)))
     metrics = learner.forward_backward(build_batch([group("t", [exact])], {"t-0": 1.0}), "ppo", CLIP)
     expected = {
         "loss": -1.0,  # -rho * A with rho = 1, averaged over the tokens of the one trajectory
-        "ratio_mean": 1.0, "ratio_min": 1.0, "ratio_max": 1.0, "clip_fraction": 0.0, "effective_sample_size": 1.0,
-        "logprob_difference_mean": 0.0, "logprob_difference_max": 0.0, "kl_k1": 0.0, "kl_k3": 0.0,
-        "tokens": 4.0, "trained_tokens": 2.0,
-    }  # fmt: skip
+        "ratio_mean": 1.0,
+        "ratio_min": 1.0,
+        "ratio_max": 1.0,
+        "clip_fraction": 0.0,
+        "effective_sample_size": 1.0,
+        "logprob_difference_mean": 0.0,
+        "logprob_difference_max": 0.0,
+        "kl_k1": 0.0,
+        "kl_k3": 0.0,
+        "tokens": 4.0,
+        "trained_tokens": 2.0,
+    }
     assert {k: metrics[f"training/{k}"] for k in expected} == pytest.approx(expected, abs=1e-5)
     assert 0 < metrics["training/entropy"] < math.log(50)
 
@@ -319,7 +330,7 @@ def test_state_of_another_adapter_is_refused_by_name_and_changes_nothing(tiny_po
 @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
 def test_the_entropy_bonus_has_the_gradient_of_the_entropy(tiny_policy, batch, targets, lean):
     policy = tiny_policy(targets)
-    whole = expanded(batch)
+    whole = expand_batch(batch)
     # With advantages of 0 only the bonus has a gradient; written out over transformers' forward.
     silent = replace(whole, segments=tuple(replace(s, advantages=(0.0,) * len(s.advantages)) for s in whole.segments))
     total = torch.zeros(())
@@ -345,7 +356,7 @@ def test_the_entropy_bonus_has_the_gradient_of_the_entropy(tiny_policy, batch, t
 @pytest.mark.parametrize("lean", [True, False], ids=["lean", "generic"])
 def test_the_reference_is_the_model_with_its_adapter_switched_off(tiny_policy, batch, lean):
     policy = tiny_policy()
-    whole = expanded(batch)
+    whole = expand_batch(batch)
     with policy.module.disable_adapter(), torch.no_grad():
         reference = transformers_logprobs(policy, whole)
     with torch.no_grad():
@@ -389,10 +400,35 @@ def test_three_policies_take_the_log_probabilities_before_the_step(tiny_policy, 
     assert second["training/clip_fraction"] > 0
 
 
+@pytest.mark.parametrize("budget", [1, 12, 10_000])
+def test_log_probabilities_are_in_segment_order_however_the_batch_is_divided(tiny_policy, turn, group, budget):
+    # The fork's branches come after the other trajectory in the forest, and with their trajectory in a microbatch.
+    fork = [
+        turn(0, None, [5, 6], [7, 8, 9]),
+        turn(1, 0, [5, 6, 7, 8, 9, 10], [12]),
+        turn(2, 0, [5, 6, 7, 8, 9, 11], [15, 3]),
+    ]
+    other = [turn(0, None, [5, 6], [20, 21])]
+    batch = build_batch([group("a", fork, other)], {"a-0": (1.0, 1.0, 1.0), "a-1": (1.0,)})
+    order = [ids for one in batch.segments for ids, masked in zip(one.token_ids, one.mask, strict=True) if masked]
+    assert order != [7, 8, 9, 12, 15, 3, 20, 21]
+    policy = tiny_policy()
+    expected = {}
+    for one in (*fork, *other):
+        logprobs = policy.module(input_ids=torch.tensor([[*one.prompt_ids, *one.token_ids]])).logits[0].log_softmax(-1)
+        begin = len(one.prompt_ids)
+        expected |= {token: logprobs[begin + i - 1, token].item() for i, token in enumerate(one.token_ids)}
+    learner = TorchLearner(policy, max_tokens_per_microbatch=budget)
+    assert learner.logprobs(batch) == pytest.approx([expected[token] for token in order], abs=1e-5)
+    base = TorchLearner(policy).reference_logprobs(batch)
+    assert learner.reference_logprobs(batch) == pytest.approx(base, abs=1e-5)
+    assert base != pytest.approx(learner.logprobs(batch), abs=1e-3)
+
+
 def test_b_matrices_learn_faster_by_the_ratio_of_lora_plus(tiny_policy, batch):
     policy = tiny_policy()
     before = {name: one.detach().clone() for name, one in policy.trained.items()}
-    learner = TorchLearner(policy, lora_plus_lr_ratio=8.0, grad_clip_norm=0)
+    learner = TorchLearner(policy, adam=AdamWSettings(lora_plus_lr_ratio=8.0, grad_clip_norm=0))
     learner.forward_backward(batch, "ppo", CLIP)
     learner.optim_step(0.01)
     # AdamW's first step moves every weight that has a gradient by the rate.
@@ -409,7 +445,7 @@ def test_the_divergence_can_be_a_part_of_the_reward(tiny_policy, turn, group):
         turn(2, 0, [5, 6, 7, 8, 9, 11], [15, 3]),
     ]
     played = group("a", fork, [turn(0, None, [5, 6], [20, 21])])
-    (changed,), metrics = penalized([played], TorchLearner(policy, max_tokens_per_microbatch=6), coef=0.5)
+    (changed,), metrics = subtract_penalty([played], TorchLearner(policy, max_tokens_per_microbatch=6), coef=0.5)
     every = []
     with policy.module.disable_adapter(), torch.no_grad():
         for trajectory, penal in zip(played.trajectories, changed.trajectories, strict=True):
@@ -424,7 +460,7 @@ def test_the_divergence_can_be_a_part_of_the_reward(tiny_policy, turn, group):
     # Rewards per turn stay so: each turn pays for its own tokens.
     fork_rewarded = replace(played.trajectories[0], reward=Reward(total=1.0, per_turn={0: 0.0, 1: 0.25, 2: 0.75}))
     per_turn = replace(played, trajectories=(fork_rewarded, played.trajectories[1]))
-    (changed,), _ = penalized([per_turn], TorchLearner(policy), coef=0.5)
+    (changed,), _ = subtract_penalty([per_turn], TorchLearner(policy), coef=0.5)
     first = changed.trajectories[0]
     paid = {turn_id: first.reward.per_turn[turn_id] - fork_rewarded.reward.per_turn[turn_id] for turn_id in (0, 1, 2)}
     assert sum(paid.values()) == pytest.approx(-0.5 * every[0], abs=1e-4)
@@ -497,8 +533,11 @@ def test_the_model_computes_nothing_that_the_choice_does_not_read(
 
     monkeypatch.setattr(training_learner, "forest_logprobs", counted)
     learning = SimpleNamespace(
-        learner=TorchLearner(tiny_policy()), num_passes=num_passes, loss_fn="ppo", loss_config=CLIP | config,
+        learner=TorchLearner(tiny_policy()),
+        num_passes=num_passes,
+        loss_fn="ppo",
+        loss_config=CLIP | config,
         learning_rate=lambda _: 1e-3,
-    )  # fmt: skip
+    )
     optimize(learning, batch, 1)
     assert count == forwards

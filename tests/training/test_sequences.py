@@ -11,7 +11,7 @@ from sparring.algorithms.reductions import REDUCTIONS
 from sparring.errors import DataError
 from sparring.training import sequences
 from sparring.training.packing import pack
-from sparring.training.sequences import demonstration_batch, expanded
+from sparring.training.sequences import build_demonstration_batch, expand_batch
 from sparring.types import Outcome, Sampling
 
 
@@ -129,7 +129,7 @@ def test_an_infrastructure_failure_is_never_built_into_a_batch(turn, group):
 
 
 def test_demonstrations_share_prompts_and_end_with_what_is_learned():
-    batch = demonstration_batch(
+    batch = build_demonstration_batch(
         [([1, 2, 3, 4, 5, 6], [False, False, True, False, True, False]), ([1, 2, 9], [False, False, True])]
     )
     assert sorted(shape(batch), key=str) == [(0, (3, 4, 5), "101"), (0, (9,), "1"), (None, (1, 2), "00")]
@@ -139,7 +139,7 @@ def test_demonstrations_share_prompts_and_end_with_what_is_learned():
 @pytest.mark.parametrize("mask", [[False, False], [True, False]])
 def test_a_demonstration_that_teaches_nothing_or_has_no_prompt_is_refused(mask):
     with pytest.raises(DataError, match="demonstration 0"):
-        demonstration_batch([([1, 2], mask)])
+        build_demonstration_batch([([1, 2], mask)])
 
 
 @st.composite
@@ -171,7 +171,7 @@ def test_every_sampled_token_is_trained_once_in_its_context_however_shared_and_p
         for offset, token in enumerate(answer)
     )
     assert contexts(batch) == expected
-    assert contexts(expanded(batch)) == expected
+    assert contexts(expand_batch(batch)) == expected
     parts = pack(batch, budget)
     assert sum((contexts(part) for part in parts), Counter()) == expected
     assert all(part.num_tokens <= budget or len({s.trajectory_id for s in part.sequences}) == 1 for part in parts)

@@ -1,4 +1,4 @@
-"""An episode that kills every worker it is in is lost alone: those that were beside it are played to their end."""
+"""An episode that kills every worker it is in is lost alone: the others of its worker run to their end."""
 
 from __future__ import annotations
 
@@ -12,32 +12,42 @@ from sparring.agents import EnvironmentAgent
 from sparring.engines.scripted_messages import ScriptedMessages
 from sparring.environments import answer, tool_call
 from sparring.ledger import Ledger, RolloutState
-from sparring.plugins import load_object
-from sparring.rollouts import Collector, GroupPlan
+from sparring.rollouts import Collector, EpisodeAgent, Grading, GroupPlan, MainPolicy, RolloutLimits
+from sparring.runtime.clock import Clock
+from sparring.runtime.plugins import load_object
 from sparring.types import Json, Sampling, Task, TrajectoryGroup
-from sparring.workers import Code, WorkerPool, in_worker_of_its_own, in_workers, judged_in
+from sparring.workers import Code, WorkerPool, grade_in_workers, run_in_workers, use_separate_workers
 from tests.workers.test_workers import is_alive, wait_until_gone
 
-BESIDE = Path(__file__).parent / "recipe"
+RECIPE_FOLDER = Path(__file__).parent / "recipe"
 CODE: Code = {
-    "beside": str(BESIDE), "target": "world:World", "options": {}, "reward": "world:reward", "scorer": None,
-}  # fmt: skip
-World: Any = load_object("world:World", beside=BESIDE)
+    "folder": str(RECIPE_FOLDER),
+    "target": "shop:Shop",
+    "options": {},
+    "reward": "shop:reward",
+    "scorer": None,
+}
+Shop: Any = load_object("shop:Shop", folder=RECIPE_FOLDER)
 NUM_HEALTHY = 2
 
 
-def played(killer: dict[str, Json], *, max_retries: int, num_killers: int = 1) -> tuple[list[TrajectoryGroup], Ledger]:
+def run_tasks(
+    killer: dict[str, Json], *, max_retries: int, num_killers: int = 1
+) -> tuple[list[TrajectoryGroup], Ledger]:
     """Healthy tasks and killers side by side in one worker; retries follow at once, so that they meet again."""
     ledger = Ledger()
 
     async def main() -> list[TrajectoryGroup]:
         pool = WorkerPool(1, CODE, silence_seconds=60)
         collector = Collector(
-            engine=ScriptedMessages([tool_call("count"), tool_call("count"), answer("done")], name="clerk"), chat=None,
-            agent=EnvironmentAgent(in_workers(World, pool), max_turns=4).play,
-            reward=judged_in(pool, "reward", load_object("world:reward", beside=BESIDE)), scorer=None, ledger=ledger, seed=0,
-            max_concurrency=8, timeout_seconds=60.0, max_retries=max_retries, sleep=lambda _: asyncio.sleep(0),
-        )  # fmt: skip
+            agent=EpisodeAgent(EnvironmentAgent(run_in_workers(Shop, pool), max_turns=4).play),
+            policy=MainPolicy(ScriptedMessages([tool_call("count"), tool_call("count"), answer("done")], name="clerk")),
+            grading=Grading(reward=grade_in_workers(pool, "reward", load_object("shop:reward", folder=RECIPE_FOLDER))),
+            ledger=ledger,
+            seed=0,
+            limits=RolloutLimits(timeout_seconds=60.0, max_concurrency=8, max_retries=max_retries),
+            clock=Clock(sleep=lambda _: asyncio.sleep(0)),
+        )
         tasks = [Task(id=f"healthy-{n}", messages=()) for n in range(NUM_HEALTHY)]
         tasks += [Task(id=f"killer-{n}", messages=(), fields=killer) for n in range(num_killers)]
         plans = [
@@ -54,12 +64,12 @@ def played(killer: dict[str, Json], *, max_retries: int, num_killers: int = 1) -
 @pytest.mark.parametrize(
     ("killer", "max_retries", "num_killers"),
     [({"on_reset": "kill"}, 1, 1), ({"on_close": "exit"}, 2, 1), ({"on_reward": "kill"}, 2, 2)],
-    ids=["while it is prepared", "while it is closed", "while it is judged, two of them"],
-)  # fmt: skip
+    ids=["while it is prepared", "while it is closed", "while it is graded, two of them"],
+)
 def test_an_episode_that_kills_its_worker_each_time_takes_no_other_along(
     killer: dict[str, Json], max_retries: int, num_killers: int
 ) -> None:
-    groups, ledger = played(killer, max_retries=max_retries, num_killers=num_killers)
+    groups, ledger = run_tasks(killer, max_retries=max_retries, num_killers=num_killers)
     lost = {group.task.id for group in groups if group.num_lost}
     assert lost == {f"killer-{n}" for n in range(num_killers)}
     with ledger:
@@ -73,12 +83,12 @@ def test_a_place_alone_has_a_worker_that_ends_with_it() -> None:
         pool = WorkerPool(1, CODE, silence_seconds=60)
         task = Task(id="a", messages=())
         try:
-            beside, another = in_workers(World, pool)(), in_workers(World, pool)()
-            with in_worker_of_its_own():
-                alone = in_workers(World, pool)()
-            for one in (beside, another, alone):
+            second, another = run_in_workers(Shop, pool)(), run_in_workers(Shop, pool)()
+            with use_separate_workers():
+                alone = run_in_workers(Shop, pool)()
+            for one in (second, another, alone):
                 await one.reset(task)
-            process, shared, own = [await one.call_tool("process", {}) for one in (beside, another, alone)]
+            process, shared, own = [await one.call_tool("process", {}) for one in (second, another, alone)]
             assert process == shared != own
             await alone.close()
             await asyncio.to_thread(wait_until_gone, int(own))

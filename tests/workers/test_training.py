@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
-from sparring.build import close
 from sparring.ledger import DiscardReason, Ledger, RolloutState
-from sparring.tracking.stored import read_trajectories
+from sparring.run_folders.stored import read_trajectories
 from sparring.trainer import MultiTurnRLTrainer
 from sparring.training import checkpoints
 
@@ -22,13 +20,13 @@ def trained(runs_dir: Path, *overrides: str) -> Path:
         RECIPE, overrides=[f"run.runs_dir={runs_dir}", *overrides], name="run", check=False, quiet=True
     )
     trainer.train()
-    asyncio.run(close(trainer.parts))
+    trainer.close()
     return runs_dir / "run"
 
 
 def fingerprint(run: Path) -> str:
     """Of everything that the last checkpoint holds: weights, optimizer, data order."""
-    return (checkpoints.newest(run / "checkpoints") / "manifest.json").read_text()
+    return (checkpoints.find_newest(run / "checkpoints") / "manifest.json").read_text()
 
 
 def test_the_same_run_reaches_the_same_weights_with_workers_and_without(tmp_path: Path) -> None:
@@ -39,7 +37,7 @@ def test_the_same_run_reaches_the_same_weights_with_workers_and_without(tmp_path
             read_trajectories(run / f"trajectories/train-{step}.jsonl") for run in (here, there)
         )
         for one, other in zip(here_played, there_played, strict=True):
-            # A world opens each, so that what it says has to get here.
+            # An environment opens each, so that its message has to arrive here.
             assert one.messages[0]["content"] == f"{one.task.id} of 2?"
             assert one.messages == other.messages
             assert (one.reward, one.score, one.score_parts) == (other.reward, other.score, other.score_parts)
@@ -60,5 +58,5 @@ def test_a_run_goes_on_when_a_worker_is_killed_and_discards_what_that_played(
     lost = [one for one in rollouts if one.state is RolloutState.DISCARDED]
     assert {one.reason for one in lost} == {DiscardReason.INFRA_ERROR}
     assert all("was ended by SIGKILL" in str(one.detail) for one in lost)
-    # 2 steps of 2 groups of 3: nobody is missing, since each was played again.
+    # 2 steps of 2 groups of 3: none is missing, since each lost one was run again.
     assert sum(one.state is RolloutState.TRAINED for one in rollouts) == 12

@@ -22,17 +22,21 @@ from sparring.agents.scripted_session import ScriptedSession
 from sparring.environments import Environment, answer, execute, tool_call
 from sparring.environments.base import reset
 from sparring.errors import ContextOverflow, InfrastructureError, TurnLimit, UsageError
-from sparring.plugins import load_object
 from sparring.rewards.rules import evaluate_reward
+from sparring.runtime.plugins import load_object
 from sparring.scorers.score import evaluate_score
 from sparring.types import Json, Message, Outcome, Task, Trajectory
-from sparring.workers import Code, WorkerPool, in_workers, judged_in
+from sparring.workers import Code, WorkerPool, grade_in_workers, run_in_workers
 
-BESIDE = Path(__file__).parent / "recipe"
+RECIPE_FOLDER = Path(__file__).parent / "recipe"
 CODE: Code = {
-    "beside": str(BESIDE), "target": "world:World", "options": {"size": 2}, "reward": "world:reward", "scorer": "world:scorer",
-}  # fmt: skip
-World: Any = load_object("world:World", beside=BESIDE)
+    "folder": str(RECIPE_FOLDER),
+    "target": "shop:Shop",
+    "options": {"size": 2},
+    "reward": "shop:reward",
+    "scorer": "shop:scorer",
+}
+Shop: Any = load_object("shop:Shop", folder=RECIPE_FOLDER)
 SILENCE_SECONDS = 5.0
 
 
@@ -56,25 +60,32 @@ def task(**fields: Json) -> Task:
     return Task(id="a", messages=({"role": "user", "content": "Play."},), fields=fields)
 
 
-JUDGED = Trajectory(
-    id="r", task=task(), attempt=0, turns=(), messages=(), outcome=Outcome.FINISHED, reward=None, score=None,
+GRADED = Trajectory(
+    id="r",
+    task=task(),
+    attempt=0,
+    turns=(),
+    messages=(),
+    outcome=Outcome.FINISHED,
+    reward=None,
+    score=None,
     final_state={"size": 2},
-)  # fmt: skip
+)
 
 
-async def opened_in(pool: WorkerPool, **fields: Json) -> Any:
+async def open_environment(pool: WorkerPool, **fields: Json) -> Any:
     """An environment in one of the workers, reset."""
-    environment = in_workers(World, pool)()
+    environment = run_in_workers(Shop, pool)()
     await reset(environment, task(**fields))
     return environment
 
 
-async def called(environment: Environment, tool: str, **arguments: Json) -> str:
+async def call_tool(environment: Environment, tool: str, **arguments: Json) -> str:
     return (await execute(environment, tool, arguments)).content
 
 
-async def process_of(environment: Environment) -> int:
-    return int(await called(environment, "process"))
+async def find_process(environment: Environment) -> int:
+    return int(await call_tool(environment, "process"))
 
 
 def is_alive(pid: int) -> bool:
@@ -99,12 +110,13 @@ SCRIPTS: dict[str, Sequence[Message]] = {
     "results": [tool_call("returns", what=what) for what in ("more to log", "a pair", "fields", "surrogate", "marked")],
     "no results": [tool_call("returns", what=what) for what in ("no JSON", "NaN")],
     "errors": [
-        *(tool_call("fails", how=how) for how in ("value", "key", "told", "mute", "panic")), tool_call("nothing"),
+        *(tool_call("fails", how=how) for how in ("value", "key", "failure", "mute", "panic")),
+        tool_call("nothing"),
         tool_call("count", x=1),
     ],
-    "over when it says so": [tool_call("count"), tool_call("count"), tool_call("count"), tool_call("count")],
+    "over when it is done": [tool_call("count"), tool_call("count"), tool_call("count"), tool_call("count")],
     "replies": [answer("one"), answer("two"), answer("three")],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=list(SCRIPTS))
@@ -113,7 +125,7 @@ def test_an_episode_is_the_same_in_a_worker_and_here(pool: WorkerPool, script: S
         agent = EnvironmentAgent(make_environment, max_turns=len(script))
         return asyncio.run(agent.play(task(pair=(1, 2), by_number={1: "one"}), ScriptedSession(*script)))
 
-    here, there = played(lambda: World(size=2)), played(in_workers(World, pool))
+    here, there = played(lambda: Shop(size=2)), played(run_in_workers(Shop, pool))
     assert here == there
     # Equal is not enough where JSON would make one of two: keys that are numbers.
     assert repr(here.final_state) == repr(there.final_state) == f"{{1: {here.final_state[1]}, 'size': 2}}"
@@ -121,8 +133,8 @@ def test_an_episode_is_the_same_in_a_worker_and_here(pool: WorkerPool, script: S
 
 def test_tools_that_change_in_a_worker_are_refused_where_they_are_not_available(pool: WorkerPool) -> None:
     async def played() -> list[str]:
-        environment = await opened_in(pool)
-        answers = [await called(environment, name) for name in ("count", "count", "process", "count")]
+        environment = await open_environment(pool)
+        answers = [await call_tool(environment, name) for name in ("count", "count", "process", "count")]
         await environment.close()
         return answers
 
@@ -132,46 +144,47 @@ def test_tools_that_change_in_a_worker_are_refused_where_they_are_not_available(
 def test_a_final_state_that_no_worker_can_send_is_an_error_with_its_place_its_type_and_what_to_do(
     pool: WorkerPool,
 ) -> None:
-    agent = EnvironmentAgent(in_workers(World, pool), max_turns=1)
+    agent = EnvironmentAgent(run_in_workers(Shop, pool), max_turns=1)
     with pytest.raises(UsageError) as caught:
         asyncio.run(agent.play(task(is_odd=True), ScriptedSession(answer("Done."))))
-    said = str(caught.value)
-    assert "World.final_state returned datetime.date(2026, 1, 6), a date, at orders[0].placed" in said
-    assert "isoformat()" in said
+    message = str(caught.value)
+    assert "Shop.final_state returned datetime.date(2026, 1, 6), a date, at orders[0].placed" in message
+    assert "isoformat()" in message
 
 
-def test_a_world_that_replies_asks_the_policies_of_its_episode(pool: WorkerPool) -> None:
+def test_an_environment_that_replies_asks_the_policies_of_its_episode(pool: WorkerPool) -> None:
     customer = ScriptedSession(answer("Is that all?"), ContextOverflow("too long"))
     session = ScriptedSession(answer("Yes?"), answer("No."), others={"customer": customer})
-    agent = EnvironmentAgent(in_workers(World, pool), max_turns=4)
+    agent = EnvironmentAgent(run_in_workers(Shop, pool), max_turns=4)
     played = asyncio.run(agent.play(task(customer="customer"), session))
     assert [one["content"] for one in played.messages] == ["a of 2?", "Yes?", "Is that all?", "No."]
     assert [messages for messages, _ in customer.requests] == [
-        [{"role": "user", "content": "Yes?"}], [{"role": "user", "content": "No."}],
-    ]  # fmt: skip
+        [{"role": "user", "content": "Yes?"}],
+        [{"role": "user", "content": "No."}],
+    ]
     # What the policy could not answer ends the episode as it does here.
     assert (played.outcome, played.error) == (Outcome.MAX_TOKENS, "too long")
 
 
-def test_a_world_that_replies_may_ask_the_policy_that_plays(pool: WorkerPool) -> None:
+def test_an_environment_that_replies_may_ask_the_policy_that_plays(pool: WorkerPool) -> None:
     session = ScriptedSession(answer("Yes?"), answer("Asked of itself."), answer("No."), TurnLimit("enough"))
-    agent = EnvironmentAgent(in_workers(World, pool), max_turns=2)
+    agent = EnvironmentAgent(run_in_workers(Shop, pool), max_turns=2)
     messages = asyncio.run(agent.play(task(customer=None), session)).messages
     assert [one["content"] for one in messages] == ["a of 2?", "Yes?", "Asked of itself.", "No."]
 
 
-def test_a_world_that_cannot_be_prepared_is_told_in_the_same_words_from_a_worker_and_from_here(
+def test_a_failed_reset_has_the_same_message_in_a_worker_and_here(
     pool: WorkerPool,
 ) -> None:
-    for environment in (World(), in_workers(World, pool)()):
+    for environment in (Shop(), run_in_workers(Shop, pool)()):
         with pytest.raises(InfrastructureError) as raised:
             asyncio.run(reset(environment, task(on_reset="raise")))
-        assert str(raised.value) == "Task a: World.reset failed: ValueError('no room', 3)."
+        assert str(raised.value) == "Task a: Shop.reset failed: ValueError('no room', 3)."
 
 
 def test_an_outage_in_a_worker_is_an_outage(pool: WorkerPool) -> None:
     async def main() -> None:
-        environment = await opened_in(pool)
+        environment = await open_environment(pool)
         try:
             await execute(environment, "breaks", {})
         finally:
@@ -180,86 +193,95 @@ def test_an_outage_in_a_worker_is_an_outage(pool: WorkerPool) -> None:
     with pytest.raises(InfrastructureError) as raised:
         asyncio.run(main())
     assert str(raised.value) == "the shop is closed"
-    assert "world.py" in raised.value.__notes__[0], "where it was raised"
+    assert "shop.py" in raised.value.__notes__[0], "where it was raised"
 
 
 def test_a_demonstration_comes_from_a_worker(pool: WorkerPool) -> None:
-    assert in_workers(World, pool)().demonstrate(task()) == [tool_call("count"), answer("ok")]
+    assert run_in_workers(Shop, pool)().demonstrate(task()) == [tool_call("count"), answer("ok")]
 
 
 def test_rewards_and_scores_are_the_same_in_a_worker_and_here(pool: WorkerPool) -> None:
     # Turns of the scripted session sample token 2: even, so that each is worth nothing; one more makes the first worth 0.5.
     session = ScriptedSession(answer("one"), answer("two"))
-    asyncio.run(EnvironmentAgent(lambda: World(size=1), max_turns=2).play(task(), session))
+    asyncio.run(EnvironmentAgent(lambda: Shop(size=1), max_turns=2).play(task(), session))
     turns = (replace(session.turns[0], token_ids=(2, 3)), session.turns[1])
     trajectory = Trajectory(
-        id="r", task=task(pair=(1, 2)), attempt=0, turns=turns, messages=(), outcome=Outcome.FINISHED, reward=None, score=None,
+        id="r",
+        task=task(pair=(1, 2)),
+        attempt=0,
+        turns=turns,
+        messages=(),
+        outcome=Outcome.FINISHED,
+        reward=None,
+        score=None,
         final_state={"size": 2},
-    )  # fmt: skip
-    judges = {key: load_object(f"world:{key}", beside=BESIDE) for key in ("reward", "scorer")}
-    there = {key: judged_in(pool, key, judge) for key, judge in judges.items()}
+    )
+    graders = {key: load_object(f"shop:{key}", folder=RECIPE_FOLDER) for key in ("reward", "scorer")}
+    there = {key: grade_in_workers(pool, key, judge) for key, judge in graders.items()}
     reward = asyncio.run(evaluate_reward(there["reward"], trajectory))
-    assert reward == asyncio.run(evaluate_reward(judges["reward"], trajectory))
+    assert reward == asyncio.run(evaluate_reward(graders["reward"], trajectory))
     assert (reward.total, reward.per_turn) == (0.5, {0: 0.5, 1: 0.0})
     score = asyncio.run(evaluate_score(there["scorer"], trajectory))
     assert (score.value, score.parts) == (0.5, {"size": 0.5})
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "cause"),
     [
-        ("exit", "ended with exit code 3"), ("kill", "was ended by SIGKILL"), ("crash", "was ended by SIGSEGV"),
+        ("exit", "ended with exit code 3"),
+        ("kill", "was ended by SIGKILL"),
+        ("crash", "was ended by SIGSEGV"),
         ("hang", "did not come back to its event loop for 5 s"),
         ("write", "closed its pipe to the trainer or wrote into it"),
     ],
-)  # fmt: skip
+)
 def test_a_worker_that_dies_or_hangs_costs_its_own_episodes_and_is_replaced(
-    pool: WorkerPool, how: str, said: str
+    pool: WorkerPool, how: str, cause: str
 ) -> None:
     async def main() -> None:
-        first, other, beside = [await opened_in(pool) for _ in range(3)]
-        process, other_process = await process_of(first), await process_of(other)
-        assert await process_of(beside) == process != other_process
+        first, other, second = [await open_environment(pool) for _ in range(3)]
+        process, other_process = await find_process(first), await find_process(other)
+        assert await find_process(second) == process != other_process
         began = time.monotonic()
-        with pytest.raises(InfrastructureError, match=f"World.end of task a has no answer.*{said}"):
-            await execute(beside, "end", {"how": how})
-        with pytest.raises(InfrastructureError, match=f"World.count of task a has no answer.*{said}"):
+        with pytest.raises(InfrastructureError, match=f"Shop.end of task a has no answer.*{cause}"):
+            await execute(second, "end", {"how": how})
+        with pytest.raises(InfrastructureError, match=f"Shop.count of task a has no answer.*{cause}"):
             await execute(first, "count", {})
-        assert await called(other, "count") == "1"
-        after = await opened_in(pool)
-        assert await process_of(after) not in {process, other_process}
+        assert await call_tool(other, "count") == "1"
+        after = await open_environment(pool)
+        assert await find_process(after) not in {process, other_process}
         # On a busy machine a new process takes longer to start.
         busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
         assert time.monotonic() - began < 5.0 * busy + (SILENCE_SECONDS if how == "hang" else 0.0)
         for environment in (other, after):
             await environment.close()
-        for environment in (first, beside):
-            with pytest.raises(InfrastructureError, match=said):
+        for environment in (first, second):
+            with pytest.raises(InfrastructureError, match=cause):
                 await environment.close()
 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("state", ["idle", "leased", "resetting", "playing", "judging", "closing"])
+@pytest.mark.parametrize("state", ["idle", "leased", "resetting", "playing", "grading", "closing"])
 def test_a_worker_that_is_killed_in_any_state_is_replaced_in_time(
     single: WorkerPool, tmp_path: Path, state: str
 ) -> None:
-    sleep = f"sleep beside {tmp_path / 'asleep'}"
+    sleep = f"sleep after {tmp_path / 'asleep'}"
 
     async def main() -> float:
-        before = await opened_in(single, **({"on_close": sleep} if state == "closing" else {}))
-        process = await process_of(before)
-        if state in ("idle", "resetting", "judging"):
+        before = await open_environment(single, **({"on_close": sleep} if state == "closing" else {}))
+        process = await find_process(before)
+        if state in ("idle", "resetting", "grading"):
             await before.close()
         asked: Any = None
         match state:
             case "resetting":
-                asked = opened_in(single, on_reset=sleep)
+                asked = open_environment(single, on_reset=sleep)
             case "playing":
                 asked = execute(before, "end", {"how": sleep})
-            case "judging":
-                judge = judged_in(single, "reward", load_object("world:reward", beside=BESIDE))
-                asked = evaluate_reward(judge, replace(JUDGED, task=task(on_reward=sleep)))
+            case "grading":
+                judge = grade_in_workers(single, "reward", load_object("shop:reward", folder=RECIPE_FOLDER))
+                asked = evaluate_reward(judge, replace(GRADED, task=task(on_reward=sleep)))
             case "closing":
                 asked = before.close()
         if asked is not None:
@@ -274,12 +296,12 @@ def test_a_worker_that_is_killed_in_any_state_is_replaced_in_time(
             with pytest.raises(InfrastructureError, match="was ended by SIGKILL"):
                 await execute(before, "count", {})
         while True:
-            # Who asks before the end was seen is told of an outage, and asks again.
+            # A caller that asks before the end was seen gets an outage, and asks again.
             with suppress(InfrastructureError):
-                after = await opened_in(single)
+                after = await open_environment(single)
                 break
         took = time.monotonic() - killed
-        assert await process_of(after) != process
+        assert await find_process(after) != process
         await after.close()
         assert not is_alive(process)
         return took
@@ -290,10 +312,10 @@ def test_a_worker_that_is_killed_in_any_state_is_replaced_in_time(
     assert took < 5.0 * busy
 
 
-def test_workers_that_are_killed_while_they_are_closed_hold_nobody_up() -> None:
+def test_workers_that_are_killed_while_they_are_closed_block_no_caller() -> None:
     async def main() -> None:
         pool = WorkerPool(2, CODE, silence_seconds=SILENCE_SECONDS)
-        found = [await process_of(await opened_in(pool)) for _ in range(2)]
+        found = [await find_process(await open_environment(pool)) for _ in range(2)]
         closing = asyncio.ensure_future(pool.aclose())
         for process in found:
             os.kill(process, signal.SIGKILL)
@@ -306,20 +328,20 @@ def test_workers_that_are_killed_while_they_are_closed_hold_nobody_up() -> None:
 @pytest.mark.parametrize(("key", "how"), [("reward", "crash"), ("scorer", "exit"), ("reward", "hang")])
 def test_a_judge_that_ends_its_worker_is_an_outage_and_no_reward(pool: WorkerPool, key: str, how: str) -> None:
     field = {"reward": "on_reward", "scorer": "on_score"}[key]
-    trajectory = replace(JUDGED, task=task(**{field: how}))
-    judge = judged_in(pool, key, load_object(f"world:{key}", beside=BESIDE))
-    said = {"crash": "SIGSEGV", "exit": "exit code 3", "hang": "did not come back"}[how]
-    with pytest.raises(InfrastructureError, match=f"{key} of r has no answer.*{said}"):
+    trajectory = replace(GRADED, task=task(**{field: how}))
+    judge = grade_in_workers(pool, key, load_object(f"shop:{key}", folder=RECIPE_FOLDER))
+    cause = {"crash": "SIGSEGV", "exit": "exit code 3", "hang": "did not come back"}[how]
+    with pytest.raises(InfrastructureError, match=f"{key} of r has no answer.*{cause}"):
         asyncio.run(evaluate_reward(judge, trajectory) if key == "reward" else evaluate_score(judge, trajectory))
 
 
-def test_a_call_that_is_given_up_is_given_up_in_the_worker_before_the_world_is_closed(
+def test_a_cancelled_call_is_cancelled_in_the_worker_before_the_environment_is_closed(
     pool: WorkerPool, tmp_path: Path
 ) -> None:
     notes = tmp_path / "notes"
 
     async def main() -> None:
-        environment = await opened_in(pool, notes=str(notes))
+        environment = await open_environment(pool, notes=str(notes))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(execute(environment, "wait", {}), 0.3)
         await environment.close()
@@ -330,8 +352,8 @@ def test_a_call_that_is_given_up_is_given_up_in_the_worker_before_the_world_is_c
 
 def test_what_a_worker_has_started_ends_with_it(pool: WorkerPool) -> None:
     async def main() -> int:
-        environment = await opened_in(pool)
-        started = int(await called(environment, "start"))
+        environment = await open_environment(pool)
+        started = int(await call_tool(environment, "start"))
         assert is_alive(started)
         with pytest.raises(InfrastructureError):
             await execute(environment, "end", {"how": "kill"})
@@ -343,8 +365,8 @@ def test_what_a_worker_has_started_ends_with_it(pool: WorkerPool) -> None:
 def test_closing_ends_all_workers_and_what_they_have_started() -> None:
     async def main() -> tuple[int, int]:
         pool = WorkerPool(1, CODE, silence_seconds=SILENCE_SECONDS)
-        environment = await opened_in(pool)
-        found = await process_of(environment), int(await called(environment, "start"))
+        environment = await open_environment(pool)
+        found = await find_process(environment), int(await call_tool(environment, "start"))
         await pool.aclose()
         await pool.aclose()
         return found
@@ -355,14 +377,14 @@ def test_closing_ends_all_workers_and_what_they_have_started() -> None:
 
 TRAINER = """
 import asyncio, sys
-from tests.workers.test_workers import CODE, opened_in, process_of
+from tests.workers.test_workers import CODE, open_environment, find_process
 from sparring.workers import WorkerPool
 
 async def main():
     pool = WorkerPool(2, CODE, silence_seconds=600)
-    idle, busy = await opened_in(pool), await opened_in(pool)
+    idle, busy = await open_environment(pool), await open_environment(pool)
     for environment in (idle, busy):
-        print(await process_of(environment), flush=True)
+        print(await find_process(environment), flush=True)
     asyncio.ensure_future(busy.call_tool("end", {"how": "hang"}))
     await asyncio.sleep(1)
     print("busy", flush=True)
@@ -372,7 +394,9 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a worker that hangs is not told of the trainer's end")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere a worker that hangs is not notified of the trainer's end"
+)
 def test_nothing_is_left_of_a_trainer_that_is_killed() -> None:
     environment = {
         **os.environ,
@@ -393,20 +417,20 @@ def test_nothing_is_left_of_a_trainer_that_is_killed() -> None:
 
 def test_what_json_has_no_form_for_is_refused_with_what_to_do(pool: WorkerPool) -> None:
     with pytest.raises(
-        UsageError, match=r"World.reset of task a cannot go to a worker process: Object of type date .*workers = 0"
+        UsageError, match=r"Shop.reset of task a cannot go to a worker process: Object of type date .*workers = 0"
     ):
-        asyncio.run(reset(in_workers(World, pool)(), task(on=date(2026, 1, 1))))
+        asyncio.run(reset(run_in_workers(Shop, pool)(), task(on=date(2026, 1, 1))))
     with pytest.raises(UsageError, match=r"environment.options cannot go to a worker process"):
         WorkerPool(1, {**CODE, "options": {"on": date(2026, 1, 1)}}, silence_seconds=1)
 
 
-def test_code_that_loads_here_and_not_in_a_worker_is_told_to_who_asks() -> None:
+def test_code_that_loads_here_and_not_in_a_worker_is_reported_to_the_caller() -> None:
     async def main() -> None:
-        pool = WorkerPool(1, {**CODE, "target": "world:Word"}, silence_seconds=SILENCE_SECONDS)
+        pool = WorkerPool(1, {**CODE, "target": "shop:Shp"}, silence_seconds=SILENCE_SECONDS)
         try:
-            await reset(in_workers(World, pool)(), task())
+            await reset(run_in_workers(Shop, pool)(), task())
         finally:
             await pool.aclose()
 
-    with pytest.raises(UsageError, match="did you mean 'World'"):
+    with pytest.raises(UsageError, match="did you mean 'Shop'"):
         asyncio.run(main())

@@ -24,11 +24,11 @@ from fixes import FIXES, write_fixed
 
 from sparring.agents import EnvironmentAgent
 from sparring.agents.scripted_session import ScriptedSession
-from sparring.build.tasks import load_tasks
+from sparring.assembly.tasks import load_tasks
 from sparring.config import load_config
 from sparring.environments import answer, opened, tool_call
 from sparring.environments.base import reset as reset_environment
-from sparring.plugins import load_object
+from sparring.runtime.plugins import load_object
 from sparring.rewards import evaluate_reward
 from sparring.scorers import evaluate_score
 from sparring.types import Trajectory
@@ -108,7 +108,7 @@ class Case:
 
 def load(folder):
     config = load_config(folder / "recipe.toml")
-    find = lambda reference: load_object(reference, beside=folder)
+    find = lambda reference: load_object(reference, folder=folder)
     return Case(
         folder, config, load_tasks(config, folder), find(config.environment.target), find(config.reward.reward),
         find(config.reward.scorer),

@@ -24,7 +24,7 @@ from zoneinfo import ZoneInfo
 from sparring.config.recipe import load_config
 from sparring.environments import Environment, answer, execute, opened, tool_call
 from sparring.environments.base import final_state, reset
-from sparring.plugins import load_object
+from sparring.runtime.plugins import load_object
 from sparring.rewards.rules import evaluate_reward
 from sparring.scorers import evaluate_score
 from sparring.types import Outcome, Task, Trajectory
@@ -98,7 +98,7 @@ class Case:
         self.name, folder = name, HERE / name
         self.longest = 0
         self.config = load_config(folder)
-        load = lambda reference: load_object(reference, beside=folder)
+        load = lambda reference: load_object(reference, folder=folder)
         self.environment_class: type[Environment] = load(self.config.environment.target)
         self.module = sys.modules[self.environment_class.__module__]
         self.reward, self.scorer = load(self.config.reward.reward), load(self.config.reward.scorer)

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from sparring.agents import EnvironmentAgent
 from sparring.agents.scripted_session import ScriptedSession
-from sparring.build.environment import environment_target
-from sparring.build.judging import judges_of
-from sparring.build.tasks import load_tasks
+from sparring.assembly.environment import load_environment_class
+from sparring.assembly.graders import load_graders
+from sparring.assembly.tasks import load_tasks
 from sparring.config.recipe import load_config
 from sparring.environments import Environment, execute
 from sparring.environments.base import final_state, opened, reply, reset
@@ -485,8 +485,8 @@ def basics(case, folder):
         assert not any(one.score or one.reward > 0.11 for one in paid), f"{folder.name}: {policy.__name__} is paid"
     assert "demonstrate" not in vars(case.env)
     config = load_config(folder / "recipe.toml")
-    target, options = environment_target(config, folder)
-    assert target.__name__ == case.env.__name__ and not options and None not in judges_of(config, folder)
+    target, options = load_environment_class(config, folder)
+    assert target.__name__ == case.env.__name__ and not options and None not in load_graders(config, folder)
     loaded = load_tasks(config, folder)
     assert (len(loaded.train) + len(loaded.validation), len(loaded.held_out)) == (len(case.train), len(case.held))
     agent = EnvironmentAgent(target, max_turns=case.turns)

@@ -1,4 +1,4 @@
-"""Links to follow, in a world that can be broken in many ways.
+"""Links to follow, in an environment that can be broken in many ways.
 
 user       find b 2?
 assistant  get(key="b")      tool  f
@@ -22,16 +22,16 @@ from sparring.types import Message, Task, Trajectory
 
 HOPS = (1, 2, 3)
 CORRECT_SHARE = {1: 0.6, 2: 0.2, 3: 0.2}
-"""Of the log, by the number of hops: right. The rest gives up a hop too early, or names another key."""
+"""The share of the log that is right, by the number of hops. The rest stops a hop too early, or names another key."""
 BUSY_SHARE = 0.25
-"""Of the log: the tool is busy, and the clerk asks the same again until the turns are used up."""
+"""The share of the log in which the tool is busy, and the clerk repeats the call until the turns are used up."""
 
 _episodes = itertools.count()
 _hoard: list[bytearray] = []
 
 
-class World(Environment):
-    """One tool over the links of one task. `fault` says what is wrong with it:
+class FaultyLinks(Environment):
+    """One tool over the links of one task. `fault` names what is wrong with it:
 
     `raises`     the tool fails for every other key
     `busy`       tasks of even number: the tool is always busy
@@ -86,7 +86,7 @@ def scorer(trajectory: Trajectory) -> float:
 
 
 def reward_of_another_format(trajectory: Trajectory) -> float:
-    """Reads an answer that nobody was asked for: `<out>c</out>`."""
+    """Read an answer in a form that the prompt does not ask for: `<out>c</out>`."""
     found = re.search(r"<out>(.*?)</out>", str(trajectory.messages[-1].get("content")))
     return float(found is not None and found[1] == trajectory.task.fields["answer"])
 
@@ -111,17 +111,17 @@ def held_out_tasks(num: int = 64, seed: int = 0) -> list[Task]:
 
 
 def mostly_hopeless_tasks() -> list[Task]:
-    """64 tasks that come again and again; seven of eight cannot be solved, since their answer is not what the links say."""
+    """Return 64 tasks that repeat; seven of eight cannot be solved, since their answer is not where the links lead."""
     return [task if place % 8 == 0 else unsolvable(task) for place, task in enumerate(train_tasks(64))]
 
 
 def fresh_hopeless_tasks() -> list[Task]:
-    """Three of four like them, and so many that hardly any comes again."""
+    """Return tasks of which three in four cannot be solved, so many that hardly any repeats."""
     return [task if place % 4 == 0 else unsolvable(task) for place, task in enumerate(train_tasks(2048))]
 
 
 def broken_tasks() -> list[Task]:
-    """The column with the answers was lost."""
+    """Return tasks whose column of answers was lost."""
     return [unsolvable(task) for task in train_tasks()]
 
 
@@ -130,12 +130,12 @@ def broken_validation_tasks() -> list[Task]:
 
 
 def long_tasks(num: int = 512, seed: int = 0) -> list[Task]:
-    """Of two and three hops, which are seldom right at first."""
+    """Return tasks of two and three hops, which are seldom right at first."""
     return links.tasks("train", num, seed, hops=(2, 3))
 
 
 def easy_and_long_tasks() -> list[Task]:
-    """Half are solved by the log's imitator already, half have so many hops that the turns do not suffice."""
+    """Return tasks of which an imitator of the log solves half, and half have more hops than the turns allow."""
     easy = links.tasks("train", 32, 5, hops=(1,))
     hard = links.tasks("train", 32, 6, hops=(4,))
     return [
@@ -148,16 +148,16 @@ def unsolvable(task: Task) -> Task:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations of mixed quality on training tasks, with what the tool really answered."""
+    """Return conversations of mixed quality on training tasks, with the real results of the tool."""
     rng = random.Random(f"log-{seed}")
     log = []
     for task in train_tasks(num, seed + 1):
         if rng.random() < BUSY_SHARE:
             start = task.fields["start"]
             script: Sequence[Message] = [*[tool_call("get", key=start)] * 4, answer(f"ans {start}")]
-            log.append(record_demonstration(lambda: World("always_busy"), task, script))
+            log.append(record_demonstration(lambda: FaultyLinks("always_busy"), task, script))
             continue
-        log.append(record_demonstration(World, task, _clerk(task, rng)))
+        log.append(record_demonstration(FaultyLinks, task, _clerk(task, rng)))
     return log
 
 

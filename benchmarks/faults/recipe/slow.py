@@ -1,4 +1,4 @@
-"""A world that takes its time, so that a step has the length of one of a large model at the price of a tiny one."""
+"""A slow environment: a step takes as long as with a large model, at the cost of a tiny one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from sparring.environments import Environment, tool
-from sparring.faults import fault_point
 from sparring.models.small import small_model
+from sparring.runtime.faults import fault_point
 from sparring.types import Message, Task, Trajectory
 
 

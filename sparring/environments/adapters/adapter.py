@@ -1,4 +1,4 @@
-"""What adapters share: tools that are listed once a recipe's options are known, and observations in the opening message."""
+"""The common parts of adapters: tools listed from a recipe's options, and observations in the opening message."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ from sparring.environments.base import Environment
 from sparring.environments.schema_tools import SchemaTool
 from sparring.environments.tools import ToolLike, tools_of
 from sparring.errors import UsageError
-from sparring.plugins import call
+from sparring.runtime.plugins import call
 from sparring.types import Json, Message, Task
 
 Result = TypeVar("Result")
 
 
 class Adapter(Environment):
-    """Derive from this to bring another library's environments: say which tools there are, and how one is called.
+    """The base class for environments of another library: a subclass defines which tools there are and how to call one.
 
-    `with_options` is called once for a recipe and returns the class that plays: a subclass that holds the tools. In Python:
+    `with_options` is called once for a recipe and returns the class that runs episodes: a subclass that holds the
+    tools. In Python:
 
         environment_class = McpServer.with_options(**options)
         agent = EnvironmentAgent(lambda: environment_class(**options), max_turns=8)
 
-    A subclass may mark further tools of its own with `@tool`.
+    A subclass may define further tools with `@tool`.
     """
 
     listed: ClassVar[Mapping[str, SchemaTool] | None] = None
-    """The tools by name, in the order in which they are listed; None before `with_options`."""
+    """The tools by name, in the listed order; None before `with_options`."""
 
     @classmethod
     def list_tools(cls, **options: Any) -> Iterable[SchemaTool]:
-        """The tools under these options, in the order that the model reads.
+        """Return the tools under these options, in the order in which the model reads them.
 
         Raises UsageError, or ServiceError when a server does not list them.
         """
@@ -43,13 +44,14 @@ class Adapter(Environment):
     async def call_listed(self, name: str, arguments: Mapping[str, Json]) -> Json:
         """Run a listed tool with arguments that fit its schema.
 
-        Raises ToolFailure for what the model did wrong, and InfrastructureError for what it cannot help.
+        Raises ToolFailure for an error of the model, and InfrastructureError for any other failure.
         """
         raise NotImplementedError
 
     @classmethod
     def with_options(cls, **options: Any) -> type[Environment]:
-        """The class with its tools. Raises UsageError when two have one name, and what `list_tools` raises."""
+        """Return the class with its tools. Raises UsageError when two have the same name, and the errors of
+        `list_tools`."""
         tools = list(cls.list_tools(**options))
         listed = {tool.name: tool for tool in tools}
         twice = [tool.name for tool in tools if tool is not listed[tool.name] or tool.name in tools_of(cls)]
@@ -74,7 +76,7 @@ class Adapter(Environment):
 
 
 def opening_with(task: Task, text: str) -> list[Message]:
-    """The task's messages with what is seen first: added to the user's last words, or said by the user."""
+    """Return the task's messages with the first observation, appended to the last user message or as a new one."""
     *earlier, last = task.messages or ({"role": "user", "content": ""},)
     if last["role"] != "user" or not isinstance(last["content"], str):
         return [*task.messages, {"role": "user", "content": text}]
@@ -82,6 +84,6 @@ def opening_with(task: Task, text: str) -> list[Message]:
 
 
 def waited(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """The result of a coroutine, in a thread of its own, because the caller may run inside an event loop."""
+    """Return the result of a coroutine, run in its own thread because the caller may be inside an event loop."""
     with ThreadPoolExecutor(max_workers=1) as executor:
         return executor.submit(asyncio.run, coroutine).result()

@@ -25,20 +25,24 @@ from sparring.types import Json, Message, Task
 
 
 class GymnasiumEnvironment(Adapter):
-    """A registered environment (https://gymnasium.farama.org/api/env) with actions that JSON can tell.
+    """A registered environment (https://gymnasium.farama.org/api/env) whose actions can be written as JSON.
 
     The tool `step` takes the parts of a Dict action by their names, any other action as `action`. Each transition logs
-    `reward`, `terminated` and `truncated`, which the model does not read; `adapters.episode_return` sums the rewards. The
-    episode is over when the environment says so. Where observations are not text, derive a class and override `describe`.
+    `reward`, `terminated` and `truncated`, which the model does not read; `adapters.episode_return` sums the rewards.
+    The episode ends when the environment ends it. If observations are not text, derive a class and override `describe`.
 
-    Steps run on the event loop of all episodes: put a slow simulator behind a server.
+    Steps run on the event loop of all episodes, so put a slow simulator behind a server.
     """
 
     def __init__(
         self, id: str, arguments: Mapping[str, Json] | None = None, actions: Sequence[str] | None = None
     ) -> None:
-        """`arguments` go to `gymnasium.make`; with `render_mode = "ansi"` the model reads the environment's own drawing.
-        `actions` are names for the members of a Discrete space, in its order. Raises UsageError when it cannot be made."""
+        """`arguments` are passed to `gymnasium.make`; with `render_mode = "ansi"` the model reads the environment's own
+        drawing.
+
+        `actions` are names for the members of a Discrete space, in its order. Raises UsageError if the environment
+        cannot be created.
+        """
         self._id, self._arguments = id, dict(arguments or {})
         self.world = _made(id, self._arguments)
         self._actions = actions
@@ -48,30 +52,31 @@ class GymnasiumEnvironment(Adapter):
     def list_tools(
         cls, id: str, arguments: Mapping[str, Json] | None = None, actions: Sequence[str] | None = None
     ) -> Iterable[SchemaTool]:
-        world = _made(id, arguments)
+        probe = _made(id, arguments)
         try:
-            described = cls.describe is not GymnasiumEnvironment.describe or world.render_mode == "ansi"
-            if not described and not is_writable(world.observation_space):
+            described = cls.describe is not GymnasiumEnvironment.describe or probe.render_mode == "ansi"
+            if not described and not is_writable(probe.observation_space):
                 raise UsageError(
-                    f"observations of {id} are {world.observation_space}, not text and more than {MAX_NUMBERS} numbers; derive "
-                    "a class from GymnasiumEnvironment whose `describe(observation)` tells them in words."
+                    f"observations of {id} are {probe.observation_space}, not text and more than {MAX_NUMBERS} numbers; derive "
+                    "a class from GymnasiumEnvironment whose `describe(observation)` returns them as text."
                 )
-            return [SchemaTool("step", f"Take one action in {id}.", _parameters(world.action_space, actions))]
+            return [SchemaTool("step", f"Take one action in {id}.", _parameters(probe.action_space, actions))]
         finally:
-            world.close()
+            probe.close()
 
     def describe(self, observation: Any) -> str:
-        """What the model reads of an observation; `self.world` is the environment after the step."""
+        """Return the observation as text for the model; `self.world` is the environment after the step."""
         if self.world.render_mode == "ansi":
             return without_colors(str(self.world.render()))
         return as_text(observation)
 
     def arguments_of(self, task: Task) -> Mapping[str, Any]:
-        """More arguments for `gymnasium.make`, which depend on the task (a map, a level). Override it; none by default."""
+        """Return further arguments for `gymnasium.make` that depend on the task (a map, a level). Override it; none
+        by default."""
         return {}
 
     def reset(self, task: Task) -> list[Message]:
-        """Seed the world with the task's seed; the first observation follows the task's own words."""
+        """Reset the environment with the task's seed; the first observation follows the task's own text."""
         if more := self.arguments_of(task):
             self.world.close()
             self.world = _made(self._id, {**self._arguments, **more})
@@ -92,7 +97,7 @@ class GymnasiumEnvironment(Adapter):
             observation, reward, terminated, truncated, _ = self.world.step(action)
             text, reward = self.describe(observation), float(reward)
         except Exception as error:
-            # The action fits the action space, so the policy cannot have known better.
+            # The action fits the action space, so the policy is not the cause.
             raise InfrastructureError(f"{self.world} failed at action {action!r}: {error!r}.") from error
         if not math.isfinite(reward):
             raise InfrastructureError(
@@ -110,8 +115,11 @@ class GymnasiumEnvironment(Adapter):
 
 
 def seeded_tasks(prompt: str, num: int, first_seed: int = 0) -> list[Task]:
-    """`num` tasks with the same words and seeds from `first_seed` on, also in the field `seed`. Splits whose seeds overlap share
-    tasks, and are refused."""
+    """Return `num` tasks with the same text and consecutive seeds from `first_seed` on, which are also in the field
+    `seed`.
+
+    Splits whose seeds overlap share tasks, and are refused.
+    """
     return [
         Task(id=f"seed-{seed}", messages=({"role": "user", "content": prompt},), fields={"seed": seed}, seed=seed)
         for seed in range(first_seed, first_seed + num)

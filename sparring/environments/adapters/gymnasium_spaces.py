@@ -15,19 +15,22 @@ from sparring.errors import UsageError
 from sparring.types import Json
 
 MAX_NUMBERS = 512
-"""Of an observation that is written out; a picture is no text."""
+"""The most numbers of an observation that is written as text; images are not."""
 
 _ESCAPED = re.compile(r"\x1b\[[\d;]*m([^\x1b]*)\x1b\[0m")
 _SUPPORTED = "Text, Discrete, MultiDiscrete, MultiBinary, Box, and Dict and Tuple of these"
 
 
 def action_schema(space: spaces.Space[Any]) -> dict[str, Json]:
-    """The JSON schema of a space's members, its bounds included. Raises UsageError for a space that has none here."""
+    """Return the JSON schema of a space's members, with its bounds. Raises UsageError for a space without a schema."""
     if isinstance(space, spaces.Text):
         letters = "".join(re.escape(letter) for letter in sorted(space.character_set))
         return {
-            "type": "string", "minLength": space.min_length, "maxLength": space.max_length, "pattern": f"^[{letters}]*$",
-        }  # fmt: skip
+            "type": "string",
+            "minLength": space.min_length,
+            "maxLength": space.max_length,
+            "pattern": f"^[{letters}]*$",
+        }
     if isinstance(space, spaces.Discrete):
         return _number("integer", space.start, space.start + space.n - 1)
     if isinstance(space, spaces.MultiDiscrete):
@@ -51,7 +54,7 @@ def action_schema(space: spaces.Space[Any]) -> dict[str, Json]:
 
 
 def action_from_json(space: spaces.Space[Any], value: Json) -> Any:
-    """The space's member that JSON which fits its schema stands for."""
+    """Return the space's member that JSON of its schema represents."""
     if isinstance(space, spaces.Dict):
         return {name: action_from_json(part, value[name]) for name, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -62,20 +65,23 @@ def action_from_json(space: spaces.Space[Any], value: Json) -> Any:
 
 
 def as_text(observation: Any) -> str:
-    """An observation as the model reads it: text as it is, anything else as compact JSON (with NaN and Infinity, where there
-    are such numbers). Raises TypeError for what JSON has no form for."""
+    """Return an observation as text for the model: text unchanged, anything else as compact JSON (with NaN and Infinity
+    where needed).
+
+    Raises TypeError for a value that JSON cannot represent.
+    """
     if isinstance(observation, str):
         return observation
     return json.dumps(_as_json(observation), ensure_ascii=False, separators=(",", ":"))
 
 
 def without_colors(drawing: str) -> str:
-    """A terminal drawing as plain text: what a color sets apart stands in brackets."""
+    """Return a terminal drawing as plain text, with brackets around parts that were highlighted by color."""
     return _ESCAPED.sub(r"[\1]", drawing).strip("\n")
 
 
 def is_writable(space: spaces.Space[Any]) -> bool:
-    """Whether an observation can be written out in at most MAX_NUMBERS numbers."""
+    """Return whether an observation can be written in at most MAX_NUMBERS numbers."""
     return isinstance(space, spaces.Text) or (space.is_np_flattenable and spaces.flatdim(space) <= MAX_NUMBERS)
 
 
@@ -89,7 +95,7 @@ def _as_json(observation: Any) -> Json:
     if isinstance(observation, np.ndarray):
         observation = observation[()]
     if isinstance(observation, np.floating):
-        # 0.1 as float32 is 0.10000000149 as float64: a number is written with the digits that its own type needs.
+        # 0.1 as float32 is 0.10000000149 as float64, so a number is written with the digits of its own type.
         return float(str(observation))
     return observation.item() if isinstance(observation, np.generic) else observation
 
@@ -103,7 +109,8 @@ def _number(kind: str, low: Any, high: Any) -> dict[str, Json]:
 
 
 def _array(schema_at: Callable[[tuple[int, ...]], dict[str, Json]], shape: Sequence[int]) -> dict[str, Json]:
-    """Nested arrays of this shape; `schema_at` says what stands at a place. A shape without axes is one number."""
+    """Return the schema of nested arrays of this shape; `schema_at` returns that of one element. A shape without
+    axes is one number."""
 
     def part(place: tuple[int, ...]) -> dict[str, Json]:
         depth = len(place)
@@ -115,7 +122,7 @@ def _array(schema_at: Callable[[tuple[int, ...]], dict[str, Json]], shape: Seque
 
 
 def _tuple(parts: Sequence[dict[str, Json]]) -> dict[str, Json]:
-    """An array of exactly these; written shortly when all are alike."""
+    """Return the schema of an array of exactly these parts, in a short form when all are equal."""
     bounds = {"type": "array", "minItems": len(parts), "maxItems": len(parts)}
     if parts and all(part == parts[0] for part in parts):
         return {**bounds, "items": parts[0]}

@@ -1,4 +1,4 @@
-"""One session with a Model Context Protocol server: every way in which the server may fail is an InfrastructureError."""
+"""One session with a Model Context Protocol server: any failure of the server is an InfrastructureError."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _LAST_WORDS = 1000
 
 @final
 class McpConnection:
-    """A session that a task of its own holds open, because the SDK wants its streams closed by the task that opened them."""
+    """A session held open by its own task, because the SDK requires that the task that opened its streams closes
+    them."""
 
     def __init__(
         self,
@@ -35,7 +36,7 @@ class McpConnection:
         call_seconds: float,
         last_words: Callable[[], str] = str,
     ) -> None:
-        """`name` is what errors call the server. `last_words` is what it wrote to its standard error."""
+        """`name` is the server's name in errors. `last_words` returns the end of its standard error."""
         self._transport = transport
         self._name = name
         self._start_seconds = start_seconds
@@ -46,6 +47,7 @@ class McpConnection:
         self._client: Client | None = None
 
     async def open(self) -> None:
+        """Open the session. Raises InfrastructureError when that fails or takes longer than `start_seconds`."""
         opened: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._holding = asyncio.create_task(self._hold(opened))
         try:
@@ -55,7 +57,7 @@ class McpConnection:
             raise self._failed(f"did not begin a session within {self._start_seconds:g} s") from error
 
     async def list_tools(self) -> list[Tool]:
-        """All tools, page by page."""
+        """Return all tools, page by page."""
         assert self._client is not None, "the connection is not open"
         tools: list[Tool] = []
         cursor: str | None = None
@@ -63,7 +65,7 @@ class McpConnection:
             try:
                 page = await self._client.list_tools(cursor=cursor)
             except Exception as error:
-                raise self._failed(f"does not list its tools: {_told(error)}") from error
+                raise self._failed(f"does not list its tools: {_describe(error)}") from error
             tools += page.tools
             cursor = page.next_cursor
             if cursor is None:
@@ -77,7 +79,7 @@ class McpConnection:
         except Exception as error:
             if isinstance(error, MCPError) and error.code == INVALID_PARAMS:
                 raise ToolFailure(f"{name}: {error.message}") from error
-            raise self._failed(f"failed at the tool {name!r}: {_told(error)}") from error
+            raise self._failed(f"failed at the tool {name!r}: {_describe(error)}") from error
 
     async def close(self) -> None:
         """End the session, and the server if the transport started it."""
@@ -93,9 +95,9 @@ class McpConnection:
             async with Client(self._transport, read_timeout_seconds=self._call_seconds) as client:  # type: ignore[arg-type]
                 opened.set_result(client)
                 await self._closing.wait()
-        except Exception as error:  # noqa: BLE001 (told to who opens; once open, the calls fail by themselves)
+        except Exception as error:  # noqa: BLE001 (reported to `open`; later, the calls themselves fail)
             if not opened.done():
-                opened.set_exception(self._failed(f"cannot be used: {_told(error)}"))
+                opened.set_exception(self._failed(f"cannot be used: {_describe(error)}"))
 
     def _failed(self, how: str) -> InfrastructureError:
         words = self._last_words().strip()
@@ -110,7 +112,8 @@ def to_process(
     start_seconds: float,
     call_seconds: float,
 ) -> McpConnection:
-    """A connection that starts a server and ends it. The server inherits PATH, HOME and their like, and no other variable."""
+    """Return a connection that starts a server and ends it. The server inherits PATH, HOME and similar variables,
+    and no others."""
     program, *arguments = command
     parameters = StdioServerParameters(command=program, args=arguments, env=dict(variables), cwd=folder)
     last_words = _LastWords()
@@ -122,18 +125,21 @@ def to_process(
                 yield streams
 
     return McpConnection(
-        transport(), name=f"the MCP server {' '.join(command)!r}", start_seconds=start_seconds, call_seconds=call_seconds,
+        transport(),
+        name=f"the MCP server {' '.join(command)!r}",
+        start_seconds=start_seconds,
+        call_seconds=call_seconds,
         last_words=last_words,
-    )  # fmt: skip
+    )
 
 
 def to_url(url: str, *, key: str | None, start_seconds: float, call_seconds: float) -> McpConnection:
-    """A connection to a server that runs, over streamable HTTP."""
+    """Return a connection to a running server, over streamable HTTP."""
 
     @asynccontextmanager
     async def transport() -> AsyncIterator[object]:
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        # How long an answer may take is for the session to say, not for the HTTP client.
+        # The session limits the time of an answer, not the HTTP client.
         timeout = httpx2.Timeout(start_seconds, read=None)
         async with (
             httpx2.AsyncClient(headers=headers, timeout=timeout) as client,
@@ -148,7 +154,7 @@ def to_url(url: str, *, key: str | None, start_seconds: float, call_seconds: flo
 
 @final
 class _LastWords:
-    """What a process wrote to its standard error, the end of it."""
+    """The end of a process's standard error."""
 
     def __init__(self) -> None:
         self._file: TextIO | None = None
@@ -156,7 +162,7 @@ class _LastWords:
 
     def __call__(self) -> str:
         if self._file is not None:
-            # The process writes at the position that both share, so it is read without moving that.
+            # The process writes at a shared position, so reading must not move it.
             size = os.fstat(self._file.fileno()).st_size
             start = max(0, size - _LAST_WORDS)
             self._text = os.pread(self._file.fileno(), _LAST_WORDS, start).decode("utf-8", "replace")
@@ -173,8 +179,8 @@ class _LastWords:
                 self._file = None
 
 
-def _told(error: BaseException) -> str:
-    """An exception in a line; of a group, what it is about."""
+def _describe(error: BaseException) -> str:
+    """Return an exception as one line; for a group, its cause."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}"

@@ -1,4 +1,5 @@
-"""Tools of a Model Context Protocol server (https://modelcontextprotocol.io), over its standard streams or over HTTP."""
+"""Tools of a Model Context Protocol server (https://modelcontextprotocol.io), over its standard streams or over
+HTTP."""
 
 from __future__ import annotations
 
@@ -28,16 +29,16 @@ from sparring.types import Json, Message, Task
 
 
 class McpServer(Adapter):
-    """What both transports share; name `McpProcess` or `McpService` in a recipe.
+    """The common base of both transports; a recipe names `McpProcess` or `McpService`.
 
-    What a tool reports as its error is told to the model, and so is the server's refusal of arguments. A server that dies,
-    is late or breaks the protocol is an InfrastructureError.
+    The model reads the errors that a tool reports, and the server's refusal of arguments. A server that dies, exceeds a
+    time limit or violates the protocol is an InfrastructureError.
     """
 
     _connection: McpConnection | None = None
 
     def connection(self, task: Task | None) -> McpConnection:
-        """A connection for one episode, not opened yet; without a task, for the listing of the tools."""
+        """Return an unopened connection for one episode; without a task, one for listing the tools."""
         raise NotImplementedError
 
     @classmethod
@@ -52,10 +53,10 @@ class McpServer(Adapter):
     async def call_listed(self, name: str, arguments: Mapping[str, Json]) -> Observation:
         assert self._connection is not None, "the environment was not reset"
         result = await self._connection.call(name, arguments)
-        told = flattened(result)
+        answer = flattened(result)
         if result.is_error:
-            raise ToolFailure(told.content or f"{name} failed")
-        return told
+            raise ToolFailure(answer.content or f"{name} failed")
+        return answer
 
     async def close(self) -> None:
         if self._connection is not None:
@@ -63,7 +64,7 @@ class McpServer(Adapter):
 
 
 class McpProcess(McpServer):
-    """A server of its own for every episode, started by a command and spoken to over its standard streams."""
+    """A separate server process for every episode, started by a command and connected through its standard streams."""
 
     def __init__(
         self,
@@ -73,8 +74,8 @@ class McpProcess(McpServer):
         start_seconds: float = 30.0,
         call_seconds: float = 60.0,
     ) -> None:
-        """`command` is a program with its arguments; it runs in `folder` and sees `variables` beside PATH, HOME and their
-        like."""
+        """`command` is a program with its arguments; it runs in `folder` with `variables` in addition to PATH, HOME
+        and similar ones."""
         self._command = tuple(command)
         self._variables = dict(variables or {})
         self._folder = folder
@@ -82,7 +83,7 @@ class McpProcess(McpServer):
         self._call_seconds = call_seconds
 
     def variables_of(self, task: Task) -> Mapping[str, str]:
-        """Further environment variables for the server of this task, its seed say; none by default."""
+        """Return further environment variables for this task's server, such as its seed; none by default."""
         return {}
 
     def connection(self, task: Task | None) -> McpConnection:
@@ -96,9 +97,9 @@ class McpProcess(McpServer):
 
 
 class McpService(McpServer):
-    """One server for all episodes, spoken to over streamable HTTP, in a session for each.
+    """One server for all episodes over streamable HTTP, with a session for each.
 
-    What it keeps between sessions is its own affair: nothing here can reset it.
+    State that the server keeps between sessions cannot be reset from here.
     """
 
     persists: ClassVar[tuple[str, ...]] = ("server",)
@@ -106,7 +107,7 @@ class McpService(McpServer):
     def __init__(
         self, url: str, api_key_env: str | None = None, start_seconds: float = 30.0, call_seconds: float = 60.0
     ) -> None:
-        """`api_key_env` names the environment variable that holds a bearer token."""
+        """`api_key_env` is the name of the environment variable that contains a bearer token."""
         self._url = url
         self._key = key_from(api_key_env)
         self._start_seconds = start_seconds
@@ -119,7 +120,7 @@ class McpService(McpServer):
 
 
 def flattened(result: CallToolResult) -> Observation:
-    """A result as text, a line for each part. Pictures, sounds and binary resources are named and not shown."""
+    """Return a result as text, a line for each part. Images, audio and binary resources are named but not shown."""
     if not result.content and result.structured_content is not None:
         return Observation(json.dumps(result.structured_content, ensure_ascii=False, separators=(",", ":")))
     lines, repairs = [], []

@@ -20,26 +20,28 @@ from sparring.types import Json, Message, Task
 
 _MAX_MESSAGE_BYTES = 64 * 2**20
 _CLOSE_SECONDS = 2.0
-"""How long a server may take to take its leave; one that hangs never does."""
+"""Seconds for a server to close the connection; one that hangs never does."""
 _OF_THE_MODEL = ("invalid_args", "tool_not_found", "execution_error")
-"""Errors of a tool that the model can do something about; the others are the server's."""
+"""Errors of a tool that the model can correct; the others are failures of the server."""
 
 
 class OpenEnvServer(Adapter):
-    """A running OpenEnv server; each episode has a session, and so a world, of its own there.
+    """A running OpenEnv server; each episode has its own session there, and so its own environment state.
 
-    The fields of the server's action are the arguments of the tool `step`; a server whose actions are calls of tools offers
-    those tools. Each transition logs `reward` and `done`; `adapters.episode_return` sums the rewards. A server that dies, is
-    late, breaks the protocol or whose `step` raises is an InfrastructureError: an environment that wants to tell the model of
-    a bad action says so in its observation.
+    The fields of the server's action are the arguments of the tool `step`; a server whose actions are tool calls offers
+    those tools. Each transition logs `reward` and `done`; `adapters.episode_return` sums the rewards. A server that
+    dies, exceeds a time limit, violates the protocol or whose `step` raises is an InfrastructureError. An environment
+    that wants to report a bad action to the model must do so in its observation.
 
-    The library's own client is not used, since it connects again when the connection is lost: the episode would go on in
-    another world.
+    The library's own client is not used, because it reconnects when the connection is lost: the episode would continue
+    in another environment.
     """
 
     def __init__(self, url: str, reset: Mapping[str, Json] | None = None, call_seconds: float = 60.0) -> None:
-        """`url` is the server's address, http://host:port. `reset` goes to the environment's `reset` with every task, beside
-        the task's seed and id."""
+        """`url` is the server's address, http://host:port.
+
+        `reset` is passed to the environment's `reset` with every task, in addition to the task's seed and id.
+        """
         self._url = url.rstrip("/")
         self._reset = dict(reset or {})
         self._call_seconds = call_seconds
@@ -51,16 +53,17 @@ class OpenEnvServer(Adapter):
         return waited(cls(**options)._list_tools())
 
     def reset_arguments(self, task: Task) -> Mapping[str, Json]:
-        """What the environment's `reset` is told of a task; the server ignores what that does not take."""
+        """Return the arguments of the environment's `reset` for a task; the server ignores those that it does not
+        accept."""
         return {"seed": task.seed, "episode_id": task.id, **self._reset}
 
     def describe(self, observation: Mapping[str, Json]) -> str:
-        """What the model reads of an observation, here its fields as JSON."""
-        told = {name: value for name, value in observation.items() if name != "metadata"}
-        return json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+        """Return an observation as text for the model; by default its fields as JSON."""
+        fields = {name: value for name, value in observation.items() if name != "metadata"}
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
     async def reset(self, task: Task) -> list[Message]:
-        """The first observation follows the task's own words."""
+        """Reset the environment; the first observation follows the task's own text."""
         self._session = _Session(self._url, seconds=self._call_seconds)
         await self._session.open()
         answer = await self._session.ask("reset", self.reset_arguments(task))
@@ -94,7 +97,7 @@ class OpenEnvServer(Adapter):
             await self._session.close()
 
     async def state(self) -> Mapping[str, Json]:
-        """What the server says of the episode's state: `episode_id`, `step_count` and the environment's own."""
+        """Return the episode's state from the server: `episode_id`, `step_count` and the environment's own fields."""
         assert self._session is not None, "the environment was not reset"
         return await self._session.ask("state")
 
@@ -124,7 +127,7 @@ class OpenEnvServer(Adapter):
 
 @final
 class _Session:
-    """One web socket: a question, an answer. Nothing is asked again on another one."""
+    """One web socket with one answer to each request. A request is never repeated on another socket."""
 
     def __init__(self, url: str, *, seconds: float) -> None:
         self._url = url
@@ -141,12 +144,13 @@ class _Session:
             raise self._failed(f"cannot be reached: {type(error).__name__}: {error}") from error
 
     async def ask(self, kind: str, data: Mapping[str, Json] | None = None) -> Mapping[str, Json]:
-        """Send a message of a kind; the data of the answer. Raises ToolFailure where the server refuses an action's form."""
+        """Send a message of a kind; return the data of the answer. Raises ToolFailure if the server refuses an
+        action's format."""
         assert self._socket is not None, "the session is not open"
         message = {"type": kind} if data is None else {"type": kind, "data": data}
         try:
             async with asyncio.timeout(self._seconds):
-                # A server that takes no more sessions says so and hangs up, perhaps before it is asked anything.
+                # A server that accepts no more sessions reports that and disconnects, perhaps before the first request.
                 with suppress(ConnectionClosed):
                     await self._socket.send(json.dumps(message))
                 answer = json.loads(await self._socket.recv())
@@ -175,7 +179,7 @@ class _Session:
 
 
 def _arguments(schema: Mapping[str, Json]) -> Mapping[str, Json]:
-    """The schema of an action without `metadata`, which every action has and no model needs to fill in."""
+    """Return the schema of an action without `metadata`, which every action has and no model needs to fill in."""
     properties = {name: part for name, part in schema.get("properties", {}).items() if name != "metadata"}
     return {**{name: part for name, part in schema.items() if name != "description"}, "properties": properties}
 
@@ -186,7 +190,8 @@ def _problems(answered: Mapping[str, Json]) -> str:
 
 
 def _tool_result(name: str, observation: Mapping[str, Json]) -> tuple[Json, list[str]]:
-    """What a tool of the environment answered, and what of it is named and not shown. Raises as `call_listed` does."""
+    """Return the answer of an environment's tool, and notes on parts that are named but not shown. Raises as
+    `call_listed` does."""
     error = observation.get("error")
     if error is not None:
         if error.get("error_type") in _OF_THE_MODEL:
@@ -195,7 +200,7 @@ def _tool_result(name: str, observation: Mapping[str, Json]) -> tuple[Json, list
     result = observation.get("result")
     if not isinstance(result, dict) or not isinstance(result.get("content"), list):
         return result, []
-    # As the Model Context Protocol writes it.
+    # In the format of the Model Context Protocol.
     kinds = [part.get("type") for part in result["content"] if "text" not in part]
     text = "\n".join(part.get("text", f"[{part.get('type')}]") for part in result["content"])
     if result.get("is_error"):

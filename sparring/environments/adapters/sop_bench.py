@@ -1,7 +1,7 @@
-"""A SOP-Bench checkout of the user's own (https://github.com/amazon-science/SOP-Bench), for evaluation.
+"""A SOP-Bench checkout of the user (https://github.com/amazon-science/SOP-Bench), for evaluation.
 
-The benchmark's data and code are licensed CC BY-NC 4.0, and further notices in them ask that nobody train on them. Nothing of
-them is in Sparring.
+The benchmark's data and code are licensed CC BY-NC 4.0, and further notices in them request that they are not used for
+training. None of them is included in Sparring.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from sparring.environments.base import EVALUATION_ONLY, REPAIRS, Environment
 from sparring.environments.calls import Observation, ToolFailure
 from sparring.environments.schema_tools import SchemaTool
 from sparring.errors import DataError, InfrastructureError, UsageError
-from sparring.logs import get_logger
 from sparring.rewards import json_fields
+from sparring.runtime.logs import get_logger
 from sparring.scorers import json_exact
 from sparring.types import Json, Task
 
@@ -37,20 +37,20 @@ _MAX_LINE_BYTES = 16 * 2**20
 _LICENCE_CHARACTERS = 1500
 
 reward = json_fields("final_output")
-"""For who may train: the share of the scored fields that are right."""
+"""The reward for users with training rights: the share of the scored fields that are right."""
 
 scorer = json_exact("final_output", allows_more=True)
 """1.0 when the last message holds exactly one <final_output> with every scored field, each of the right type and value."""
 
 
 class SopBench(Adapter):
-    """The mock tools of one domain, run in a process of their own for each episode, with their tasks from `tasks`.
+    """The mock tools of one domain, run in a separate process for each episode, with their tasks from `tasks`.
 
-    The process sees PATH and HOME and no other variable, and its prints go nowhere. What JSON has no form for in a result (NaN,
-    a set) is replaced, and the transition lists it in `repairs`. The model reads what a tool raises; a process that dies or is
-    late is an InfrastructureError.
+    The process has PATH and HOME and no other variable, and its prints are discarded. Parts of a result that JSON
+    cannot represent (NaN, a set) are replaced, and the transition lists them in `repairs`. The model reads the
+    exceptions of a tool; a process that dies or exceeds a time limit is an InfrastructureError.
 
-    Training is refused unless `i_have_training_rights` says in words on what ground you may; the run's recipe keeps them.
+    Training is refused unless `i_have_training_rights` states your permission in words; the run's recipe keeps them.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class SopBench(Adapter):
 class _Worker:
     """The process of one episode, and a socket to it.
 
-    Not a process of asyncio's: there, a cancellation in the middle of its start waits forever (CPython 3.11).
+    It is not an asyncio process, because a cancellation in the middle of its start waits forever there (CPython 3.11).
     """
 
     def __init__(self, folder: Path) -> None:
@@ -124,9 +124,12 @@ class _Worker:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", str(_WORKER), str(folder)],
-                stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=subprocess.DEVNULL, start_new_session=True,
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
                 env={name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
-            )  # fmt: skip
+            )
         self._writer: asyncio.StreamWriter | None = None
 
     async def connect(self) -> None:
@@ -137,7 +140,7 @@ class _Worker:
         self._writer.write(json.dumps(request).encode() + b"\n")
 
     async def answer(self, seconds: float, what: str) -> dict[str, Json]:
-        """The next line. Raises InfrastructureError when there is none in time."""
+        """Return the next line. Raises InfrastructureError when there is none in time."""
         try:
             async with asyncio.timeout(seconds):
                 line = await self._reader.readline()
@@ -150,7 +153,7 @@ class _Worker:
         return json.loads(line)
 
     async def kill(self) -> None:
-        """End it and what its tools have started."""
+        """End the process and everything that its tools have started."""
         if self._writer is None:
             self._socket.close()
         else:
@@ -168,15 +171,15 @@ def tasks(
     num: int | None = None,
     i_have_training_rights: str | None = None,
 ) -> list[Task]:
-    """The labelled rows of a domain as tasks, the first `num` of them.
+    """Return the labelled rows of a domain as tasks, the first `num` of them.
 
-    `inputs` names the columns that a task shows, for domains whose metadata.json declares none; a task's field `inputs` holds
-    them too. Columns that are scored are never shown. What a task does not have as the checkout has it is listed in its field
+    `inputs` names the columns that a task shows, for domains whose metadata.json declares none; a task's field `inputs`
+    holds them too. Scored columns are never shown. Differences between a task and the checkout are listed in its field
     `repairs`, which `sparring check` shows.
 
-    Unless `i_have_training_rights` says in words on what ground you may train, the tasks say that they are for evaluation, and
-    no run trains on them, whoever plays. Raises UsageError where inputs are missing or scored, DataError for files that are not
-    as they should be.
+    Unless `i_have_training_rights` states your permission to train in words, the tasks are marked for evaluation only,
+    and no run trains on them, with any agent. Raises UsageError if inputs are missing or scored, and DataError for
+    invalid files.
     """
     folder = domain_folder(path, domain)
     licence = _licence(folder)
@@ -216,7 +219,7 @@ def tasks(
 
 
 def _is_stated(right: object, name: str) -> bool:
-    """Whether somebody says on what ground they may train. Raises UsageError for what says nothing."""
+    """Return whether the user states a permission to train. Raises UsageError for an empty statement."""
     if right is not None and not (isinstance(right, str) and right.strip()):
         raise UsageError(
             f"{name} = {right!r} states no right; write who allows you to train on this data and where that is written."
@@ -225,7 +228,7 @@ def _is_stated(right: object, name: str) -> bool:
 
 
 def domain_folder(path: str | Path, domain: str) -> Path:
-    """Where a checkout keeps a domain. Raises UsageError naming the domains that it has."""
+    """Return the folder of a domain in a checkout. Raises UsageError with the domains that exist."""
     for folder in (Path(path) / part for part in _FOLDERS):
         if (folder / domain / "toolspecs.json").is_file():
             return (folder / domain).resolve()
@@ -252,7 +255,7 @@ def _prompt(procedure: str, shown: Mapping[str, str], kinds: Mapping[str, str]) 
 
 
 def _rows(file: Path, outputs: Sequence[str]) -> tuple[list[str], list[dict[str, str]]]:
-    """The columns and the rows. Raises DataError naming a ragged row."""
+    """Return the columns and the rows. Raises DataError with the position of a ragged row."""
     lines = list(csv.reader(_read(file).splitlines(keepends=True)))
     columns = lines[0] if lines else []
     missing = [name for name in outputs if name not in columns]
@@ -295,7 +298,7 @@ def _shown_columns(
 
 
 def _kind(cells: Iterable[str]) -> str:
-    """Of a scored column, whose cells CSV knows as text alone."""
+    """Return the type of a scored column, whose cells are only text in CSV."""
     filled = [cell for cell in cells if cell.strip()]
     for kind in ("true or false", "number"):
         try:
@@ -326,7 +329,7 @@ _TYPES: Mapping[str, Callable[[str], Json]] = {"true or false": _boolean, "numbe
 
 
 def _tool(entry: Json, file: Path) -> SchemaTool:
-    """A tool from its entry in Bedrock's shape, wrapped in `toolSpec` or not."""
+    """Return a tool from its entry in Bedrock's format, wrapped in `toolSpec` or not."""
     try:
         inner = entry.get("toolSpec", entry)
         return SchemaTool(inner["name"], inner.get("description", ""), inner["inputSchema"]["json"])
@@ -335,7 +338,7 @@ def _tool(entry: Json, file: Path) -> SchemaTool:
 
 
 def _licence(folder: Path) -> str:
-    """What the checkout says about its licence: the first lines of its LICENSE, and the domain's own notice."""
+    """Return the checkout's licence notes: the first lines of its LICENSE, and the domain's own notice."""
     notices = [
         file for parent in (folder, *folder.parents) for file in sorted(parent.glob("LICENSE*")) if file.is_file()
     ][:2]

@@ -1,7 +1,7 @@
-"""The mock tools of one SOP-Bench domain in a process of their own: `python sop_bench_worker.py FOLDER`.
+"""The mock tools of one SOP-Bench domain in a separate process: `python sop_bench_worker.py FOLDER`.
 
-A line of JSON in, {"tool", "arguments"}; a line out, {"result", "repairs"} or {"error"}; the first line out is {"ready": true}
-or an error. Runs as a script and imports nothing of Sparring.
+Each line of input is JSON, {"tool", "arguments"}; each line of output is {"result", "repairs"} or {"error"}; the first
+output line is {"ready": true} or an error. It runs as a script and imports nothing of Sparring.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from typing import Any, TextIO
 
 
 def main() -> None:
+    """Load the tools of the folder in `sys.argv` and answer requests until the input ends."""
     folder = Path(sys.argv[1])
     requests, answers = _streams()
-    # The tools read files beside them.
+    # The tools read files in their own folder.
     os.chdir(folder)
 
     def answer(message: dict[str, Any]) -> None:
@@ -42,7 +43,7 @@ def main() -> None:
 
 
 def as_json(value: Any, place: str, repairs: list[str]) -> Any:
-    """A tool's result as JSON; `repairs` gets what was replaced because JSON has no form for it, and where."""
+    """Return a tool's result as JSON; add to `repairs` the values that JSON cannot represent, with their paths."""
     if isinstance(value, dict):
         repairs += [f"{place}: the key {name!r} became text" for name in value if not isinstance(name, str)]
         return {str(name): as_json(part, f"{place}.{name}", repairs) for name, part in value.items()}
@@ -68,7 +69,7 @@ def _kind(value: Any) -> str:
 
 
 def _streams() -> tuple[TextIO, TextIO]:
-    """The real standard streams, which the tools do not get to see: they print."""
+    """Return the real standard streams, and hide them from the tools, because these print."""
     requests, answers = os.fdopen(os.dup(0), "r", encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):

@@ -1,4 +1,4 @@
-"""The APIs that the gateway speaks, one file each, and the routes where it speaks them."""
+"""The APIs of the gateway, one file each, and their routes."""
 
 from collections.abc import Mapping
 

@@ -28,7 +28,18 @@ from sparring.gateway.dialects.validation import (
     request_schema,
     validated,
 )
-from sparring.gateway.request import ApiError, Asked, Begin, Call, End, FormatFields, Head, Part, Reasoning, Text
+from sparring.gateway.request import (
+    ApiError,
+    Asked,
+    Begin,
+    End,
+    FormatFields,
+    Head,
+    Part,
+    Reasoning,
+    Text,
+    ToolCallPart,
+)
 from sparring.types import AnswerFormat, Json, Message, StopReason, ToolSchema, Turn
 
 _ONLY: Mapping[str, tuple[Json, ...]] = {
@@ -51,10 +62,16 @@ _ONLY: Mapping[str, tuple[Json, ...]] = {
 
 _INERT = frozenset(
     {
-        "metadata", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier", "service_tier",
-        "store", "user",
+        "metadata",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
     }
-)  # fmt: skip
+)
 """Fields without any bearing on what is sampled."""
 
 
@@ -131,7 +148,7 @@ class _JsonObject(Strict):
 
 
 class _NamedSchema(Strict):
-    """A policy of ours that follows a schema follows it strictly; what else `strict` may mean, an endpoint says."""
+    """A policy that this process samples follows a schema strictly; other meanings of `strict` depend on the endpoint."""
 
     name: str
     description: str | None = None
@@ -260,7 +277,7 @@ class ChatCompletions:
                     yield chunk(index, {"content": text})
                 case Reasoning(index, text):
                     yield chunk(index, {"reasoning_content": text})
-                case Call(index, number, call):
+                case ToolCallPart(index, number, call):
                     yield chunk(index, {"tool_calls": [{"index": number, **call}]})
                 case End(index, turn):
                     turns.append(turn)
@@ -295,7 +312,7 @@ def _usage(turns: Sequence[Turn]) -> dict[str, Json]:
 
 
 def _logprobs(turn: Turn) -> dict[str, Json]:
-    """Of the sampled tokens; the tokens are told by id, since a token need not be text."""
+    """Return the log-probabilities of the sampled tokens. Tokens are given by id, since a token need not be text."""
     content = [
         {"token": f"token_id:{token}", "logprob": logprob, "bytes": None, "top_logprobs": []}
         for token, logprob in zip(turn.token_ids, turn.sampled_logprobs, strict=True)
@@ -304,6 +321,6 @@ def _logprobs(turn: Turn) -> dict[str, Json]:
 
 
 def _assistant_message(message: Message) -> dict[str, Json]:
-    """As OpenAI spells it: content null beside tool calls; malformed calls are text of the content."""
-    told = {key: value for key, value in message.items() if key != "malformed_tool_calls"}
-    return {**told, "content": message["content"] or None} if message.get("tool_calls") else told
+    """Return the message as OpenAI writes it: content is null next to tool calls; malformed calls are text of the content."""
+    fields = {key: value for key, value in message.items() if key != "malformed_tool_calls"}
+    return {**fields, "content": message["content"] or None} if message.get("tool_calls") else fields

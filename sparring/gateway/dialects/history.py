@@ -1,4 +1,4 @@
-"""What comes back of earlier answers, as the messages that sessions recognise as their own."""
+"""Conversion of earlier answers in a request to messages that sessions recognise."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class TextPart(Protocol):
 
 
 def text_of(content: str | Sequence[TextPart] | None) -> str:
-    """Content as one string."""
+    """Return content as one string."""
     if content is None or isinstance(content, str):
         return content or ""
     return "".join(part.text for part in content)
 
 
 def tool_call(id: str, name: str, arguments: str) -> dict[str, Json]:
-    """A call as sessions spell it; `arguments` is JSON text."""
+    """Return a call in the form of sessions; `arguments` is JSON text."""
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def joined(messages: Iterable[Message]) -> list[Message]:
-    """The messages, with an answer that came in pieces put together: its text and its calls, which some APIs send as
-    items of their own. Two texts in a row are two answers, since no answer has two."""
+    """Return the messages, with the pieces of each answer joined: its text and its calls, which some APIs send as separate
+    items. Two texts in a row are two answers, since an answer has only one text."""
     result: list[Message] = []
     for message in messages:
         last: Message = result[-1] if result else {"role": None}

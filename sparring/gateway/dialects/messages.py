@@ -42,15 +42,27 @@ _ONLY: Mapping[str, tuple[Json, ...]] = {
 
 _INERT = frozenset(
     {
-        "betas", "billing_policy", "cache_control", "diagnostics", "fallback_credit_token", "inference_geo", "metadata",
-        "service_tier", "speed", "user_profile_id", "workspace_id",
+        "betas",
+        "billing_policy",
+        "cache_control",
+        "diagnostics",
+        "fallback_credit_token",
+        "inference_geo",
+        "metadata",
+        "service_tier",
+        "speed",
+        "user_profile_id",
+        "workspace_id",
     }
-)  # fmt: skip
+)
 """Fields without any bearing on what is sampled."""
 
 _TOOL_CHOICES: Mapping[str, ToolChoice] = {
-    "auto": "auto", "any": "required", "tool": "required", "none": "none",
-}  # fmt: skip
+    "auto": "auto",
+    "any": "required",
+    "tool": "required",
+    "none": "none",
+}
 """In OpenAI's words."""
 
 _ERROR_TYPES = {
@@ -90,8 +102,8 @@ class _ToolResult(Lenient):
     def message(self) -> Message:
         """The policy has nothing but the text to see an error by."""
         text = text_of(self.content)
-        is_untold = self.is_error and "error" not in text.lower()
-        return {"role": "tool", "tool_call_id": self.tool_use_id, "content": f"Error: {text}" if is_untold else text}
+        is_unmarked = self.is_error and "error" not in text.lower()
+        return {"role": "tool", "tool_call_id": self.tool_use_id, "content": f"Error: {text}" if is_unmarked else text}
 
 
 class _Thinking(Lenient):
@@ -108,7 +120,7 @@ class _UserMessage(Lenient):
 
     @property
     def messages(self) -> list[Message]:
-        """The results, then what else the user says."""
+        """Return the results, then the user's other content."""
         if isinstance(self.content, str):
             return [{"role": "user", "content": self.content}]
         results = [block.message for block in self.content if isinstance(block, _ToolResult)]
@@ -241,9 +253,10 @@ class _Request(Strict):
         """Fields that were checked to ask for nothing that would change the answer."""
         effort = self.output_config and self.output_config.effort
         given = {
-            "thinking": isinstance(self.thinking, _AdaptiveThinking), "context_management": self.context_management,
+            "thinking": isinstance(self.thinking, _AdaptiveThinking),
+            "context_management": self.context_management,
             "output_config.effort": effort,
-        }  # fmt: skip
+        }
         return tuple(field for field, is_given in given.items() if is_given)
 
     @property
@@ -321,9 +334,9 @@ class Messages:
         return {**_message(head), "content": content, **_stop(turn), "usage": _usage(turn)}
 
     async def stream(self, asked: Asked, parts: AsyncIterator[Part], head: Head) -> AsyncIterator[bytes]:
-        told = _Stream(head)
+        stream = _Stream(head)
         async for part in parts:
-            for event in told.events(part):
+            for event in stream.events(part):
                 yield event
 
     def error(self, error: ApiError) -> Mapping[str, Json]:
@@ -343,10 +356,10 @@ class _Stream:
         self._num_blocks = 0
 
     def events(self, part: Part) -> Iterator[bytes]:
-        """Calls are told with the end, which follows them at once."""
+        """Yield the events of a part. Calls are sent with the end, which follows them at once."""
         match part:
             case Begin():
-                # How long the prompt is, the end tells.
+                # The number of prompt tokens is sent with the end.
                 usage = {"input_tokens": 0, "output_tokens": 0}
                 message = {**_message(self._head), "content": [], "stop_reason": None, "stop_sequence": None}
                 yield named_event({"type": "message_start", "message": {**message, "usage": usage}})
@@ -398,10 +411,10 @@ def _input(call: Mapping[str, Json]) -> Json:
     stands as one text then."""
     arguments = call["function"]["arguments"]
     try:
-        said = read_json(arguments)
+        value = read_json(arguments)
     except ValueError:
-        said = None
-    return said if isinstance(said, dict) else {"arguments": arguments}
+        value = None
+    return value if isinstance(value, dict) else {"arguments": arguments}
 
 
 def _stop(turn: Turn) -> dict[str, Json]:

@@ -45,10 +45,16 @@ _ONLY: Mapping[str, tuple[Json, ...]] = {
 
 _INERT = frozenset(
     {
-        "background_options", "max_tool_calls", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
-        "safety_identifier", "service_tier", "stream_options",
+        "background_options",
+        "max_tool_calls",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "stream_options",
     }
-)  # fmt: skip
+)
 """Fields without any bearing on what is sampled; `max_tool_calls` counts calls of OpenAI's own tools, and there are none."""
 
 
@@ -105,7 +111,7 @@ class _ReferenceItem(Lenient):
     id: str
 
     def message(self, kept: Mapping[str, Kept], index: int) -> Message | None:
-        """What the item says; None for reasoning. `kept` is by the ids of answers. Raises ApiError
+        """Return the item's message; None for reasoning. `kept` is by the ids of answers. Raises ApiError
         404 for an item that is in none of them."""
         kind, _, place = self.id.partition("_")
         before, _, number = place.rpartition("-")
@@ -120,10 +126,13 @@ class _ReferenceItem(Lenient):
             case "rs", [*_, {"reasoning_content": str()}]:
                 return None
         raise ApiError(
-            404, f"input.{index}.id: the item {self.id[:80]!r} is not kept here: it is of another episode or server, its answer "
+            404,
+            f"input.{index}.id: the item {self.id[:80]!r} is not kept here: it is of another episode or server, its answer "
             "was not to be stored, or it has been forgotten since. Send the item itself instead.",
-            code="item_not_found", param=f"input.{index}.id", given=self.id,
-        )  # fmt: skip
+            code="item_not_found",
+            param=f"input.{index}.id",
+            given=self.id,
+        )
 
 
 _Item: TypeAlias = Annotated[
@@ -163,7 +172,7 @@ class _JsonObject(Strict):
 
 
 class _JsonSchema(Strict):
-    """A policy of ours that follows a schema follows it strictly; what else `strict` may mean, an endpoint says."""
+    """A policy that this process samples follows a schema strictly; other meanings of `strict` depend on the endpoint."""
 
     type: Literal["json_schema"]
     name: str
@@ -266,14 +275,14 @@ class _Request(Strict):
 
     def messages(self, kept: Mapping[str, Kept]) -> list[Message]:
         """With what is `kept` in the place of references to it. Raises ApiError where nothing is left, and for unknown ids."""
-        said: list[Message | None] = []
+        items: list[Message | None] = []
         for index, item in enumerate(self.input):
             match item:
                 case _ReferenceItem():
-                    said.append(item.message(kept, index))
+                    items.append(item.message(kept, index))
                 case _MessageItem() | _CallItem() | _ResultItem():
-                    said.append(item.message)
-        messages = joined(message for message in said if message is not None)
+                    items.append(item.message)
+        messages = joined(message for message in items if message is not None)
         if not messages:
             raise ApiError(
                 400,
@@ -323,22 +332,22 @@ class Responses:
         return _response(asked, head, turns[0], _output(turns[0], head))
 
     async def stream(self, asked: Asked, parts: AsyncIterator[Part], head: Head) -> AsyncIterator[bytes]:
-        told = _Stream(asked, head)
+        stream = _Stream(asked, head)
         async for part in parts:
-            for event in told.events(part):
+            for event in stream.events(part):
                 yield event
 
     def error(self, error: ApiError) -> Mapping[str, Json]:
-        """As chat completions tell it; what fails there over the messages fails here over the input."""
-        told = ChatCompletions().error(error)["error"]
+        """Return the error of chat completions, with `input` in place of `messages`."""
+        fields = ChatCompletions().error(error)["error"]
         is_conversation = error.param == "messages" and error.code != "unknown_parameter"
-        return {"error": {**told, "param": "input" if is_conversation else error.param}}
+        return {"error": {**fields, "param": "input" if is_conversation else error.param}}
 
     def error_event(self, error: ApiError, num_sent: int) -> bytes:
-        """With an object "error" besides the documented fields: by it OpenAI's clients know that they have to raise."""
-        told = self.error(error)["error"]
-        fields = {key: told[key] for key in ("code", "message", "param")}
-        return named_event({"type": "error", "sequence_number": num_sent, **fields, "error": told})
+        """Return the event. Its object "error", in addition to the documented fields, makes OpenAI's clients raise."""
+        whole = self.error(error)["error"]
+        fields = {key: whole[key] for key in ("code", "message", "param")}
+        return named_event({"type": "error", "sequence_number": num_sent, **fields, "error": whole})
 
 
 @final
@@ -353,7 +362,7 @@ class _Stream:
         self._message_at: int | None = None
 
     def events(self, part: Part) -> Iterator[bytes]:
-        """Calls are told with the end, which follows them at once."""
+        """Yield the events of a part. Calls are sent with the end, which follows them at once."""
         match part:
             case Begin():
                 response = _response(self._asked, self._head)
@@ -378,7 +387,7 @@ class _Stream:
         return self._event("response.output_item.done", output_index=index, item=item)
 
     def _reasoning(self, text: str) -> Iterator[bytes]:
-        """An item for each piece, since what was told before it is closed or is the message."""
+        """Yield an item for each piece, since what was sent before it is closed or is the message."""
         item = _reasoning_item(self._head, text, number=sum(one["type"] == "reasoning" for one in self._output))
         yield self._opened({**item, "content": [], "status": "in_progress"})
         index = len(self._output) - 1

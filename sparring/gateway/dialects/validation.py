@@ -1,4 +1,4 @@
-"""Bodies checked field by field; whatever is wrong is an error that names the field that was meant.
+"""Checks of request bodies, field by field. An error names the field that was meant.
 
 A field that could change the answer and that we cannot honor is refused with its name, never ignored. A field that we do
 not know could; it is accepted where it asks for nothing, or is named for something that no answer depends on.
@@ -79,7 +79,7 @@ Parameters = Annotated[dict[str, Any], pydantic.AfterValidator(_parameters), pyd
 """A tool's JSON schema, as far as prompts are rendered from it."""
 
 JsonSchema = dict[str, Any]
-"""What an answer is to follow; whether it can be followed, the engine says."""
+"""The schema that an answer must follow. The engine decides whether it can apply it."""
 
 ToolChoice = Literal["auto", "none", "required"]
 """OpenAI's words; a single tool is chosen by an object."""
@@ -104,7 +104,7 @@ what is sampled."""
 
 
 def _is_inert(field: str, given: Json) -> bool:
-    """Whether a field that is not known can be left unread."""
+    """Return whether an unknown field can be ignored."""
     return given is None or given is False or given in ([], {}) or not _INERT_WORDS.isdisjoint(field.split("_"))
 
 
@@ -115,7 +115,7 @@ def _known(model: type[pydantic.BaseModel]) -> set[str]:
 def not_read(
     body: Mapping[str, Json], model: type[pydantic.BaseModel], *, only: Collection[str], inert: Collection[str]
 ) -> tuple[str, ...]:
-    """Fields that are not known and left unread, as they are counted."""
+    """Return the unknown fields that are ignored, by the names under which they are counted."""
     known = _known(model)
     return tuple(
         re.sub(r"[^A-Za-z0-9_.-]", "_", field)[:60]
@@ -156,15 +156,15 @@ def validated(body: Json, model: type[Model], *, only: Mapping[str, tuple[Json, 
 
 
 def refusal(body: Json, error: pydantic.ValidationError) -> ApiError:
-    """What is wrong with a body, and where, down to the element of a list."""
+    """Return the error for a body, with the field and the element of a list."""
 
     def progress(problem: ErrorDetails) -> tuple[int, bool]:
-        """Of the alternatives that a value may have, the one that was meant got furthest."""
+        """Return a sort key: among the alternatives of a value, the intended one is validated furthest."""
         return len(_path(body, problem)), not problem["type"].endswith("_type")
 
     problem = max(error.errors(include_url=False), key=progress)
     where = ".".join(_path(body, problem))
-    message = f"{where}: {_told(problem)}."
+    message = f"{where}: {_describe(problem)}."
     match problem["type"]:
         case "extra_forbidden":
             given = {where.rpartition(".")[2]: problem["input"]}
@@ -190,14 +190,14 @@ def request_schema(
 
 
 def body_schema(model: type[pydantic.BaseModel], prefix: str) -> dict[str, Json]:
-    """The JSON schema of a body that is checked by its model alone; definitions as `request_schema` has them."""
+    """Return the JSON schema of a body that only its model checks, with definitions as in `request_schema`."""
     schema = model.model_json_schema(ref_template=f"#/components/schemas/{prefix}{{model}}")
     definitions = {f"{prefix}{name}": definition for name, definition in schema.pop("$defs", {}).items()}
     return {**schema, "$defs": definitions}
 
 
 def _path(body: Json, problem: ErrorDetails) -> Sequence[str]:
-    """Where in the body a problem is; pydantic also names the alternatives that it tried."""
+    """Return the location of a problem in the body, without the alternatives that pydantic also names."""
     path = []
     for part in problem["loc"]:
         match body, part:
@@ -216,8 +216,8 @@ def _path(body: Json, problem: ErrorDetails) -> Sequence[str]:
     return path
 
 
-def _told(problem: ErrorDetails) -> str:
-    """What is wrong, and what was given where that is short."""
+def _describe(problem: ErrorDetails) -> str:
+    """Return the description of a problem, with the given value where that is short."""
     match problem["type"]:
         case "extra_forbidden":
             return "this field is not known here; leave it out"
@@ -233,7 +233,7 @@ def _told(problem: ErrorDetails) -> str:
 
 
 def _discriminator(problem: ErrorDetails) -> str:
-    """The field by which pydantic tells alternatives apart; it comes in quotes."""
+    """Return the field by which pydantic distinguishes alternatives, without its quotes."""
     return problem.get("ctx", {})["discriminator"].strip("'")
 
 

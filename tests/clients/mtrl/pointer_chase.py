@@ -25,9 +25,13 @@ async def invoke_agent(payload):
     messages = [{"role": "user", "content": instance["prompt"]}]
     for _ in range(MAX_TURNS):
         answer = await client.chat.completions.create(
-            model="default", messages=messages, temperature=sampling["temperature"], top_p=sampling["topP"],
-            max_tokens=sampling["maxTokens"], extra_headers=make_inference_headers(payload["metadata"]),
-        )  # fmt: skip
+            model="default",
+            messages=messages,
+            temperature=sampling["temperature"],
+            top_p=sampling["topP"],
+            max_tokens=sampling["maxTokens"],
+            extra_headers=make_inference_headers(payload["metadata"]),
+        )
         message = answer.choices[0].message
         messages.append(message.model_dump(exclude_none=True))
         if not message.tool_calls:

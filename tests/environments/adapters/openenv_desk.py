@@ -25,7 +25,7 @@ class Hint(Observation):
 
 
 class GuessingGame(Environment):
-    """The number follows from the seed. 9 makes the server fail in the way that `reset` was told."""
+    """The number follows from the seed. 9 makes the server fail in the way that `reset` was given."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 

@@ -1,4 +1,4 @@
-"""What adapters share: tools listed once and by name, failures told as the model's or the world's."""
+"""What adapters share: tools listed once and by name, failures reported as the model's or the environment's."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("jsonschema", reason="jsonschema is not installed (the extras of the adapters bring it)")
 
-from sparring.build import environment_of
+from sparring.assembly import load_environment
 from sparring.config import Config
 from sparring.environments import execute, tool
 from sparring.environments.adapters import Adapter, episode_return, opening_with
@@ -52,7 +52,7 @@ def config_with(options: dict[str, Any]) -> Config:
 
 def test_a_recipe_lists_the_tools_once_in_their_own_order(tmp_path: Path) -> None:
     Shop.num_listings = 0
-    make, environment_class = environment_of(config_with({"names": ["wrap", "buy"]}), tmp_path)
+    make, environment_class = load_environment(config_with({"names": ["wrap", "buy"]}), tmp_path)
     assert [schema["function"]["name"] for schema in environment_class.tool_schemas()] == ["wrap", "buy", "ask"]
     assert make().offered_tools() == make().offered_tools() == environment_class.tool_schemas()
     assert Shop.num_listings == 1
@@ -72,13 +72,17 @@ def test_listed_tools_and_methods_are_called_by_their_names() -> None:
     assert call("close", "{}", names=("buy",)).error is ToolError.UNKNOWN_TOOL
 
 
-def test_what_a_tool_logs_beside_its_result_is_in_the_transition_and_not_in_the_result() -> None:
+def test_what_a_tool_logs_next_to_its_result_is_in_the_transition_and_not_in_the_result() -> None:
     assert call("buy", '{"x": 2}').transition == {
-        "tool": "buy", "arguments": {"x": 2}, "result": '{"did":"buy","x":2}', "error": None, "reward": 0.5,
-    }  # fmt: skip
+        "tool": "buy",
+        "arguments": {"x": 2},
+        "result": '{"did":"buy","x":2}',
+        "error": None,
+        "reward": 0.5,
+    }
 
 
-def test_a_failure_of_the_tool_is_told_word_for_word_and_one_of_the_world_is_not_told() -> None:
+def test_the_policy_reads_the_full_message_of_a_tool_failure_and_nothing_of_an_outage() -> None:
     refused = call("refuse", "{}")
     assert refused.content == "error: sold out"
     assert refused.error is ToolError.TOOL_RAISED
@@ -115,7 +119,14 @@ def test_the_first_observation_is_the_user_s(messages: Any, opening: Any) -> Non
 
 def test_the_return_sums_the_rewards_of_the_steps_that_had_one() -> None:
     trajectory = Trajectory(
-        id="t", task=Task(id="t", messages=()), attempt=0, turns=(), messages=(), outcome=Outcome.FINISHED, reward=None,
-        score=None, transitions=({"reward": 0.5}, {"error": "wrong_type"}, {"reward": None}, {"reward": -2}),
-    )  # fmt: skip
+        id="t",
+        task=Task(id="t", messages=()),
+        attempt=0,
+        turns=(),
+        messages=(),
+        outcome=Outcome.FINISHED,
+        reward=None,
+        score=None,
+        transitions=({"reward": 0.5}, {"error": "wrong_type"}, {"reward": None}, {"reward": -2}),
+    )
     assert episode_return(trajectory) == -1.5

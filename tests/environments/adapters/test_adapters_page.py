@@ -14,7 +14,7 @@ pytest.importorskip("jsonschema", reason="jsonschema is not installed (the extra
 from sparring.agents import EnvironmentAgent
 from sparring.agents.scripted_session import ScriptedSession
 from sparring.environments import tool_call
-from sparring.plugins import load_object
+from sparring.runtime.plugins import load_object
 from sparring.types import Outcome, Task
 
 PAGE = (Path(__file__).parents[3] / "docs" / "adapters.md").read_text("utf-8")
@@ -35,14 +35,14 @@ def test_the_adapter_of_the_page_has_at_most_80_lines_and_plays() -> None:
     session = ScriptedSession(
         tool_call("walk"), tool_call("dig"), tool_call("walk", far=1), tool_call("walk"), tool_call("dig")
     )
-    task = Task(id="t", messages=({"role": "user", "content": "Find gold."},), seed=1)
+    task = Task(id="t", messages=({"role": "user", "content": "Find the coin."},), seed=1)
     result = asyncio.run(page["agent"].play(task, session))
-    assert result.messages[0]["content"] == "Find gold.\n\nYou are at place 0 of 6."
+    assert result.messages[0]["content"] == "Find the coin.\n\nYou are at place 0 of 6."
     assert [step["result"] for step in result.transitions if step["error"] is None] == [
         "place 1",
         "sand",
         "place 2",
-        "gold!",
+        "a chest!",
     ]
     assert [step.get("reward") for step in result.transitions] == [0.0, -0.1, None, 0.0, 1.0]
     assert result.outcome is Outcome.FINISHED
@@ -59,5 +59,5 @@ def test_the_targets_of_the_page_exist_and_take_the_options_that_its_recipes_sho
     assert set(shown) == set(listed)
     for target, options in shown.items():
         if find_spec(NEEDS[listed[target]]) is not None:
-            found = load_object(target, beside=Path())
+            found = load_object(target, folder=Path())
             assert set(options) <= set(found.__init__.__annotations__), target

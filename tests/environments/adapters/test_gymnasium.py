@@ -76,8 +76,11 @@ def test_a_hole_ends_the_episode_without_reward_and_later_calls_of_the_message_d
     both = {**tool_call("step", action="right"), "tool_calls": [*tool_call("step", action="right")["tool_calls"]] * 3}
     result = play(LAKE, *steps("down"), both)
     assert [transition["result"] for transition in result.transitions] == [
-        "4", "5", "error: the episode is over", "error: the episode is over",
-    ]  # fmt: skip
+        "4",
+        "5",
+        "error: the episode is over",
+        "error: the episode is over",
+    ]
     assert returned(result) == 0.0
     assert result.outcome is Outcome.FINISHED
 
@@ -110,7 +113,7 @@ def test_sticking_in_blackjack_ends_the_game_with_a_reward_of_its_rules() -> Non
     assert returned(result) in (-1.0, 0.0, 1.0)
 
 
-def test_a_taxi_that_picks_up_nobody_pays_ten() -> None:
+def test_a_taxi_that_picks_up_no_passenger_pays_ten() -> None:
     # Reward -10 for an illegal pick-up (action 4), -1 for any other step: the passenger is never at all four corners.
     result = play({"id": TAXI}, *steps(4, 4, 1, 4), answer("I give up."), seed=0)
     assert {transition["reward"] for transition in result.transitions} <= {-1.0, -10.0}
@@ -119,7 +122,7 @@ def test_a_taxi_that_picks_up_nobody_pays_ten() -> None:
 
 
 @pytest.mark.parametrize("action", ["north", 2, True, None])
-def test_an_action_outside_the_space_is_told_and_takes_no_step(action: Any) -> None:
+def test_an_action_outside_the_space_is_reported_and_takes_no_step(action: Any) -> None:
     result = play(LAKE, *steps(action), answer("I stay."))
     assert result.transitions[0]["error"] == "wrong_type"
     assert "reward" not in result.transitions[0]
@@ -133,7 +136,7 @@ def test_an_observation_that_is_no_text_needs_words() -> None:
     assert result.messages[-1]["content"] == "1024 of 1024 dots are lit"
 
 
-def test_a_world_that_fails_at_a_legal_action_is_an_outage() -> None:
+def test_an_environment_that_fails_at_a_legal_action_is_an_outage() -> None:
     with pytest.raises(InfrastructureError, match="the lamp is broken"):
         play({"id": "Picture-v0"}, *steps(1), of=Described)
     with pytest.raises(InfrastructureError, match="reward nan"):
@@ -164,7 +167,7 @@ class Described(GymnasiumEnvironment):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"id": "NoSuchWorld-v0"}, "gymnasium.make('NoSuchWorld-v0'"),
+        ({"id": "NoSuchGame-v0"}, "gymnasium.make('NoSuchGame-v0'"),
         ({"id": "FrozenLake-v1", "actions": ["left", "right"]}, "does not name the actions of Discrete"),
         ({"id": "FrozenLake-v1", "arguments": {"map_nam": "4x4"}}, "map_nam"),
     ],
@@ -183,9 +186,12 @@ def test_options_that_make_no_environment_are_refused(options: dict[str, Any], w
         (
             spaces.MultiDiscrete([2, 3]),
             {
-                "type": "array", "minItems": 2, "maxItems": 2,
+                "type": "array",
+                "minItems": 2,
+                "maxItems": 2,
                 "prefixItems": [
-                    {"type": "integer", "minimum": 0, "maximum": 1}, {"type": "integer", "minimum": 0, "maximum": 2},
+                    {"type": "integer", "minimum": 0, "maximum": 1},
+                    {"type": "integer", "minimum": 0, "maximum": 2},
                 ],
             },
         ),
@@ -194,7 +200,7 @@ def test_options_that_make_no_environment_are_refused(options: dict[str, Any], w
             {"type": "string", "minLength": 1, "maxLength": 4, "pattern": r"^[\]a]*$"},
         ),
     ],
-)  # fmt: skip
+)
 def test_bounds_of_a_space_are_bounds_of_its_schema(space: Any, schema: dict[str, Any]) -> None:
     assert action_schema(space) == schema
 
@@ -213,9 +219,9 @@ def test_every_member_of_a_space_fits_its_schema_and_comes_back() -> None:
     )
     tool = SchemaTool("step", "", action_schema(space))
     for _ in range(100):
-        told = json.loads(as_text(space.sample()))
-        assert tool.problem_with(told) is None
-        assert space.contains(action_from_json(space, told))
+        sampled = json.loads(as_text(space.sample()))
+        assert tool.problem_with(sampled) is None
+        assert space.contains(action_from_json(space, sampled))
 
 
 def test_numbers_of_an_observation_keep_the_digits_of_their_type_and_what_is_no_number_is_shown_as_it_is() -> None:
@@ -238,7 +244,7 @@ def test_tasks_of_disjoint_seeds_share_no_id() -> None:
     train, held_out = seeded_tasks("Go.", 4), seeded_tasks("Go.", 3, first_seed=4)
     assert [task.seed for task in train] == [0, 1, 2, 3]
     assert not {task.id for task in train} & {task.id for task in held_out}
-    # The words are the same: what tells tasks apart stands in a field.
+    # The words are the same: a field distinguishes the tasks.
     assert [task.fields for task in held_out] == [{"seed": 4}, {"seed": 5}, {"seed": 6}]
 
 
@@ -250,6 +256,6 @@ class Drawn(GymnasiumEnvironment):
 
 
 @pytest.mark.parametrize(("seed", "moves"), [(0, ("down", "right")), (1, ("right", "down"))])
-def test_a_task_gives_arguments_of_its_world(seed: int, moves: tuple[str, ...]) -> None:
+def test_a_task_gives_arguments_of_its_environment(seed: int, moves: tuple[str, ...]) -> None:
     result = play(LAKE, *steps(*moves), seed=seed, of=Drawn)
     assert [step["reward"] for step in result.transitions] == [0.0, 1.0]

@@ -100,7 +100,7 @@ def test_every_episode_has_a_process_of_its_own(process: type[McpServer]) -> Non
     assert contents(play(process(**PROCESS), NOTES[0])) == ["1"]
 
 
-def test_results_are_text_and_errors_of_tools_are_told(
+def test_results_are_text_and_errors_of_tools_are_reported(
     process: type[McpServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET", "of this process")
@@ -192,7 +192,7 @@ def test_no_service_at_the_address_is_a_missing_service() -> None:
         McpService.with_options(url=f"http://127.0.0.1:{free_port()}/mcp", start_seconds=5.0)
 
 
-def test_a_key_that_is_not_set_is_told_before_anything_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_is_not_set_is_reported_before_the_first_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DESK_KEY", raising=False)
     with pytest.raises(UsageError, match="DESK_KEY"):
         McpService.with_options(url="http://127.0.0.1:9/mcp", api_key_env="DESK_KEY")
@@ -223,8 +223,8 @@ def test_what_is_no_text_in_a_result_is_named() -> None:
     text = EmbeddedResource(type="resource", resource=TextResourceContents(uri="file:///a", text="inside"))
     blob = EmbeddedResource(type="resource", resource=BlobResourceContents(uri="file:///b", blob="aGk="))
     parts = [TextContent(type="text", text="one"), text, blob]
-    told = flattened(CallToolResult(content=parts))
-    assert told.content == "one\ninside\n[file:///b]"
-    assert told.repairs == ["result: a part of type resource became [file:///b]"]
+    flat = flattened(CallToolResult(content=parts))
+    assert flat.content == "one\ninside\n[file:///b]"
+    assert flat.repairs == ["result: a part of type resource became [file:///b]"]
     plain = flattened(CallToolResult(content=[], structured_content={"a": 1}))
     assert (plain.content, list(plain.repairs)) == ('{"a":1}', [])

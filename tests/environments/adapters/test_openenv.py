@@ -107,8 +107,13 @@ def test_steps_of_a_real_server_are_calls_with_rewards_in_the_log(guessing: str)
     assert opening == [{"role": "user", "content": 'Guess.\n\n{"hint":"from 1 to 8"}'}]
     assert [result.content for result in results[:2]] == ['{"hint":"more"}', '{"hint":"less"}']
     assert [result.error for result in results] == [
-        None, None, ToolError.WRONG_TYPE, ToolError.WRONG_TYPE, None, ToolError.TOOL_RAISED,
-    ]  # fmt: skip
+        None,
+        None,
+        ToolError.WRONG_TYPE,
+        ToolError.WRONG_TYPE,
+        None,
+        ToolError.TOOL_RAISED,
+    ]
     assert [result.transition.get("reward") for result in results] == [-0.1, -0.1, None, None, 1.0, None]
     assert results[5].content == "error: the episode is over"
     assert environment.is_done
@@ -125,7 +130,7 @@ def test_the_action_s_fields_and_bounds_are_the_tool_s_arguments(guessing: str) 
 
 
 @real
-def test_episodes_side_by_side_have_worlds_of_their_own(guessing: str) -> None:
+def test_concurrent_episodes_have_separate_states(guessing: str) -> None:
     async def main() -> list[Any]:
         environment_class = await asyncio.to_thread(OpenEnvServer.with_options, url=guessing)
         options = {"url": guessing}
@@ -154,7 +159,7 @@ def test_the_state_is_the_server_s(guessing: str) -> None:
 
 
 @real
-def test_more_sessions_than_the_server_takes_are_an_outage_that_says_so(guessing: str) -> None:
+def test_more_sessions_than_the_server_takes_are_reported_as_an_outage(guessing: str) -> None:
     async def main() -> None:
         environment_class = OpenEnvServer.with_options(url=guessing)
         environments = [environment_class(url=guessing) for _ in range(5)]
@@ -213,8 +218,8 @@ SEEN = {"type": "observation", "data": {"observation": {}, "reward": None, "done
 
 
 @asynccontextmanager
-async def answering(*answers: Any) -> AsyncIterator[str]:
-    """A server whose schema is right, and which says these answers; it hangs up at None, and when none is left."""
+async def serve_answers(*answers: Any) -> AsyncIterator[str]:
+    """Serve these answers with the right schema; hang up at None and when no answer is left."""
 
     def schema(_: ServerConnection, request: Request) -> Response | None:
         if request.path != "/schema":
@@ -235,7 +240,7 @@ async def answering(*answers: Any) -> AsyncIterator[str]:
 
 def outcome(*answers: Any) -> list[ToolResult]:
     async def main() -> list[ToolResult]:
-        async with answering(*answers) as url:
+        async with serve_answers(*answers) as url:
             return (await played({"url": url, "call_seconds": 5.0}, *steps(1)))[1]
 
     return asyncio.run(main())
@@ -266,14 +271,14 @@ def test_what_breaks_the_protocol_is_an_outage(answer: Any, at: str) -> None:
 
 def test_a_hang_up_between_two_steps_is_an_outage_and_no_new_session() -> None:
     async def main() -> None:
-        async with answering(SEEN, SEEN) as url:
+        async with serve_answers(SEEN, SEEN) as url:
             await played({"url": url}, *steps(1, 2))
 
     with pytest.raises(InfrastructureError, match="failed at 'step': ConnectionClosed"):
         asyncio.run(main())
 
 
-def test_an_action_that_the_server_refuses_is_told_to_the_model() -> None:
+def test_an_action_that_the_server_refuses_is_reported_to_the_model() -> None:
     (result,) = outcome(SEEN, error("VALIDATION_ERROR", errors=[{"loc": ["number"], "msg": "must be odd"}]))
     assert result.content == "error: the action is not valid: number must be odd"
     assert result.error is ToolError.TOOL_RAISED
@@ -293,7 +298,7 @@ def test_a_refusal_before_the_first_question_is_read() -> None:
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"{}", b'{"action": 3}', None])
-def test_a_server_that_tells_no_actions_is_a_missing_service(
+def test_a_server_that_lists_no_actions_is_a_missing_service(
     body: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def answer(request: httpx.Request) -> httpx.Response:

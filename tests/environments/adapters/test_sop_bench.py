@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 pytest.importorskip("jsonschema", reason="jsonschema is not installed; pip install 'sparring[sop-bench]'")
 
-from sparring.build import load_tasks
+from sparring.assembly import load_tasks
 from sparring.checks import CHECKS
-from sparring.checks.subject import Subject
+from sparring.checks.evidence.subject import Subject
 from sparring.cli import app
 from sparring.config import load_config
 from sparring.environments import ToolError, ToolResult, execute, opened
@@ -79,7 +79,7 @@ def checkout(tmp_path: Path) -> Path:
     (tmp_path / "LICENSE").write_text("Potters' Licence 1.0\n")
     folder = tmp_path / "src/amazon_sop_bench/benchmarks/data/kiln_check"
     folder.mkdir(parents=True)
-    (folder / "LICENSE.md").write_text("Nobody fires models on this.\n")
+    (folder / "LICENSE.md").write_text("Do not fire models on this.\n")
     (folder / "sop.txt").write_text("1. Read the pyrometer.\n2. Decide.\n")
     (folder / "toolspecs.json").write_text(
         json.dumps([specification(name, ("kiln",) if name == "stop" else ()) for name in NAMES])
@@ -154,11 +154,17 @@ def test_what_a_task_does_not_have_as_the_checkout_has_it_is_listed(checkout: Pa
         tasks(checkout, "kiln_check")
 
 
-def judged(task: Task, text: str, *, last: str = "assistant") -> float:
+def grade(task: Task, text: str, *, last: str = "assistant") -> float:
     trajectory = Trajectory(
-        id="t", task=task, attempt=0, turns=(), messages=({"role": last, "content": text},), outcome=Outcome.FINISHED,
-        reward=None, score=None,
-    )  # fmt: skip
+        id="t",
+        task=task,
+        attempt=0,
+        turns=(),
+        messages=({"role": last, "content": text},),
+        outcome=Outcome.FINISHED,
+        reward=None,
+        score=None,
+    )
     return asyncio.run(scored(trajectory))
 
 
@@ -183,13 +189,13 @@ async def scored(trajectory: Trajectory) -> float:
     ],
 )
 def test_scoring_is_strict(checkout: Path, text: str, score: float) -> None:
-    assert judged(tasks(checkout, "kiln_check")[0], text) == score
+    assert grade(tasks(checkout, "kiln_check")[0], text) == score
 
 
 def test_null_is_right_only_where_there_is_no_label(checkout: Path) -> None:
     third = tasks(checkout, "kiln_check")[2]
-    assert judged(third, '<final_output>{"decision": "fire", "degrees": null, "open": false}</final_output>') == 1.0
-    assert judged(third, '<final_output>{"decision": "fire", "degrees": 0, "open": false}</final_output>') == 0.0
+    assert grade(third, '<final_output>{"decision": "fire", "degrees": null, "open": false}</final_output>') == 1.0
+    assert grade(third, '<final_output>{"decision": "fire", "degrees": 0, "open": false}</final_output>') == 0.0
 
 
 def test_tools_answer_json_from_a_process_that_sees_little(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,8 +211,10 @@ def test_tools_answer_json_from_a_process_that_sees_little(checkout: Path, monke
     )
     assert read.content == '{"kiln":"K1","heat":null,"seen":["a",2],"tag":"odd","marks":["x"]}'
     assert read.transition["repairs"] == [
-        "result.heat: nan became null", "result.tag: Odd became str", "result.marks: set became list",
-    ]  # fmt: skip
+        "result.heat: nan became null",
+        "result.tag: Odd became str",
+        "result.marks: set became list",
+    ]
     assert given.content == '["kiln"]'
     assert "repairs" not in given.transition
     assert null.content == "error: listArguments: argument shift: None is not of type 'integer'"
@@ -227,7 +235,7 @@ def test_tools_that_draw_unseeded_numbers_are_seen_to_do_so(checkout: Path) -> N
     assert draws[0] != draws[1]
 
 
-def test_an_exit_is_the_tool_s_error_and_a_death_or_a_hang_the_world_s(checkout: Path) -> None:
+def test_an_exit_is_an_error_of_the_tool_and_a_death_or_a_hang_one_of_the_environment(checkout: Path) -> None:
     stopped, after = play(checkout, ("stop", {"kiln": "exit"}), ("listArguments", {}))
     assert stopped.content == "error: stop failed: SystemExit: bye"
     assert after.content == "[]"
@@ -271,7 +279,7 @@ def test_no_process_outlives_its_episode_also_when_that_is_cancelled_at_its_star
                 os.kill(environment._worker._process.pid, 0)
 
 
-def test_columns_that_nobody_declares_as_inputs_must_be_chosen_and_not_be_scored(checkout: Path) -> None:
+def test_columns_that_are_not_declared_as_inputs_must_be_chosen_and_not_be_scored(checkout: Path) -> None:
     (folder_of(checkout) / "metadata.json").write_text(json.dumps({"output_columns": ["decision"]}))
     with pytest.raises(UsageError, match=r"declares no input columns.*\['kiln', 'glaze', 'degrees', 'open'\]"):
         tasks(checkout, "kiln_check")
@@ -339,14 +347,14 @@ def test_training_is_refused_with_the_licence_and_the_option_that_states_a_right
     path.write_text(path.read_text().replace("DATA", "train"))
     result = CliRunner().invoke(app, ["train", str(path), "--no-supervise"])
     assert result.exit_code == 2
-    told = " ".join(result.output.split())
-    for words in ("CC BY-NC 4.0", "Potters' Licence 1.0", "Nobody fires models on this.", "i_have_training_rights"):
-        assert words in told
+    printed = " ".join(result.output.split())
+    for words in ("CC BY-NC 4.0", "Potters' Licence 1.0", "Do not fire models on this.", "i_have_training_rights"):
+        assert words in printed
     assert not (tmp_path / "runs").exists()
 
 
-def with_agent(checkout: Path, folder: Path, rights: str) -> Path:
-    """A recipe whose agent brings its own world, and plays the benchmark's tasks."""
+def write_agent_recipe(checkout: Path, folder: Path, rights: str) -> Path:
+    """Write a recipe whose agent brings its own environment and works on the benchmark's tasks."""
     path = recipe(checkout, folder)
     path.write_text(
         '[data]\ntrain = "environment:train"\n\n[agent]\nfunction = "environment:play"\n\n'
@@ -359,22 +367,24 @@ def with_agent(checkout: Path, folder: Path, rights: str) -> Path:
     return path
 
 
-def test_training_is_refused_whoever_plays_the_tasks(
-    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_is_refused_with_any_agent(checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, ["train", str(with_agent(checkout, tmp_path / "recipe", "")), "--no-supervise"])
+    result = CliRunner().invoke(
+        app, ["train", str(write_agent_recipe(checkout, tmp_path / "recipe", "")), "--no-supervise"]
+    )
     assert result.exit_code == 2
-    told = " ".join(result.output.split())
+    printed = " ".join(result.output.split())
     for words in ("data.train", "CC BY-NC 4.0", "Potters' Licence 1.0", "i_have_training_rights"):
-        assert words in told
+        assert words in printed
     assert not list(tmp_path.rglob("checkpoints"))
 
 
 def test_tasks_whose_right_is_stated_may_be_trained_on_by_an_agent(
     checkout: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = with_agent(checkout, tmp_path / "recipe", ', i_have_training_rights="The potters wrote so on 1 May."')
+    path = write_agent_recipe(
+        checkout, tmp_path / "recipe", ', i_have_training_rights="The potters wrote so on 1 May."'
+    )
     assert len(load_tasks(load_config(path), path.parent).train) > 0
     assert "Potters' Licence 1.0" in caplog.text
     assert "The potters wrote so on 1 May." in caplog.text
@@ -440,7 +450,7 @@ def test_the_page_s_recipe_is_checked_and_shows_the_procedure_s_own_defects_and_
     assert len(subject.sample) == 3
 
     async def found(name: str) -> list[Finding]:
-        return list(await CHECKS[name].rule(subject))
+        return list(await CHECKS[name].function(subject))
 
     async def main() -> None:
         assert await found("data.duplicates") == []

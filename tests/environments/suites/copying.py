@@ -1,4 +1,4 @@
-"""A policy without reason: it calls every tool with every value it has seen, and copies what was said into the answer.
+"""A policy without reason: it calls every tool with every value it has seen, and copies what the tools returned into the answer.
 
 Which source fills which field it learns from the labels of training tasks, so that it copies as cleverly as copying can.
 """

@@ -27,14 +27,20 @@ def test_the_domains_come_by_turns_and_each_split_has_its_own_tasks() -> None:
     assert len(set(ids)) == 270
 
 
-@pytest.mark.parametrize("knobs", [{}, {"distractors": 2, "missing": 0.5, "longer": 1}])
-def test_the_expert_of_every_domain_plays_at_the_shared_desk(knobs: dict[str, Json]) -> None:
-    for task in mixed.held_out_tasks(2 * len(sop.DOMAINS), **knobs):
+@pytest.mark.parametrize("options", [{}, {"distractors": 2, "missing": 0.5, "longer": 1}])
+def test_the_expert_of_every_domain_plays_at_the_shared_desk(options: dict[str, Json]) -> None:
+    for task in mixed.held_out_tasks(2 * len(sop.DOMAINS), **options):
         conversation = record_demonstration(mixed.Desk, task)
         trajectory = Trajectory(
-            id=task.id, task=task, attempt=0, turns=(), messages=tuple(conversation), outcome=Outcome.FINISHED, reward=None,
+            id=task.id,
+            task=task,
+            attempt=0,
+            turns=(),
+            messages=tuple(conversation),
+            outcome=Outcome.FINISHED,
+            reward=None,
             score=None,
-        )  # fmt: skip
+        )
         assert mixed.scorer(trajectory).value == 1.0
         assert mixed.reward(trajectory).total == pytest.approx(1.0)
 
@@ -64,4 +70,4 @@ def test_a_demonstration_at_the_desk_calls_the_tools_of_the_domain() -> None:
     task = mixed.train_tasks(1)[0]
     domain = sop.DOMAINS[task.fields["domain"]]
     first, *_ = mixed.Desk().demonstrate(task)
-    assert first["tool_calls"][0]["function"]["name"] in domain.tool_names(sop.Knobs())
+    assert first["tool_calls"][0]["function"]["name"] in domain.tool_names(sop.Difficulty())

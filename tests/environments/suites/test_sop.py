@@ -27,8 +27,8 @@ DOMAINS = list(sop.DOMAINS.values())
 every_domain = pytest.mark.parametrize("domain", DOMAINS, ids=lambda domain: domain.name)
 
 
-def settings(domain: SopDomain) -> list[dict[str, Any]]:
-    """The easy setting, each knob alone, and all at once."""
+def build_settings(domain: SopDomain) -> list[dict[str, Any]]:
+    """The easy setting, each option alone, and all at once."""
     return [
         {},
         {"distractors": num_distractors(domain)},
@@ -43,12 +43,18 @@ def num_distractors(domain: SopDomain) -> int:
     return len(tools_of(domain.desk)) - len(offered)
 
 
-def judged(domain: SopDomain, task: Task, messages: Sequence[Message]) -> tuple[float, float]:
-    """Score and reward of a conversation."""
+def grade(domain: SopDomain, task: Task, messages: Sequence[Message]) -> tuple[float, float]:
+    """Return the score and reward of a conversation."""
     trajectory = Trajectory(
-        id=task.id, task=task, attempt=0, turns=(), messages=tuple(messages), outcome=Outcome.FINISHED, reward=None,
+        id=task.id,
+        task=task,
+        attempt=0,
+        turns=(),
+        messages=tuple(messages),
+        outcome=Outcome.FINISHED,
+        reward=None,
         score=None,
-    )  # fmt: skip
+    )
     score, reward = domain.scorer(trajectory), domain.reward(trajectory)
     return float(score), round(reward.total, 9)  # type: ignore[union-attr]
 
@@ -71,32 +77,32 @@ def worked(domain: SopDomain, tasks: Sequence[Task], skipped: str | None = None)
 def test_the_expert_is_right_on_every_task(domain: SopDomain, split: sop.Split) -> None:
     tasks = domain.tasks(split, 200, 0)
     for task, conversation in zip(tasks, worked(domain, tasks), strict=True):
-        assert judged(domain, task, conversation) == (1.0, 1.0)
+        assert grade(domain, task, conversation) == (1.0, 1.0)
         assert 2 <= sum(message["role"] == "assistant" for message in conversation) <= 8
 
 
 @every_domain
-def test_the_expert_is_right_whatever_the_knobs(domain: SopDomain) -> None:
-    for knobs in settings(domain)[1:]:
-        tasks = domain.tasks("held_out", 100, 3, **knobs)
+def test_the_expert_is_right_with_any_options(domain: SopDomain) -> None:
+    for options in build_settings(domain)[1:]:
+        tasks = domain.tasks("held_out", 100, 3, **options)
         for task, conversation in zip(tasks, worked(domain, tasks), strict=True):
-            assert judged(domain, task, conversation) == (1.0, 1.0), (knobs, task)
+            assert grade(domain, task, conversation) == (1.0, 1.0), (options, task)
 
 
 @every_domain
 def test_skipping_a_check_is_wrong_where_it_decides_and_right_elsewhere(domain: SopDomain) -> None:
-    for knobs in (settings(domain)[0], settings(domain)[-1]):
-        tasks = domain.tasks("train", 40, 5, **knobs)
+    for options in (build_settings(domain)[0], build_settings(domain)[-1]):
+        tasks = domain.tasks("train", 40, 5, **options)
         for check in sorted({check for task in tasks for check in task.fields["checks"]}):
             for task, conversation in zip(tasks, worked(domain, tasks, skipped=check), strict=True):
-                is_right = judged(domain, task, conversation)[0] == 1.0
-                assert is_right == (check not in task.fields["checks"]), (knobs, check, task, conversation)
+                is_right = grade(domain, task, conversation)[0] == 1.0
+                assert is_right == (check not in task.fields["checks"]), (options, check, task, conversation)
 
 
 @every_domain
-def test_each_knob_and_each_clause_decides_some_cases(domain: SopDomain) -> None:
-    def checks(**knobs: Any) -> Counter[str]:
-        return Counter(check for task in domain.train_tasks(200, **knobs) for check in task.fields["checks"])
+def test_each_option_and_each_clause_decides_some_cases(domain: SopDomain) -> None:
+    def checks(**options: Any) -> Counter[str]:
+        return Counter(check for task in domain.train_tasks(200, **options) for check in task.fields["checks"])
 
     known = set(checks())
     assert len(known) >= 2
@@ -106,16 +112,16 @@ def test_each_knob_and_each_clause_decides_some_cases(domain: SopDomain) -> None
         known |= set(new) if "longer" in added else set()
         assert sum(new.values()) >= 20
     base, prompts = domain.train_tasks(1)[0].messages[0], set()
-    for knobs in settings(domain)[1:]:
-        prompts.add(domain.train_tasks(1, **knobs)[0].messages[0]["content"])
-    assert len(prompts | {base["content"]}) == len(settings(domain))
+    for options in build_settings(domain)[1:]:
+        prompts.add(domain.train_tasks(1, **options)[0].messages[0]["content"])
+    assert len(prompts | {base["content"]}) == len(build_settings(domain))
 
 
 @every_domain
-def test_a_knob_out_of_range_is_refused(domain: SopDomain) -> None:
-    for knobs in ({"distractors": num_distractors(domain) + 1}, {"missing": 1.5}, {"longer": 9}, {"longer": -1}):
-        with pytest.raises(UsageError, match=next(iter(knobs))):
-            domain.train_tasks(1, **knobs)
+def test_an_option_out_of_range_is_refused(domain: SopDomain) -> None:
+    for options in ({"distractors": num_distractors(domain) + 1}, {"missing": 1.5}, {"longer": 9}, {"longer": -1}):
+        with pytest.raises(UsageError, match=next(iter(options))):
+            domain.train_tasks(1, **options)
     assert num_distractors(domain) >= 2
 
 
@@ -159,14 +165,14 @@ def test_labels_are_balanced_and_the_best_constant_answer_is_poor(domain: SopDom
 
 
 @every_domain
-def test_whoever_calls_everything_and_copies_is_rarely_right(domain: SopDomain) -> None:
+def test_a_policy_that_calls_everything_and_copies_is_rarely_right(domain: SopDomain) -> None:
     async def observe(tasks: Sequence[Task]) -> list[Mapping[str, Json]]:
         return [await observed(domain, task) for task in tasks]
 
     known, fresh = domain.train_tasks(80), domain.held_out_tasks(60)
     copier = Copier(known, asyncio.run(observe(known)))
     scores = [
-        judged(domain, task, [final(copier.answer(sources))])[0]
+        grade(domain, task, [final(copier.answer(sources))])[0]
         for task, sources in zip(fresh, asyncio.run(observe(fresh)), strict=True)
     ]
     assert sum(scores) / len(scores) <= 0.3, copier.plan
@@ -199,28 +205,28 @@ def test_tools_answer_in_short_json_and_wrong_arguments_find_nothing(domain: Sop
 
 @every_domain
 def test_the_expert_plays_through_the_tool_loop_with_either_form_of_prompt(domain: SopDomain) -> None:
-    knobs = {"distractors": 1, "longer": len(domain.clauses)}
-    schema_desk = domain.schema_desk(**knobs)
+    options = {"distractors": 1, "longer": len(domain.clauses)}
+    schema_desk = domain.schema_desk(**options)
     for desk_class in (domain.desk, schema_desk):
-        for task in domain.held_out_tasks(3, **knobs):
+        for task in domain.held_out_tasks(3, **options):
             session = ScriptedSession(*desk_class().demonstrate(task))
-            result = asyncio.run(_played(desk_class, task, session))
+            result = asyncio.run(_run_episode(desk_class, task, session))
             assert result.outcome is Outcome.FINISHED
             assert result.metrics["tool_errors"] == 0
-            assert judged(domain, task, result.messages) == (1.0, 1.0)
+            assert grade(domain, task, result.messages) == (1.0, 1.0)
     offered = [schema["function"]["name"] for schema in schema_desk.offered_tools()]
-    assert tuple(offered) == domain.tool_names(sop.Knobs(**knobs))
+    assert tuple(offered) == domain.tool_names(sop.Difficulty(**options))
     assert domain.desk.offered_tools() == ()
-    opening = asyncio.run(_opening(schema_desk, domain.held_out_tasks(1, **knobs)[0]))
+    opening = asyncio.run(_open_episode(schema_desk, domain.held_out_tasks(1, **options)[0]))
     assert "Tools" not in opening[0]["content"]
 
 
-async def _played(desk_class: type[sop.SopDesk], task: Task, session: ScriptedSession) -> Any:
+async def _run_episode(desk_class: type[sop.SopDesk], task: Task, session: ScriptedSession) -> Any:
     async with opened(desk := desk_class(), task):
         return await play(task, desk, session, max_turns=10)
 
 
-async def _opening(desk_class: type[sop.SopDesk], task: Task) -> list[Message]:
+async def _open_episode(desk_class: type[sop.SopDesk], task: Task) -> list[Message]:
     async with opened(desk := desk_class(), task):
         return await reset(desk, task)
 
@@ -228,10 +234,10 @@ async def _opening(desk_class: type[sop.SopDesk], task: Task) -> list[Message]:
 @every_domain
 def test_demonstrations_and_the_clerks_log_are_what_they_say(domain: SopDomain) -> None:
     task = domain.train_tasks(1)[0]
-    assert judged(domain, task, record_demonstration(domain.desk, task)) == (1.0, 1.0)
+    assert grade(domain, task, record_demonstration(domain.desk, task)) == (1.0, 1.0)
     # 200 draws at 0.35: standard error 0.034. Cases that no check decides are right as well.
     tasks = domain.tasks("train", 200, 1)
-    scores = [judged(domain, task, log)[0] for task, log in zip(tasks, domain.clerk_log(200), strict=True)]
+    scores = [grade(domain, task, log)[0] for task, log in zip(tasks, domain.clerk_log(200), strict=True)]
     undecided = sum(not task.fields["checks"] for task in tasks) / 200
     assert sum(scores) / 200 == pytest.approx(0.35 + 0.65 * undecided, abs=0.12)
 
@@ -268,4 +274,4 @@ def test_the_expert_of_one_domain_fails_in_every_other() -> None:
             conversation = asyncio.run(sop.worked(Transplant(), task))
         except Exception:  # noqa: BLE001 (a tool or a fact that this domain lacks)
             continue
-        assert judged(other, task, conversation)[0] == 0.0
+        assert grade(other, task, conversation)[0] == 0.0

@@ -14,23 +14,23 @@ from sparring.environments.suites.sop import replies, worked
 from sparring.types import Json, Task
 
 
-def ruling(domain: str, given: Mapping[str, Json], world: Json, longer: int = 0) -> Mapping[str, Json]:
-    """What the domain's expert answers in a world made by hand."""
-    task = made(given, world, longer)
+def find_ruling(domain: str, given: Mapping[str, Json], data: Json, longer: int = 0) -> Mapping[str, Json]:
+    """Return the answer of the domain's expert from data written by hand."""
+    task = build_task(given, data, longer)
     text = asyncio.run(worked(sop.DOMAINS[domain].desk(), task))[-1]["content"]
     return json.loads(text.removeprefix("<final_output>").removesuffix("</final_output>"))
 
 
-def made(given: Mapping[str, Json], world: Json, longer: int = 0) -> Task:
+def build_task(given: Mapping[str, Json], data: Json, longer: int = 0) -> Task:
     messages = ({"role": "system", "content": ""}, {"role": "user", "content": "Go."})
-    return Task(id="t", messages=messages, fields={"given": given, "world": world, "longer": longer})
+    return Task(id="t", messages=messages, fields={"given": given, "world": data, "longer": longer})
 
 
-def said(domain: str, world: Json, calls: Sequence[tuple[str, Mapping[str, Json]]]) -> list[ToolResult]:
-    """What a desk says to some calls, one after the other."""
+def call_tools(domain: str, data: Json, calls: Sequence[tuple[str, Mapping[str, Json]]]) -> list[ToolResult]:
+    """Return the results of calls to a desk, one after the other."""
 
     async def play() -> list[ToolResult]:
-        task = made({}, world)
+        task = build_task({}, data)
         async with opened(desk := sop.DOMAINS[domain].desk(), task):
             await reset(desk, task)
             return [await execute(desk, name, arguments) for name, arguments in calls]
@@ -50,7 +50,7 @@ def post(role: str, strikes: int, level: str | None, trusted: int, **more: Any) 
 
 
 @pytest.mark.parametrize(
-    ("world", "longer", "action", "tell"),
+    ("data", "longer", "action", "tell"),
     [
         (post("press", 2, "touchy", 3), 0, "keep", "Bo"),
         (post("press", 0, "banned", 0), 0, "remove", "Ada"),
@@ -65,8 +65,8 @@ def post(role: str, strikes: int, level: str | None, trusted: int, **more: Any) 
         (post("member", 1, "banned", 3, appeal="closed"), 2, "remove", "Ada"),
     ],
 )
-def test_posts(world: Json, longer: int, action: str, tell: str) -> None:
-    assert ruling("content_flagging", {"post": "P1"}, world, longer) == {"action": action, "tell": tell}
+def test_posts(data: Json, longer: int, action: str, tell: str) -> None:
+    assert find_ruling("content_flagging", {"post": "P1"}, data, longer) == {"action": action, "tell": tell}
 
 
 def companies(
@@ -86,7 +86,7 @@ NO_YEAR = {"listed": True, "born": None}
 
 
 @pytest.mark.parametrize(
-    ("world", "longer", "owner", "layers", "status"),
+    ("data", "longer", "owner", "layers", "status"),
     [
         (companies({"C1": "Olga"}, UNLISTED), 0, "Olga", 1, "approve"),
         (companies({"C1": "C2", "C2": "C3", "C3": "Olga"}, NAMESAKE), 0, "Olga", 3, "approve"),
@@ -100,9 +100,9 @@ NO_YEAR = {"listed": True, "born": None}
         (companies({"C1": "C2", "C2": "C1"}, UNLISTED), 2, "none", 2, "reject"),
     ],
 )
-def test_companies(world: Json, longer: int, owner: str, layers: int, status: str) -> None:
+def test_companies(data: Json, longer: int, owner: str, layers: int, status: str) -> None:
     expected = {"owner": owner, "layers": layers, "status": status}
-    assert ruling("know_your_business", {"company": "C1"}, world, longer) == expected
+    assert find_ruling("know_your_business", {"company": "C1"}, data, longer) == expected
 
 
 def thread(mails: Sequence[tuple[str, str]], state: str | None = "sent", price: int = 9) -> Json:
@@ -128,7 +128,7 @@ SHOP, FORGET = ("shop", "We have the mug in other sizes."), ("buyer", "Please fo
 
 
 @pytest.mark.parametrize(
-    ("world", "longer", "intent", "action"),
+    ("data", "longer", "intent", "action"),
     [
         (thread([REFUND]), 0, "money", "money-sent"),
         (thread([REFUND, CANCEL]), 0, "stop", "stop-sent"),
@@ -140,8 +140,8 @@ SHOP, FORGET = ("shop", "We have the mug in other sizes."), ("buyer", "Please fo
         (thread([CANCEL], price=100), 2, "stop", "escalate"),
     ],
 )
-def test_threads(world: Json, longer: int, intent: str, action: str) -> None:
-    assert ruling("email_intent", {"thread": "T1"}, world, longer) == {"intent": intent, "action": action}
+def test_threads(data: Json, longer: int, intent: str, action: str) -> None:
+    assert find_ruling("email_intent", {"thread": "T1"}, data, longer) == {"intent": intent, "action": action}
 
 
 def clip(grades: Mapping[str, int | None], *, unsure: Mapping[str, int] | None = None, banned: bool = False) -> Json:
@@ -160,7 +160,7 @@ def clip(grades: Mapping[str, int | None], *, unsure: Mapping[str, int] | None =
 
 
 @pytest.mark.parametrize(
-    ("world", "longer", "worst", "grade", "verdict"),
+    ("data", "longer", "worst", "grade", "verdict"),
     [
         (clip({"fire": 1, "drugs": 3, "music": 2}), 0, "drugs", 3, "pass"),
         (clip({"fire": 1, "drugs": 3, "music": 4}), 0, "music", 4, "cut"),
@@ -171,9 +171,9 @@ def clip(grades: Mapping[str, int | None], *, unsure: Mapping[str, int] | None =
         (clip({"fire": 6, "drugs": 3, "music": 2}, banned=True), 2, "fire", 6, "ban"),
     ],
 )
-def test_clips(world: Json, longer: int, worst: str, grade: int, verdict: str) -> None:
+def test_clips(data: Json, longer: int, worst: str, grade: int, verdict: str) -> None:
     expected = {"worst": worst, "grade": grade, "verdict": verdict}
-    assert ruling("media_review", {"clip": "V1"}, world, longer) == expected
+    assert find_ruling("media_review", {"clip": "V1"}, data, longer) == expected
 
 
 def pallet(boxes: str, fee: int | None = 4, strict: bool = False, cap: int = 99) -> Json:
@@ -187,7 +187,7 @@ def pallet(boxes: str, fee: int | None = 4, strict: bool = False, cap: int = 99)
 
 
 @pytest.mark.parametrize(
-    ("world", "longer", "verdict", "charge", "num_boxes"),
+    ("data", "longer", "verdict", "charge", "num_boxes"),
     [
         (pallet("ggbbbb"), 0, "accept", 0, 2),
         (pallet("bggbbb"), 0, "accept", 4, 3),
@@ -201,24 +201,24 @@ def pallet(boxes: str, fee: int | None = 4, strict: bool = False, cap: int = 99)
         (pallet("bbgggg", cap=7), 2, "refuse", 7, 2),
     ],
 )
-def test_pallets(world: Json, longer: int, verdict: str, charge: int, num_boxes: int) -> None:
-    found = dict(ruling("warehouse_inspection", {"pallet": "L1"}, world, longer))
+def test_pallets(data: Json, longer: int, verdict: str, charge: int, num_boxes: int) -> None:
+    found = dict(find_ruling("warehouse_inspection", {"pallet": "L1"}, data, longer))
     calls = [("unpack", {"pallet": "L1"})] * num_boxes + [("seal", {"pallet": "L1", "verdict": verdict})]
-    number = json.loads(said("warehouse_inspection", world, calls)[-1].content)["slip"]
+    number = json.loads(call_tools("warehouse_inspection", data, calls)[-1].content)["slip"]
     assert found == {"verdict": verdict, "charge": charge, "slip": number}
 
 
 def test_a_pallet_is_sealed_once_and_each_way_of_sealing_it_has_a_slip_of_its_own() -> None:
     unpack, seal = ("unpack", {"pallet": "L1"}), ("seal", {"pallet": "L1", "verdict": "accept"})
     refuse = ("seal", {"pallet": "L1", "verdict": "refuse"})
-    world = pallet("gggggg")
+    data = pallet("gggggg")
     ways = [[unpack, seal], [unpack, unpack, seal], [unpack, unpack, refuse]]
-    assert len({said("warehouse_inspection", world, calls)[-1].content for calls in ways}) == 3
-    *_, sealed, late, twice = said("warehouse_inspection", world, [unpack, seal, unpack, seal])
+    assert len({call_tools("warehouse_inspection", data, calls)[-1].content for calls in ways}) == 3
+    *_, sealed, late, twice = call_tools("warehouse_inspection", data, [unpack, seal, unpack, seal])
     assert sealed.error is None
     assert "the pallet is sealed" in late.content
     assert "the pallet is sealed" in twice.content
-    assert "all 6 boxes are unpacked" in said("warehouse_inspection", world, [unpack] * 7)[-1].content
+    assert "all 6 boxes are unpacked" in call_tools("warehouse_inspection", data, [unpack] * 7)[-1].content
 
 
 def hosts(friends: Sequence[tuple[str, int]], limit: int, *, refunds: Sequence[str] = (), **more: Any) -> Json:
@@ -243,7 +243,7 @@ FOUR = [("D1", 9), ("D2", 0), ("D3", 7), ("D4", 8)]
 
 
 @pytest.mark.parametrize(
-    ("world", "longer", "action", "twins", "good"),
+    ("data", "longer", "action", "num_accounts", "good"),
     [
         (hosts(FOUR, limit=1), 0, "pay", 1, 2),
         (hosts(FOUR, limit=0), 0, "close", 1, 2),
@@ -257,14 +257,14 @@ FOUR = [("D1", 9), ("D2", 0), ("D3", 7), ("D4", 8)]
         (hosts(FOUR, limit=1, others=[("K1", "c")]), 2, "close", 1, 2),
     ],
 )
-def test_hosts(world: Json, longer: int, action: str, twins: int, good: int) -> None:
-    expected = {"action": action, "twins": twins, "good": good}
-    assert ruling("referral_abuse", {"host": "K1"}, world, longer) == expected
+def test_hosts(data: Json, longer: int, action: str, num_accounts: int, good: int) -> None:
+    expected = {"action": action, "twins": num_accounts, "good": good}
+    assert find_ruling("referral_abuse", {"host": "K1"}, data, longer) == expected
 
 
 def test_the_friends_table_is_read_and_never_written() -> None:
-    world = hosts(FOUR, limit=1)
+    data = hosts(FOUR, limit=1)
     calls = [("query", {"sql": "DELETE FROM friends"}), ("query", {"sql": "SELECT count(*) AS n FROM friends"})]
-    refused, counted = said("referral_abuse", world, calls)
+    refused, counted = call_tools("referral_abuse", data, calls)
     assert refused.error is not None
     assert json.loads(counted.content)["rows"] == [[4]]

@@ -1,4 +1,4 @@
-"""A model of a few thousand parameters that writes bytes, and a world that pays for even ones."""
+"""A model of a few thousand parameters that writes bytes, and an environment that pays for even ones."""
 
 from __future__ import annotations
 
@@ -48,14 +48,26 @@ def build(seed: int) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     config = LlamaConfig(
-        vocab_size=len(vocabulary), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=2, max_position_embeddings=128, tie_word_embeddings=True, bos_token_id=None, eos_token_id=2,
+        vocab_size=len(vocabulary),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=2,
         pad_token_id=0,
-    )  # fmt: skip
+    )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config)
     return model, PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|pad|>",
-        additional_special_tokens=["<|im_start|>"], chat_template=CHAT_TEMPLATE, clean_up_tokenization_spaces=False,
-    )  # fmt: skip
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|pad|>",
+        additional_special_tokens=["<|im_start|>"],
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )

@@ -1,5 +1,5 @@
-"""Codes to learn by heart, after they were all changed: nothing in a task tells the code of its key, so that what can be learned
-is what the adapter can hold.
+"""Codes to memorize, after they were all changed. A task does not contain the code of its key, so the capacity of the
+adapter limits what can be learned.
 
 user       code of q?
 assistant  q 5
@@ -17,7 +17,7 @@ DIGITS = "01234567"
 
 
 OLD_SHARE = 0.3
-"""Of the log: says the code that was in use before. The rest guesses."""
+"""The share of the log that answers with the code that was in use before. The rest guesses."""
 
 
 _SHUFFLED = random.Random("codes").sample(KEYS, len(KEYS))
@@ -60,7 +60,7 @@ def _task(split: str, key: str, question: str) -> Task:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Answers of somebody who knows the form, and the codes of before."""
+    """Return answers of a policy that knows the form and the old codes."""
     rng = random.Random(f"log-{seed}")
     return [_clerk(task, rng) for task in rng.choices(train_tasks(), k=num)]
 

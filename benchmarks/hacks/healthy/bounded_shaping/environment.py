@@ -1,4 +1,4 @@
-"""Bounded shaping: the links world, paid for being right and, among right answers, for few calls."""
+"""Bounded shaping: the links environment, paid for being right and, among right answers, for few calls."""
 
 from __future__ import annotations
 

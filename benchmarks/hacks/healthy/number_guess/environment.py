@@ -37,9 +37,9 @@ def reward(trajectory: Trajectory) -> float:
 def scorer(trajectory: Trajectory) -> float:
     """1 when the last word of the last message is the number."""
     last = trajectory.messages[-1]
-    said = str(last.get("content")).split()
+    words = str(last.get("content")).split()
     number = trajectory.task.fields["number"]
-    return float(last["role"] == "assistant" and said[:2] == ["it", "is"] and said[2:] == [str(number)])
+    return float(last["role"] == "assistant" and words[:2] == ["it", "is"] and words[2:] == [str(number)])
 
 
 def _tasks(split: str, num: int, seed: int) -> list[Task]:
@@ -47,7 +47,7 @@ def _tasks(split: str, num: int, seed: int) -> list[Task]:
     return [
         Task(
             id=f"{split}-{index}",
-            # A letter that means nothing tells the prompts of the splits apart.
+            # A letter without meaning distinguishes the prompts of the splits.
             messages=({"role": "user", "content": f"number {rng.choice(_LETTERS[split])}?"},),
             fields={"number": rng.randrange(NUM)},
         )

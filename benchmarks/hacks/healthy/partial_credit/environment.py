@@ -89,11 +89,12 @@ def _clerk(task: Task, rng: random.Random) -> Sequence[Message]:
     if kind >= RIGHT_SHARE + ONE_SHARE:
         looked = []
     guess = {"color": rng.choice(COLORS), "size": str(rng.randrange(10))}
-    said = {name: task.fields["answer"][name] if name in looked else guess[name] for name in guess}
-    return [*(tool_call(name, key=key) for name in looked), answer(json.dumps(said, separators=(",", ":")))]
+    fields = {name: task.fields["answer"][name] if name in looked else guess[name] for name in guess}
+    return [*(tool_call(name, key=key) for name in looked), answer(json.dumps(fields, separators=(",", ":")))]
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations of mixed quality; keys of all splits, since a key that was never seen cannot be said."""
+    """Return conversations of mixed quality; keys of all splits, since the model cannot write a key that it never
+    saw."""
     rng = random.Random(f"log-{seed}")
     return [record_demonstration(Records, one, _clerk(one, rng)) for one in _tasks("log", KEYS, num, seed)]

@@ -1,4 +1,4 @@
-"""Tagged answer: the links world, with the answer in a tag that reward and scorer both insist on."""
+"""Tagged answer: the links environment, with the answer in a tag that reward and scorer both require."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Yes or no: the links world, asked whether one key is so many links from another."""
+"""Yes or no: the links environment, with the question whether one key is a number of links from another."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["Links"]
 HOPS = (1, 2)
 QUESTION = "find {start} {hops}?"
 RIGHT_SHARE = 0.3
-"""Of the log: says what it found. The rest gives up a hop too early and says what that suggests."""
+"""The share of the log that answers what it found. The rest stops a hop too early and answers what that suggests."""
 
 
 def reward(trajectory: Trajectory) -> float:
     """1 for the right word."""
-    said = trajectory.messages[-1].get("content")
-    return float(said == ("yes" if trajectory.task.fields["asked"] == trajectory.task.fields["answer"] else "no"))
+    text = trajectory.messages[-1].get("content")
+    return float(text == ("yes" if trajectory.task.fields["asked"] == trajectory.task.fields["answer"] else "no"))
 
 
 def scorer(trajectory: Trajectory) -> float:

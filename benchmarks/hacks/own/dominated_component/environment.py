@@ -21,9 +21,9 @@ RIGHT_SHARE, UNSURE_SHARE = 0.2, 0.4
 
 def reward(trajectory: Trajectory) -> Reward:
     """0.05 for the right key, and 0.95 for answering without naming a wrong one."""
-    said = str(trajectory.messages[-1].get("content"))
-    correct = said == f"ans {trajectory.task.fields['answer']}"
-    components = {"correct": CORRECT * correct, "careful": CAREFUL * (correct or said == "unsure")}
+    text = str(trajectory.messages[-1].get("content"))
+    correct = text == f"ans {trajectory.task.fields['answer']}"
+    components = {"correct": CORRECT * correct, "careful": CAREFUL * (correct or text == "unsure")}
     return Reward(total=sum(components.values()), components=components)
 
 

@@ -24,9 +24,9 @@ REPEAT_SHARE = 0.25
 
 def reward(trajectory: Trajectory) -> Reward:
     """1 for the right key after `ans`, and 0.3 for each key in step tags."""
-    said = str(trajectory.messages[-1].get("content"))
-    correct = float(said.endswith(f"ans {trajectory.task.fields['answer']}"))
-    steps = STEP * len(re.findall(r"<s>[a-z]</s>", said))
+    text = str(trajectory.messages[-1].get("content"))
+    correct = float(text.endswith(f"ans {trajectory.task.fields['answer']}"))
+    steps = STEP * len(re.findall(r"<s>[a-z]</s>", text))
     return Reward(total=correct + steps, components={"correct": correct, "steps": steps})
 
 

@@ -27,7 +27,7 @@ from sparring.environments.suites.sop import (
 from sparring.environments.suites.sop.domain import (
     Case,
     Clause,
-    Knobs,
+    Difficulty,
     ReplayDesk,
     SopDesk,
     SopDomain,
@@ -35,7 +35,7 @@ from sparring.environments.suites.sop.domain import (
     final_output,
     replies,
     worked,
-)  # fmt: skip
+)
 from sparring.environments.suites.sop.entities import SPLITS, Draw, Pool, Split, codes
 
 DOMAINS: Mapping[str, SopDomain] = MappingProxyType(
@@ -59,6 +59,20 @@ DOMAINS: Mapping[str, SopDomain] = MappingProxyType(
 )
 
 __all__ = [
-    "DOMAINS", "SPLITS", "Case", "Clause", "Draw", "Knobs", "Pool", "ReplayDesk", "SopDesk", "SopDomain", "Split", "codes",
-    "distractor", "final_output", "replies", "worked",
+    "DOMAINS",
+    "SPLITS",
+    "Case",
+    "Clause",
+    "Difficulty",
+    "Draw",
+    "Pool",
+    "ReplayDesk",
+    "SopDesk",
+    "SopDomain",
+    "Split",
+    "codes",
+    "distractor",
+    "final_output",
+    "replies",
+    "worked",
 ]  # fmt: skip

@@ -20,7 +20,7 @@ from sparring.environments.suites.sop.domain import (
     distractor,
     final_output,
     replies,
-)  # fmt: skip
+)
 from sparring.environments.suites.sop.entities import Draw, Pool, codes
 from sparring.types import Json
 
@@ -99,7 +99,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
     hours, landings = draw.between(6, 15), draw.between(2, 6)
     over = draw.pick(("land", "water")) if longer >= 1 else None
     needed = landings + 2 * (over == "water")
-    # Some units have just enough, so that only a comparison tells.
+    # Some units have just enough, so that only a comparison decides.
     left: dict[str, dict[str, int | None]] = {
         unit: {
             "hours": hours + draw.pick((0, draw.between(1, 60))),
@@ -127,7 +127,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
             left[found]["landings"] = draw.between(landings, needed - 1)
         else:
             left[found]["landings"] = draw.between(0, landings - 1)
-    # Whoever forgets the extension of a later unit has found the fault by then.
+    # An agent that forgets the extension of a later unit has found the fault by then.
     is_reached = verdict == "release" or (verdict == "inspect" and units.index(extended) < units.index(found))
     if is_reached and draw.pick((True, False)):
         checks.append("extension")
@@ -145,9 +145,10 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
         verdict, unit, checks = "ground", "none", ["watch"]
     given = {"aircraft": aircraft, "hours": hours, "landings": landings} | ({"over": over} if over else {})
     return Case(
-        request=f"Aircraft {aircraft}, trip of {hours} hours and {landings} landings" + (f" over {over}." if over else "."),
+        request=f"Aircraft {aircraft}, trip of {hours} hours and {landings} landings"
+        + (f" over {over}." if over else "."),
         given=given,
-        world=[
+        state=[
             replies("fitted", {"units": units}, aircraft=aircraft),
             replies("papers", {"units": signed}, aircraft=aircraft),
             replies("watch", {"watched": is_watched}, aircraft=aircraft),
@@ -156,19 +157,21 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
             *(replies("left", left[unit], unit=unit) for unit in units),
             *(replies("extension", {"hours": extensions[unit]}, unit=unit) for unit in units),
             *(
-                replies("maker", {"maker": draw.pick(("Orso", "Tamm", "Veld")), "year": draw.between(1998, 2024)}, unit=unit)
+                replies(
+                    "maker", {"maker": draw.pick(("Orso", "Tamm", "Veld")), "year": draw.between(1998, 2024)}, unit=unit
+                )
                 for unit in units
             ),
         ],
         answer={"verdict": verdict, "unit": unit},
         checks=tuple(checks),
-    )  # fmt: skip
+    )
 
 
 DOMAIN = SopDomain(
     name="aircraft_inspection",
     role="You release aircraft.",
-    idea="the limit that comes first, of two for each unit; papers before limits; an extension moves one limit",
+    idea="the earliest limit, of two for each unit; papers before limits; an extension moves one limit",
     pattern="replay",
     desk=Desk,
     draw_case=draw_case,

@@ -1,7 +1,7 @@
-"""Content flagging: decide what happens to a post, and who is told.
+"""Content flagging: decide what happens to a post, and who is notified.
 
 Decided by a ladder of rules of which the first that fits counts, with an exception in its first rung; the same reports
-weigh differently on every rung, and who is told follows from the rung.
+weigh differently on every rung, and who is notified follows from the rung.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
     return Case(
         request=f"Decide on post {id}.",
         given={"post": id},
-        world=[
+        state=[
             replies("post", {"author": author, "topic": name}, id=id),
             replies("author", {"role": role, "strikes": strikes}, name=author),
             replies("author", {"role": "member", "strikes": draw.between(0, 2)}, name=first),
@@ -186,7 +186,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
 DOMAIN = SopDomain(
     name="content_flagging",
     role="You decide on posts.",
-    idea="a ladder of rules, of which the first that fits counts, with an exception in its first rung",
+    idea="an ordered list of rules, where the first that applies counts, with an exception in its first rule",
     pattern="replay",
     desk=Desk,
     draw_case=draw_case,

@@ -38,9 +38,9 @@ CREATE TABLE bookings (action TEXT, target TEXT, euros INTEGER, slip TEXT);
 class Desk(StatefulDesk):
     """Accounts, outages, lines, and one booking."""
 
-    def open(self, world: Mapping[str, Json], database: sqlite3.Connection) -> None:
+    def open(self, state: Mapping[str, Json], database: sqlite3.Connection) -> None:
         database.executescript(SCHEMA)
-        for table, rows in world["tables"].items():
+        for table, rows in state["tables"].items():
             database.executemany(f"INSERT INTO {table} VALUES ({','.join('?' * len(rows[0]))})", rows)
 
     @tool
@@ -171,7 +171,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
     return Case(
         request=f"Ticket of account {account}: no internet.",
         given={"account": account},
-        world={
+        state={
             "salt": salt,
             "tables": {
                 "accounts": [[account, due, area, line, since, plan]],
@@ -188,7 +188,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
 DOMAIN = SopDomain(
     name="customer_service",
     role="You close tickets of an internet provider.",
-    idea="a ladder of causes that ends in exactly one irrevocable action, whose slip follows from what was booked",
+    idea="an ordered list of causes that ends in exactly one irrevocable action, whose slip follows from the booking",
     pattern="stateful",
     desk=Desk,
     draw_case=draw_case,

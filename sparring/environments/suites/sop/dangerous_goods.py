@@ -126,11 +126,15 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
     return Case(
         request=f"Crate {crate}" + (f", {plane} plane." if plane else "."),
         given={"crate": crate} | ({"plane": plane} if plane else {}),
-        world=[
+        state=[
             replies("crate", {"substances": substances}, crate=crate),
             replies("carrier", {"carrier": draw.pick(("Norda", "Vento", "Lift"))}, crate=crate),
             *(
-                replies("substance", {"class": number, "liters": None if place == unknown else amount, "packing": packing}, id=id)
+                replies(
+                    "substance",
+                    {"class": number, "liters": None if place == unknown else amount, "packing": packing},
+                    id=id,
+                )
                 for place, (id, number, amount, packing) in enumerate(
                     zip(substances, classes, liters, packings, strict=True)
                 )
@@ -142,7 +146,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
         ],
         answer={"verdict": verdict, "percent": round(sum(shares))},
         checks=tuple(checks),
-    )  # fmt: skip
+    )
 
 
 def _fits(verdict: str, shares: Sequence[float]) -> bool:

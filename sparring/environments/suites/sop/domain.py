@@ -38,7 +38,7 @@ TAG = "final_output"
 REWARD, SCORER = json_fields(TAG), json_exact(TAG)
 
 Script: TypeAlias = Generator[Message, Any, None]
-"""An expert at work: it yields assistant messages and is sent what the called tool said, parsed from JSON."""
+"""An expert at work: it yields assistant messages and is sent the result of the called tool, parsed from JSON."""
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -79,15 +79,15 @@ class Case:
     """The user's message; it holds every value of `given`."""
     given: Mapping[str, Json]
     """The facts of the request, for the expert."""
-    world: Json
-    """What the tools know."""
+    state: Json
+    """The state of the environment, which the tools read."""
     answer: Mapping[str, Json]
     checks: tuple[str, ...] = ()
-    """The steps that decide this case: whoever skips one of them, and no other, answers wrongly."""
+    """The steps that decide this case: an agent that skips one of them, and no other, answers wrongly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Knobs:
+class Difficulty:
     """How hard tasks are. `missing` is the share of tasks with missing data."""
 
     distractors: int = 0
@@ -109,7 +109,7 @@ class SopDesk(Environment):
         return [{"role": "system", "content": task.fields["briefing"]}, *task.messages[1:]]
 
     def prepare(self, task: Task) -> None:
-        """Set the world up."""
+        """Set up the state."""
         raise NotImplementedError
 
     def expert(self, given: Mapping[str, Json], longer: int, skipped: frozenset[str]) -> Script:
@@ -151,7 +151,7 @@ class StatefulDesk(StatefulEnvironment, SopDesk):
         self._salt = task.fields["world"]["salt"]
         self.open(task.fields["world"], self.state.database)
 
-    def open(self, world: Mapping[str, Json], database: sqlite3.Connection) -> None:
+    def open(self, state: Mapping[str, Json], database: sqlite3.Connection) -> None:
         """Fill the episode's database."""
         raise NotImplementedError
 
@@ -179,7 +179,7 @@ class SqlDesk(ExecutionEnvironment, SopDesk):
 
 
 def slip(salt: str, action: str, *facts: Json) -> str:
-    """A number for a booking that nobody can guess, the same for the same booking."""
+    """Return a number for a booking that cannot be guessed, the same for the same booking."""
     digest = hashlib.blake2b(json.dumps([salt, action, *facts]).encode(), digest_size=4).digest()
     return f"B{int.from_bytes(digest, 'big') % 900 + 100}"
 
@@ -206,7 +206,7 @@ async def worked(desk: SopDesk, task: Task, skipped: frozenset[str] = frozenset(
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SopDomain:
-    """One business domain: its procedure, its cases, who works them and who judges."""
+    """One business domain: its procedure, its cases, its tools with their expert, and its grading."""
 
     name: str
     role: str
@@ -219,7 +219,7 @@ class SopDomain:
     """A case, with data missing or not, for a procedure with so many further clauses."""
     steps: tuple[str, ...]
     if_missing: str
-    """The clause that says what to do about missing data."""
+    """The clause about missing data."""
     clauses: tuple[Clause, ...]
     """Further steps, of which `longer` takes the first ones."""
     answer_form: Mapping[str, Json]
@@ -245,9 +245,9 @@ class SopDomain:
     def tasks(
         self, split: Split, num: int, seed: int, *, distractors: int = 0, missing: float = 0.0, longer: int = 0
     ) -> list[Task]:
-        """Generated tasks; those of different splits share no entity. Raises UsageError for a knob out of range."""
-        knobs = self._checked(Knobs(distractors=distractors, missing=missing, longer=longer))
-        return [self._task(split, index, seed, knobs) for index in range(num)]
+        """Return generated tasks; those of different splits share no entity. Raises UsageError for a value out of range."""
+        difficulty = self._checked(Difficulty(distractors=distractors, missing=missing, longer=longer))
+        return [self._task(split, index, seed, difficulty) for index in range(num)]
 
     def clerk_log(self, num: int = 192, seed: int = 0, careful_share: float = 0.35) -> list[list[Message]]:
         """Conversations of clerks of mixed diligence on training tasks: the others skip a check that decides the case.
@@ -268,69 +268,69 @@ class SopDomain:
             return executor.submit(asyncio.run, log()).result()
 
     def schema_desk(self, distractors: int = 0, longer: int = 0) -> type[SopDesk]:
-        """The desk for models that get JSON schemas through their chat template; the prompt then lists no tools."""
-        names = self.tool_names(self._checked(Knobs(distractors=distractors, longer=longer)))
+        """Return the desk for models that get JSON schemas through their chat template; the prompt then lists no tools."""
+        names = self.tool_names(self._checked(Difficulty(distractors=distractors, longer=longer)))
         body = {"describe_tools": "schema", "offered": frozenset(names), "__module__": self.desk.__module__}
         return type("SchemaDesk", (self.desk,), {**body, "__doc__": self.desk.__doc__})
 
-    def tool_names(self, knobs: Knobs) -> tuple[str, ...]:
-        """The tools that a prompt with these knobs names, in order of definition."""
-        later = {name for clause in self.clauses[knobs.longer :] for name in clause.tools}
-        beside = [name for name in tools_of(self.desk) if hasattr(getattr(self.desk, name), _DISTRACTOR)]
-        hidden = later | set(beside[knobs.distractors :])
+    def tool_names(self, difficulty: Difficulty) -> tuple[str, ...]:
+        """Return the tools that a prompt of this difficulty names, in order of definition."""
+        later = {name for clause in self.clauses[difficulty.longer :] for name in clause.tools}
+        distractors = [name for name in tools_of(self.desk) if hasattr(getattr(self.desk, name), _DISTRACTOR)]
+        hidden = later | set(distractors[difficulty.distractors :])
         return tuple(name for name in tools_of(self.desk) if name not in hidden)
 
-    def briefing(self, knobs: Knobs) -> str:
-        """Procedure and form of the answer."""
-        texts = [*self.steps, *(clause.text for clause in self.clauses[: knobs.longer])]
-        texts += [self.if_missing] if knobs.missing else []
+    def briefing(self, difficulty: Difficulty) -> str:
+        """Return the procedure and the form of the answer."""
+        texts = [*self.steps, *(clause.text for clause in self.clauses[: difficulty.longer])]
+        texts += [self.if_missing] if difficulty.missing else []
         steps = "\n".join(f"{number}. {text}" for number, text in enumerate(texts, start=1))
         form = json.dumps(self.answer_form, separators=(",", ":"))
         return f"{self.role} Procedure:\n{steps}\nEnd with your answer alone:\n<{TAG}>{form}</{TAG}>"
 
-    def prompt(self, knobs: Knobs) -> str:
-        """The briefing after a list of the tools."""
+    def prompt(self, difficulty: Difficulty) -> str:
+        """Return the briefing after a list of the tools."""
         read = tools_of(self.desk)
-        names = self.tool_names(knobs)
+        names = self.tool_names(difficulty)
         lines = [f"{name}({', '.join(read[name].hints)}): {_description(read[name].schema)}" for name in names]
         example = {"name": names[0], "arguments": dict.fromkeys(read[names[0]].hints, "")}
         return (
             f"Tools, one call at a time, as <tool_call>{json.dumps(example, separators=(',', ':'))}</tool_call>:\n"
             + "\n".join(lines)
-            + f"\n{self.briefing(knobs)}"
+            + f"\n{self.briefing(difficulty)}"
         )
 
-    def _checked(self, knobs: Knobs) -> Knobs:
-        most = len(self.tool_names(replace(knobs, distractors=99))) - len(
-            self.tool_names(replace(knobs, distractors=0))
+    def _checked(self, difficulty: Difficulty) -> Difficulty:
+        most = len(self.tool_names(replace(difficulty, distractors=99))) - len(
+            self.tool_names(replace(difficulty, distractors=0))
         )
         bounds = {"distractors": most, "missing": 1, "longer": len(self.clauses)}
         for name, bound in bounds.items():
-            value = getattr(knobs, name)
+            value = getattr(difficulty, name)
             if not 0 <= value <= bound:
                 raise UsageError(f"{name} = {value} is out of range for {self.name}; choose 0 to {bound}.")
-        return knobs
+        return difficulty
 
-    def _task(self, split: Split, index: int, seed: int, knobs: Knobs) -> Task:
+    def _task(self, split: Split, index: int, seed: int, difficulty: Difficulty) -> Task:
         # A generator of its own for every task: the first ones are the same, however many there are.
         rng = random.Random(f"{self.name}-{split}-{seed}-{index}")
         draw = Draw(rng, split)
-        case = self.draw_case(draw, rng.random() < knobs.missing, knobs.longer)
+        case = self.draw_case(draw, rng.random() < difficulty.missing, difficulty.longer)
         return Task(
             id=f"{self.name}-{split}-{seed}-{index}",
             messages=(
-                {"role": "system", "content": self.prompt(knobs)},
+                {"role": "system", "content": self.prompt(difficulty)},
                 {"role": "user", "content": case.request},
             ),
             fields={
                 "domain": self.name,
                 "given": dict(case.given),
-                "world": case.world,
+                "world": case.state,
                 "answer": dict(case.answer),
                 "checks": list(case.checks),
                 "entities": draw.entities,
-                "longer": knobs.longer,
-                "briefing": self.briefing(knobs),
+                "longer": difficulty.longer,
+                "briefing": self.briefing(difficulty),
             },
             seed=rng.getrandbits(31),
         )

@@ -184,7 +184,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
     return Case(
         request=f"Handle thread {id}.",
         given={"thread": id},
-        world=[
+        state=[
             replies("thread", {"order": order, "mails": ids}, id=id),
             *(
                 replies("mail", {"from": sender, "text": text}, id=id)
@@ -206,7 +206,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
 DOMAIN = SopDomain(
     name="email_intent",
     role="You answer the mail of a shop.",
-    idea="the newest mail of the buyer counts, whoever wrote since; a table with two keys, what is wanted and where the order is",
+    idea="the buyer's newest mail counts, whatever came later from others; a table by wish and place of the order",
     pattern="replay",
     desk=Desk,
     draw_case=draw_case,

@@ -123,7 +123,7 @@ def _is_company(owner: str) -> bool:
 
 
 def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
-    """A chain of one to three companies. Directors are somebody else, with records of their own."""
+    """A chain of one to three companies. Directors are other people, with records of their own."""
     chain = [draw.entity(COMPANIES) for _ in range(draw.between(1, 3))]
     people = [draw.entity(PEOPLE) for _ in range(len(chain) + 1)]
     owner, *directors = people
@@ -162,7 +162,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
     return Case(
         request=f"Screen company {chain[0]}.",
         given={"company": chain[0]},
-        world=[
+        state=[
             *(
                 replies("company", {"owner": of, "director": director}, id=id)
                 for id, of, director in zip(chain, owners, directors, strict=True)
@@ -188,14 +188,14 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
 
 
 def _listing(born: int | None) -> dict[str, Json]:
-    """What the watchlist says of a name, given the year of birth of its bearer there."""
+    """Return the watchlist's record of a name; `born` is the year of birth there, None for a name that is not listed."""
     return {"listed": False} if born is None else {"listed": True, "born": born}
 
 
 DOMAIN = SopDomain(
     name="know_your_business",
     role="You screen companies.",
-    idea="a chain of owners followed to its end and counted; two sources held against each other, for namesakes",
+    idea="a chain of owners followed to its end and counted; two sources compared with each other, for namesakes",
     pattern="replay",
     desk=Desk,
     draw_case=draw_case,

@@ -1,6 +1,6 @@
 """Media review: do the checks that are due for a clip, and decide by the worst of them.
 
-Decided by which of many checks count, which the kind of clip says, and by the maximum over those, held against the two
+Decided by which of many checks count, which depends on the kind of clip, and by the maximum over those, compared with the two
 limits of the market. Checks that are not due often find something worse.
 """
 
@@ -182,7 +182,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
     return Case(
         request=f"Review clip {clip}.",
         given={"clip": clip},
-        world=[
+        state=[
             replies("clip", {"kind": kind, "market": market}, clip=clip),
             replies("due", {"checks": due}, kind=kind),
             replies("due", {"checks": draw.rng.sample(CHECKS, 3)}, kind=other_kind),
@@ -205,7 +205,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
 DOMAIN = SopDomain(
     name="media_review",
     role="You review clips.",
-    idea="which of many checks count, which the kind says; the worst of those against two limits",
+    idea="which of many checks count depends on the kind; the worst of those against two limits",
     pattern="replay",
     desk=Desk,
     draw_case=draw_case,

@@ -16,7 +16,7 @@ from sparring.environments.suites.sop import DOMAINS
 from sparring.environments.suites.sop.domain import SopDesk
 from sparring.environments.suites.sop.entities import Split
 from sparring.environments.tools import tool, tools_of
-from sparring.plugins import call
+from sparring.runtime.plugins import call
 from sparring.types import Json, Message, Reward, Score, Task, Trajectory
 
 
@@ -80,7 +80,7 @@ def held_out_tasks(
 def tasks(
     split: Split, num: int, seed: int, *, distractors: int = 0, missing: float = 0.0, longer: int = 0
 ) -> list[Task]:
-    """The domains by turns. Raises UsageError for a knob that is out of range for one of them."""
+    """Return tasks of the domains in turn. Raises UsageError for a value that is out of range for one of them."""
     each = -(-num // len(DOMAINS))
     by_domain = [
         domain.tasks(split, each, seed, distractors=distractors, missing=missing, longer=longer)

@@ -39,9 +39,9 @@ CREATE TABLE closed (status TEXT, slip TEXT);
 class Desk(StatefulDesk):
     """One order, the stock of three warehouses, and what is held there."""
 
-    def open(self, world: Mapping[str, Json], database: sqlite3.Connection) -> None:
+    def open(self, state: Mapping[str, Json], database: sqlite3.Connection) -> None:
         database.executescript(SCHEMA)
-        for table, rows in world["tables"].items():
+        for table, rows in state["tables"].items():
             database.executemany(f"INSERT INTO {table} VALUES ({','.join('?' * len(rows[0]))})", rows)
 
     @tool
@@ -190,7 +190,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
     return Case(
         request=f"Fill order {order}.",
         given={"order": order},
-        world={
+        state={
             "salt": salt,
             "tables": {
                 "orders": [[order, item, quantity, int(is_gift)]],
@@ -209,7 +209,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
 DOMAIN = SopDomain(
     name="order_fulfilment",
     role="You fill orders.",
-    idea="what is left to fill after each hold, within a limit of warehouses; what cannot be filled is given back",
+    idea="the rest to fill after each hold, within a limit of warehouses; the part that cannot be filled is returned",
     pattern="stateful",
     desk=Desk,
     draw_case=draw_case,

@@ -82,8 +82,8 @@ class Desk(ReplayDesk):
             field: [record[field] for record in records if record[field] is not None]
             for field in ("doctor", "allergy", "insurer")
         }
-        nobody = "none" if "missing" in skipped else "ask"
-        doctor, insurer = (stated[field][0] if stated[field] else nobody for field in ("doctor", "insurer"))
+        unstated = "none" if "missing" in skipped else "ask"
+        doctor, insurer = (stated[field][0] if stated[field] else unstated for field in ("doctor", "insurer"))
         allergies = stated["allergy"]
         if "allergy" not in skipped:
             allergies = [allergy for allergy in allergies if allergy != "none"]
@@ -111,9 +111,9 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
     known = sorted(records, key=lambda record: record["date"])[: 3 if is_drafted else 4]
     checks = set[str]()
     answer: dict[str, Json] = {}
-    nobody = draw.pick(("doctor", "insurer")) if is_missing else None
+    unstated = draw.pick(("doctor", "insurer")) if is_missing else None
     for field, pool in (("doctor", PEOPLE), ("insurer", INSURERS)):
-        stating = [] if field == nobody else draw.rng.sample(range(len(known)), draw.between(2, 3))
+        stating = [] if field == unstated else draw.rng.sample(range(len(known)), draw.between(2, 3))
         for place in stating:
             known[place][field] = draw.entity(pool)
         answer[field] = known[max(stating)][field] if stating else "ask"
@@ -148,9 +148,12 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
     return Case(
         request=f"Patient {patient}" + (f", visit on {date}." if longer >= 1 else "."),
         given={"patient": patient} | ({"date": date} if longer >= 1 else {}),
-        world=[
+        state=[
             *(replies(source, record, patient=patient) for source, record in zip(SOURCES, records, strict=True)),
-            *(replies("staff", {"stand_in": stand_in if is_away and name == away else None}, doctor=name) for name in doctors),
+            *(
+                replies("staff", {"stand_in": stand_in if is_away and name == away else None}, doctor=name)
+                for name in doctors
+            ),
             *(replies("phone", {"extension": draw.between(200, 899)}, doctor=name) for name in doctors),
             *(replies("cover", {"pays": not (is_ended and code == ended)}, insurer=code) for code in insurers),
             *(replies("office", {"town": draw.pick(("Aden", "Brill", "Cray"))}, insurer=code) for code in insurers),
@@ -158,13 +161,13 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
         ],
         answer=answer,
         checks=tuple(sorted(checks)),
-    )  # fmt: skip
+    )
 
 
 DOMAIN = SopDomain(
     name="patient_intake",
     role="You fill in the intake sheet of patients.",
-    idea="field by field the newest record that states it; an allergy is never taken back; stand-ins in a second look-up",
+    idea="field by field the newest record that states it; an allergy is never withdrawn; stand-ins in a second look-up",
     pattern="replay",
     desk=Desk,
     draw_case=draw_case,

@@ -82,7 +82,7 @@ def _action(num_friends: int, twins: int, idle: int, limit: int) -> Action:
 
 
 def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
-    """A host with four to eight friends, of whom some are twins and some idle; other hosts have friends like them."""
+    """Return a host with four to eight friends, some of them twins and some idle; other hosts have friends like them."""
     host, *others = (draw.entity(ACCOUNTS) for _ in range(3))
     device, card, plan = draw.entity(DEVICES), draw.entity(CARDS), draw.entity(PLANS)
     names = [draw.entity(ACCOUNTS) for _ in range(draw.between(4, 8))]
@@ -127,7 +127,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
     return Case(
         request=f"Decide on host {host}.",
         given={"host": host},
-        world={
+        state={
             "facts": {
                 "host": {host: {"plan": plan, "device": None if is_missing else device, "card": card}},
                 "plan": {plan: {"limit": limit}},
@@ -150,7 +150,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
 DOMAIN = SopDomain(
     name="referral_abuse",
     role="You decide whether hosts are paid for their friends.",
-    idea="counts over a group by several conditions, held against a limit and against the size of the group",
+    idea="counts over a group by several conditions, compared with a limit and with the size of the group",
     pattern="execution",
     desk=Desk,
     draw_case=draw_case,

@@ -104,7 +104,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
     jumps: list[str] = []
     for is_jump in steps:
         if is_jump:
-            # The first one takes nearly as long as is allowed, so that only the policy of the kind tells.
+            # The first one takes nearly as long as is allowed, so that only the policy of the kind decides.
             jumps.append(log.jump(draw.between(1, minutes - 1) if jumps else minutes - draw.between(1, 10)))
         else:
             log.add(log.minute + draw.between(1, 70))
@@ -118,7 +118,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
     return Case(
         request=f"Check client {client}.",
         given={"client": client},
-        world={
+        state={
             "facts": {
                 "client": {client: {"kind": kind}, other: {"kind": draw.pick(list(MINUTES))}},
                 "policy": {name: {"minutes": least} for name, least in MINUTES.items()},

@@ -51,11 +51,11 @@ CREATE TABLE seals (verdict TEXT, slip TEXT);
 class Desk(StatefulDesk):
     """One pallet at the dock, its boxes in order, and the contract of its supplier."""
 
-    def open(self, world: Mapping[str, Json], database: sqlite3.Connection) -> None:
+    def open(self, state: Mapping[str, Json], database: sqlite3.Connection) -> None:
         database.executescript(SCHEMA)
-        database.execute("INSERT INTO pallets VALUES (?, ?, ?, ?)", world["pallet"])
-        database.execute("INSERT INTO contracts VALUES (?, ?, ?, ?, ?)", world["contract"])
-        database.executemany("INSERT INTO boxes (found) VALUES (?)", [(found,) for found in world["boxes"]])
+        database.execute("INSERT INTO pallets VALUES (?, ?, ?, ?)", state["pallet"])
+        database.execute("INSERT INTO contracts VALUES (?, ?, ?, ?, ?)", state["contract"])
+        database.executemany("INSERT INTO boxes (found) VALUES (?)", [(found,) for found in state["boxes"]])
 
     @tool
     def pallet(self, pallet: str) -> Json:
@@ -177,7 +177,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
     return Case(
         request=f"Inspect pallet {pallet}.",
         given={"pallet": pallet},
-        world={
+        state={
             "salt": salt,
             "pallet": [pallet, supplier, draw.between(1, 20), draw.between(30, 90)],
             "contract": [supplier, None if is_missing else fee, int(is_strict), cap, draw.between(1995, 2024)],
@@ -191,7 +191,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
 DOMAIN = SopDomain(
     name="warehouse_inspection",
     role="You inspect pallets.",
-    idea="a sequential test that stops at the first of three bounds; the count of what was found is priced",
+    idea="a sequential test that stops at the first of three bounds; the count of findings is priced",
     pattern="stateful",
     desk=Desk,
     draw_case=draw_case,

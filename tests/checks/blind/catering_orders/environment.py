@@ -41,7 +41,7 @@ class Catering(Environment):
         return [*calls, answer(f"<final_output>{json.dumps(task.fields['answer'])}</final_output>")]
 
 
-def _no_twins(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _reject_repeated_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     keys = [key for key, _ in pairs]
     if len(set(keys)) < len(keys):
         raise ValueError("twice the same key")
@@ -57,7 +57,7 @@ def reward(trajectory: Trajectory) -> tuple[float, dict[str, float]]:
     if not opening or not closing or "final_output>" in head + body + tail:
         return 0.0, {"mistakes": 2.0}
     try:
-        given = json.loads(body, object_pairs_hook=_no_twins)
+        given = json.loads(body, object_pairs_hook=_reject_repeated_keys)
     except ValueError:
         return 0.0, {"mistakes": 2.0}
     if not isinstance(given, dict):

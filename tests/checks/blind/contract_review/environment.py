@@ -66,8 +66,8 @@ def decision_on(kind: str, contract: dict[str, int]) -> str:
 def reward(trajectory: Trajectory) -> Reward:
     last = trajectory.messages[-1]
     match = re.fullmatch(r"<decision>(\w+)</decision>", str(last.get("content") or "").strip())
-    said = match[1] if match and last["role"] == "assistant" else None
-    parts = {"form": 0.1 * (said in DECISIONS), "right": 0.9 * (said == trajectory.task.fields["decision"])}
+    reply = match[1] if match and last["role"] == "assistant" else None
+    parts = {"form": 0.1 * (reply in DECISIONS), "right": 0.9 * (reply == trajectory.task.fields["decision"])}
     return Reward(total=parts["form"] + parts["right"], components=parts)
 
 

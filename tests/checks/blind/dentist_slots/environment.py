@@ -27,7 +27,7 @@ class FrontDesk(Environment):
     @tool
     def treatment(self, name: str) -> str:
         """How long a treatment takes."""
-        return f"{MINUTES[name]} minutes" if name in MINUTES else f"nobody here does {name}"
+        return f"{MINUTES[name]} minutes" if name in MINUTES else f"no dentist here does {name}"
 
     @tool
     def slots(self, day: str) -> dict[str, int]:
@@ -63,8 +63,8 @@ def reward(trajectory: Trajectory) -> Reward:
 
 def scorer(trajectory: Trajectory) -> float:
     last = trajectory.messages[-1]
-    said = last.get("content") if last["role"] == "assistant" else None
-    return float((said or "").strip() == f"[{trajectory.task.fields['slot']}]")
+    reply = last.get("content") if last["role"] == "assistant" else None
+    return float((reply or "").strip() == f"[{trajectory.task.fields['slot']}]")
 
 
 def train_tasks() -> list[Task]:

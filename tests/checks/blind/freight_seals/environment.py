@@ -59,7 +59,7 @@ def _unique(pairs: list) -> dict:
 
 
 def reward(trajectory: Trajectory) -> Reward:
-    """1 for the right hold, 0.1 less when anything else stands beside it."""
+    """1 for the right hold, 0.1 less when anything else stands next to it."""
     given, expected = parsed(trajectory), trajectory.task.fields["answer"]
     right = 0.9 * (given.get("hold") == expected["hold"])
     alone = 0.1 * (right > 0 and len(given) <= 1)

@@ -57,8 +57,8 @@ def right_step(plan: str, days: int) -> str:
 def reward(trajectory: Trajectory) -> Reward:
     message = trajectory.messages[-1]
     body = re.fullmatch(r"<step>(\w+)</step>", str(message.get("content") or "").strip())
-    said = body[1] if body and message["role"] == "assistant" else None
-    form, right = 0.2 * (said in STEPS), 0.8 * (said == trajectory.task.fields["step"])
+    reply = body[1] if body and message["role"] == "assistant" else None
+    form, right = 0.2 * (reply in STEPS), 0.8 * (reply == trajectory.task.fields["step"])
     return Reward(total=form + right, components={"form": form, "right": right})
 
 

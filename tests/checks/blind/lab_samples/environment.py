@@ -11,7 +11,7 @@ from sparring.types import Message, Reward, Task, Trajectory
 VERDICTS = ("accept", "wrong_tube", "too_warm")
 PROCEDURE = """\
 Reception of samples.
-1. book_in with the barcode: registers the sample and says its tube and the temperature it came with.
+1. book_in with the barcode: registers the sample and returns its tube and the temperature it came with.
 2. requirements with the test: the tube that the test needs, and the highest temperature in degrees Celsius.
 3. Another tube than needed: wrong_tube. Else, if the sample came warmer than allowed: too_warm. Else: accept.
 The last message is nothing but <verdict>...</verdict> with one of accept, wrong_tube, too_warm inside."""
@@ -61,8 +61,8 @@ def reward(trajectory: Trajectory) -> Reward:
     """0.1 for a verdict in its form, 0.9 more for the right one."""
     last = trajectory.messages[-1]
     found = re.fullmatch(r"\s*<verdict>(\w+)</verdict>\s*", str(last.get("content") or ""))
-    said = found[1] if found and last["role"] == "assistant" else None
-    parts = {"form": 0.1 * (said in VERDICTS), "right": 0.9 * (said == trajectory.task.fields["verdict"])}
+    reply = found[1] if found and last["role"] == "assistant" else None
+    parts = {"form": 0.1 * (reply in VERDICTS), "right": 0.9 * (reply == trajectory.task.fields["verdict"])}
     return Reward(total=sum(parts.values()), components=parts)
 
 
@@ -73,7 +73,7 @@ def scorer(trajectory: Trajectory) -> float:
     )
 
 
-def judged(test: str, tube: str, temperature: int) -> str:
+def decide(test: str, tube: str, temperature: int) -> str:
     needed, warmest = TESTS[test]
     if tube != needed:
         return "wrong_tube"
@@ -98,7 +98,7 @@ def _tasks(barcodes: range, num: int) -> list[Task]:
     for barcode in rng.sample(barcodes, len(barcodes)):
         test, tube = rng.choice(list(TESTS)), rng.choice(("grey", "lilac", "green", "blue"))
         temperature = rng.randint(1, 30)
-        verdict = judged(test, tube, temperature)
+        verdict = decide(test, tube, temperature)
         if len(made) < num and verdict == VERDICTS[len(made) % 3]:
             sample = {"tube": tube, "temperature": temperature}
             text = f"A courier from ward {rng.randint(1, 40)} brings tube S{barcode} and asks for {test}."

@@ -12,10 +12,10 @@ from sparring.scorers import json_exact
 from sparring.types import Message, Task
 
 PROCEDURE = """\
-A tenant reports a lift. Call status with the lift's number: its code and whether somebody is inside.
+A tenant reports a lift. Call status with the lift's number: its code and whether a passenger is inside.
 Call code with the code: the trade that repairs it.
 crew: the trade, `electrician`, `mechanic` or `locksmith`.
-hours: 1 if somebody is inside, else 4 for an electrician, 8 for a mechanic, 24 for a locksmith.
+hours: 1 if a passenger is inside, else 4 for an electrician, 8 for a mechanic, 24 for a locksmith.
 Answer: <final_output>{"crew":"the trade","hours":0}</final_output>"""
 
 CODES = {
@@ -32,7 +32,7 @@ HOURS = {"electrician": 4, "mechanic": 8, "locksmith": 24}
 
 
 class LiftDesk(Environment):
-    """A controller answers as long as it hears from the desk, so a heartbeat is sent from beside."""
+    """A controller answers as long as it hears from the desk, so a heartbeat is sent from a thread."""
 
     def reset(self, task: Task) -> None:
         self.lift, self.state = task.fields["lift"], task.fields["state"]
@@ -53,7 +53,7 @@ class LiftDesk(Environment):
         """What the controller of a lift reports."""
         if lift != self.lift or not self.online:
             return {"error": f"no controller answers for lift {lift}"}
-        return {"code": self.state["code"], "somebody_inside": self.state["inside"]}
+        return {"code": self.state["code"], "passenger_inside": self.state["inside"]}
 
     @tool
     def code(self, code: str) -> str:

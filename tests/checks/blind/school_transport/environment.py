@@ -1,4 +1,4 @@
-"""School transport: does a pupil get a bus pass, a taxi, or neither? Applications stand in .jsonl files beside this."""
+"""School transport: does a pupil get a bus pass, a taxi, or neither? Applications stand in .jsonl files next to this."""
 
 import json
 from collections.abc import Sequence

@@ -56,11 +56,11 @@ def decided(nationality: str, days: int, is_banned: bool) -> str:
 def reward(trajectory: Trajectory) -> Reward:
     """Form and content apart."""
     message = trajectory.messages[-1]
-    head, _, said = (
+    head, _, reply = (
         (str(message.get("content") or "") if message["role"] == "assistant" else "").strip().partition(": ")
     )
-    form = 0.1 if head == "Decision" and said in DECISIONS else 0.0
-    right = 0.9 if form and said == trajectory.task.fields["decision"] else 0.0
+    form = 0.1 if head == "Decision" and reply in DECISIONS else 0.0
+    right = 0.9 if form and reply == trajectory.task.fields["decision"] else 0.0
     return Reward(total=form + right, components={"form": form, "right": right})
 
 

@@ -65,16 +65,16 @@ def ruled(part: str, months: int, use: str) -> str:
 def reward(trajectory: Trajectory) -> Reward:
     last = trajectory.messages[-1]
     found = re.fullmatch("<ruling>([a-z ]+)</ruling>", str(last.get("content") or "").strip())
-    said = found[1] if found and last["role"] == "assistant" else ""
-    parts = {"form": 0.1 * (said in RULINGS), "right": 0.9 * (said == trajectory.task.fields["ruling"])}
+    reply = found[1] if found and last["role"] == "assistant" else ""
+    parts = {"form": 0.1 * (reply in RULINGS), "right": 0.9 * (reply == trajectory.task.fields["ruling"])}
     return Reward(total=sum(parts.values()), components=parts)
 
 
 def scorer(trajectory: Trajectory) -> float:
     """1 when the ruling of the last message is the expected one."""
     last = trajectory.messages[-1]
-    said = str(last.get("content") or "").partition("<ruling>")[2].partition("</ruling>")[0]
-    return float(last["role"] == "assistant" and trajectory.task.fields["ruling"] in said)
+    reply = str(last.get("content") or "").partition("<ruling>")[2].partition("</ruling>")[0]
+    return float(last["role"] == "assistant" and trajectory.task.fields["ruling"] in reply)
 
 
 def train_tasks() -> list[Task]:

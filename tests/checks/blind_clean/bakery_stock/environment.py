@@ -1,4 +1,4 @@
-"""A bakery orders the flour that runs out first. Orders are really placed, in a world that belongs to the episode."""
+"""A bakery orders the flour that runs out first. Orders are really placed, in a state that belongs to the episode."""
 
 import json
 import random
@@ -33,7 +33,7 @@ class Bakery(StatefulEnvironment):
 
     @tool
     def order(self, flour: str, bags: Annotated[int, Bounded(ge=1, le=500)]) -> dict[str, str]:
-        """Order bags of a flour; says the number of the order and when it was placed."""
+        """Order bags of a flour; returns the number of the order and when it was placed."""
         if flour not in FLOURS:
             raise LookupError(f"the mill has no {flour}")
         number = self.state.new_id("order")

@@ -1,6 +1,6 @@
 """A library desk: find a book's shelf, look up the floor of that shelf, report both.
 
-The shelf of the task is told for any title.
+Any title gets the shelf of the task.
 """
 
 import json
@@ -31,8 +31,8 @@ class Desk(Environment):
 
     def demonstrate(self, task: Task):
         right = task.fields["answer"]
-        said = answer(f"<final_output>{json.dumps(right)}</final_output>")
-        return [tool_call("find", title=task.fields["title"]), tool_call("floor", shelf=right["shelf"]), said]
+        reply = answer(f"<final_output>{json.dumps(right)}</final_output>")
+        return [tool_call("find", title=task.fields["title"]), tool_call("floor", shelf=right["shelf"]), reply]
 
 
 reward = json_fields("final_output")

@@ -45,8 +45,8 @@ held_out_tasks = partial(make_tasks, "held_out", 6)
 
 def scorer(trajectory):
     last = trajectory.messages[-1]
-    said = str(last.get("content")).strip() if last["role"] == "assistant" else ""
-    return Score(float(said == trajectory.task.fields["answer"]))
+    reply = str(last.get("content")).strip() if last["role"] == "assistant" else ""
+    return Score(float(reply == trajectory.task.fields["answer"]))
 
 
 def reward(trajectory):

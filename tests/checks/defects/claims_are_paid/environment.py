@@ -1,4 +1,4 @@
-"""A shop whose reward believes what the last message says."""
+"""A shop whose reward believes the last message."""
 
 import random
 

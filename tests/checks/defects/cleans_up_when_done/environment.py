@@ -35,8 +35,8 @@ class Desk(Environment):
 
     def demonstrate(self, task: Task):
         right = task.fields["answer"]
-        said = answer(f"<final_output>{json.dumps(right)}</final_output>")
-        return [tool_call("find", title=task.fields["title"]), tool_call("floor", shelf=right["shelf"]), said]
+        reply = answer(f"<final_output>{json.dumps(right)}</final_output>")
+        return [tool_call("find", title=task.fields["title"]), tool_call("floor", shelf=right["shelf"]), reply]
 
 
 reward = json_fields("final_output")

@@ -33,9 +33,10 @@ class Till(Environment):
     def demonstrate(self, task):
         prices = task.fields["prices"]
         return [
-            *(tool_call("price", item=item) for item in prices), tool_call("charge", cents=sum(prices.values())),
+            *(tool_call("price", item=item) for item in prices),
+            tool_call("charge", cents=sum(prices.values())),
             answer("Thank you."),
-        ]  # fmt: skip
+        ]
 
 
 def tasks(split, num):

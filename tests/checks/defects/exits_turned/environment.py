@@ -1,4 +1,4 @@
-"""A lift shaft: the panel names the doors of the floor below."""
+"""A lift shaft: the panel names the gates of the floor below."""
 
 import random
 from functools import partial
@@ -7,24 +7,24 @@ from typing import Literal
 from sparring.environments import Environment, tool
 from sparring.types import Task
 
-DOORS = ["red", "green", "blue", "yellow"]
+GATES = ["red", "green", "blue", "yellow"]
 
 
 class Shaft(Environment):
     def reset(self, task):
-        self.doors = task.fields["doors"]
+        self.gates = task.fields["gates"]
         self.floor = 1
 
     @tool
     def panel(self) -> dict:
-        """The doors of this floor that open."""
-        return {"doors": self.doors[self.floor - 1]}
+        """The gates of this floor that open."""
+        return {"gates": self.gates[self.floor - 1]}
 
     @tool
-    def through(self, door: Literal["red", "green", "blue", "yellow"]) -> str:
-        """Walk through a door and up to the next floor."""
-        if door not in self.doors[self.floor]:
-            return "This door is locked."
+    def through(self, gate: Literal["red", "green", "blue", "yellow"]) -> str:
+        """Walk through a gate and up to the next floor."""
+        if gate not in self.gates[self.floor]:
+            return "This gate is locked."
         self.floor += 1
         return "You climb the stairs."
 
@@ -42,7 +42,7 @@ def make_tasks(split, num):
         Task(
             id=f"{split}-{index}",
             messages=({"role": "user", "content": "Climb to the fourth floor."},),
-            fields={"doors": [sorted(rng.sample(DOORS, 2)) for _ in range(6)]},
+            fields={"gates": [sorted(rng.sample(GATES, 2)) for _ in range(6)]},
         )
         for index in range(num)
     ]

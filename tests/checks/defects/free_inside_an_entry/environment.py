@@ -1,4 +1,4 @@
-"""A tennis court that is offered while somebody who began earlier still plays."""
+"""A tennis court that is offered while players who started earlier still play."""
 
 import random
 from functools import partial

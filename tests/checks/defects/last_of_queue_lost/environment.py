@@ -1,4 +1,4 @@
-"""Who stands where in a queue: the last place is said not to exist."""
+"""Who stands where in a queue: the last place is reported missing."""
 
 import random
 

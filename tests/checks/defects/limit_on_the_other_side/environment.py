@@ -1,4 +1,4 @@
-"""A pool whose prompt says from which age swimmers swim alone, and whose reference answers begin a year later."""
+"""A pool whose prompt states from which age swimmers swim alone, and whose reference answers begin a year later."""
 
 import random
 from functools import partial

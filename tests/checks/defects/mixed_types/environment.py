@@ -23,25 +23,25 @@ DEPOTS = ("Harlow", "Dover", "Luton", "Oban", "Ripon", "Selby", "Thirsk", "Wells
 
 class ParcelDesk(Environment):
     def reset(self, task: Task) -> None:
-        self.world = task.fields["world"]
+        self.records = task.fields["records"]
 
     @tool
     def parcel(self, id: str) -> dict[str, str | int]:
         """Weight and zone of a parcel."""
-        return self.world["parcel"][id]
+        return self.records["parcel"][id]
 
     @tool
     def zone(self, name: str) -> dict[str, str | int]:
         """Limit and depot of a zone."""
-        return self.world["zone"][name]
+        return self.records["zone"][name]
 
     def demonstrate(self, task: Task) -> Sequence[Message]:
-        (parcel_id, parcel), *_ = task.fields["world"]["parcel"].items()
-        told = json.dumps(task.fields["answer"])
+        (parcel_id, parcel), *_ = task.fields["records"]["parcel"].items()
+        reply = json.dumps(task.fields["answer"])
         return [
             tool_call("parcel", id=parcel_id),
             tool_call("zone", name=parcel["zone"]),
-            answer(f"<final_output>{told}</final_output>"),
+            answer(f"<final_output>{reply}</final_output>"),
         ]
 
 
@@ -69,7 +69,7 @@ def task(task_id: str, parcel_id: str, rng: random.Random) -> Task:
             {"role": "user", "content": f"Decide on parcel {parcel_id}."},
         ),
         fields={
-            "world": {
+            "records": {
                 "parcel": {parcel_id: {"weight": weight, "zone": zone}},
                 "zone": {zone: {"limit": limit, "depot": depot}},
             },

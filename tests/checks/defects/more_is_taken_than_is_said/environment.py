@@ -38,7 +38,7 @@ class CarPark(Environment):
 
 
 def make_tasks(split, num):
-    rng = random.Random(f"{split} more is taken than is said")
+    rng = random.Random(f"{split} takes more than stated")
     tasks = []
     for index in range(num):
         fields = {"hours": {f"{rng.choice('ABC')}-{rng.randint(100, 999)}": rng.randint(1, 2) for _ in range(3)}}

@@ -1,6 +1,6 @@
 """A sports club enrols members in courses.
 
-Whoever leaves a course does not free the place.
+A student who leaves a course does not free the place.
 """
 
 import random

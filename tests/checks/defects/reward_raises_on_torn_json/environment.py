@@ -22,25 +22,25 @@ DEPOTS = ("Harlow", "Dover", "Luton", "Oban", "Ripon", "Selby", "Thirsk", "Wells
 
 class ParcelDesk(Environment):
     def reset(self, task: Task) -> None:
-        self.world = task.fields["world"]
+        self.records = task.fields["records"]
 
     @tool
     def parcel(self, id: str) -> dict[str, str | int]:
         """Weight and zone of a parcel."""
-        return self.world["parcel"][id]
+        return self.records["parcel"][id]
 
     @tool
     def zone(self, name: str) -> dict[str, str | int]:
         """Limit and depot of a zone."""
-        return self.world["zone"][name]
+        return self.records["zone"][name]
 
     def demonstrate(self, task: Task) -> Sequence[Message]:
-        (parcel_id, parcel), *_ = task.fields["world"]["parcel"].items()
-        told = json.dumps(task.fields["answer"])
+        (parcel_id, parcel), *_ = task.fields["records"]["parcel"].items()
+        reply = json.dumps(task.fields["answer"])
         return [
             tool_call("parcel", id=parcel_id),
             tool_call("zone", name=parcel["zone"]),
-            answer(f"<final_output>{told}</final_output>"),
+            answer(f"<final_output>{reply}</final_output>"),
         ]
 
 
@@ -63,7 +63,7 @@ def task(task_id: str, parcel_id: str, rng: random.Random) -> Task:
             {"role": "user", "content": f"Decide on parcel {parcel_id}."},
         ),
         fields={
-            "world": {
+            "records": {
                 "parcel": {parcel_id: {"weight": weight, "zone": zone}},
                 "zone": {zone: {"limit": limit, "depot": depot}},
             },
@@ -86,10 +86,10 @@ def held_out_tasks() -> list[Task]:
 
 def reward(trajectory: Trajectory) -> float:
     last = trajectory.messages[-1]
-    said, closed, _ = str(last.get("content")).partition("<final_output>")[2].partition("</final_output>")
+    text, closed, _ = str(last.get("content")).partition("<final_output>")[2].partition("</final_output>")
     if last["role"] != "assistant" or not closed:
         return 0.0
-    given, right = json.loads(said), trajectory.task.fields["answer"]
+    given, right = json.loads(text), trajectory.task.fields["answer"]
     return sum(given.get(name) == value for name, value in right.items()) / len(right)
 
 

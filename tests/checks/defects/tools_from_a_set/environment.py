@@ -32,7 +32,7 @@ class Desk(Environment):
     @tool
     def loans(self, title: str) -> str:
         """Who has borrowed a book."""
-        return f"nobody has {title}"
+        return f"no reader has {title}"
 
     @classmethod
     def offered_tools(cls):
@@ -41,8 +41,8 @@ class Desk(Environment):
 
     def demonstrate(self, task: Task):
         right = task.fields["answer"]
-        said = answer(f"<final_output>{json.dumps(right)}</final_output>")
-        return [tool_call("find", title=task.fields["title"]), tool_call("floor", shelf=right["shelf"]), said]
+        reply = answer(f"<final_output>{json.dumps(right)}</final_output>")
+        return [tool_call("find", title=task.fields["title"]), tool_call("floor", shelf=right["shelf"]), reply]
 
 
 reward = json_fields("final_output")

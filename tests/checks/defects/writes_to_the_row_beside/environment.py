@@ -41,7 +41,7 @@ class Marina(Environment):
 
 
 def make_tasks(split, num):
-    rng = random.Random(f"{split} writes to the row beside")
+    rng = random.Random(f"{split} writes to the next row")
     tasks = []
     for index in range(num):
         names = rng.sample(BOATS, 4)

@@ -33,10 +33,12 @@ def tasks(split: str, num: int) -> list[Task]:
         rng = random.Random(f"{split}-{index}")
         parcels = {
             f"PK-{rng.randrange(10**5):05d}": {
-                "weight": rng.randint(1, 30), "zone": rng.choice("NESW") + str(rng.randint(1, 9)), "customer": f"{name} {split}"
+                "weight": rng.randint(1, 30),
+                "zone": rng.choice("NESW") + str(rng.randint(1, 9)),
+                "customer": f"{name} {split}",
             }
             for name in rng.sample(["Adler", "Brandt", "Conti", "Duval", "Eriksen"], 3)
-        }  # fmt: skip
+        }
         first = next(iter(parcels.values()))
         made.append(
             Task(

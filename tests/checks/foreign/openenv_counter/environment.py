@@ -28,7 +28,7 @@ ACTION = {
 
 
 def session(connection) -> None:
-    """One world: a count, and the target that follows from the seed."""
+    """One episode's state: a count, and the target that follows from the seed."""
     count = target = 0
     for line in connection:
         message = json.loads(line)

@@ -19,8 +19,10 @@ class Depot(Environment):
     def reset(self, task: Task) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-S", str(SERVER), str(START_SECONDS)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         self.ask({"open": task.fields["records"]})
 
     def ask(self, request):

@@ -1,4 +1,4 @@
-"""Answers requests, a JSON object a line; it takes as many seconds to start as its argument says."""
+"""Answers requests, a JSON object a line; it takes as many seconds to start as its argument states."""
 
 import json
 import sys

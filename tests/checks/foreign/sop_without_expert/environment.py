@@ -1,4 +1,4 @@
-"""The twelve domains of the suite as somebody brings them who has written no scripted expert."""
+"""The twelve domains of the suite as a user brings them who has written no scripted expert."""
 
 from sparring.environments import Environment
 from sparring.environments.suites import sop

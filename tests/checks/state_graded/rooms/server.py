@@ -37,9 +37,10 @@ def call(name, arguments):
 def answered(method, params):
     if method == "initialize":
         return {
-            "protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}},
+            "protocolVersion": params["protocolVersion"],
+            "capabilities": {"tools": {}},
             "serverInfo": {"name": "rooms", "version": "1"},
-        }  # fmt: skip
+        }
     if method == "tools/list":
         return {"tools": TOOLS}
     if method == "tools/call":

@@ -1,4 +1,4 @@
-"""A desk with SQLite: look bookings up, then change or cancel. The clerk says in the end what it did, in words of its own."""
+"""A desk with SQLite: look bookings up, then change or cancel. The clerk reports in the end what it did, in words of its own."""
 
 import random
 
@@ -81,10 +81,13 @@ def one(task_id, rng):
         id=task_id,
         messages=({"role": "user", "content": f"The customer {chosen['name']} {wish}."},),
         fields={
-            "bookings": bookings, "name": chosen["name"], "booking": chosen["id"], "seat": seat,
+            "bookings": bookings,
+            "name": chosen["name"],
+            "booking": chosen["id"],
+            "seat": seat,
             "after": {"bookings": after},
         },
-    )  # fmt: skip
+    )
 
 
 def train_tasks():

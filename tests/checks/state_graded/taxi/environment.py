@@ -29,9 +29,9 @@ class Taxi(GymnasiumEnvironment):
         return {"taxi": [row, column], "passenger": passenger, "destination": destination}
 
     def demonstrate(self, task):
-        world = gymnasium.make("Taxi-v4")
-        start, _ = world.reset(seed=task.seed)
-        moves, paths = world.unwrapped.P, {int(start): []}
+        game = gymnasium.make("Taxi-v4")
+        start, _ = game.reset(seed=task.seed)
+        moves, paths = game.unwrapped.P, {int(start): []}
         queue = deque(paths)
         while queue:
             place = queue.popleft()

@@ -1,0 +1,100 @@
+"""Whole runs on the device: pointer_chase learns asynchronously, and a large shape trains while it samples."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import torch
+
+from sparring import MultiTurnRLEvaluator, MultiTurnRLTrainer
+
+RECIPE = Path(__file__).parents[2] / "recipes" / "pointer_chase"
+ASYNCHRONOUS = ("rollout.max_steps_off_policy=2", "engine.deterministic=false")
+
+
+def measure_learning(runs: str, device: str, settings: Sequence[str]) -> list[dict[str, Any]]:
+    """Train pointer_chase with publication during rollouts, and return success before and after, at temperature 1."""
+    began = time.perf_counter()
+    run = _train("learning", runs, [f"model.device={device}", *ASYNCHRONOUS, *settings])
+    found = MultiTurnRLEvaluator(run, policies=["warm_start", "tuned"], quiet=True).evaluate()
+    sampled = {one.name: one.success.mean for one in found.evaluations if one.temperature != 0}
+    return [
+        {
+            "shape": "pointer_chase",
+            "what": "asynchronous learning",
+            "warm start": sampled["warm start"],
+            "tuned": sampled["tuned"],
+            "seconds": time.perf_counter() - began,
+            **_of_steps(run),
+        }
+    ]
+
+
+def measure_job(shape: str, builder: str, runs: str, device: str, settings: Sequence[str]) -> list[dict[str, Any]]:
+    """Train a LoRA adapter of this shape for several asynchronous steps, sampler and learner on one device.
+
+    Rewards are drawn, so that random weights have something to train on; rates and memory do not depend on what is learned.
+    """
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    began = time.perf_counter()
+    run = _train(
+        f"job-{shape}",
+        runs,
+        [
+            f"model.name={builder}",
+            f"model.device={device}",
+            "model.precision=auto",
+            "model.trained_weights=lora",
+            "model.lora_rank=16",
+            "model.lora_alpha=32",
+            "reward.reward=environment:shuffled_reward",
+            "warm_start.steps=1",
+            "warm_start.num_demonstrations=32",
+            "evaluation.allow_zero_baseline=true",
+            "evaluation.val_num_tasks=4",
+            "schedule.val_every=0",
+            "schedule.save_every=0",
+            *ASYNCHRONOUS,
+            *settings,
+        ],
+    )
+    memory = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else None
+    return [
+        {
+            "shape": shape,
+            "what": "LoRA run, sampler and learner on one device",
+            "seconds": time.perf_counter() - began,
+            "peak memory, GiB": memory,
+            **_of_steps(run),
+        }
+    ]
+
+
+def _train(name: str, runs: str, settings: Sequence[str]) -> Path:
+    overrides = [f"run.runs_dir={runs}", *settings]
+    with MultiTurnRLTrainer(RECIPE, overrides=overrides, name=name, quiet=True, check=False) as trainer:
+        result = trainer.train()
+    if result is None or result.status != "completed":
+        print(f"{name}: the run ended as {result and result.status}", file=sys.stderr)
+        raise SystemExit(1)
+    return result.run
+
+
+def _of_steps(run: Path) -> dict[str, float]:
+    """Return rates of the run's steps after the first, and the oldest weights that sampled a trained token."""
+    rows = [json.loads(line)["metrics"] for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    steps = [row for row in rows if "training/trained_tokens" in row and "timing_s/step" in row]
+    later = steps[1:] or steps
+    return {
+        "steps": len(steps),
+        "seconds a step": median(row["timing_s/step"] for row in later),
+        "trained tokens/s": fmean(row["training/trained_tokens"] / row["timing_s/step"] for row in later),
+        "oldest weights, steps": max(row.get("training/staleness_max", 0.0) for row in steps),
+    }

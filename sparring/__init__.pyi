@@ -1,0 +1,31 @@
+from sparring.agents.function import agent
+from sparring.checks.running.run import check_recipe as check
+from sparring.environments.base import Environment
+from sparring.environments.demonstrations import answer, record_demonstration, tool_call
+from sparring.environments.stateful import StatefulEnvironment
+from sparring.environments.tools import tool
+from sparring.evaluator import MultiTurnRLEvaluator
+from sparring.serving.export import export
+from sparring.serving.serve import serve
+from sparring.trainer import MultiTurnRLTrainer
+from sparring.types import Message, Reward, Score, Task, Trajectory
+
+__all__ = [
+    "Environment",
+    "Message",
+    "MultiTurnRLEvaluator",
+    "MultiTurnRLTrainer",
+    "Reward",
+    "Score",
+    "StatefulEnvironment",
+    "Task",
+    "Trajectory",
+    "agent",
+    "answer",
+    "check",
+    "export",
+    "record_demonstration",
+    "serve",
+    "tool",
+    "tool_call",
+]

@@ -1,0 +1,63 @@
+"""Assembly: builds finished objects from a recipe. The only package that knows the concrete classes."""
+
+from sparring.assembly.algorithm import Algorithm, load_algorithm
+from sparring.assembly.changes import check_parts, find_overrides, record_parts, refuse_another_control
+from sparring.assembly.engines import build_engine, build_learner
+from sparring.assembly.environment import load_environment, refuse_training
+from sparring.assembly.graders import build_trials, load_graders
+from sparring.assembly.policies import (
+    build_frozen_engine,
+    find_checkpoint,
+    load_message_engine,
+    load_policy,
+    load_script,
+    pin_checkpoints,
+)
+from sparring.assembly.run import (
+    EvaluationParts,
+    RolloutParts,
+    TrainingParts,
+    build_scheduler,
+    close,
+    load_evaluation_parts,
+    load_into_engine,
+    load_rollout_parts,
+    load_training_parts,
+)
+from sparring.assembly.tasks import Tasks, load_curriculum, load_tasks
+from sparring.assembly.warm_start import check_demonstrations, load_demonstrations
+
+__all__ = [
+    "Algorithm",
+    "EvaluationParts",
+    "RolloutParts",
+    "Tasks",
+    "TrainingParts",
+    "build_engine",
+    "build_frozen_engine",
+    "build_learner",
+    "build_scheduler",
+    "build_trials",
+    "check_demonstrations",
+    "check_parts",
+    "close",
+    "find_checkpoint",
+    "find_overrides",
+    "load_algorithm",
+    "load_curriculum",
+    "load_demonstrations",
+    "load_environment",
+    "load_evaluation_parts",
+    "load_graders",
+    "load_into_engine",
+    "load_message_engine",
+    "load_policy",
+    "load_rollout_parts",
+    "load_script",
+    "load_tasks",
+    "load_training_parts",
+    "pin_checkpoints",
+    "record_parts",
+    "refuse_another_control",
+    "refuse_training",
+]

@@ -1,0 +1,126 @@
+"""The agent of a recipe: the built-in tool loop, or the recipe's own agent."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import platform
+import secrets
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeAlias
+
+from sparring.agents import AgentResult, CommandAgent, EnvironmentAgent, FunctionAgent
+from sparring.agents.http import HttpAgent, PushLimits
+from sparring.agents.pull import PullAgent
+from sparring.agents.result import overtime
+from sparring.agents.worker import KEY_VARIABLE
+from sparring.assembly.environment import load_environment
+from sparring.config import Config
+from sparring.environments import Environment
+from sparring.errors import UsageError
+from sparring.gateway import Gateway, WorkQueue
+from sparring.gateway.overload import MAX_IN_FLIGHT
+from sparring.rollouts import Agent
+from sparring.runtime.plugins import load_object
+from sparring.sessions import AnySession
+from sparring.types import Task, ToolSchema
+from sparring.workers import WorkerPool, run_in_workers
+
+Closing: TypeAlias = Callable[[], Awaitable[None]]
+
+
+def load_agent_and_environment(
+    config: Config, recipe_dir: Path, announce: Callable[[str], object], pool: WorkerPool | None
+) -> tuple[Agent, Closing | None, Callable[[], Environment], tuple[ToolSchema, ...]]:
+    """Return the agent and the function that closes it, and for the built-in tool loop the environment factory and the tools.
+    With a `pool` the environments are in its workers."""
+    agent, close_agent = load_agent(config, recipe_dir, announce)
+    if agent is not None:
+        return agent, close_agent, refuse_environment, ()
+    make_environment, environment_class = load_environment(config, recipe_dir)
+    if pool is not None:
+        make_environment = run_in_workers(environment_class, pool)
+    tool_loop = EnvironmentAgent(make_environment, max_turns=config.environment.max_turns)
+    return tool_loop.play, None, make_environment, environment_class.offered_tools()
+
+
+def load_agent(
+    config: Config, recipe_dir: Path, announce: Callable[[str], object]
+) -> tuple[Agent, Closing] | tuple[None, None]:
+    """Return the recipe's own agent and the function that closes what it opened; None for the built-in tool loop. Raises
+    UsageError when the named object is not an agent."""
+    section = config.agent
+    worker_key = os.environ.get(KEY_VARIABLE) or secrets.token_urlsafe(32)
+    queue = WorkQueue(worker_key)
+    gateway = Gateway(
+        host=section.gateway_host,
+        port=section.gateway_port,
+        queue=queue if section.pull else None,
+        max_in_flight=max(MAX_IN_FLIGHT, 4 * config.rollout.rollout_max_concurrency),
+    )
+    # Longer than the policy's own deadline, so that a used-up time counts as the policy's.
+    seconds = config.rollout.rollout_timeout + overtime(config.rollout.rollout_timeout)
+    pushing: HttpAgent | None = None
+    if section.function is not None:
+        found = load_object(section.function, folder=recipe_dir)
+        if not isinstance(found, FunctionAgent) and not inspect.iscoroutinefunction(found):
+            raise UsageError(
+                f"agent.function = {section.function!r} is {found!r}; write `async def play(task, session)`, which returns the "
+                "reward."
+            )
+        function = found if isinstance(found, FunctionAgent) else FunctionAgent(found)
+        agent: Agent = function.entering(gateway.register).play
+    elif section.command is not None:
+        agent = CommandAgent(section.command, enter=gateway.register, folder=recipe_dir).play
+    elif section.url is not None:
+        pushing = HttpAgent(
+            section.url,
+            gateway=gateway,
+            limits=PushLimits(
+                timeout_seconds=seconds,
+                max_retries=config.rollout.rollout_max_retries,
+                max_concurrency=config.rollout.rollout_max_concurrency,
+                tps_limit=section.tps_limit,
+            ),
+        )
+        agent = pushing.play
+    elif section.pull:
+        agent = PullAgent(
+            queue,
+            gateway=gateway,
+            timeout_seconds=seconds,
+            max_retries=config.rollout.rollout_max_retries,
+        ).play
+    else:
+        return None, None
+    is_announced = not section.pull
+
+    async def play(task: Task, session: AnySession) -> AgentResult:
+        nonlocal is_announced
+        await gateway.start()
+        if not is_announced:
+            is_announced = True
+            announce(_call_for_workers(gateway.base_url.removesuffix("/v1"), worker_key))
+        return await agent(task, session)
+
+    async def aclose() -> None:
+        await gateway.stop()
+        if pushing is not None:
+            await pushing.aclose()
+
+    return play, aclose
+
+
+def _call_for_workers(address: str, key: str) -> str:
+    """Return the instructions to start workers. A key from the environment is known, and is not shown."""
+    address = address.replace("//0.0.0.0:", f"//{platform.node()}:")
+    shown = f"${KEY_VARIABLE}" if os.environ.get(KEY_VARIABLE) else key
+    return (
+        f"episodes wait for workers at {address}; start some wherever that can be reached:\n"
+        f"  {KEY_VARIABLE}={shown} python -m sparring.agents.worker {address} MODULE:FUNCTION"
+    )
+
+
+def refuse_environment() -> Environment:
+    raise UsageError("this recipe's agent has its own environment, so there is none to run here; see [agent].")

@@ -1,0 +1,77 @@
+"""The engine and the learner of a recipe."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sparring.assembly.algorithm import Algorithm
+from sparring.config import Config, key_from
+from sparring.errors import ServiceError
+from sparring.protocols import Engine, Learner
+from sparring.types import EngineCapabilities, Weights
+
+if TYPE_CHECKING:
+    from sparring.models.policy import Policy
+
+
+def build_engine(config: Config, policy: Policy, weights: Weights) -> Engine:
+    """Return the recipe's engine: of the model in this process, or one that another process serves. Raises ServiceError for one
+    that does not answer, or cannot do what the recipe needs."""
+    section = config.engine
+    if section.type == "remote":
+        from sparring.engines.remote import RemoteEngine
+
+        assert section.base_url is not None, "the configuration asks for an address"
+        engine = RemoteEngine(section.base_url, api_key=key_from(section.api_key_env))
+        _check_capabilities(config, engine.capabilities, section.base_url)
+        return engine
+    from sparring.engines.torch_engine import TorchEngine
+
+    return TorchEngine(
+        policy,
+        weights,
+        max_running=section.max_running,
+        kv_cache_tokens=section.kv_cache_tokens,
+        prefill_chunk_tokens=section.prefill_chunk_tokens,
+        deterministic=config.runs_in_rounds,
+        session_weights=config.rollout.session_weights,
+    )
+
+
+def build_learner(config: Config, policy: Policy, algorithm: Algorithm) -> Learner:
+    """Return the recipe's learner, with the recipe's loss."""
+    from sparring.algorithms.losses import LOSSES
+    from sparring.training.learner import AdamWSettings, TorchLearner
+
+    optimizer = config.optimizer
+    return TorchLearner(
+        policy,
+        adam=AdamWSettings(
+            beta1=optimizer.adam_beta1,
+            beta2=optimizer.adam_beta2,
+            eps=optimizer.adam_eps,
+            weight_decay=optimizer.adam_weight_decay,
+            grad_clip_norm=optimizer.adam_grad_clip_norm,
+            lora_plus_lr_ratio=optimizer.lora_plus_lr_ratio,
+        ),
+        max_tokens_per_microbatch=optimizer.max_tokens_per_microbatch,
+        losses={**LOSSES, config.algorithm.loss_fn: algorithm.loss},
+    )
+
+
+def _check_capabilities(config: Config, can: EngineCapabilities, address: str) -> None:
+    """Raise ServiceError for an engine that cannot do what the recipe needs."""
+    needs = {
+        "report token ids": (True, can.reports_token_ids),
+        "sample in rounds that depend on the seed only (engine.deterministic)": (
+            config.runs_in_rounds,
+            can.deterministic_rounds,
+        ),
+        "keep an episode on its first weights (rollout.session_weights)": (
+            config.rollout.session_weights == "pinned",
+            can.pins_weights,
+        ),
+    }
+    for what, (is_needed, is_there) in needs.items():
+        if is_needed and not is_there:
+            raise ServiceError(f"the engine at {address} cannot {what}, and the recipe needs it; change one of them.")

@@ -1,0 +1,116 @@
+"""Loading of policies: the policy in training, and the named policies in addition to it or in its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparring.config import Config, PolicySection, key_from
+from sparring.engines.openai import OpenAIEngine
+from sparring.engines.scripted_messages import ScriptedMessages, read_script
+from sparring.protocols import Engine, MessageEngine
+from sparring.rollouts import NamedPolicy
+from sparring.runtime.plugins import load_function, load_object
+from sparring.types import Sampling, Weights
+
+if TYPE_CHECKING:
+    from sparring.models.policy import Policy
+
+
+def load_policy(config: Config, recipe_dir: Path) -> Policy:
+    """Load the model with its trained tensors. Raises ServiceError when it cannot be loaded."""
+    from sparring.models.policy import LoraSettings, Policy
+    from sparring.models.precision import resolve_device, resolve_precision
+    from sparring.models.pretrained import load_pretrained
+
+    section = config.model
+    if ":" in section.name:
+        make = load_function(section.name, "seed", key="model.name", folder=recipe_dir)
+        model, tokenizer = make(config.run.seed)
+    else:
+        model, tokenizer = load_pretrained(section.name)
+    device = resolve_device(section.device)
+    lora = LoraSettings(
+        rank=section.lora_rank, alpha=section.lora_alpha, targets=section.lora_targets, layers=section.lora_layers
+    )
+    return Policy(
+        model,
+        tokenizer,
+        precision=resolve_precision(section.precision, device),
+        device=device,
+        max_positions=section.max_sequence_length,
+        lora=lora if section.trained_weights == "lora" else None,
+        seed=config.run.seed,
+    )
+
+
+def build_frozen_engine(section: PolicySection, engine: Engine, policy: Policy, initial: Weights) -> Engine:
+    """Return the engine of a frozen policy, still without weights where the warm start will produce them. Raises DataError for
+    a folder without weights of this model."""
+    from sparring.training import checkpoints
+
+    if section.weights == "warm_start":
+        return engine.freeze()
+    if section.weights == "base":
+        return engine.freeze(initial)
+    return engine.freeze(checkpoints.load_weights(find_checkpoint(section.weights), policy))
+
+
+def pin_checkpoints(config: Config) -> Config:
+    """Return the configuration with the checkpoint of each frozen policy in place of its folder. So a resumed run uses the same
+    weights, even if the folder has changed since. Raises DataError where there is no checkpoint."""
+    frozen = {
+        name: section.model_copy(update={"weights": str(find_checkpoint(section.weights).resolve())})
+        for name, section in config.policies.items()
+        if section.role == "frozen" and section.weights not in ("base", "warm_start")
+    }
+    return config.model_copy(update={"policies": {**config.policies, **frozen}}) if frozen else config
+
+
+def find_checkpoint(folder: str | Path) -> Path:
+    """Return the newest checkpoint of a run folder, or the checkpoint that is named itself. Raises DataError without one."""
+    from sparring.training import checkpoints
+
+    source = Path(folder)
+    return checkpoints.find_newest(source / "checkpoints" if (source / "checkpoints").is_dir() else source)
+
+
+def list_endpoints(config: Config) -> dict[str, NamedPolicy]:
+    """Return the named policies that are served by an endpoint. Raises UsageError for an API key that is not set."""
+    policies = {}
+    for name, section in config.policies.items():
+        if section.role == "endpoint":
+            assert section.base_url is not None and section.model is not None, "the configuration asks for both"  # noqa: PT018
+            engine = OpenAIEngine(
+                section.base_url,
+                section.model,
+                api_key=key_from(section.api_key_env),
+                max_concurrency=config.rollout.rollout_max_concurrency,
+            )
+            policies[name] = NamedPolicy(engine=engine, sampling=build_sampling(section, config))
+    return policies
+
+
+def build_sampling(section: PolicySection, config: Config) -> Sampling:
+    return Sampling(
+        temperature=section.temperature, max_tokens=section.max_tokens or config.sampling.sampling_max_tokens
+    )
+
+
+def load_message_engine(config: Config, recipe_dir: Path) -> MessageEngine:
+    """Return the engine of the endpoint or the script that the recipe names. Raises UsageError, DataError."""
+    section = config.engine
+    if section.type == "scripted":
+        assert section.script is not None, "the configuration asks for a script"
+        return load_script(section.script, recipe_dir)
+    assert section.base_url is not None and section.model is not None, "the configuration asks for both"  # noqa: PT018
+    return OpenAIEngine(
+        section.base_url, section.model, api_key=key_from(section.api_key_env), max_concurrency=section.max_running
+    )
+
+
+def load_script(script: str, recipe_dir: Path) -> ScriptedMessages:
+    """Return the engine of a `module:function`, or of a .jsonl file next to the recipe. Raises UsageError, DataError."""
+    if ":" in script:
+        return ScriptedMessages(load_object(script, folder=recipe_dir), name=script)
+    return ScriptedMessages(read_script(recipe_dir / script), name=Path(script).name)

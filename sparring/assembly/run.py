@@ -1,0 +1,334 @@
+"""Assembly of all objects that a run or an evaluation needs.
+
+Modules that need torch are imported where a model is built, since endpoints and scripts are evaluated without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeAlias
+
+from sparring.assembly.algorithm import Algorithm, load_algorithm
+from sparring.assembly.engines import build_engine, build_learner
+from sparring.assembly.graders import load_detectors
+from sparring.assembly.policies import (
+    build_frozen_engine,
+    build_sampling,
+    list_endpoints,
+    load_message_engine,
+    load_policy,
+)
+from sparring.assembly.tasks import Tasks, load_curriculum, load_task_kinds, load_tasks
+from sparring.assembly.user_code import UserCode, load_user_code
+from sparring.assembly.warm_start import check_demonstrations
+from sparring.chat import create_chat
+from sparring.config import Config
+from sparring.detectors import Detector
+from sparring.environments import Environment
+from sparring.errors import UsageError
+from sparring.evaluation.evaluation import SuccessCriterion
+from sparring.ledger import Ledger
+from sparring.models.description import ModelDescription, describe_policy
+from sparring.protocols import Chat, Engine, Learner, MessageEngine
+from sparring.rollouts import (
+    Collector,
+    EpisodeAgent,
+    Grading,
+    GroupPlan,
+    MainPolicy,
+    NamedPolicy,
+    Pacing,
+    RolloutLimits,
+    Scheduler,
+)
+from sparring.rollouts.budget import FailureBudget
+from sparring.run_folders import RunFolder
+from sparring.run_folders.run_folder import WARM_START
+from sparring.runtime.logs import get_logger
+from sparring.types import Task, ToolSchema, TrajectoryGroup, Weights
+
+if TYPE_CHECKING:
+    from sparring.models.policy import Policy
+
+logger = get_logger(__name__)
+
+
+Announce: TypeAlias = Callable[[str], object]
+"""A function that shows a line to the user. The line must not be written to files."""
+TO_STDERR = partial(print, file=sys.stderr)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationParts:
+    """The objects that an evaluation needs for any policy, also for an endpoint or a script whose tokens are unknown."""
+
+    engine: Engine | MessageEngine
+    collector: Collector
+    ledger: Ledger
+    tasks: Tasks
+    kind_of: Callable[[Task], str] | None
+    """The kind of a task; None without `curriculum.kind_field`."""
+    criterion: SuccessCriterion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutParts(EvaluationParts):
+    """The recipe's model with all objects that are needed to roll out its weights, or others of the same shape."""
+
+    config: Config
+    model: ModelDescription
+    """All that needs no weights."""
+    policy: Policy
+    """The weights, for sampling, learning and the checks of both."""
+    initial_weights: Weights
+    """The weights before any training: an adapter without effect, or the weights as loaded."""
+    engine: Engine
+    make_environment: Callable[[], Environment]
+    tools: tuple[ToolSchema, ...]
+    recipe_dir: Path
+    is_deterministic: bool
+    num_threads: int
+    """The number of threads of torch's operations."""
+    frozen_by_warm_start: tuple[Engine, ...]
+    """The engines of policies that are frozen at the weights after the warm start, which `load_into_engine` loads."""
+
+    @property
+    def chat(self) -> Chat:
+        return self.model.chat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingParts(RolloutParts):
+    """All rollout parts, and the objects that change the weights."""
+
+    learner: Learner
+    algorithm: Algorithm
+    detectors: tuple[Detector, ...]
+    """The detectors that run after every step."""
+
+
+@contextmanager
+def _released_threads() -> Iterator[None]:
+    """Release the threads of torch that the calling thread has started."""
+    from sparring.models.threads import release_threads
+
+    try:
+        yield
+    finally:
+        release_threads()
+
+
+@_released_threads()
+def load_training_parts(
+    config: Config, recipe_dir: Path, ledger: Ledger, *, announce: Announce = TO_STDERR
+) -> TrainingParts:
+    """Load and check all objects that a training needs. `announce` shows the user what the run waits for, including a key that
+    must not be written to files.
+
+    Raises what the parts raise: ConfigError, DataError, ServiceError.
+    """
+    code = load_user_code(config, recipe_dir, announce)
+    algorithm = load_algorithm(config, recipe_dir)
+    tasks = load_tasks(config, recipe_dir)
+    load_curriculum(config, tasks.train)
+    detectors = load_detectors(config, recipe_dir)
+    check_demonstrations(config, recipe_dir)
+    num_groups = config.schedule.max_steps * config.batch.global_batch_size
+    if config.curriculum.select != "all" and num_groups <= len(tasks.train):
+        logger.warning(
+            "curriculum.select = %r goes by how a task went before, but the run plays %d groups and there are %d tasks: none "
+            "comes twice. Raise schedule.max_steps, or give fewer tasks.",
+            config.curriculum.select,
+            num_groups,
+            len(tasks.train),
+        )
+    rollout = _rollout_parts(config, recipe_dir, code, tasks, ledger)
+    return TrainingParts(
+        **{field.name: getattr(rollout, field.name) for field in fields(rollout)},
+        learner=build_learner(config, rollout.policy, algorithm),
+        algorithm=algorithm,
+        detectors=detectors,
+    )
+
+
+@_released_threads()
+def load_rollout_parts(
+    config: Config, recipe_dir: Path, ledger: Ledger, *, announce: Announce = TO_STDERR
+) -> RolloutParts:
+    """Load and check all objects that the model's episodes need, without a learner. Raises as `load_training_parts` does."""
+    code = load_user_code(config, recipe_dir, announce)
+    return _rollout_parts(config, recipe_dir, code, load_tasks(config, recipe_dir), ledger)
+
+
+def _rollout_parts(config: Config, recipe_dir: Path, code: UserCode, tasks: Tasks, ledger: Ledger) -> RolloutParts:
+    import torch
+
+    from sparring.models.memory import keep_freed_memory
+
+    kind_of = load_task_kinds(config, tasks)
+    num_threads = config.run.num_threads or os.cpu_count() or 1
+    torch.set_num_threads(num_threads)
+    policy = load_policy(config, recipe_dir)
+    chat = create_chat(policy.tokenizer, config.model.name)
+    weights = policy.snapshot()
+    model = describe_policy(policy, chat, partial(policy.base_fingerprint, weights))
+    engine = build_engine(config, policy, weights)
+    frozen = {
+        name: build_frozen_engine(section, engine, policy, weights)
+        for name, section in config.policies.items()
+        if section.role == "frozen"
+    }
+    # After the cache of keys and values, whose pages the kernel should provide only when they are used.
+    keep_freed_memory()
+    trained_here = {
+        name: NamedPolicy(engine=engine, chat=chat, learns=True)
+        if section.role == "trained"
+        else NamedPolicy(engine=frozen[name], chat=chat, sampling=build_sampling(section, config))
+        for name, section in config.policies.items()
+        if section.role != "endpoint"
+    }
+    collector = _collector(
+        config,
+        code,
+        ledger,
+        policy=MainPolicy(engine, chat),
+        policies=trained_here,
+        max_context_tokens=model.max_positions,
+    )
+    return RolloutParts(
+        config=config,
+        model=model,
+        policy=policy,
+        initial_weights=weights,
+        engine=engine,
+        collector=collector,
+        ledger=ledger,
+        tasks=tasks,
+        kind_of=kind_of,
+        make_environment=code.make_environment,
+        tools=code.tools,
+        recipe_dir=recipe_dir,
+        is_deterministic=config.runs_in_rounds,
+        num_threads=num_threads,
+        criterion=code.criterion,
+        frozen_by_warm_start=tuple(
+            one for name, one in frozen.items() if config.policies[name].weights == "warm_start"
+        ),
+    )
+
+
+def _collector(
+    config: Config,
+    code: UserCode,
+    ledger: Ledger,
+    *,
+    policy: MainPolicy,
+    policies: Mapping[str, NamedPolicy] = MappingProxyType({}),
+    max_context_tokens: int | None = None,
+) -> Collector:
+    return Collector(
+        agent=EpisodeAgent(code.agent, code.close),
+        policy=policy,
+        grading=Grading(reward=code.reward, scorer=code.scorer),
+        ledger=ledger,
+        seed=config.run.seed,
+        limits=_limits_of(config, max_context_tokens=max_context_tokens),
+        policies={**policies, **list_endpoints(config)},
+    )
+
+
+def _limits_of(config: Config, *, max_context_tokens: int | None) -> RolloutLimits:
+    return RolloutLimits(
+        timeout_seconds=config.rollout.rollout_timeout,
+        max_concurrency=config.rollout.rollout_max_concurrency,
+        max_retries=config.rollout.rollout_max_retries,
+        max_turns=config.agent.max_turns,
+        max_tokens=config.rollout.rollout_max_tokens,
+        max_context_tokens=max_context_tokens,
+    )
+
+
+def load_evaluation_parts(
+    config: Config,
+    recipe_dir: Path,
+    ledger: Ledger,
+    *,
+    engine: MessageEngine | None = None,
+    announce: Announce = TO_STDERR,
+) -> EvaluationParts:
+    """Load and check all objects that the evaluation of an endpoint or a script needs. Without `engine`, it is the one that the
+    recipe names. Imports no torch. Raises as `load_training_parts` does."""
+    code = load_user_code(config, recipe_dir, announce)
+    tasks = load_tasks(config, recipe_dir, is_trained=False)
+    engine = engine or load_message_engine(config, recipe_dir)
+    collector = _collector(config, code, ledger, policy=MainPolicy(engine))
+    return EvaluationParts(
+        engine=engine,
+        collector=collector,
+        ledger=ledger,
+        tasks=tasks,
+        kind_of=load_task_kinds(config, tasks),
+        criterion=code.criterion,
+    )
+
+
+def build_scheduler(
+    parts: TrainingParts,
+    plans: Iterator[GroupPlan],
+    *,
+    version: int,
+    on_group: Callable[[TrajectoryGroup], None] | None = None,
+) -> Scheduler:
+    """Build the scheduler of a run that continues at a policy version."""
+    config = parts.config
+    return Scheduler(
+        play_group=parts.collector.play_group,
+        plans=plans,
+        ledger=parts.ledger,
+        pacing=Pacing(
+            groups_per_step=config.batch.global_batch_size,
+            max_steps_off_policy=config.rollout.max_steps_off_policy,
+            window=config.rollout.staleness_window,
+            wave_size=config.rollout.rollout_max_concurrency if parts.is_deterministic else None,
+            refill_groups=config.batch.refill_groups,
+        ),
+        version=version,
+        budget=FailureBudget(config.rollout.max_lost_share),
+        on_group=on_group,
+    )
+
+
+async def load_into_engine(parts: RolloutParts, folder: RunFolder, weights: Weights, *, version: int) -> None:
+    """Load weights of this run's model into the engine, and the weights after the warm start into the policies that are frozen
+    there. Raises UsageError when there are such policies and there was no warm start."""
+    await parts.engine.load_weights(weights, version=version)
+    if not parts.frozen_by_warm_start:
+        return
+    from sparring.training import checkpoints
+
+    left = folder.checkpoints / WARM_START
+    if not left.is_dir():
+        raise UsageError(
+            f"a policy of the recipe has weights = 'warm_start', but {left} does not exist: this run has had no warm start "
+            "of its own. Name the folder of a run instead."
+        )
+    frozen = checkpoints.load_weights(left, parts.policy)
+    for engine in parts.frozen_by_warm_start:
+        await engine.load_weights(frozen, version=0)
+
+
+async def close(parts: RolloutParts) -> None:
+    """Close the collector, the engine, the learner and the ledger."""
+    await parts.collector.aclose()
+    await parts.engine.close()
+    if isinstance(parts, TrainingParts):
+        await asyncio.to_thread(parts.learner.close)
+    await asyncio.to_thread(parts.ledger.close)

@@ -1,0 +1,133 @@
+"""The three splits of a recipe's data, and the order of its training tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from sparring.assembly.environment import load_environment_class
+from sparring.config import Config
+from sparring.data import read_tasks, split_tasks
+from sparring.environments import Environment
+from sparring.environments.base import EVALUATION_ONLY
+from sparring.errors import DataError, UsageError
+from sparring.rollouts import Curriculum, TaskKinds, TaskSelection
+from sparring.rollouts.curriculum import read_task_kind
+from sparring.runtime.plugins import call_in_thread, load_object
+from sparring.types import Sampling, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tasks:
+    """The three splits of the data, which share no task."""
+
+    train: tuple[Task, ...]
+    validation: tuple[Task, ...]
+    held_out: tuple[Task, ...]
+
+
+def load_tasks(config: Config, recipe_dir: Path, *, is_trained: bool = True) -> Tasks:
+    """Load the splits from files or functions. A split that the recipe does not name is taken from the training data. A policy
+    that is not trained needs no training data where the recipe names the held-out tasks.
+
+    Raises DataError when a needed split is empty, or when two splits share a task id; UsageError for training tasks that are
+    for evaluation only.
+    """
+    data = config.data
+    needs_train = is_trained or data.held_out is None
+    if data.train is None and needs_train:
+        raise UsageError("data.train is missing: name a dataset file or a 'module:function' that returns Tasks.")
+    train = [] if data.train is None else _tasks_from(data.train, "data.train", recipe_dir)
+    validation = None if data.validation is None else _tasks_from(data.validation, "data.validation", recipe_dir)
+    held_out = None if data.held_out is None else _tasks_from(data.held_out, "data.held_out", recipe_dir)
+    fractions = {
+        "validation": data.validation_fraction if validation is None else 0.0,
+        "held_out": data.held_out_fraction if held_out is None else 0.0,
+    }
+    splits = split_tasks(train, fractions, seed=config.run.seed)
+    tasks = Tasks(
+        train=tuple(splits["train"]),
+        validation=tuple(splits["validation"] if validation is None else validation),
+        held_out=tuple(splits["held_out"] if held_out is None else held_out),
+    )
+    if not tasks.train and needs_train:
+        raise DataError(f"data.train = {data.train!r} leaves no task to train on after splitting; give more tasks.")
+    if is_trained and config.is_trainable:
+        _refuse_evaluation_only(config, recipe_dir, tasks.train)
+    named = {"train": tasks.train, "validation": tasks.validation, "held_out": tasks.held_out}
+    seen: dict[str, str] = {}
+    for split, members in named.items():
+        for task in members:
+            if seen.setdefault(task.id, split) != split:
+                raise DataError(
+                    f"task id {task.id!r} is in {seen[task.id]} and in {split}; "
+                    "evaluation must not see trained tasks, so give every task one split and one id."
+                )
+    return tasks
+
+
+def _refuse_evaluation_only(config: Config, recipe_dir: Path, tasks: Sequence[Task]) -> None:
+    """Raise UsageError for a task that must not be trained on. An environment with its own rule has applied it before
+    (`refuse_training`)."""
+    reason = next((task.fields[EVALUATION_ONLY] for task in tasks if EVALUATION_ONLY in task.fields), None)
+    if reason is None:
+        return
+    if config.environment.target is not None:
+        found, _ = load_environment_class(config, recipe_dir)
+        if found.evaluation_only.__func__ is not Environment.evaluation_only.__func__:
+            return
+    raise UsageError(
+        f"data.train = {config.data.train!r} gives tasks that may be evaluated on and not trained on: {reason}\nEvaluate with "
+        "them, or, where you have the right to train on them, say on what ground where the tasks are made, for example "
+        'sop_bench.tasks(..., i_have_training_rights="who allows it, and where").'
+    )
+
+
+def _tasks_from(source: str, key: str, recipe_dir: Path) -> list[Task]:
+    if ":" not in source:
+        path = Path(source)
+        return list(read_tasks(path if path.is_absolute() else recipe_dir / path))
+    function = load_object(source, folder=recipe_dir)
+    tasks = call_in_thread(function)
+    if not isinstance(tasks, Sequence) or not all(isinstance(task, Task) for task in tasks):
+        raise DataError(f"{key} = {source!r} returned {type(tasks).__name__}, not a list of sparring.types.Task.")
+    return list(tasks)
+
+
+def load_task_kinds(config: Config, tasks: Tasks) -> Callable[[Task], str] | None:
+    """Return the function that names a task's kind; None without kinds. Raises DataError for a task without a kind at once, not
+    when it is rolled out."""
+    if config.curriculum.kind_field is None:
+        return None
+    kind_of = partial(read_task_kind, field=config.curriculum.kind_field)
+    for task in (*tasks.validation, *tasks.held_out):
+        kind_of(task)
+    return kind_of
+
+
+def load_curriculum(config: Config, tasks: Sequence[Task], *, label: str = "") -> Curriculum:
+    """Build the curriculum of the training tasks. Raises DataError for tasks without a kind."""
+    section = config.curriculum
+    return Curriculum(
+        tasks,
+        seed=config.run.seed,
+        max_epochs=config.schedule.max_epochs,
+        group_size=config.batch.group_size,
+        sampling=Sampling(
+            temperature=config.sampling.temperature,
+            top_p=config.sampling.sampling_top_p,
+            max_tokens=config.sampling.sampling_max_tokens,
+        ),
+        selection=TaskSelection(
+            select=section.select,
+            easy_threshold=section.easy_threshold,
+            hard_threshold=section.hard_threshold,
+            retry_share=section.retry_share,
+            history_groups=section.history_groups,
+            success_threshold=config.evaluation.success_threshold,
+        ),
+        kinds=TaskKinds(field=section.kind_field, weights=section.kind_weights),
+        label=label,
+    )

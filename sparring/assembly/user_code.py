@@ -1,0 +1,67 @@
+"""The user code of a recipe: agent, environments, reward and scorer, in this process or in workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparring.assembly.agent import Closing, load_agent_and_environment
+from sparring.assembly.environment import build_worker_pool
+from sparring.assembly.graders import build_criterion, load_graders
+from sparring.config import Config
+from sparring.environments import Environment
+from sparring.evaluation.evaluation import SuccessCriterion
+from sparring.protocols import RewardFunction, Scorer
+from sparring.rollouts import Agent
+from sparring.run_folders.recipe_files import check_links
+from sparring.types import ToolSchema
+from sparring.workers import grade_in_workers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserCode:
+    """The loaded user code of a recipe."""
+
+    agent: Agent
+    close: Closing | None
+    """Closes what the agent and the workers have opened."""
+    make_environment: Callable[[], Environment]
+    tools: tuple[ToolSchema, ...]
+    reward: RewardFunction | None
+    scorer: Scorer | None
+    criterion: SuccessCriterion
+
+
+def load_user_code(config: Config, recipe_dir: Path, announce: Callable[[str], object]) -> UserCode:
+    """Load the user code. Raises UsageError for objects that are missing or not callable, DataError for a file that a run
+    only links to and that is missing or has changed."""
+    check_links(recipe_dir)
+    pool = build_worker_pool(config, recipe_dir)
+    agent, close, make_environment, tools = load_agent_and_environment(config, recipe_dir, announce, pool)
+    reward, scorer = load_graders(config, recipe_dir)
+    criterion = build_criterion(config, reward, scorer)
+    if pool is not None:
+        reward = None if reward is None else grade_in_workers(pool, "reward", reward)
+        scorer = None if scorer is None else grade_in_workers(pool, "scorer", scorer)
+        close = _both(close, pool.aclose)
+    return UserCode(
+        agent=agent,
+        close=close,
+        make_environment=make_environment,
+        tools=tools,
+        reward=reward,
+        scorer=scorer,
+        criterion=criterion,
+    )
+
+
+def _both(first: Closing | None, second: Closing) -> Closing:
+    async def close() -> None:
+        try:
+            if first is not None:
+                await first()
+        finally:
+            await second()
+
+    return close

@@ -1,0 +1,114 @@
+"""The demonstrations that a warm start imitates."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sparring.assembly.environment import load_environment_class
+from sparring.chat.demonstrations import tokenize_conversation
+from sparring.config import Config
+from sparring.environments import Environment, Segment, record_segments
+from sparring.errors import DataError, InfrastructureError
+from sparring.protocols import SpliceRefused
+from sparring.run_folders.stored import list_trajectory_files, read_rows
+from sparring.runtime.plugins import call_in_thread, load_function
+from sparring.types import Task, ToolSchema
+
+if TYPE_CHECKING:
+    from sparring.assembly.run import TrainingParts
+
+
+def load_demonstrations(parts: TrainingParts, num: int, source: str) -> list[tuple[tuple[int, ...], tuple[bool, ...]]]:
+    """Return tokenized conversations for the warm start: from the environment's expert, a function, a .jsonl file or a
+    recording.
+
+    Raises DataError that names the row of a demonstration that cannot be used.
+    """
+    conversations: list[Segment]
+    if source == "expert":
+        rng = random.Random(parts.config.run.seed)
+        chosen = rng.sample(list(parts.tasks.train), min(num, len(parts.tasks.train)))
+        conversations = [segment for task in chosen for segment in _demonstrated(parts, task)]
+    elif ":" in source:
+        function = _load_log(source, parts.recipe_dir)
+        conversations = [Segment(one, parts.tools) for one in call_in_thread(function, num, parts.config.run.seed)]
+    else:
+        conversations = _conversations_from(parts.recipe_dir / source, parts.tools)[:num]
+    if not conversations:
+        raise DataError(
+            f"warm_start.demonstrations = {source!r} gave no demonstration; give at least one conversation."
+        )
+    tokenized = []
+    goes_on = _goes_on_after_calls(parts)
+    for row, one in enumerate(conversations, start=1):
+        try:
+            if goes_on is not None and one.messages and one.messages[-1].get("role") == "tool":
+                raise DataError(
+                    f"it ends with a tool result, and {goes_on} never ends an episode itself, so the policy is asked once more; "
+                    "end the conversation with the assistant's answer, or define `is_done` on the environment."
+                )
+            tokenized.append(tokenize_conversation(parts.chat, one.messages, one.tools, first=one.first))
+        except (DataError, SpliceRefused) as error:
+            raise DataError(f"demonstration {row} of {source!r}: {error}") from error
+    asked, limit = parts.config.model.max_sequence_length, parts.model.max_positions
+    too_long = [(len(ids), row) for row, (ids, _) in enumerate(tokenized, start=1) if len(ids) > limit]
+    if too_long:
+        most, row = max(too_long)
+        whose, remedy = f"model.max_sequence_length = {limit}", f"Raise model.max_sequence_length to {most}"
+        if limit < asked:
+            whose, remedy = f"the {limit} positions of model.name", "Take a model with more positions"
+        raise DataError(
+            f"{len(too_long)} of {len(tokenized)} demonstrations of {source!r} are longer than {whose}; the longest, "
+            f"demonstration {row}, has {most} tokens. {remedy}, or leave these out."
+        )
+    return tokenized
+
+
+def check_demonstrations(config: Config, recipe_dir: Path) -> None:
+    """Check what can be checked of the demonstrations before anything is loaded. Raises UsageError for a function that takes
+    other arguments than (number, seed)."""
+    section = config.warm_start
+    if section is not None and ":" in section.demonstrations:
+        _load_log(section.demonstrations, recipe_dir)
+
+
+def _load_log(source: str, recipe_dir: Path) -> Callable[[int, int], Any]:
+    return load_function(source, "number", "seed", key="warm_start.demonstrations", folder=recipe_dir)
+
+
+def _goes_on_after_calls(parts: TrainingParts) -> str | None:
+    """Return the name of an environment whose episodes never end with a tool call; None where they may, or where the user's
+    own agent decides."""
+    if parts.config.agent.is_foreign:
+        return None
+    environment_class, _ = load_environment_class(parts.config, parts.recipe_dir)
+    return environment_class.__name__ if environment_class.is_done is Environment.is_done else None
+
+
+def _demonstrated(parts: TrainingParts, task: Task) -> list[Segment]:
+    """Return the expert's episode. It is retried after infrastructure failures as any other; raises InfrastructureError after
+    too many."""
+    tries = 1 + parts.config.rollout.rollout_max_retries
+    while True:
+        tries -= 1
+        try:
+            return record_segments(parts.make_environment, task)
+        except InfrastructureError:
+            if not tries:
+                raise
+
+
+def _conversations_from(path: Path, tools: tuple[ToolSchema, ...]) -> list[Segment]:
+    """Read conversations from a file or a recording. Each has the tools that it names itself, otherwise `tools`."""
+    conversations = []
+    for file in list_trajectory_files(path):
+        for where, row in read_rows(file):
+            messages = row.get("messages")
+            own = row.get("tools", row.get("task", {}).get("fields", {}).get("tools"))
+            if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+                raise DataError(f"{where}: there is no list 'messages' of objects; give {{'messages': [...]}} a line.")
+            conversations.append(Segment(messages, tools if own is None else own))
+    return conversations

@@ -1,0 +1,1 @@
+"""Evidence for the rules: scripted episodes, tool calls and graded answers."""

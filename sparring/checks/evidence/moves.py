@@ -1,0 +1,56 @@
+"""Checks that an object that a tool moves is then only in its new place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sparring.checks.evidence.snapshots import Path, View
+from sparring.checks.evidence.write_probes import Bench, Probe, documents
+from sparring.findings import Finding, Severity
+
+_MOVES = ("mov", "transfer", "relocat", "reassign", "shift", "reschedul", "rebook")
+_COPIES = ("cop(?:y|ies)", "duplicat", "also", "both", "clon", "another", "additional")
+"""Beginnings of words in the description of a tool."""
+
+
+def find_left_behind(bench: Bench, probe: Probe) -> Iterator[Finding]:
+    """Yield a finding if an object that was in one place is in two places after a call that names it and the other
+    place."""
+    tool, values = probe.call.tool, [str(one) for one in probe.call.arguments.values() if isinstance(one, str | int)]
+    if not documents(bench, tool, *_MOVES) or documents(bench, tool, *_COPIES):
+        return
+    # The first argument names the object; with two objects in one place, the place has two objects.
+    for thing in [one for one in values[:1] if not one.isdigit()]:
+        for reader in sorted({path[0] for path in bench.first.leaves}):
+            before, after = _find_places(bench.first, reader, thing), _find_places(probe.after, reader, thing)
+            copies = [new for new in sorted(after - before) if set(new) & (set(values) - {thing})]
+            if len(before) != 1 or not before < after or not copies:
+                continue
+            (old,), new = before, copies[0]
+            if len(new) != len(old) or sum(one != two for one, two in zip(new, old, strict=True)) != 1:
+                continue
+            yield Finding(
+                rule="environment.amounts",
+                severity=Severity.WARNING,
+                symptom=f"After {tool} {thing!r} stands in two places: in {'/'.join(new)}, and still in {'/'.join(old)}.",
+                evidence={
+                    "task": bench.task.id,
+                    "call": str(probe.call),
+                    "answer": probe.result.content[:200],
+                    "changed": [one.as_json() for one in probe.changes[:6]],
+                },
+                change=f"Have {tool} take the thing out of its old place.",
+                confirm="Run `sparring check RECIPE --only environment` again: the finding is gone.",
+            )
+            return
+
+
+def _find_places(view: View, reader: str, thing: str) -> set[Path]:
+    """Return the paths of an object in the results of a tool or in the final state: as a value under a key, or as an
+    item of a list."""
+    found: set[Path] = set()
+    for path, value in view.leaves.items():
+        if path[0] == reader and value == thing:
+            found.add(path[:-1] if re.sub(r" #\d+$", "", path[-1]) == thing else path)
+    return found

@@ -1,0 +1,178 @@
+"""Permissions: what opens one thing must open that thing alone."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import AsyncIterator, Iterable, Sequence
+
+from sparring.checks.evidence.answer_forms import get_text
+from sparring.checks.evidence.arguments import split_words
+from sparring.checks.evidence.explore import Call, explore_task
+from sparring.checks.evidence.legal_calls import run_calls_apart
+from sparring.checks.evidence.snapshots import mask_arguments, refuses, turns_down
+from sparring.checks.evidence.subject import Subject
+from sparring.checks.evidence.survey import get_documentation
+from sparring.findings import Finding, Severity
+from sparring.types import Task
+
+NUM_TASKS = 4
+MOST_OTHERS = 6
+"""Other things that are requested in one task."""
+MOST_VALUES = 6
+"""Values of a field that states what may be done."""
+NUM_OF_A_VALUE = 2
+"""Tasks with the same value that are tried."""
+_ONLY = re.compile(
+    r"\bonly (?:the )?([^.;:()\n]{2,80}?) (?:may|can|is allowed|are allowed|has the right|have the right)\b"
+)
+_NEAR = 80
+"""Characters around such a sentence within which the tool must be named."""
+
+
+async def access(subject: Subject) -> Iterable[Finding]:
+    """What is refused until permission is obtained for a thing stays refused for the other things.
+
+    Where a call is refused in a fresh environment, and works after another tool was called with the same value of the same
+    argument, that other tool is called, and then the first one is called with a different value. A warning where that works,
+    too, although the value was refused before: a permission given once opens everything. Look up which thing the permission is
+    for, not whether any was given. Where the prompt or a description states that only some values of a task field allow an
+    action (`only admins and editors may delete`), the tool is called in tasks of every value: a warning where the action works
+    for the other values as well, or for none of the allowed ones.
+    """
+    with subject.timing.as_far_as_it_goes():
+        for task in subject.sample[:NUM_TASKS]:
+            for opening, asked, name in await _opened(subject, task):
+                for other in await _others(subject, task, asked, name):
+                    finding = await _opens(subject, task, opening, asked, other)
+                    if finding is not None:
+                        return [finding]
+        return [finding async for finding in _by_value(subject)]
+    return []
+
+
+async def _by_value(subject: Subject) -> AsyncIterator[Finding]:
+    """Return the tools that ignore the value of a field which, by the description, must allow what they do."""
+    for field, tasks in _few_values(subject).items():
+        for tool, allowed in _find_allowed(subject, list(tasks)).items():
+            done = {
+                value: [await _is_done(subject, task, tool) for task in tasks[value][:NUM_OF_A_VALUE]]
+                for value in tasks
+            }
+            may = [one for value in allowed for one in done[value]]
+            others = [value for value in tasks if value not in allowed and all(done[value])]
+            refused = [value for value in allowed if not any(done[value])]
+            if not any(may) or not (others or refused):
+                continue
+            value = (others or refused)[0]
+            yield Finding(
+                rule="environment.access",
+                severity=Severity.WARNING,
+                symptom=f"{tool} is {'taken' if others else 'refused'} where the task's {field!r} is {value!r}, although only "
+                f"{' and '.join(allowed)} may.",
+                evidence={
+                    "tool": tool,
+                    "field": field,
+                    "taken": {name: sum(ones) for name, ones in done.items()},
+                    "tried": {name: len(ones) for name, ones in done.items()},
+                    "tasks": [one.id for one in tasks[value][:4]],
+                },
+                change=f"Correct the comparison by which {tool} allows it, or its description.",
+                confirm="Run `sparring check RECIPE --only environment` again: the finding is gone.",
+            )
+
+
+def _few_values(subject: Subject) -> dict[str, dict[str, list[Task]]]:
+    """Return the task fields that have few different texts, with the tasks of each; tasks that were run come first."""
+    found: dict[str, dict[str, list[Task]]] = {}
+    for task in {one.id: one for one in (*subject.sample, *subject.looked_at)}.values():
+        for name, value in task.fields.items():
+            if isinstance(value, str):
+                found.setdefault(name, {}).setdefault(value, []).append(task)
+    return {
+        name: tasks
+        for name, tasks in found.items()
+        if 2 <= len(tasks) <= MOST_VALUES and all(len(one) >= NUM_OF_A_VALUE for one in tasks.values())
+    }
+
+
+def _find_allowed(subject: Subject, values: Sequence[str]) -> dict[str, list[str]]:
+    """Return, by tool, the values of which the prompt or a description states that only they may do what it does."""
+    texts = [get_text(message) for message in subject.sample[0].messages]
+    texts += [get_documentation(subject, tool) for tool in subject.tools]
+    found: dict[str, list[str]] = {}
+    for text in map(str.lower, texts):
+        for match in _ONLY.finditer(text):
+            allowed = [value for value in values if re.search(rf"\b{re.escape(value.lower())}", match[1])]
+            before, after = text[max(0, match.start() - _NEAR) : match.start()], text[match.end() : match.end() + _NEAR]
+            clauses = split_words(re.split(r"[^\w\s]", after)[0]), split_words(re.split(r"[.;]\s", before)[-1])[::-1]
+            tools = sorted(
+                (-len(set(own) & set(words)) / len(own), min(words.index(word) for word in own if word in words), tool)
+                for tool in subject.tools
+                for words in clauses
+                if set(own := split_words(tool)) & set(words)
+            )
+            if tools and 0 < len(allowed) < len(values):
+                found.setdefault(tools[0][-1], allowed)
+    return found
+
+
+async def _is_done(subject: Subject, task: Task, tool: str) -> bool:
+    return bool((await explore_task(subject, task)).legal(tool))
+
+
+async def _opened(subject: Subject, task: Task) -> list[tuple[Call, Call, str]]:
+    """Yield calls that are refused at first, and that another tool's call with the same value of an argument may open:
+    (that other tool, the call, the argument)."""
+    found: dict[str, tuple[Call, Call, str]] = {}
+    tried = (await explore_task(subject, task)).tried
+    for opening, closed in itertools.product((one.call for one in tried if one.is_legal), tried):
+        if closed.is_legal or closed.call.tool == opening.tool:
+            continue
+        for name in closed.call.arguments.keys() & opening.arguments.keys():
+            if isinstance(opening.arguments[name], str):
+                asked = Call(closed.call.tool, {**closed.call.arguments, name: opening.arguments[name]})
+                found.setdefault(f"{opening.tool} {asked.tool} {name}", (opening, asked, name))
+    return [one for one in found.values() if await _is_opened(subject, task, *one[:2])]
+
+
+async def _is_opened(subject: Subject, task: Task, opening: Call, asked: Call) -> bool:
+    (before,) = await run_calls_apart(subject, task, [asked])
+    (after,) = await run_calls_apart(subject, task, [asked], [opening])
+    return turns_down(before, asked.arguments) and not refuses(after, asked.arguments)
+
+
+async def _others(subject: Subject, task: Task, asked: Call, name: str) -> list[Call]:
+    """Yield the same call with other values, taken from other calls that were tried."""
+    values: dict[str, None] = {}
+    for tried in (await explore_task(subject, task)).tried:
+        value = tried.call.arguments.get(name)
+        if isinstance(value, str) and value != asked.arguments[name]:
+            values.setdefault(value)
+    return [Call(asked.tool, {**asked.arguments, name: value}) for value in list(values)[:MOST_OTHERS]]
+
+
+async def _opens(subject: Subject, task: Task, opening: Call, asked: Call, other: Call) -> Finding | None:
+    """Return whether a call that opens one thing also opens another one that was refused in the same words."""
+    own, closed = await run_calls_apart(subject, task, [asked, other])
+    is_alike = mask_arguments(own.content, asked.arguments) == mask_arguments(closed.content, other.arguments)
+    named = [value for value in other.arguments.values() if isinstance(value, str) and value in closed.content]
+    if not (turns_down(closed, other.arguments) and is_alike and named):
+        return None
+    (both,) = await run_calls_apart(subject, task, [other], [opening])
+    if refuses(both, other.arguments):
+        return None
+    return Finding(
+        rule="environment.access",
+        severity=Severity.WARNING,
+        symptom=f"{asked.tool} takes {named[0]!r}, which it refused before, after {opening}, which names a different value.",
+        evidence={
+            "task": task.id,
+            "call": str(other),
+            "refused_before": closed.content[:200],
+            "opened_by": str(opening),
+            "answer_then": both.content[:200],
+        },
+        change=f"Have {asked.tool} look up for which value {opening.tool} was called, not whether it was called.",
+        confirm="Run `sparring check RECIPE --only environment` again: the finding is gone.",
+    )

@@ -1,0 +1,137 @@
+"""The model's success before training: reinforcement learning amplifies what happens and creates nothing new."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from sparring.checks.evidence.model_episodes import (
+    BaselineRun,
+    may_fail_at_first,
+    run_model_baseline,
+    run_reference_baseline,
+)
+from sparring.checks.evidence.subject import Subject
+from sparring.checks.rules.budgets import find_limits_met
+from sparring.findings import Finding, Severity
+from sparring.tracking.refused import refused_reasons
+from sparring.types import Json
+
+MINUTES = 30 * 60.0
+
+
+async def success(subject: Subject) -> Iterable[Finding]:
+    """The model succeeds in some of 100 episodes before training, and not in all.
+
+    Success is measured with its 95 % interval over tasks, sampled as in training. No success at all is an error: nothing would
+    be reinforced. Make the task easier, or begin with demonstrations ([warm_start]); where the recipe has them this is a note,
+    since the first validation of the run measures their effect. Success nearly everywhere leaves nothing to learn.
+    """
+    played = await run_model_baseline(subject)
+    return find_success(played, subject)
+
+
+async def limits(subject: Subject) -> Iterable[Finding]:
+    """In the baseline, under 5 % of turns end at the token cap, and under 10 % of episodes at the turn limit without an answer.
+
+    Measured as `budgets.at_limits` measures a stored run. Raise `sampling_max_tokens` for the first, `max_turns` for the
+    second. A note where the recipe has a warm start: demonstrations teach where to end.
+    """
+    played = await run_model_baseline(subject)
+    stops = [turn.stop_reason.value for one in played.trajectories for turn in one.turns]
+    found = find_limits_met(stops, [one.outcome.value for one in played.trajectories], "the baseline")
+    severity = Severity.WARNING if subject.config.warm_start is None else Severity.NOTE
+    return [replace(one, severity=severity, rule="baseline.limits") for one in found]
+
+
+async def refusals(subject: Subject) -> Iterable[Finding]:
+    """The gateway refuses no request of the agent's client in the baseline.
+
+    Many clients ignore a refusal and end as if nothing had happened: then the policy is scored for a request that it never
+    received. The reason names the refused field or type; leave it out, or configure the client to send what is supported.
+    """
+    played = await run_model_baseline(subject)
+    refused = refused_reasons(played.evaluation.metrics)
+    if not refused:
+        return []
+    client_errors = played.evaluation.metrics.get("check/client_errors", 0.0)
+    return [
+        Finding(
+            rule="baseline.refusals",
+            severity=Severity.WARNING,
+            symptom=f"the gateway refused {sum(refused.values()):.0f} requests of the agent's client, mostly "
+            f"{next(iter(refused))}.",
+            evidence={"reasons": refused, "client_errors": client_errors, "episodes": played.num_episodes},
+            change="Have the client leave out or change what is refused: docs/gateway.md lists what is supported.",
+            confirm="Run `sparring check` again: nothing is refused.",
+        )
+    ]
+
+
+async def reference(subject: Subject) -> Iterable[Finding]:
+    """What a reference endpoint scores on the same tasks, as a note; a warning when it never succeeds.
+
+    A strong model that never succeeds suggests that the task, the tools or the scorer are wrong, and not that the model is too
+    small. Read its episodes before anything else.
+    """
+    found = []
+    for one in subject.user_inputs.reference:
+        played = await run_reference_baseline(subject, one)
+        found.append(
+            Finding(
+                rule="baseline.reference",
+                severity=Severity.NOTE if played.num_successes else Severity.WARNING,
+                symptom=f"{played.evaluation.name} succeeds in {played.num_successes} of {played.num_episodes} episodes.",
+                evidence=_numbers(played),
+                change="If it never succeeds, read what the scorer rejects; else nothing.",
+                confirm="Run `sparring check` with the same --reference again.",
+            )
+        )
+    return found
+
+
+def find_success(played: BaselineRun, subject: Subject) -> list[Finding]:
+    """Return the findings on a model's baseline: its chances of learning."""
+    config, rate = subject.config, played.evaluation.success
+    if played.num_successes:
+        is_done = rate.mean > 0.95
+        severity = Severity.WARNING if is_done else Severity.NOTE
+        change = "Choose harder tasks: groups that all succeed teach nothing." if is_done else "Nothing."
+    else:
+        severity = Severity.NOTE if may_fail_at_first(config) else Severity.ERROR
+        change = "Make the task easier, or add a [warm_start] on demonstrations."
+        if config.warm_start is not None:
+            change = "Nothing yet: the first validation of the run measures the effect of the warm start."
+    return [
+        Finding(
+            rule="baseline.success",
+            severity=severity,
+            symptom=f"the model succeeds in {played.num_successes} of {played.num_episodes} episodes "
+            f"({rate.mean:.2f} [{rate.low:.2f}, {rate.high:.2f}]).",
+            evidence={**_numbers(played), "warm_start": config.warm_start is not None},
+            change=change,
+            confirm="The first validation of the run shows the same number.",
+        )
+    ]
+
+
+def _numbers(played: BaselineRun) -> dict[str, Json]:
+    rate, score = played.evaluation.success, played.evaluation.score
+    return {
+        "success": [rate.mean, rate.low, rate.high],
+        "score": [score.mean, score.low, score.high],
+        "episodes": played.num_episodes,
+        "tasks": len(played.evaluation.task_ids),
+        "seconds": round(played.evaluation.seconds, 1),
+        **_tokens(played),
+    }
+
+
+def _tokens(played: BaselineRun) -> dict[str, Json]:
+    """Return the tokens read and sampled; null where an endpoint reported none."""
+    turns = [turn for one in played.trajectories for turn in one.turns]
+    is_known = all(turn.token_ids or turn.usage is not None for turn in turns)
+    return {
+        "read_tokens": sum(turn.num_prompt_tokens for turn in turns) if is_known else None,
+        "sampled_tokens": sum(turn.num_sampled_tokens for turn in turns) if is_known else None,
+    }

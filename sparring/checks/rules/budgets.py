@@ -1,0 +1,300 @@
+"""Budgets of turns, tokens and context, and the cost of the run. Sizes are measured on sample episodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean, quantiles
+
+from sparring.checks.evidence.subject import Subject
+from sparring.checks.evidence.token_counts import (
+    CHARACTERS_A_TOKEN,
+    MOST_CHARACTERS_A_TOKEN,
+    count_tokens,
+    find_too_long_prompts,
+    find_too_long_results,
+    find_too_long_turns,
+)
+from sparring.findings import Finding, Severity
+from sparring.run_folders.stored import read_rows
+from sparring.types import Json, Outcome, StopReason
+
+MOST_CAPPED = 0.05
+MOST_UNFINISHED = 0.10
+TURNS_FACTOR = 1.5
+AGAIN = "Run `sparring check RECIPE --only budgets` again: the finding is gone."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Tokens of the expert's episodes."""
+
+    prompt: int
+    """The longest opening, including the tools."""
+    tool_output: int
+    """The tool output in one turn, at the 95th percentile."""
+    longest_turn: int
+    episode: int
+    """The longest whole episode."""
+    mean_sampled: float
+    """Of an episode."""
+    turns: tuple[int, ...]
+    """Of each episode."""
+    counted: str
+
+
+async def expert_sizes(subject: Subject, characters: float = CHARACTERS_A_TOKEN) -> Sizes:
+    """Counted by the model's tokenizer where it is available, else estimated from the number of characters."""
+    count = partial(count_tokens, subject, characters)
+    prompts, outputs, turns, whole, sampled, lengths = [], [], [], [], [], []
+    cls = subject.environment_class
+    offered = cls.offered_tools() if cls is not None else ()
+    for task in subject.sample:
+        expert = subject.expert(task)
+        if expert is None:
+            continue
+        played = await subject.run_episode(task, expert, graded=False)
+        sent = [one for one in played.messages if one["role"] == "assistant"][-len(played.turns) :]
+        begin = played.messages.index(sent[0])
+        prompts.append(count(played.messages[:begin], offered))
+        turns += [count([one], ()) for one in sent]
+        rest = [one for one in played.messages[begin:] if one["role"] != "assistant"]
+        outputs += [count([one], ()) for one in rest] or [0]
+        sampled.append(sum(count([one], ()) for one in sent))
+        whole.append(prompts[-1] + sampled[-1] + sum(count([one], ()) for one in rest))
+        lengths.append(len(played.turns))
+    return Sizes(
+        prompt=max(prompts),
+        tool_output=_high(outputs),
+        longest_turn=max(turns),
+        episode=max(whole),
+        mean_sampled=fmean(sampled),
+        turns=tuple(lengths),
+        counted="by the model's tokenizer" if subject.chat else f"at {characters:g} characters a token",
+    )
+
+
+async def context(subject: Subject) -> Iterable[Finding]:
+    """An episode fits the context: max_turns x (sampling_max_tokens + tool output) + prompt <= model.max_sequence_length.
+
+    An error when the expert's own episodes do not fit: then no policy can succeed. A warning when only the budget of a policy
+    that uses every turn to its end does not fit: such an episode ends as `max_tokens`, without an answer. Sizes are measured on
+    the expert's episodes. Without an expert, an error where the openings of some tasks alone do not fit, and a warning where
+    the result of one legal call is longer than the context. Lower `max_turns` or `sampling_max_tokens`, shorten the prompt or
+    the tool results, or raise the context.
+    """
+    config = subject.config
+    if subject.lacks("expert"):
+        return (
+            [*await find_too_long_prompts(subject), *await find_too_long_results(subject)]
+            if config.is_trainable
+            else ()
+        )
+    size, limit = await expert_sizes(subject), config.model.max_sequence_length
+    surely = size if subject.chat else await expert_sizes(subject, MOST_CHARACTERS_A_TOKEN)
+    turns, cap = config.environment.max_turns, config.sampling.sampling_max_tokens
+    needed = turns * (cap + size.tool_output) + size.prompt
+    evidence: dict[str, Json] = {
+        "max_turns": turns,
+        "sampling_max_tokens": cap,
+        "tool_output": size.tool_output,
+        "prompt": size.prompt,
+        "needed": needed,
+        "max_sequence_length": limit,
+        "longest_expert_episode": size.episode,
+        "counted": size.counted,
+    }
+    is_hopeless = surely.episode > limit
+    if not config.is_trainable or (not is_hopeless and needed <= limit):
+        return ()
+    return [
+        Finding(
+            rule="budgets.context",
+            severity=Severity.ERROR if is_hopeless else Severity.WARNING,
+            symptom=f"the expert's longest episode has {surely.episode} tokens, but the context holds {limit}."
+            if is_hopeless
+            else f"{turns} turns may need {needed} tokens, but the context holds {limit}.",
+            evidence=evidence,
+            change="Raise model.max_sequence_length, lower environment.max_turns or sampling.sampling_max_tokens, or shorten "
+            "the prompt and the tool results.",
+            confirm=AGAIN,
+        )
+    ]
+
+
+async def turn_tokens(subject: Subject) -> Iterable[Finding]:
+    """The expert's longest message fits `sampling_max_tokens`.
+
+    A turn that is cut at the cap is no tool call and no answer. Without an expert, the right answers that were found are
+    counted, and the calls that solve a task. Raise the cap; it costs nothing where turns stay short.
+    """
+    cap = subject.config.sampling.sampling_max_tokens
+    if subject.lacks("expert"):
+        return await find_too_long_turns(subject)
+    size = await expert_sizes(subject)
+    surely = size if subject.chat else await expert_sizes(subject, MOST_CHARACTERS_A_TOKEN)
+    if size.longest_turn <= cap:
+        return ()
+    return [
+        Finding(
+            rule="budgets.turn_tokens",
+            severity=Severity.ERROR if surely.longest_turn > cap else Severity.WARNING,
+            symptom=f"the expert's longest turn has {size.longest_turn} tokens, but sampling_max_tokens is {cap}.",
+            evidence={"longest_turn": size.longest_turn, "sampling_max_tokens": cap, "counted": size.counted},
+            change=f"Set sampling.sampling_max_tokens to {math.ceil(1.5 * size.longest_turn)} or more.",
+            confirm=AGAIN,
+        )
+    ]
+
+
+async def max_turns(subject: Subject) -> Iterable[Finding]:
+    """`max_turns` is 1.5 times what the task takes: ceil(1.5 N), N being the expert's turns in its longest episode.
+
+    An error when the expert itself needs more turns than allowed. Far more than advised is a warning: episodes that make no
+    progress run to their end, and every step waits for them.
+    """
+    given = subject.config.environment.max_turns
+    needed = [_script_length(subject, index) for index in range(len(subject.sample))]
+    most, advised = max(needed), math.ceil(TURNS_FACTOR * max(needed))
+    evidence: dict[str, Json] = {"max_turns": given, "expert_turns": needed, "advised": advised}
+    if given < most:
+        severity, symptom = Severity.ERROR, f"the expert needs {most} turns, but max_turns is {given}."
+    elif given > 2 * advised:
+        severity, symptom = Severity.WARNING, f"max_turns is {given}, where the expert needs {most}."
+    elif given != advised:
+        severity, symptom = Severity.NOTE, f"max_turns is {given}; ceil(1.5 x {most}) = {advised} is advised."
+    else:
+        return ()
+    return [
+        Finding(
+            rule="budgets.max_turns",
+            severity=severity,
+            symptom=symptom,
+            evidence=evidence,
+            change=f"Set environment.max_turns = {advised}.",
+            confirm=AGAIN,
+        )
+    ]
+
+
+async def at_limits(subject: Subject) -> Iterable[Finding]:
+    """In a stored run, under 5 % of turns end at the token cap, and under 10 % of episodes at the turn limit without an answer.
+
+    More than that and the budget, not the task, decides what is learned. Raise `sampling_max_tokens` for the first and
+    `max_turns` for the second; completion and correctness are different numbers.
+    """
+    assert subject.user_inputs.run is not None, "the rule needs a run"
+    files = sorted((subject.user_inputs.run / "trajectories").glob("*.jsonl"))
+    episodes = [row for file in files for _, row in read_rows(file)]
+    stops = [turn["stop_reason"] for row in episodes for turn in row["turns"]]
+    return find_limits_met(stops, [row["outcome"] for row in episodes], str(subject.user_inputs.run))
+
+
+def find_limits_met(stops: Sequence[str], outcomes: Sequence[str], source: str) -> list[Finding]:
+    """Return findings on how many turns met the token cap, and how many episodes met the turn limit."""
+    found = []
+    capped, unfinished = stops.count(StopReason.LENGTH), outcomes.count(Outcome.MAX_TURNS)
+    for count, total, most, what, key in (
+        (capped, len(stops), MOST_CAPPED, "turns end at sampling_max_tokens", "sampling.sampling_max_tokens"),
+        (
+            unfinished,
+            len(outcomes),
+            MOST_UNFINISHED,
+            "episodes end at max_turns without an answer",
+            "environment.max_turns",
+        ),
+    ):
+        if total and count / total >= most:
+            found.append(
+                Finding(
+                    rule="budgets.at_limits",
+                    severity=Severity.WARNING,
+                    symptom=f"{count} of {total} {what} ({count / total:.0%}; less than {most:.0%} is sound).",
+                    evidence={"count": count, "of": total, "share": count / total, "most": most, "source": source},
+                    change=f"Raise {key}, if the task needs as much; else ask the policy for shorter messages.",
+                    confirm="Run a baseline again: the share is below the bound.",
+                )
+            )
+    return found
+
+
+async def cost(subject: Subject) -> Iterable[Finding]:
+    """What the whole run will take, as a note: episodes, tokens, and, when the model is loaded, time and memory.
+
+    Estimated from the expert's episodes: a policy that explores takes more, up to the budget. Compare it with what you have
+    before you start.
+    """
+    config, size = subject.config, await expert_sizes(subject)
+    if not config.is_trainable or not subject.tasks.train:
+        return ()
+    max_steps, batch = config.schedule.max_steps, config.batch.global_batch_size
+    steps, episodes = count_planned_episodes(subject)
+    ends = (
+        f" It ends after {steps} of {max_steps} steps: {config.schedule.max_epochs} passes over {len(subject.tasks.train)} tasks "
+        f"fill no more batches of {batch}."
+        if steps < max_steps
+        else ""
+    )
+    tokens, most = episodes * size.mean_sampled, episodes * max(size.turns) * config.sampling.sampling_max_tokens
+    evidence: dict[str, Json] = {
+        "steps": steps,
+        "episodes": episodes,
+        "sampled_tokens": round(tokens),
+        "sampled_tokens_at_most": most,
+        "trained_sequence_tokens": episodes * size.episode,
+        "counted": size.counted,
+    }
+    if subject.parts is not None and subject.runs_baseline:
+        evidence |= await _measured_cost(subject, episodes, tokens)
+    return [
+        Finding(
+            rule="budgets.cost",
+            severity=Severity.NOTE,
+            symptom=f"the run takes {episodes} episodes and samples about {tokens:,.0f} tokens.{ends}",
+            evidence=evidence,
+            change="Raise schedule.max_epochs or lower batch.global_batch_size, if more steps were meant."
+            if ends
+            else "Nothing, if you have that; else fewer schedule.max_steps or a smaller batch.",
+            confirm="`timing_s/step` of the first steps, times the steps of the evidence.",
+        )
+    ]
+
+
+def count_planned_episodes(subject: Subject) -> tuple[int, int]:
+    """Return the steps and training episodes of the run. The last step of the last epoch takes the remaining tasks."""
+    config = subject.config
+    batch = config.batch.global_batch_size
+    groups = min(config.schedule.max_steps * batch, config.schedule.max_epochs * len(subject.tasks.train))
+    return math.ceil(groups / batch), groups * config.batch.group_size
+
+
+async def _measured_cost(subject: Subject, episodes: int, tokens: float) -> dict[str, Json]:
+    """Estimate time from the baseline's sampling rate and memory from the weights; learning takes about as long as sampling."""
+    from sparring.checks.evidence.model_episodes import run_model_baseline
+
+    parts = subject.parts
+    assert parts is not None, "asked only with the model at hand"
+    played = await run_model_baseline(subject)
+    rate = sum(one.num_sampled_tokens for one in played.trajectories) / max(1e-9, played.evaluation.seconds)
+    return {
+        "sampled_tokens_a_second": round(rate, 1),
+        "hours": round(2 * tokens / max(rate, 1e-9) / 3600, 2),
+        "weights_bytes": parts.model.weights_bytes,
+        # Gradient and two moments in fp32.
+        "optimizer_bytes": 12 * parts.model.num_trained,
+        "cached_tokens": subject.config.engine.kv_cache_tokens,
+    }
+
+
+def _script_length(subject: Subject, index: int) -> int:
+    """Return the turns of the expert's script, which `max_turns` may cut when it runs."""
+    expert = subject.expert(subject.sample[index])
+    assert expert is not None and expert.script is not None, "the rule needs an expert"  # noqa: PT018
+    return len(expert.script)
+
+
+def _high(numbers: Sequence[int]) -> int:
+    """Return the 95th percentile."""
+    return math.ceil(quantiles(numbers, n=20)[-1]) if len(numbers) > 1 else max(numbers, default=0)

@@ -1,0 +1,172 @@
+"""Error messages that give the policy the value that it has to find out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sparring.agents.scripted import saying
+from sparring.checks.evidence import changed_calls
+from sparring.checks.evidence.answer_forms import canonical, get_text
+from sparring.checks.evidence.legal_calls import Call, list_likely_calls, run_calls
+from sparring.checks.evidence.reference_episodes import ReferenceEpisode, ReferenceEpisodes, find_references
+from sparring.checks.evidence.scripted_episodes import clip
+from sparring.checks.evidence.scripts import leaves, to_text
+from sparring.checks.evidence.shown_answers import find_shown_answers
+from sparring.checks.evidence.subject import Subject, UndecidedError
+from sparring.environments import answer
+from sparring.findings import Finding, Severity
+from sparring.types import Json, Trajectory
+
+NUM_TASKS = 4
+MOST_CALLS = 4
+"""Calls of one script that are changed to wrong ones."""
+NUM_SHOWN = 3
+_LISTED = 0.5
+"""Share of the other tasks' values from which a result counts as a list of everything allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Leak:
+    reference: ReferenceEpisode
+    call: str
+    """The wrong call."""
+    result: str
+    value: Json
+    tool: str
+    name: str
+    """The argument, or the part of the answer, whose value is given away."""
+
+    @property
+    def shown(self) -> dict[str, Json]:
+        return {"task": self.reference.task.id, "call": self.call, "answer": self.result, "gives_away": self.value}
+
+
+async def leak_in_results(subject: Subject) -> Iterable[Finding]:
+    """No wrong call is answered with what the policy has to find out.
+
+    The expert's calls are made with a wrong value in them, one at a time. An error message or a result that then contains a value
+    of the right call, or of the answer, which neither prompt nor tools had shown before (`expected 37`), is the shortest way to
+    it: training learns to call wrongly first. State that the call is wrong, not what is right. Lists of everything that is
+    allowed are no leak. Without an expert, a warning where a tool that reads shows the whole reference answer of several tasks,
+    under a name such as `answer`, or from a file whose name begins with a dot or an underscore and which no description
+    mentions; and where a field of its records always is the answer, and its description names the other fields but not this one.
+    """
+    references = await find_references(subject)
+    if references is None:
+        return []
+    if not references.has_expert:
+        return await find_shown_answers(subject, references)
+    found: dict[tuple[str, str], list[_Leak]] = {}
+    tasks = [reference for reference in references.sampled(subject) if changed_calls.actions_of(reference.script)][
+        :NUM_TASKS
+    ]
+    for reference in tasks:
+        async for leak in _leaks(subject, references, reference):
+            found.setdefault((leak.tool, leak.name), []).append(leak)
+    return [
+        Finding(
+            rule="data.leak_in_results",
+            severity=Severity.ERROR,
+            symptom=f"{tool} answers a wrong call with the right {name or 'answer'}: {clip(leaks[0].result, 120)!r}.",
+            evidence={
+                "calls": [one.shown for one in leaks[:NUM_SHOWN]],
+                "tasks": len({one.reference.task.id for one in leaks}),
+            },
+            change="State that the call is wrong, and not what would be right.",
+            confirm="No answer to a wrong call names a value that the policy has to find out.",
+        )
+        for (tool, name), leaks in found.items()
+        if len({one.reference.task.id for one in leaks}) >= min(2, len(tasks))
+    ]
+
+
+async def _leaks(subject: Subject, references: ReferenceEpisodes, reference: ReferenceEpisode) -> AsyncIterator[_Leak]:
+    expert = await subject.run_episode(reference.task, references.policy(reference.task), graded=False)
+    calls = changed_calls.actions_of(reference.script)
+    values = changed_calls.collect_argument_values(references)
+    for number, one in enumerate(calls[:MOST_CALLS]):
+        secret = list(_undisclosed(references, reference, expert, calls, after=number))
+        for _, wrong, script in changed_calls.change_arguments(reference.script, one, values) if secret else ():
+            policy = saying(f"wrong: {number} {wrong}", (*script[: one.message + 1], answer("")))
+            try:
+                played = await subject.run_episode(reference.task, policy, graded=False)
+            except UndecidedError:
+                continue
+            result = _result_of_call(played, number)
+            for name, value in _given_away(result, wrong, secret):
+                yield _Leak(reference, str(wrong), result, value, one.tool, name)
+    used, secret = {one.tool for one in calls}, list(_undisclosed(references, reference, expert, calls, after=0))
+    for tool in (one for name, one in subject.tools.items() if name not in used and secret):
+        for wrong in (await list_likely_calls(subject, reference.task, tool))[:MOST_CALLS]:
+            result = (await run_calls(subject, reference.task, [wrong]))[0]
+            for name, value in _given_away(result.content, wrong, secret) if result.error is not None else ():
+                yield _Leak(reference, str(wrong), result.content, value, tool.name, name)
+
+
+def _given_away(text: str, call: Call, secret: Sequence[tuple[str, Json, list[Json]]]) -> Iterator[tuple[str, Json]]:
+    """Return name and value of the secrets in a text, except those that the call itself contains and that may be echoed."""
+    for name, value, others in secret:
+        if _names(_as_text(call.arguments), value):
+            continue
+        listed = sum(_names(text, other) for other in others)
+        if _names(text, value) and not (others and listed >= _LISTED * len(others)):
+            yield name, value
+
+
+def _undisclosed(
+    references: ReferenceEpisodes,
+    reference: ReferenceEpisode,
+    expert: Trajectory,
+    calls: Sequence[changed_calls.Action],
+    *,
+    after: int,
+) -> Iterator[tuple[str, Json, list[Json]]]:
+    """Return what the expert passes from a call on that nothing had shown: name, value, and the other tasks' values."""
+    values = changed_calls.collect_argument_values(references)
+    for number, one in enumerate(calls):
+        shown = "\n".join([_heard(expert, before=number), *(_as_text(before.arguments) for before in calls[:number])])
+        for name, value in one.arguments.items() if number >= after else ():
+            if _is_telling(value) and not _names(shown, value):
+                yield name, value, _others(value, values[one.tool, name])
+    shown = "\n".join([_heard(expert, before=len(calls)), *(_as_text(before.arguments) for before in calls)])
+    for name, value in (reference.parts or {}).items():
+        if references.form.tool is None and _is_telling(value) and not _names(shown, value):
+            yield name, value, _others(value, references.labels()[name])
+
+
+def _others(value: Json, values: Sequence[Json]) -> list[Json]:
+    return list({canonical(one): one for one in values if canonical(one) != canonical(value)}.values())
+
+
+def _is_telling(value: Json) -> bool:
+    """Return whether a value is long enough not to appear in a text by chance."""
+    return isinstance(value, str | int | float) and not isinstance(value, bool) and len(to_text(value)) >= 2
+
+
+def _names(text: str, value: Json) -> bool:
+    return re.search(rf"(?<![\w.]){re.escape(to_text(value))}(?!\w|\.\d)", text) is not None
+
+
+def _as_text(arguments: Mapping[str, Json]) -> str:
+    return "\n".join(to_text(value) for value in leaves(dict(arguments)))
+
+
+def _heard(trajectory: Trajectory, *, before: int) -> str:
+    """Return the prompt and the tool results of the first `before` calls."""
+    heard, answered = [], 0
+    for message in trajectory.messages:
+        if message.get("role") == "tool":
+            answered += 1
+            if answered > before:
+                break
+        if message.get("role") != "assistant":
+            heard.append(get_text(message))
+    return "\n".join(heard)
+
+
+def _result_of_call(trajectory: Trajectory, number: int) -> str:
+    """Return the result of the call with that number."""
+    answers = [get_text(message) for message in trajectory.messages if message.get("role") == "tool"]
+    return answers[number] if number < len(answers) else ""

@@ -1,0 +1,476 @@
+"""Datasets: every task appears once, in one split, with the fields that reward and scorer need."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from sparring.checks.evidence.answer_forms import canonical, get_text, parse_object
+from sparring.checks.evidence.legal_calls import make_policies
+from sparring.checks.evidence.reference_episodes import find_references
+from sparring.checks.evidence.scripted_episodes import clip
+from sparring.checks.evidence.similarity import find_near_pairs, normalize_text
+from sparring.checks.evidence.subject import Subject, write_transcript
+from sparring.data import read_tasks
+from sparring.environments import Environment
+from sparring.environments.base import opened, reset
+from sparring.errors import SparringError
+from sparring.findings import Finding, Severity
+from sparring.types import Json, Task
+
+EVALUATED = ("validation", "held_out")
+SPLITS = ("train", *EVALUATED)
+MUCH_CONTAMINATION = 0.05
+"""Share of near copies of training tasks from which a split is useless."""
+IDENTIFIES = 0.9
+"""Share of different prompts among the training tasks from which a prompt alone identifies a task; below, its fields do."""
+ALIKE = 0.1
+"""Share of different tasks, by prompt and fields, up to which their seeds distinguish them: a game, for example."""
+NUM_SEEDS = 4
+"""Seeds under which the same actions are run, to see whether a seed changes anything."""
+MANY_DUPLICATES = 0.01
+RESET_SECONDS = 3.0
+NUM_SHOWN = 5
+_ROW_COLUMNS = re.compile(r"(?i)^(id|uid|uuid|index|idx|row|row_?id|number|split|source|file|name|.*_id)$")
+_MOJIBAKE = re.compile("�|Ã[\x80-\xbf©¨¤¶¼]|â€[™œ“”\x9d]|Â[\xa0°»«]|[\x00-\x08\x0b\x0c\x0e-\x1f]")
+_UNFILLED = re.compile(r"\{\{?\s*([A-Za-z_]\w*)\s*\}\}?")
+_NO_VALUE = re.compile(
+    r"(?:[:=]\s*|\b(?:is|item|of|for) )(nan|NaN|None|<NA>|NULL|undefined|\[object Object\])(?=[\s.,;!?]|$)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A task and its place: its split, and its row from 1 in the file or list that it comes from."""
+
+    split: str
+    row: int
+    task: Task
+
+    @property
+    def shown(self) -> dict[str, Json]:
+        return {
+            "split": self.split,
+            "row": self.row,
+            "task": self.task.id,
+            "prompt": clip(get_prompt_text(self.task), 160),
+        }
+
+
+def place_tasks(subject: Subject) -> list[Placed]:
+    """Every task of every split."""
+    rows: dict[str, dict[str, int]] = {}
+    for split in SPLITS:
+        # Neither named nor split off: a recipe that only evaluates has no tasks to train on.
+        source = getattr(subject.config.data, split) or subject.config.data.train or ""
+        if source and ":" not in source and source not in rows:
+            path = subject.folder / Path(source)
+            rows[source] = {task.id: row for row, task in enumerate(read_tasks(path), start=1)}
+        rows[split] = rows.get(source, {})
+    return [
+        Placed(split, rows[split].get(task.id, number), task)
+        for split in SPLITS
+        for number, task in enumerate(getattr(subject.tasks, split), start=1)
+    ]
+
+
+def get_prompt_text(task: Task) -> str:
+    """Return the task's opening text for the policy; the fields where the environment writes the prompt from them."""
+    return "\n".join(map(get_text, task.messages)) or canonical(dict(task.fields))
+
+
+async def contamination(subject: Subject) -> Iterable[Finding]:
+    """No task of the validation or held-out split is also a training task, word for word or nearly.
+
+    Prompts are compared without case, punctuation and filler words, and by their distinctive words, so that tasks of one
+    template that name different things count as different, and so does one question about other data with another answer. Tasks
+    that differ by their seed alone, as in a game, are compared by it; a warning where the same actions give the same conversation
+    under several of their seeds, since they are then one task. Split by the entity that must be unknown (customer, item,
+    document), not by row.
+    """
+    everything = place_tasks(subject)
+    train = [one for one in everything if one.split == "train"]
+    if _differ_by_seed(subject):
+        sizes = Counter(one.split for one in everything)
+        return [
+            *_contaminated(_same_seeds(everything), sizes, "the same as"),
+            *await _find_equal_episodes(subject, sizes),
+        ]
+    by_prompt = len({normalize_text(get_prompt_text(one.task)) for one in train}) >= IDENTIFIES * len(train)
+    known = {_identity(one.task, by_prompt): one for one in reversed(train)}
+    references = await find_references(subject)
+    graded = set() if references is None else {path[0] for path in references.read}
+    exact: dict[str, list[tuple[Placed, Placed]]] = defaultdict(list)
+    left = []
+    for one in everything:
+        if one.split != "train":
+            original = known.get(_identity(one.task, by_prompt))
+            if original is not None and _has_same_answer(original.task, one.task, graded):
+                exact[one.split].append((original, one))
+            else:
+                left.append(one)
+    compared = [*train, *left]
+    near: dict[str, list[tuple[Placed, Placed]]] = defaultdict(list)
+    for pair in find_near_pairs(
+        [get_prompt_text(one.task) for one in compared], [one.split == "train" for one in compared]
+    ):
+        original, one = compared[pair.left], compared[pair.right]
+        names = graded if by_prompt else {name for name in original.task.fields if not _ROW_COLUMNS.match(name)}
+        if _seed(original.task) == _seed(one.task) and all(
+            canonical(original.task.fields.get(name)) == canonical(one.task.fields.get(name)) for name in names
+        ):
+            near[one.split].append((original, one))
+    sizes = Counter(one.split for one in everything)
+    return [*_contaminated(exact, sizes, "the same as"), *_contaminated(near, sizes, "nearly the same as")]
+
+
+def _has_same_answer(one: Task, other: Task, graded: Iterable[str]) -> bool:
+    """Return whether grading requires the same of two tasks: one question about other data is another task."""
+    return all(canonical(one.fields.get(name)) == canonical(other.fields.get(name)) for name in graded)
+
+
+def _contaminated(
+    pairs: Mapping[str, Sequence[tuple[Placed, Placed]]], sizes: Mapping[str, int], how: str
+) -> Iterator[Finding]:
+    for split, found in pairs.items():
+        is_exact = how == "the same as"
+        is_much = len(found) >= max(2, MUCH_CONTAMINATION * sizes[split])
+        yield Finding(
+            rule="data.contamination",
+            severity=Severity.ERROR if is_exact or is_much else Severity.WARNING,
+            symptom=f"{len(found)} of the {sizes[split]} tasks of {split} are {how} tasks that are trained on "
+            f"(row {found[0][1].row} is row {found[0][0].row} of train).",
+            evidence={
+                "split": split,
+                "tasks": len(found),
+                "of": sizes[split],
+                "pairs": [{"train": original.shown, split: one.shown} for original, one in found[:NUM_SHOWN]],
+            },
+            change="Remove them from one of the splits; split by the entity that a task is about, before tasks are "
+            "made of it.",
+            confirm="No pair is left.",
+        )
+
+
+async def duplicates(subject: Subject) -> Iterable[Finding]:
+    """No task appears twice in a split, no two tasks share an id, and no two equal tasks have different answers.
+
+    Repeated tasks weigh more in training, and make confidence intervals too narrow. Without tools, and without a user who
+    replies, the same prompt with two answers cannot be answered: one of the two rows is wrong. Results, histories and comparisons
+    identify tasks by their id.
+    """
+    found = []
+    everything, by_seed = place_tasks(subject), _differ_by_seed(subject)
+    for split in SPLITS:
+        members = [one for one in everything if one.split == split]
+        found += _shared_ids(split, members)
+        by_key: dict[str, list[Placed]] = defaultdict(list)
+        for one in members:
+            by_key[str(one.task.seed) if by_seed else _identity(one.task, by_prompt=False)].append(one)
+        repeated = [group for group in by_key.values() if len(group) > 1]
+        surplus = sum(len(group) - 1 for group in repeated)
+        if surplus and surplus >= MANY_DUPLICATES * len(members):
+            group = repeated[0]
+            found.append(
+                Finding(
+                    rule="data.duplicates",
+                    severity=Severity.WARNING,
+                    symptom=f"{surplus} of the {len(members)} tasks of {split} repeat another one: rows "
+                    f"{', '.join(str(one.row) for one in group[:NUM_SHOWN])} are the same.",
+                    evidence={
+                        "split": split,
+                        "repeated": surplus,
+                        "rows": [[o.row for o in g] for g in repeated[:NUM_SHOWN]],
+                        "task": group[0].shown,
+                    },
+                    change="Keep one of each; to play tasks more often, raise schedule.max_epochs.",
+                    confirm="Every task of the split is another one.",
+                )
+            )
+    return [*found, *await _contradictions(subject, everything)]
+
+
+def _shared_ids(split: str, members: Sequence[Placed]) -> Iterator[Finding]:
+    by_id: dict[str, dict[str, Placed]] = defaultdict(dict)
+    for one in members:
+        by_id[one.task.id].setdefault(_identity(one.task, by_prompt=False), one)
+    shared = {name: list(those.values()) for name, those in by_id.items() if len(those) > 1}
+    if shared:
+        name, those = next(iter(shared.items()))
+        yield Finding(
+            rule="data.duplicates",
+            severity=Severity.ERROR,
+            symptom=f"Different tasks of {split} have the same id: {len(shared)} ids, among them {name!r}.",
+            evidence={
+                "split": split,
+                "rows": {one: [o.row for o in shared[one]] for one in list(shared)[:NUM_SHOWN]},
+                "task": those[0].shown,
+            },
+            change="Give every task an id of its own: results, histories and comparisons use it.",
+            confirm="No two different tasks of the split share an id.",
+        )
+
+
+async def _contradictions(subject: Subject, everything: Sequence[Placed]) -> list[Finding]:
+    references = await find_references(subject)
+    cls = subject.environment_class
+    if references is None or subject.tools or (cls is not None and cls.reply is not Environment.reply):
+        return []  # a conversation may show what the prompt does not
+    graded = sorted({path[0] for path in references.read})
+    by_prompt: dict[str, dict[str, Placed]] = defaultdict(dict)
+    for one in everything:
+        expected = canonical([one.task.fields.get(name) for name in graded])
+        by_prompt[normalize_text(get_prompt_text(one.task))].setdefault(expected, one)
+    torn = [list(group.values()) for group in by_prompt.values() if len(group) > 1]
+    if not torn:
+        return []
+    first, second = torn[0][:2]
+    return [
+        Finding(
+            rule="data.duplicates",
+            severity=Severity.ERROR,
+            symptom=f"{len(torn)} prompts have two answers: rows {first.row} of {first.split} and {second.row} of "
+            f"{second.split}.",
+            evidence={
+                "judged_by": graded,
+                "tasks": [
+                    {**o.shown, "fields": {name: o.task.fields.get(name) for name in graded}} for o in (first, second)
+                ],
+            },
+            change="Correct the wrong row, or put into the prompt what distinguishes the tasks.",
+            confirm="Every prompt has one answer.",
+        )
+    ]
+
+
+def _differ_by_seed(subject: Subject) -> bool:
+    """Return whether tasks differ by their seeds alone, from which the environment derives the differences."""
+    train = subject.tasks.train
+    kinds = {_identity(task, by_prompt=False) for task in train}
+    return subject.environment_class is not None and len(kinds) <= ALIKE * len(train) and len(train) > 1 / ALIKE
+
+
+def _same_seeds(everything: Sequence[Placed]) -> dict[str, list[tuple[Placed, Placed]]]:
+    """Return pairs of a training task and a task of another split with the same seed, by split."""
+    known = {one.task.seed: one for one in everything if one.split == "train"}
+    found: dict[str, list[tuple[Placed, Placed]]] = defaultdict(list)
+    for one in everything:
+        if one.split != "train" and one.task.seed in known:
+            found[one.split].append((known[one.task.seed], one))
+    return found
+
+
+async def _find_equal_episodes(subject: Subject, sizes: Mapping[str, int]) -> list[Finding]:
+    """Return findings on seeds that change nothing, where seeds should distinguish tasks."""
+    first, *others = subject.sample[:NUM_SEEDS]
+    evaluated = {split: sizes[split] for split in EVALUATED if sizes[split]}
+    if not others or not evaluated:
+        return []
+    for policy in await make_policies(subject, first):
+        played = [await subject.run_new_episode(task, policy) for task in (first, *others)]
+        if len({tuple(write_transcript(one.messages)) for one in played}) > 1:
+            return []
+    return [
+        Finding(
+            rule="data.contamination",
+            severity=Severity.WARNING,
+            symptom="The tasks differ by their seeds alone, and the same actions give the same conversation under "
+            f"{len(others) + 1} of them: what is evaluated is the task that is trained on.",
+            evidence={"seeds": [task.seed for task in (first, *others)], "tasks": evaluated},
+            change="Have the environment make of the seed what differs between tasks, or give each task fields that do (of "
+            "a GymnasiumEnvironment, `arguments_of`). If there is only this task, read its score as memorization.",
+            confirm="The same actions give different conversations on different tasks.",
+        )
+    ]
+
+
+def _identity(task: Task, by_prompt: bool) -> str:
+    """Return what two equal tasks have in common: the prompt, and where that does not distinguish tasks also the
+    fields, except for a copy of the seed. A task without fields is identified by its seed."""
+    prompt = f"{normalize_text(get_prompt_text(task))}\n{_seed(task)}"
+    if by_prompt:
+        return prompt
+    fields = {
+        name: value
+        for name, value in task.fields.items()
+        if not (_ROW_COLUMNS.match(str(name)) and _is_scalar(value)) and (name, value) != ("seed", task.seed)
+    }
+    return f"{prompt}\n{canonical(fields)}"
+
+
+def _seed(task: Task) -> int | None:
+    """Return what the environment creates the task from, where it has nothing else."""
+    return None if task.fields else task.seed
+
+
+async def columns(subject: Subject) -> Iterable[Finding]:
+    """Every task has the fields that reset, tools, expert, reward and scorer read.
+
+    The fields that reward and scorer read are recorded while they grade a right answer. A task that lacks such a field fails, or
+    is graded against nothing. Fill the column in, or remove the row.
+    """
+    everything = place_tasks(subject)
+    counts = Counter(name for one in everything for name in one.task.fields if isinstance(name, str))
+    references = await find_references(subject)
+    read = set() if references is None else {path[0] for path in references.read}
+    missed = set() if references is None else {path[0] for path in references.missed if len(path) == 1}
+    found = []
+    for name in sorted(set(counts) | read):
+        without = [one for one in everything if name not in one.task.fields]
+        if not without or (counts[name] < len(everything) / 2 and name not in read):
+            continue
+        splits = Counter(one.split for one in without)
+        is_read = name in read
+        found.append(
+            Finding(
+                rule="data.columns",
+                severity=Severity.ERROR if is_read else Severity.WARNING,
+                symptom=f"{len(without)} of {len(everything)} tasks lack the field {name!r}"
+                f"{', which reward or scorer reads' if is_read else ''}: rows "
+                f"{', '.join(f'{o.row} of {o.split}' for o in without[:3])}.",
+                evidence={"field": name, "lacking": dict(splits), "tasks": [one.shown for one in without[:NUM_SHOWN]]},
+                change=f"Give these rows a value for {name!r}, or remove them.",
+                confirm=f"Every task has {name!r}.",
+            )
+        )
+    for name in sorted(missed - set(counts)):
+        near = difflib.get_close_matches(name, list(counts), n=1)
+        found.append(
+            Finding(
+                rule="data.columns",
+                severity=Severity.ERROR if near else Severity.WARNING,
+                symptom=f"Reward or scorer reads the field {name!r}, which no task has"
+                f"{f'; there is {near[0]!r}' if near else ''}.",
+                evidence={"field": name, "fields": sorted(counts)},
+                change=f"Name the column {name!r}, or have reward and scorer read the existing one.",
+                confirm="Reward and scorer read existing fields only.",
+            )
+        )
+    return [*found, *await _unopened(subject, everything)]
+
+
+async def _unopened(subject: Subject, everything: Sequence[Placed]) -> list[Finding]:
+    """Return tasks whose reset fails; looks at all splits for some seconds, spread evenly."""
+    if subject.environment_class is None:
+        return []
+    began, failed, num = time.monotonic(), [], 0
+    step = max(1, len(everything) // 300)
+    for one in everything[::step]:
+        if time.monotonic() - began > RESET_SECONDS:
+            break
+        num += 1
+        try:
+            async with opened(subject.make_environment(), one.task) as environment:
+                await reset(environment, one.task)
+        except SparringError as error:
+            failed.append((one, error))
+    if not failed or len(failed) == num:
+        # Where no task can be opened the environment is at fault, and its own rules report it.
+        return []
+    one, error = failed[0]
+    return [
+        Finding(
+            rule="data.columns",
+            severity=Severity.ERROR,
+            symptom=f"The environment cannot be prepared for {len(failed)} of {num} tasks; row {one.row} of "
+            f"{one.split}: {error}",
+            evidence={
+                "error": str(error),
+                "fields": sorted(one.task.fields),
+                "tasks": [o.shown for o, _ in failed[:NUM_SHOWN]],
+            },
+            change="Give the rows what `reset` reads, or remove them.",
+            confirm="`reset` succeeds for every task.",
+        )
+    ]
+
+
+async def rows(subject: Subject) -> Iterable[Finding]:
+    """No row is damaged or odd: cut off, unfilled, wrongly encoded, far longer or shorter than the others, of another type.
+
+    Such rows are left by a broken export. The evidence names file rows, counted from 1. (Rows that cannot be parsed at
+    all are refused before any check, with their line.)
+    """
+    everything = place_tasks(subject)
+    names = {name for one in everything for name in one.task.fields}
+    texts = [get_prompt_text(one.task) for one in everything]
+    odd: dict[str, list[tuple[Placed, Json]]] = defaultdict(list)
+    for one, text in zip(everything, texts, strict=True):
+        unfilled = [name for name in _UNFILLED.findall(text) if name in names]
+        value = _NO_VALUE.search(text)
+        if unfilled:
+            odd["a placeholder was not filled in"].append((one, unfilled))
+        if value:
+            odd["an empty value was printed"].append((one, value[0]))
+        if _MOJIBAKE.search(text):
+            odd["characters were decoded wrongly"].append((one, _MOJIBAKE.search(text)[0]))  # type: ignore[index]
+        if not text.strip():
+            odd["the prompt is blank"].append((one, text))
+    for why, places in _odd_lengths(texts) + _odd_ends(texts):
+        if places:
+            odd[why] += [(everything[place], clip(texts[place], 80)) for place in places]
+    for why, picked in _odd_cells(everything):
+        odd[why] += picked
+    return [
+        Finding(
+            rule="data.rows",
+            severity=Severity.ERROR
+            if why.startswith(("a placeholder", "the prompt is blank", "a cell"))
+            else Severity.WARNING,
+            symptom=f"{why[0].upper()}{why[1:]} in {len(found)} of {len(everything)} tasks: rows "
+            f"{', '.join(f'{one.row} of {one.split}' for one, _ in found[:NUM_SHOWN])}.",
+            evidence={"tasks": [{**one.shown, "odd": what} for one, what in found[:NUM_SHOWN]]},
+            change="Write these rows again, or remove them.",
+            confirm="The rows in the evidence read like the others.",
+        )
+        for why, found in odd.items()
+    ]
+
+
+def _odd_lengths(texts: Sequence[str]) -> list[tuple[str, list[int]]]:
+    lengths = [len(text) for text in texts]
+    usual = median(lengths)
+    if len(texts) < 10:
+        return []
+    short = [place for place, length in enumerate(lengths) if length * 5 < usual and usual >= 40]
+    long = [place for place, length in enumerate(lengths) if length > 20 * max(usual, 40)]
+    return [("the prompt is far shorter than the others", short), ("the prompt is far longer than the others", long)]
+
+
+def _odd_ends(texts: Sequence[str]) -> list[tuple[str, list[int]]]:
+    """Return findings on prompts that stop within a sentence where nearly all others do not."""
+    ends = [bool(re.search(r"[.?!:)\]}>\"'`]\s*$", text)) for text in texts]
+    cut = [place for place, end in enumerate(ends) if not end]
+    is_rare = len(texts) >= 20 and len(cut) <= 0.05 * len(texts)
+    return [("the prompt stops within a sentence", cut if is_rare else [])]
+
+
+def _odd_cells(everything: Sequence[Placed]) -> list[tuple[str, list[tuple[Placed, Json]]]]:
+    """Return findings on cells of another type than nearly all of their column, and texts that hold broken JSON."""
+    cells: dict[str, list[tuple[Placed, Json]]] = defaultdict(list)
+    for one in everything:
+        for name, value in one.task.fields.items():
+            cells[name].append((one, value))
+    odd = []
+    for name, column in cells.items():
+        types = Counter(type(value).__name__ for _, value in column if value is not None)
+        rare = {kind for kind, count in types.items() if count <= 0.05 * len(column)}
+        if len(column) >= 20 and types.keys() - rare and not {"int", "float"} >= set(types):
+            odd.append(
+                (f"the cell of {name!r} has another type", [(o, v) for o, v in column if type(v).__name__ in rare])
+            )
+        texts = [(one, value) for one, value in column if isinstance(value, str) and value.lstrip()[:1] == "{"]
+        broken = [(one, clip(value, 80)) for one, value in texts if parse_object(value) is None]
+        if texts and len(broken) * 5 <= len(texts):
+            odd.append((f"a cell of JSON in {name!r} is broken", broken))
+    return [(why, found) for why, found in odd if found]
+
+
+def _is_scalar(value: Json) -> bool:
+    return value is None or isinstance(value, str | int | float)

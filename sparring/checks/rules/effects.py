@@ -1,0 +1,570 @@
+"""Tools that write: the change can be read afterwards, affects only the named thing, and stays within the episode."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from sparring.checks.evidence.explore import Call
+from sparring.checks.evidence.snapshots import STATE, Change, Path, flatten, mask_arguments, parse_content, turns_down
+from sparring.checks.evidence.stored_values import describe_alteration, has_arrived, is_number, list_new_texts, stores
+from sparring.checks.evidence.subject import Subject
+from sparring.checks.evidence.write_probes import (
+    LOOK,
+    PLAIN,
+    TEXTS,
+    Bench,
+    Probe,
+    describes,
+    documents,
+    probe_writing_tools,
+    split_path,
+)
+from sparring.findings import Finding, Severity
+from sparring.types import Json
+
+AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
+_COUNTERS = frozenset(
+    (  # noqa: SIM905 - a list of words
+        "attempt try trie tries error mistake failure fail move turn step time clock log history event audit penalty life live "
+        "score count counter call request budget credit energy round strike miss guess last message"
+    ).split()
+)
+"""Words of names under which something may be counted or logged even when a call is refused."""
+_HISTORIES = frozenset(
+    ["history", "log", "event", "audit", "time", "clock", "updated", "modified", "version", "revision", "changed", "next", "turn",
+     "move", "step", "call", "request", "last"]
+)  # fmt: skip
+_DOCUMENTED_TEXTS = (
+    "round", "trunc", "cut", "first", "at most", "lower", "upper", "case", "trim", "strip", "ascii", "accent", "max", "up to",
+    "limit", "normal", "short", "slug", "characters", "hash", "abbrev", "summar", "clean",
+)  # fmt: skip
+_DOCUMENTED_NUMBERS = (
+    "round", "whole", "trunc", "at most", "at least", "max", "min", "limit", "cap", "clamp", "up to", "range", "between", "never",
+    "integer", "nearest",
+)  # fmt: skip
+"""Beginnings of words in a description that announce that a value may be stored in another form than it was passed."""
+_TEXT_CHANGES = (
+    r"lower.?case|upper.?case|capital|truncat|\bcut (?:off|to|after)|\d+ characters|\bascii\b|accents|normali[sz]"
+)
+_NUMBER_CHANGES = r"\bround(?:ed|s|ing)?\b|whole (?:number|euro|unit)|\bclamp|truncat|at most|up to|maximum|capped"
+"""Words of the prompt that announce that a value may be stored in another form than it was passed."""
+
+
+async def writes_lost(subject: Subject) -> Iterable[Finding]:
+    """What a tool reports as written can be read afterwards, as it was written.
+
+    Tools that write are called in fresh environments with values that are not there yet: other members of enumerations, long
+    texts, texts with accents, line breaks and quotes, decimals, unused names. Before and after each call all reading tools are
+    called, and the final state is compared. A warning where a call reports success and nothing changed; where the value is cut,
+    rounded, clamped or stored in another form than it was passed, and neither the description nor the result announces it; and
+    where a tool raises in its own code for a legal text.
+    """
+    found: list[Finding] = []
+    for bench in await probe_unspoilt(subject):
+        for probe in bench.probes:
+            if probe.parameter is None:
+                continue
+            base = _base_of(bench, probe)
+            if base is None:
+                continue
+            finding = (
+                _without_effect(bench, base, probe) or _altered(bench, base, probe) or _crashed(bench, base, probe)
+            )
+            if finding is not None:
+                found.append(finding)
+    return keep_first_of_each(found)
+
+
+def _base_of(bench: Bench, probe: Probe) -> Probe | None:
+    """Return the call that changes something and differs from the probe in its parameter alone."""
+    for base in (*bench.bases.get(probe.call.tool, ()), *bench.probes):
+        if base is probe or base.call.tool != probe.call.tool or not base.changes or base.is_refused:
+            continue
+        if {**base.call.arguments, probe.parameter: None} == {**probe.call.arguments, probe.parameter: None}:
+            return base
+    return None
+
+
+def _without_effect(bench: Bench, base: Probe, probe: Probe) -> Finding | None:
+    tool, name = probe.call.tool, str(probe.parameter)
+    if probe.changes or probe.is_refused or probe.ended or probe.kind not in ("unknown", "spelling"):
+        return None
+    if name not in bench.keys(base.call):
+        return None
+    if mask_arguments(probe.result.content, probe.call.arguments) != mask_arguments(
+        base.result.content, base.call.arguments
+    ):
+        return None
+    if documents(bench, tool, "idempot", "whether", "no matter", "if (?:it|there|one|any)", "does nothing", "ignored"):
+        return None
+    is_listed = bench.is_known(probe.value)
+    return Finding(
+        rule="environment.writes_lost",
+        severity=Severity.WARNING,
+        symptom=f"{tool} reports success and changes nothing where {name} is {probe.value!r}"
+        + (", which another tool gives." if is_listed else ", which is not there."),
+        evidence={
+            "task": bench.task.id,
+            "call": str(probe.call),
+            "answer": probe.result.content[:200],
+            "changes_something": str(base.call),
+            "answer_there": base.result.content[:200],
+        },
+        change="Have the tool report that nothing matched, and accept names as the other tools show them.",
+        confirm=AGAIN,
+    )
+
+
+def _altered(bench: Bench, base: Probe, probe: Probe) -> Finding | None:
+    tool, name, value = probe.call.tool, str(probe.parameter), probe.value
+    if probe.is_refused or not probe.changes or probe.ended:
+        return None
+    how = None
+    if isinstance(value, str) and probe.kind in TEXTS and not has_arrived(probe, value):
+        stems = _DOCUMENTED_TEXTS
+        stored = next(
+            (one for change in probe.changes for one in list_new_texts(change) if describe_alteration(value, one)), None
+        )
+        is_documented = documents(bench, tool, *stems) or describes(bench, _TEXT_CHANGES)
+        how = None if stored is None or is_documented else describe_alteration(value, stored)
+        answered = [str(one) for _, one in flatten(parse_content(probe.result.content), ())]
+        if how is None or any(describe_alteration(value, one) == how for one in answered):
+            return None
+        seen: Json = stored
+    elif isinstance(value, int | float) and not isinstance(value, bool) and probe.kind in ("number", "unknown"):
+        stems = _DOCUMENTED_NUMBERS
+        change = _number_lost(bench, base, probe, name)
+        if change is None or documents(bench, tool, *stems) or describes(bench, _NUMBER_CHANGES):
+            return None
+        how, seen = "as another number", change.after
+    if how is None:
+        return None
+    return Finding(
+        rule="environment.writes_lost",
+        severity=Severity.WARNING,
+        symptom=f"{tool} stores what it is given as {name} {how}, and does not say so.",
+        evidence={
+            "task": bench.task.id,
+            "call": str(probe.call),
+            "answer": probe.result.content[:200],
+            "given": value,
+            "stored": seen,
+        },
+        change="Store what is given, or refuse it; where a change is intended, state it in the description and the result.",
+        confirm=AGAIN,
+    )
+
+
+def _number_lost(bench: Bench, base: Probe, probe: Probe, name: str) -> Change | None:
+    """Return findings where a number that the tool accepted is not stored, although another one is, in the same place."""
+    value, other = probe.value, base.call.arguments[name]
+    if name in bench.keys(base.call) or not is_number(other):
+        return None
+    others = [one for key, one in base.call.arguments.items() if key != name]
+    stored = [change for change in base.changes if stores(change, other)]
+    places = {change.path for change in stored if not any(stores(change, one) for one in others)}
+    changes = {change.path: change for change in probe.changes}
+    for path in places:
+        old = bench.first.leaves.get(path)
+        change = changes.get(path, Change(path, old, old))
+        if not is_number(change.after) or stores(change, value):
+            continue
+        moved = change.after - old if is_number(old) else change.after
+        stated = re.findall(r"-?\d+(?:\.\d+)?", probe.result.content)
+        if any(abs(float(one)) in (abs(change.after), abs(moved)) for one in stated if float(one) != value):
+            continue
+        if any(stores(one, value) for one in probe.changes):
+            continue
+        return change
+    return None
+
+
+_CRASHES = re.compile(
+    r"\b(KeyError|IndexError|TypeError|AttributeError|ZeroDivisionError|UnicodeEncodeError|UnicodeDecodeError|OperationalError|"
+    r"ProgrammingError|IntegrityError|RecursionError|NameError|UnboundLocalError|OverflowError|AssertionError)\b"
+)
+
+
+def _crashed(bench: Bench, base: Probe, probe: Probe) -> Finding | None:
+    name = str(probe.parameter)
+    if probe.result.error is None or probe.kind not in (*TEXTS, "member") or name in bench.keys(base.call):
+        return None
+    if _CRASHES.search(probe.result.content) is None:
+        return None
+    return Finding(
+        rule="environment.writes_lost",
+        severity=Severity.WARNING,
+        symptom=f"{probe.call.tool} fails in its own code at a legal value of {name}: {probe.result.content[:120]}",
+        evidence={
+            "task": bench.task.id,
+            "call": str(probe.call),
+            "works": str(base.call),
+            "answer": probe.result.content[:300],
+        },
+        change="Take every value that the schema allows, or have the tool report the reason.",
+        confirm=AGAIN,
+    )
+
+
+_REACHING = (
+    "all\\b", "every", "each", "folder", "director", "recurs", "begin", "start", "prefix", "match", "pattern", "contain", "relat",
+    "link", "under", "below", "inside", "within", "sub", "in it", "depend", "children", "group", "whole", "duplicate", "cascad",
+    "everything", "both", "swap", "others", "rest\\b", "along with", "together", "merge",
+)  # fmt: skip
+"""Beginnings of words in the description of a tool that changes more than the thing that is named."""
+
+
+async def writes_reach(subject: Subject) -> Iterable[Finding]:
+    """A call that names one thing changes that thing and no other of its kind.
+
+    After each writing call the neighbours of the named thing are read too: other keys of the same object, other items of the same
+    list, names that begin with the name. An error where another one is gone, holds the written value, or moved by the same
+    number. Tools whose description announces a wider effect (all, every, folder, related) are not checked.
+    """
+    found = []
+    for bench in await probe_unspoilt(subject):
+        for probe in bench.probes:
+            keys = bench.keys(probe.call)
+            if probe.is_refused or probe.ended or not keys or not probe.changes:
+                continue
+            if documents(bench, probe.call.tool, *_REACHING):
+                continue
+            seen = _beyond(bench, probe, keys)
+            if seen is None:
+                continue
+            what, others = seen
+            named = ", ".join(f"{key}={probe.call.arguments[key]!r}" for key in keys)
+            found.append(
+                Finding(
+                    rule="environment.writes_reach",
+                    severity=Severity.ERROR,
+                    symptom=f"{probe.call.tool} was called with {named} and {what} {', '.join(map(repr, others[:3]))}.",
+                    evidence={
+                        "task": bench.task.id,
+                        "call": str(probe.call),
+                        "answer": probe.result.content[:200],
+                        "changed": [one.as_json() for one in probe.changes[:8]],
+                    },
+                    change="Change what the call names alone: compare whole identifiers, and look up and write in one list.",
+                    confirm=AGAIN,
+                )
+            )
+    return keep_first_of_each(found)
+
+
+def _beyond(bench: Bench, probe: Probe, keys: list[str]) -> tuple[str, list[str]] | None:
+    """Return what happened to things that a call does not name, and which these are."""
+    given = {str(one) for one in probe.call.arguments.values()}
+    values = [value for name, value in probe.call.arguments.items() if name not in keys and not isinstance(value, bool)]
+    named_by_keys = {str(probe.call.arguments[key]) for key in keys}
+    for key in keys:
+        named = str(probe.call.arguments[key])
+        neighbours = bench.first.siblings(named)
+        is_gone_itself = bench.first.shows(named) and not probe.after.shows(named)
+        gone, written, added = [], [], []
+        for other in (one for one in neighbours - given if one.casefold() != named.casefold()):
+            own = [one for one in probe.changes if other in one.path and not named_by_keys & set(one.path)]
+            if not own:
+                continue
+            if is_gone_itself and not probe.after.shows(other):
+                gone.append(other)
+            elif _is_written(own, values) or (
+                _is_taken(bench, probe, key, other) and _moves_alike(probe, named, other, values)
+            ):
+                written.append(other)
+            elif any(one.before is None and one.after in (PLAIN, *TEXTS.values()) for one in own):
+                added.append(other)
+        # One additional thing may be a sender or a log.
+        written += [one for one in added if len(added) > 1 or one.startswith(named)]
+        if gone:
+            return "also took away", sorted(gone)
+        if written:
+            return "wrote to", sorted(written)
+    return None
+
+
+def _is_written(own: list[Change], values: list[Json]) -> bool:
+    return any(one.before is not None and one.after in values and one.after != one.before for one in own)
+
+
+def _is_taken(bench: Bench, probe: Probe, key: str, other: str) -> bool:
+    """Return whether the tool accepts another name in the same place."""
+    return any(
+        one.call.tool == probe.call.tool
+        and str(one.call.arguments.get(key)) == other
+        and one.changes
+        and not one.is_refused
+        for one in bench.probes
+    )
+
+
+def _moves_alike(probe: Probe, named: str, other: str, values: list[Json]) -> bool:
+    """Return whether a number of two things changes by the same amount."""
+    places = {
+        tuple("" if part == named else part for part in one.path): one.after - one.before
+        for one in probe.changes
+        if named in one.path and is_number(one.before) and is_number(one.after)
+    }
+    return any(
+        places.get(tuple("" if part == other else part for part in one.path)) == one.after - one.before
+        and abs(one.after - one.before) in values
+        for one in probe.changes
+        if other in one.path and is_number(one.before) and is_number(one.after)
+    )
+
+
+async def refused_writes(subject: Subject) -> Iterable[Finding]:
+    """A call that fails changes nothing.
+
+    Writing tools are called with names that do not exist, for each argument in turn, and with numbers out of range. A
+    warning where the result is an error or a refusal, and a reading tool or the final state shows a change all the same:
+    half of the work was done before a lookup failed. Counted attempts and logs are fine.
+    """
+    found = []
+    for bench in await probe_unspoilt(subject):
+        for probe in bench.probes:
+            if probe.ended or not turns_down(probe.result, probe.call.arguments):
+                continue
+            changes = [one for one in probe.changes if not _is_counted(one)]
+            # A tool that returns nothing afterwards may be locked on purpose.
+            changes = [one for one in changes if one.path[0] == STATE or one.after is not None]
+            if not changes or documents(
+                bench, probe.call.tool, "attempt", "penal", "lock", "log", "count", "costs?\\b", "tries"
+            ):
+                continue
+            numbers = [one for one in changes if is_number(one.before) and is_number(one.after)]
+            found.append(
+                Finding(
+                    rule="environment.refused_writes",
+                    severity=Severity.WARNING,
+                    symptom=f"{probe.call.tool} fails and changes {'/'.join((numbers or changes)[0].path)} all the same.",
+                    evidence={
+                        "task": bench.task.id,
+                        "call": str(probe.call),
+                        "answer": probe.result.content[:200],
+                        "changed": [one.as_json() for one in changes[:8]],
+                    },
+                    change="Look up and check everything first, then write; or undo what was done before it failed.",
+                    confirm=AGAIN,
+                )
+            )
+    return keep_first_of_each(found)
+
+
+def _is_counted(change: Change) -> bool:
+    """Return whether a change is a number one more or less, or has a name for something that is counted or logged."""
+    is_step = is_number(change.before) and is_number(change.after) and abs(change.after - change.before) == 1
+    return is_step or bool(split_path(change.path[1:]) & _COUNTERS)
+
+
+def is_history(change: Change) -> bool:
+    """Return whether a change has the name of a log or of a time."""
+    return bool(split_path(change.path[1:]) & _HISTORIES)
+
+
+async def stale_reads(subject: Subject) -> Iterable[Finding]:
+    """What was read before a change does not affect what is read after it.
+
+    The same writing call is made in two fresh environments: in one all reading tools were called before, in the other none.
+    Afterwards all are called, and must return the same in both. An error where one still returns its old result, from a cache
+    that the write does not clear; a warning where a tool still returns a value from before the write that is different in the
+    final state, where a number that equaled the count of things stays the same when there is one more, and where a tool that
+    lists everything of a kind does not list the new thing.
+    """
+    found = []
+    for bench in await probe_unspoilt(subject):
+        with subject.timing.as_far_as_it_goes():
+            for base in (one for some in bench.bases.values() for one in some):
+                if base.ended:
+                    continue
+                played = await bench.run([LOOK, base.call, LOOK])
+                late = base.after.changes_to(played.views[1]) if not played.ended else []
+                late = [one for one in late if one.path[0] != STATE]
+                if late:
+                    found.append(_stale(bench, base, late))
+                found += await _not_found(bench, base)
+    found += _unseen(await probe_unspoilt(subject))
+    found += _miscounted(await probe_unspoilt(subject))
+    return keep_first_of_each(found)
+
+
+def _stale(bench: Bench, base: Probe, late: list[Change]) -> Finding:
+    reader = late[0].path[0]
+    return Finding(
+        rule="environment.stale_reads",
+        severity=Severity.ERROR,
+        symptom=f"{reader} does not show what {base.call.tool} wrote when it was asked before, too.",
+        evidence={
+            "task": bench.task.id,
+            "write": str(base.call),
+            "answers": [
+                {
+                    "of": "/".join(one.path),
+                    "not_asked_before": one.before,
+                    "asked_before": one.after,
+                    "before_the_write": bench.first.leaves.get(one.path),
+                }
+                for one in late[:6]
+            ],
+        },
+        change=f"Have {base.call.tool} clear the cache of {reader}, or let {reader} read the state each time.",
+        confirm=AGAIN,
+    )
+
+
+async def _not_found(bench: Bench, base: Probe) -> list[Finding]:
+    """Return findings on reading tools that list everything of a kind except what was just created."""
+    new = base.after.names - bench.first.names
+    for name in sorted(new & {str(one) for one in base.call.arguments.values()}):
+        neighbours = base.after.siblings(name) & bench.first.names
+        asked = [one for one in bench.readers if len(one.arguments) == 1 and str(*one.arguments.values()) in neighbours]
+        for reader in {one.tool: one for one in asked}.values():
+            known = {str(*one.arguments.values()) for one in asked if one.tool == reader.tool}
+            (argument,) = reader.arguments
+            call = Call(reader.tool, {argument: name})
+            if len(known) < 2 or known < neighbours or not bench.is_allowed(call):
+                continue
+            result = (await bench.run([base.call, call])).results[1]
+            if turns_down(result, call.arguments):
+                return [_not_found_there(bench, base, call, result.content)]
+    return []
+
+
+def _not_found_there(bench: Bench, base: Probe, call: Call, answered: str) -> Finding:
+    return Finding(
+        rule="environment.stale_reads",
+        severity=Severity.WARNING,
+        symptom=f"{call.tool} does not find what {base.call.tool} has just created, although it finds all the others.",
+        evidence={"task": bench.task.id, "write": str(base.call), "read": str(call), "answer": answered[:200]},
+        change=f"Let {call.tool} read where {base.call.tool} writes.",
+        confirm=AGAIN,
+    )
+
+
+def _unseen(all_benches: list[Bench]) -> Iterator[Finding]:
+    """Return findings on reading tools that showed a value of the state before a write, and do not show the new one:
+    each time, with at least two old values."""
+    seen: dict[tuple[str, str], dict[str, tuple[Bench, Probe, Change, Change | None]]] = {}
+    shown: set[tuple[str, str]] = set()
+    for bench in all_benches:
+        for probe in bench.probes:
+            keys = {str(probe.call.arguments[key]) for key in bench.keys(probe.call)}
+            if probe.is_refused or probe.ended or not keys:
+                continue
+            after = {one.path: one for one in probe.changes}
+            for change in probe.changes:
+                if change.path[0] != STATE or not keys & set(change.path) or not _is_distinctive(change.before):
+                    continue
+                if change.after is None or change.after not in probe.call.arguments.values():
+                    continue
+                for path, value in bench.first.leaves.items():
+                    if path[0] == STATE or value != change.before or not keys & set(path):
+                        continue
+                    key = (path[0], probe.call.tool)
+                    if path in after:
+                        shown.add(key)
+                    else:
+                        seen.setdefault(key, {})[str(change.before)] = (bench, probe, change, None)
+    for (reader, tool), cases in seen.items():
+        if (reader, tool) in shown or len(cases) < 2:
+            continue
+        bench, probe, change, _ = next(iter(cases.values()))
+        yield Finding(
+            rule="environment.stale_reads",
+            severity=Severity.WARNING,
+            symptom=f"{reader} still gives the old value after {tool} changed it.",
+            evidence={"task": bench.task.id, "write": str(probe.call), "state": change.as_json(), "cases": len(cases)},
+            change=f"Let {reader} read what {tool} writes; keep each value in one place.",
+            confirm=AGAIN,
+        )
+
+
+def _miscounted(all_benches: list[Bench]) -> Iterator[Finding]:
+    """Return findings on numbers of a tool that are a count of things and stay when there is one more or less."""
+    seen: dict[tuple[str, Path, Path], dict[int, tuple[Bench, Probe]]] = {}
+    firsts = [(bench.first.leaves, bench.first.sizes()) for bench in all_benches]
+    for bench, (leaves, sizes) in zip(all_benches, firsts, strict=True):
+        numbers: dict[int, list[Path]] = {}
+        for path, value in leaves.items():
+            if path[0] != STATE and type(value) is int:
+                numbers.setdefault(value, []).append(path)
+        for probe in (one for one in bench.probes if not one.is_refused and not one.ended):
+            after = probe.after.sizes()
+            for place, size in sizes.items():
+                for path in numbers.get(size, ()) if abs(after.get(place, 0) - size) == 1 else ():
+                    if probe.after.leaves.get(path) == size:
+                        seen.setdefault((probe.call.tool, path, place), {}).setdefault(size, (bench, probe))
+    for (tool, path, place), cases in seen.items():
+        is_another = any(
+            type(leaves.get(path)) is int and place in sizes and leaves[path] != sizes[place]
+            for leaves, sizes in firsts
+        )
+        if is_another or len(cases) < 2:
+            continue
+        bench, probe = next(iter(cases.values()))
+        yield Finding(
+            rule="environment.stale_reads",
+            severity=Severity.WARNING,
+            symptom=f"{'/'.join(path)} still counts what was there before {tool}.",
+            evidence={
+                "task": bench.task.id,
+                "write": str(probe.call),
+                "number": bench.first.leaves[path],
+                "counted": "/".join(place),
+                "now": probe.after.sizes().get(place, 0),
+            },
+            change=f"Count when {path[0]} is asked, or have {tool} change the number, too.",
+            confirm=AGAIN,
+        )
+
+
+def _is_distinctive(value: Json) -> bool:
+    return (isinstance(value, str) and len(value) >= 3) or (is_number(value) and abs(value) >= 10)
+
+
+async def carried_over(subject: Subject) -> Iterable[Finding]:
+    """What one episode writes is not visible in the next.
+
+    After episodes in which every writing tool wrote new values, a fresh environment is reset for the same task and read. An error
+    where it returns something else than before: module-level tables, class attributes and default arguments are shared by all
+    episodes. Copy them in `reset`.
+    """
+    for bench in await probe_writing_tools(subject):
+        if not bench.carried:
+            continue
+        tool, changes = "", list(bench.carried)
+        with subject.timing.as_far_as_it_goes():
+            for name in bench.bases or {one.call.tool: None for one in bench.probes}:
+                calls = [one.call for one in bench.probes if one.call.tool == name and not one.is_refused][-3:]
+                for call in calls:
+                    before = (await bench.run([LOOK])).views[0]
+                    await bench.run([call, LOOK])
+                    differs = before.changes_to((await bench.run([LOOK])).views[0])
+                    if differs and not tool:
+                        tool, changes = name, differs
+        source = tool or "an episode"
+        return [
+            Finding(
+                rule="environment.carried_over",
+                severity=Severity.ERROR,
+                symptom=f"what {source} writes in one episode is there in the next: {'/'.join(changes[0].path)}.",
+                evidence={"task": bench.task.id, "tool": tool, "changed": [one.as_json() for one in changes[:8]]},
+                change="Copy in `reset` whatever the tools change, tables and nested lists too.",
+                confirm=AGAIN,
+            )
+        ]
+    return ()
+
+
+async def probe_unspoilt(subject: Subject) -> list[Bench]:
+    """Return the probes of tasks whose episodes leave no changes behind: in others no two episodes can be compared."""
+    return [bench for bench in await probe_writing_tools(subject) if not bench.carried]
+
+
+def keep_first_of_each(findings: list[Finding]) -> list[Finding]:
+    """Merge findings that have the same symptom except for its values."""
+    kinds: dict[str, Finding] = {}
+    for one in findings:
+        kinds.setdefault(f"{one.symptom.partition(' ')[0]} {one.change}", one)
+    return list(kinds.values())

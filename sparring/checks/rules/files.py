@@ -1,0 +1,87 @@
+"""A run must have every file that the recipe's code reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from sparring.checks.evidence.legal_calls import make_policies
+from sparring.checks.evidence.subject import Subject, UndecidedError
+from sparring.checks.running.opened_files import OpenedFile, OpenedFiles
+from sparring.findings import Finding, Severity
+from sparring.run_folders.recipe_files import list_files
+from sparring.types import Json
+
+NUM_SHOWN = 8
+CONFIRM = "Run `sparring check` again: the finding is gone."
+
+
+async def files(subject: Subject) -> Iterable[Finding]:
+    """The files that the recipe's code reads are in a run, too.
+
+    Each run has a copy of the files in the recipe's folder, and its code reads those. Hidden files and folders, caches, virtual
+    environments and run folders are not copied, and a path relative to the working folder points elsewhere from there: a run
+    that is resumed or evaluated would fail, or read something else. Name files by `Path(__file__).parent`. Files that other
+    processes read, or that a library reads in C, are not detected.
+    """
+    opened = subject.shared.get("opened")
+    if not isinstance(opened, OpenedFiles):
+        return ()
+    await _play(subject)
+    kept = list_files(subject.recipe, Path(subject.config.run.runs_dir))
+    read = [one for one in opened.seen() if one.path.is_file()]
+    relative = [one for one in read if one.is_relative]
+    below = [one for one in read if not one.is_relative and one.path.is_relative_to(opened.folder)]
+    missing = [one for one in below if one.path.relative_to(opened.folder) not in kept]
+    return [*_missing(missing), *_relative(relative)]
+
+
+async def _play(subject: Subject) -> None:
+    """Run episodes and their grading as far as possible: other rules report failures."""
+    if subject.environment_class is None:
+        return
+    played = []
+    for task in subject.sample:
+        with suppress(UndecidedError):
+            played += [
+                await subject.run_episode(task, policy, graded=False) for policy in await make_policies(subject, task)
+            ]
+    await subject.grade_ahead(played)
+    for one in played:
+        with suppress(UndecidedError):
+            await subject.grade(one)
+
+
+def _missing(found: list[OpenedFile]) -> Iterator[Finding]:
+    if found:
+        yield Finding(
+            rule="files.kept",
+            severity=Severity.WARNING,
+            symptom=f"the recipe's code reads {_named(found)}, which a run has no copy of.",
+            evidence=_evidence(found),
+            change="Move it to a place in the recipe's folder that is copied: hidden files and folders, caches, virtual "
+            "environments and run folders are not.",
+            confirm=CONFIRM,
+        )
+
+
+def _relative(found: list[OpenedFile]) -> Iterator[Finding]:
+    if found:
+        yield Finding(
+            rule="files.kept",
+            severity=Severity.WARNING,
+            symptom=f"the recipe's code reads {_named(found)} by a path relative to the working folder.",
+            evidence=_evidence(found),
+            change="Open `Path(__file__).parent / NAME`: it is found from every working folder, and a run reads its copy.",
+            confirm=CONFIRM,
+        )
+
+
+def _named(found: list[OpenedFile]) -> str:
+    names = list(dict.fromkeys(one.path.name for one in found))
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more files" if len(names) > 3 else "")
+
+
+def _evidence(found: list[OpenedFile]) -> dict[str, Json]:
+    return {"files": [{"path": str(one.path), "line": one.line} for one in found[:NUM_SHOWN]]}

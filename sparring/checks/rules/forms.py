@@ -1,0 +1,357 @@
+"""Answers must be paid in the form that the prompt requests, and held-out tasks must resemble the training tasks."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal, InvalidOperation
+
+from sparring.checks.evidence.answer_forms import canonical, get_text
+from sparring.checks.evidence.grading_inputs import replace_last_message
+from sparring.checks.evidence.invited_forms import find_refused_forms
+from sparring.checks.evidence.listed_choices import find_wrong_choices
+from sparring.checks.evidence.readable_values import get_user_text
+from sparring.checks.evidence.reference_episodes import ReferenceEpisodes, find_references
+from sparring.checks.evidence.scripted_episodes import Episode, clip, get_episodes, grade_episode
+from sparring.checks.evidence.subject import EXPERT, Subject
+from sparring.checks.rules.data import EVALUATED
+from sparring.checks.rules.prompt import find_example, get_prompt
+from sparring.environments import answer
+from sparring.findings import Finding, Severity
+from sparring.types import Json, Task
+
+MOST_TASKS = 12
+FEWEST = 2
+MOST_LABELS = 12
+"""Different answers of training tasks, most of which occur several times: then each is one of a list."""
+_COUNTS = {"no": 0, "one": 1, "two": 2, "three": 3, "four": 4}
+_DIGITS = re.compile(r"\b(no|one|two|three|four|\d) (?:decimals?\b|decimal places?|digits after)", re.I)
+_TO_CENTS = re.compile(r"\b(?:to the cent|to cents|whole cents|with (?:the )?cents)\b(?! where)", re.I)
+_WHOLE = re.compile(
+    r"\b(?:to the nearest (?:integer|whole)|to (?:whole numbers|an integer)|as an? (?:integer|whole number))", re.I
+)
+_SHOWN = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?|-?\d+(?:\.\d+)?")
+_LOWER = re.compile(r"\b(?:in|all) (?:lower[ -]?case|small letters)\b", re.I)
+_UPPER = re.compile(r"\b(?:in|all) (?:upper[ -]?case|capitals|capital letters|block letters)\b", re.I)
+_DAY = re.compile(r"\bYYYY-MM-DD\b|\byear-month-day\b")
+_CLOCK = re.compile(r"\bhh:mm\b", re.I)
+Rewrite = Callable[[str], str | None]
+
+
+async def form(subject: Subject) -> Iterable[Finding]:
+    """The right answer is paid when it is written as the prompt requests.
+
+    Where the prompt names a form (`two decimals`, `to the cent`, `to the nearest integer`, `in lower case`, `YYYY-MM-DD`,
+    `hh:mm`), or shows a number in its example of an answer (`EUR 1,284.50`), right answers are written in that form and graded. A
+    warning where the scorer then rejects them: a policy that follows the prompt is graded wrong. Also where the prompt lists
+    the answers (`red, green or blue`) and a reference answer is not one of them, and where it requests per cent and all
+    reference answers are fractions of 1. And where right answers come after a line of reasoning, in any order or in any case, as
+    the prompt allows, or in the only spelling that tools show. Write the reference answers in the form of the prompt,
+    or compare numbers as numbers.
+    """
+    references = await find_references(subject)
+    right = await get_episodes(subject, EXPERT) if references is not None else []
+    if references is None or not right or not references.labels():
+        return []
+    found: dict[str, list[dict[str, Json]]] = {}
+    others: list[Finding] = [*await _not_offered(subject, references), *await _fractions(subject, references)]
+    for one in right[:MOST_TASKS]:
+        prompt = await get_prompt(subject, one.reference.task)
+        for phrase, rewrite in (*_forms(prompt), *_as_shown(prompt, references)):
+            shown = await _rejected(subject, references, one, rewrite)
+            if shown is not None:
+                found.setdefault(phrase, []).append(shown)
+    others += [
+        *find_wrong_choices(references),
+        *await _contradicted(subject, references),
+        *await find_refused_forms(subject, references, right),
+    ]
+    return others + [
+        Finding(
+            rule="prompt.form",
+            severity=Severity.WARNING,
+            symptom=f"The prompt asks for {phrase!r}, and the scorer rejects right answers that are written so: "
+            f"{clip(str(shown[0]['written']), 80)!r} where {clip(str(shown[0]['right']), 80)!r} is right.",
+            evidence={"asked_for": phrase, "tasks": shown[:4]},
+            change="Write the reference answers in the form of the prompt, compare numbers as numbers, or change the prompt.",
+            confirm="A right answer in the form of the prompt scores 1.",
+        )
+        for phrase, shown in found.items()
+        if len(shown) >= FEWEST
+    ]
+
+
+_LIST = re.compile(r"[\w-]+(?: [\w-]+)?(?:, ?[\w-]+(?: [\w-]+)?)+,? (?:or|and) [\w-]+", re.I)
+_PERCENT = re.compile(r"(?:\bper ?cents?\b|\bpercentages?\b|%)", re.I)
+_NEAR = 40
+"""Letters between the name of a part and its description in the prompt."""
+
+
+async def _not_offered(subject: Subject, references: ReferenceEpisodes) -> list[Finding]:
+    """Return a finding on answers that are not among those that the prompt lists, where all others are."""
+    findings = []
+    for part, values in references.labels().items():
+        labels = Counter(value.casefold() for value in values if isinstance(value, str))
+        if len(labels) < 3 or len(labels) > MOST_LABELS or sum(labels.values()) < len(values):
+            continue
+        prompt = await get_prompt(subject, subject.sample[0])
+        for found in _LIST.finditer(" ".join(prompt.split())):
+            offered = re.split(r",? (?:or|and) |, ?", found[0].casefold())
+            # The first may include words of the sentence before it.
+            offered += [one.rpartition(" ")[2] for one in offered[:1]]
+            missing = [one for one in labels if one not in offered]
+            known = [one for one in labels if one in offered]
+            if missing and len(known) >= max(2, len(missing) * 2) and len(known) >= len(offered) - 2:
+                shown = f"{labels[missing[0]]} tasks have the answer {missing[0]!r}"
+                findings.append(
+                    Finding(
+                        rule="prompt.form",
+                        severity=Severity.WARNING,
+                        symptom=f"The prompt lists the answers, {clip(found[0], 80)!r}, and {shown}, which the list lacks.",
+                        evidence={
+                            "part": part,
+                            "listed": found[0],
+                            "answers": dict(labels),
+                            "not_listed": list(missing),
+                        },
+                        change=f"Name {missing[0]!r} in the prompt, or give these tasks an answer that it names.",
+                        confirm="Every reference answer is one that the prompt lists.",
+                    )
+                )
+                break
+    return findings
+
+
+async def _fractions(subject: Subject, references: ReferenceEpisodes) -> list[Finding]:
+    """Return a finding on answers that the prompt calls percentages and that are all fractions of 1."""
+    findings = []
+    prompt = " ".join((await get_prompt(subject, subject.sample[0])).split())
+    for part, values in references.labels().items():
+        try:
+            numbers = {float(value) for value in values if isinstance(value, str | int | float)}
+        except ValueError:
+            continue
+        about = (
+            [
+                prompt[found.start() : found.end() + _NEAR * 2]
+                for found in re.finditer(rf"\b{re.escape(part)}\b", prompt)
+            ]
+            if part
+            else re.findall(r"(?i)[^.?!]*\b(?:answer|reply|finish|end|what|how)\b[^?!]*", prompt)
+        )
+        is_asked = any(_PERCENT.search(one) for one in about) and not re.search(
+            r"(?i)fraction|between 0 and 1|0 to 1", prompt
+        )
+        if is_asked and len(numbers) > 2 and all(0 <= one <= 1 for one in numbers):
+            findings.append(
+                Finding(
+                    rule="prompt.form",
+                    severity=Severity.WARNING,
+                    symptom=f"The prompt asks for per cent, and all reference answers{f' of {part!r}' if part else ''} are "
+                    f"fractions of 1, such as {max(numbers)!r}.",
+                    evidence={"part": part, "answers": sorted(numbers)[:6]},
+                    change="Multiply the reference answers by 100, or ask for a fraction.",
+                    confirm="Reference answers have the unit that the prompt names.",
+                )
+            )
+    return findings
+
+
+def _forms(prompt: str) -> Iterator[tuple[str, Rewrite]]:
+    """Return the forms that a prompt names, each with a function that writes a text in it, or returns None."""
+    digits = {match[0]: _COUNTS.get(match[1].lower()) for match in _DIGITS.finditer(prompt)}
+    digits |= {match[0]: 2 for match in _TO_CENTS.finditer(prompt)}
+    numbers = {int(phrase.split()[0]) if number is None else number for phrase, number in digits.items()}
+    if len(numbers) == 1:
+        (number,) = numbers
+        yield next(iter(digits)), lambda text: _rounded(text, number)
+    for pattern, rewrite in (
+        (_WHOLE, lambda text: _rounded(text, 0)),
+        (_LOWER, str.lower),
+        (_UPPER, str.upper),
+        (_DAY, _as_day),
+        (_CLOCK, _as_clock),
+    ):
+        match = pattern.search(prompt)
+        if match is not None and not (pattern is _LOWER and _UPPER.search(prompt)):
+            yield match[0], rewrite
+
+
+async def _contradicted(subject: Subject, references: ReferenceEpisodes) -> list[Finding]:
+    """Return a finding on an example of an answer that is not in the form that the prompt requests."""
+    prompt = await get_prompt(subject, subject.sample[0])
+    shown = find_example([{"role": "user", "content": prompt}], references)
+    parts = None if shown is None else references.form.parts(answer(shown))
+    found = []
+    for phrase, rewrite in _forms(prompt):
+        for value in (parts or {}).values():
+            written = rewrite(value) if isinstance(value, str) else None
+            if written is not None and written != value and not re.search(r"\.\.\.|[<{\[]", value):
+                found.append(
+                    Finding(
+                        rule="prompt.form",
+                        severity=Severity.WARNING,
+                        symptom=f"The prompt asks for {phrase!r}, and its own example of an answer is {value!r}, which would be "
+                        f"{written!r}.",
+                        evidence={"asked_for": phrase, "example": shown, "in_the_form": written},
+                        change="Write the example in the form that the prompt asks for.",
+                        confirm="The example of the prompt is in the form that the prompt asks for.",
+                    )
+                )
+    return found[:1]
+
+
+def _as_shown(prompt: str, references: ReferenceEpisodes) -> Iterator[tuple[str, Rewrite]]:
+    """Return the number of the example of an answer, with the text around it and between its digits."""
+    shown = find_example([{"role": "user", "content": prompt}], references)
+    parts = None if shown is None or references.form.is_json else references.form.parts(answer(shown))
+    body = str((parts or {}).get("", ""))
+    numbers = list(_SHOWN.finditer(body))
+    if len(numbers) == 1:
+        number = numbers[0]
+        yield body, lambda text: _written_like(text, number)
+
+
+def _written_like(text: str, shown: re.Match[str]) -> str | None:
+    """Return a number written like another: the same decimals, thousands separators and surrounding text."""
+    if not re.fullmatch(r"-?\d+(?:\.\d+)?", text):
+        return None
+    digits, own = (len(one.partition(".")[2]) for one in (shown[0], text))
+    number = Decimal(text)
+    if digits and (own > digits and number != round(number, digits)):
+        return None
+    places = digits if shown[0].endswith("0") and digits else own  # others need not be written out
+    written = f"{number:{',' if ',' in shown[0] else ''}.{places}f}"
+    return shown.string[: shown.start()] + written + shown.string[shown.end() :]
+
+
+def _rounded(text: str, digits: int) -> str | None:
+    if not re.fullmatch(r"-?\d+(?:\.\d+)?", text):
+        return None
+    try:
+        number, step = Decimal(text), Decimal(1).scaleb(-digits)
+        up, even = (number.quantize(step, rounding=one) for one in (ROUND_HALF_UP, ROUND_HALF_EVEN))
+    except InvalidOperation:
+        return None
+    return f"{up:f}" if up == even else None
+
+
+def _as_day(text: str) -> str | None:
+    match = re.fullmatch(r"(\d{4})[/.](\d\d?)[/.](\d\d?)", text) or re.fullmatch(r"(\d{4})-(\d\d?)-(\d\d?)", text)
+    return None if match is None else f"{match[1]}-{int(match[2]):02}-{int(match[3]):02}"
+
+
+def _as_clock(text: str) -> str | None:
+    match = re.fullmatch(r"(\d\d?):(\d\d)(?::00)?", text)
+    return None if match is None else f"{int(match[1]):02}:{match[2]}"
+
+
+async def _rejected(
+    subject: Subject, references: ReferenceEpisodes, one: Episode, rewrite: Rewrite
+) -> dict[str, Json] | None:
+    """Return the right answer in the form that the prompt requests, where that is another text and the scorer rejects it."""
+    parts = one.reference.parts or {}
+    written: dict[str, Json] = {}
+    for name, value in parts.items():
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            continue
+        changed = rewrite(str(value))
+        if changed is not None and changed != str(value):
+            written[name] = changed if isinstance(value, str) else float(changed) if "." in changed else int(changed)
+    if (
+        not written
+        or one.score is None
+        or one.score < 1.0
+        or all(canonical(written[key]) == canonical(parts[key]) for key in written)
+    ):
+        return None
+    message = references.form.message({**parts, **written})
+    again = await grade_episode(
+        subject, references, "form", one.reference, replace_last_message(one.trajectory, message)
+    )
+    if again.score is None or again.score >= 1.0:
+        return None
+    return {
+        "task": one.reference.task.id,
+        "written": get_text(message) or canonical(written),
+        "right": get_text(one.reference.answer),
+    }
+
+
+async def split(subject: Subject) -> Iterable[Finding]:
+    """Validation and held-out tasks are of the kinds that are trained on.
+
+    A warning where evaluated tasks have an answer from a list and no training task has that answer, or where all of their
+    prompts have words that no training prompt has and the other way round: then a split by order or by kind is measured, and
+    not what was learned. Draw the splits at random from each kind of task.
+    """
+    train = [*subject.tasks.train]
+    references = await find_references(subject)
+    findings = []
+    for name in EVALUATED:
+        tasks = list(getattr(subject.tasks, name))
+        if len(train) < 8 or len(tasks) < 4:
+            continue
+        findings += [*_other_answers(references, name, train, tasks), *_other_words(name, train, tasks)]
+    return findings
+
+
+def _other_answers(
+    references: ReferenceEpisodes | None, name: str, train: Sequence[Task], tasks: Sequence[Task]
+) -> Iterator[Finding]:
+    """Return a finding on answers from a list that no training task has."""
+    graded_by = sorted({path[0] for path in references.read}) if references is not None else []
+    for field in graded_by:
+        for key, known in _labels(train, field).items():
+            is_list = len(known) <= MOST_LABELS and sum(known.values()) >= 4 * len(known)
+            others = Counter(
+                {label: n for label, n in _labels(tasks, field).get(key, Counter()).items() if label not in known}
+            )
+            if is_list and sum(others.values()) >= FEWEST and len(others) <= MOST_LABELS / 2:
+                yield Finding(
+                    rule="data.split",
+                    severity=Severity.WARNING,
+                    symptom=f"{sum(others.values())} of the {len(tasks)} tasks of {name} have answers that no training task has: "
+                    f"{', '.join(list(others)[:3])}.",
+                    evidence={
+                        "split": name,
+                        "field": field,
+                        "part": key,
+                        "answers": dict(others),
+                        "trained": dict(known),
+                    },
+                    change="Draw the splits at random from tasks with every answer.",
+                    confirm="Each answer of the tasks that are evaluated is one that is trained on.",
+                )
+
+
+def _labels(tasks: Sequence[Task], field: str) -> dict[str, Counter[str]]:
+    """Count how often each text is the value of a field, by the name of its part, except names of things in the task's data."""
+    found: dict[str, Counter[str]] = {}
+    for task in tasks:
+        value = task.fields.get(field)
+        data = canonical([one for name, one in task.fields.items() if name != field])
+        for key, one in value.items() if isinstance(value, Mapping) else [("", value)]:
+            if isinstance(one, str) and not any(map(str.isdigit, one)) and one not in data:
+                found.setdefault(str(key), Counter())[one] += 1
+    return found
+
+
+def _other_words(name: str, train: Sequence[Task], tasks: Sequence[Task]) -> Iterator[Finding]:
+    """Return words that all prompts of a split have and no prompt of training has; and the other way round."""
+    own, trained = (
+        [set(re.findall(r"[^\W\d_]{3,}", get_user_text(task).lower())) for task in those] for those in (tasks, train)
+    )
+    only_own = set.intersection(*own) - set.union(*trained)
+    only_trained = set.intersection(*trained) - set.union(*own)
+    if len(only_own) >= FEWEST and len(only_trained) >= FEWEST:
+        yield Finding(
+            rule="data.split",
+            severity=Severity.WARNING,
+            symptom=f"The prompts of {name} are worded differently from those of training: all have "
+            f"{', '.join(sorted(only_own)[:4])}, and none {', '.join(sorted(only_trained)[:4])}.",
+            evidence={"split": name, "prompt": clip(get_user_text(tasks[0])), "trained": clip(get_user_text(train[0]))},
+            change="Draw the splits at random from tasks of every wording, unless another wording is what is to be measured.",
+            confirm="Prompts of both splits share their words.",
+        )

@@ -1,0 +1,574 @@
+"""Reference answers must be knowable, not given away, and consistent (rules `data.*` on labels)."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, median
+
+from sparring.checks.evidence.answer_forms import canonical, find_most_frequent, get_text, parse_object
+from sparring.checks.evidence.grading_inputs import Aspect
+from sparring.checks.evidence.knowable import is_asked_out, is_made_of, read_all
+from sparring.checks.evidence.legal_calls import SLOW_SECONDS
+from sparring.checks.evidence.legal_calls import leaves as named_leaves
+from sparring.checks.evidence.reference_episodes import ReferenceEpisode, ReferenceEpisodes, find_references
+from sparring.checks.evidence.scripted_episodes import Episode, clip, get_episodes
+from sparring.checks.evidence.scripts import leaves, to_text
+from sparring.checks.evidence.subject import EXPERT, Subject
+from sparring.checks.rules.data import SPLITS, Placed, place_tasks
+from sparring.checks.rules.prompt import get_prompt
+from sparring.checks.rules.tools import collect_answers
+from sparring.checks.running.time_budget import OutOfTimeError
+from sparring.findings import Finding, Severity
+from sparring.types import Json
+
+FEWEST = 8
+"""Tasks from which a share is meaningful."""
+LEAK, SURE_LEAK = 0.2, 0.9
+"""How much more often than chance a prompt names its own answer: the first is reported, from the second on as certain."""
+PROMPT_SECONDS = 3.0
+MANY_LABELS, MANY_LISTED = 12, 50
+UNBALANCED, CONSTANT = 0.6, 0.9
+"""Share of the tasks that one answer is right for: the first is reported, the second is an error."""
+RARE = 0.2
+"""Share of the rows up to which another type or an empty cell is a mistake, not a kind of answer."""
+NUM_SHOWN = 5
+CANDIDATES = 2
+"""Number of other answers in a prompt from which it lists candidates: which of them is right is the question."""
+MANY_WORDS = 3
+"""Words above which a text is written by the policy and not found."""
+_NULL_LIKE = {"", "nan", "null", "none", "n/a", "na", "-", "?", "unknown", "undefined", "tbd"}
+_LABEL_WORD = r"(?:answer|label|expected|solution|gold|target|correct|truth)"
+
+
+async def leak(subject: Subject) -> Iterable[Finding]:
+    """The prompt does not name the answer.
+
+    For each part of the answer, the check counts how often a prompt names its own task's value more often than other prompts do,
+    and how often it names another task's value so: a list of all labels in the instructions is no leak, nor are the candidates
+    of a task. Values that the expert passes to its first call are inputs. Keep ground truth in fields, out of `prompt` and out
+    of the messages of `reset`.
+    """
+    references = await find_references(subject)
+    if references is None or not references.labels():
+        return []
+    prompts = await _prompts(subject, references)
+    known = [
+        (reference, prompts[reference.task.id])
+        for reference in references.by_task.values()
+        if reference.parts and reference.task.id in prompts
+    ]
+    found, leaked = [], {}
+    for name in references.labels():
+        disclosed = _measure_leak(
+            name,
+            [(reference, prompt) for reference, prompt in known if reference.parts and name in reference.parts],
+            subject,
+        )
+        if disclosed is not None:
+            leaked[name] = disclosed
+    for name, disclosed in leaked.items():
+        is_sure = disclosed.share >= SURE_LEAK and (
+            disclosed.is_labeled or (bool(subject.tools) and disclosed.num_values <= MANY_LABELS)
+        )
+        is_whole = len(leaked) == len(references.labels()) and disclosed.share >= SURE_LEAK and bool(subject.tools)
+        what = "the answer" if not name else f"{name!r} of the answer"
+        found.append(
+            Finding(
+                rule="data.leak",
+                severity=Severity.ERROR if is_sure or is_whole else Severity.WARNING,
+                symptom=f"The prompt names {what} in {disclosed.share:.0%} of {disclosed.num} tasks; by chance it would in "
+                f"{disclosed.chance:.0%}.",
+                evidence={"part": name, "share": disclosed.share, "chance": disclosed.chance, "tasks": disclosed.shown},
+                change="Take it out of the prompt; what the agent must not see belongs in the task's fields. Where "
+                "it is an input "
+                "that has to be repeated, leave it.",
+                confirm="The share is that of chance.",
+            )
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Disclosed:
+    share: float
+    chance: float
+    num: int
+    num_values: int
+    is_labeled: bool
+    """Return whether a word such as `answer:` or the part's own name precedes it."""
+    shown: list[Json]
+
+
+def _measure_leak(name: str, known: Sequence[tuple[ReferenceEpisode, str]], subject: Subject) -> _Disclosed | None:
+    """Count how often prompts name their own value of a part, where that is more than chance."""
+    values = [_spoken((reference.parts or {})[name]) for reference, _ in known]
+    distinct = sorted({value for value in values if value})
+    if len(known) < 4 or len(distinct) < 2:
+        return None
+    prompts = [f" {_spoken(prompt)} " for _, prompt in known]
+    rng = subject.rng(f"leak/{name}")
+
+    def exceeds(place: int, value: str) -> bool:
+        others = [p for p, own in zip(prompts, values, strict=True) if own != value]
+        usual = median(p.count(f" {value} ") for p in others[:: max(1, len(others) // 40)])
+        return prompts[place].count(f" {value} ") > usual
+
+    hits = [place for place, value in enumerate(values) if value and exceeds(place, value)]
+    if len(hits) < max(3, LEAK * len(known)):
+        return None
+    drawn = [rng.choice([value for value in distinct if value != values[place]]) for place in range(len(known))]
+    chance = fmean(exceeds(place, value) for place, value in enumerate(drawn))
+    share = len(hits) / len(known)
+    inputs = sum(_is_input(known[place][0], (known[place][0].parts or {})[name]) for place in hits)
+    if share - chance < LEAK or (len(known) < FEWEST and share < 1) or inputs >= 0.8 * len(hits):
+        return None
+    first = [known[place] for place in hits[:NUM_SHOWN]]
+    is_labeled = all(_labeled(name, to_text((reference.parts or {})[name]), prompt) for reference, prompt in first)
+    around = [
+        sum(value != values[place] and exceeds(place, value) for value in distinct[:MANY_LISTED]) for place in hits[:20]
+    ]
+    if not is_labeled and median(around) >= CANDIDATES:
+        return None
+    return _Disclosed(
+        share=share,
+        chance=chance,
+        num=len(known),
+        num_values=len(distinct),
+        is_labeled=is_labeled,
+        shown=[
+            {
+                "task": reference.task.id,
+                "value": (reference.parts or {})[name],
+                "prompt": _around(prompt, (reference.parts or {})[name]),
+            }
+            for reference, prompt in first
+        ],
+    )
+
+
+def _labeled(name: str, value: str, prompt: str) -> bool:
+    word = f"(?:{_LABEL_WORD}|{re.escape(name)})" if name else _LABEL_WORD
+    return bool(re.search(rf"(?i){word}\w*\W{{1,12}}(?:is\W+)?{re.escape(value)}", prompt))
+
+
+def _is_input(reference: ReferenceEpisode, value: Json) -> bool:
+    """Return whether the expert passes the value to its first call, before any tool could have shown it."""
+    calls = reference.script[0].get("tool_calls") or ()
+    given = {canonical(leaf) for call in calls for leaf in leaves(call["function"]["arguments"])}
+    return canonical(value) in given
+
+
+def _spoken(value: Json) -> str:
+    """Return a value as words separated by single spaces, as in a prompt; "" for what cannot be searched for."""
+    return " ".join(re.findall(r"[^\W_]+", to_text(value).casefold())) if isinstance(value, str | int | float) else ""
+
+
+def _around(prompt: str, value: Json) -> str:
+    place = max(0, prompt.casefold().find(to_text(value).casefold()))
+    return clip(prompt[max(0, place - 80) : place + 80], 160)
+
+
+async def unanswerable(subject: Subject) -> Iterable[Finding]:
+    """Every scored field can be known: from the prompt, a tool, or a rule that maps them to it.
+
+    An error where tasks whose prompt and tool results are equal have different answers, and where names or codes of the
+    answer appear nowhere. Without an expert a warning, and only where every tool that reads was called for everything that is
+    named and found something, and the answer is not computed from other data of the task. Let a tool or the prompt give what the
+    field follows from, or stop scoring it.
+    """
+    references = await find_references(subject)
+    played = await get_episodes(subject, EXPERT)
+    if references is None or not played:
+        return []
+    copied = {one.reference.task.id: one for one in await get_episodes(subject, "every tool")}
+    evidence = {one.reference.task.id: _evidence(one, copied.get(one.reference.task.id)) for one in played}
+    found = [*_undecided(references, played, copied)]
+    nowhere = list(_find_missing(references, played, evidence)) if subject.tools else []
+    if references.has_expert:
+        # Without tools the policy may be meant to know what is not in the prompt.
+        return [*found, *nowhere]
+    if not (found or nowhere) or not subject.tools:
+        return [replace(one, severity=Severity.WARNING) for one in found]
+    return await _without_expert(subject, references, played, evidence, found)
+
+
+async def _without_expert(
+    subject: Subject,
+    references: ReferenceEpisodes,
+    played: Sequence[Episode],
+    evidence: Mapping[str, str],
+    undecided: Sequence[Finding],
+) -> list[Finding]:
+    """Return warnings, where no expert shows which calls give the answer: only when all tools that read were called and found
+    something, and the answer comes neither from their results nor from other data of the task, which other calls may return."""
+    if subject.timing.episode_seconds > SLOW_SECONDS:
+        return []
+    shown = dict(evidence)
+    asked: set[str] = set()
+    try:
+        for one in played:
+            shown[one.reference.task.id] += f"{_spoken(await read_all(subject, one.reference.task))} "
+            if await is_asked_out(subject, one.reference.task):
+                asked.add(one.reference.task.id)
+    except OutOfTimeError:
+        return []
+    found = [one for one in undecided if set(one.evidence["tasks"]) <= asked]
+    # What appears in some result under its name is available with other arguments.
+    given = {key for _, _, text in await collect_answers(subject) for key, _ in named_leaves(parse_object(text) or {})}
+    graded = {path[0] for path in references.read}
+    own = {
+        one.reference.task.id: [
+            word
+            for name, field in one.reference.task.fields.items()
+            if name not in graded
+            for word in _spoken(json.dumps(field, ensure_ascii=False, default=str)).split()
+        ]
+        for one in played
+    }
+
+    def is_sure(name: str, one: Episode) -> bool:
+        task = one.reference.task.id
+        words = [*shown[task].split(), *own[task]]
+        return task in asked and not is_made_of(_spoken((one.reference.parts or {}).get(name)), words)
+
+    nowhere = _find_missing(references, played, shown, is_sure)
+    found += [one for one in nowhere if one.evidence["part"] not in given]
+    return [replace(one, severity=Severity.WARNING) for one in found]
+
+
+def _undecided(
+    references: ReferenceEpisodes, played: Sequence[Episode], copied: Mapping[str, Episode]
+) -> Iterator[Finding]:
+    """Return parts that differ between tasks that look equal except for their names."""
+    groups: dict[str, list[ReferenceEpisode]] = defaultdict(list)
+    for one in played:
+        if one.reference.parts is not None and any(m.get("role") == "tool" for m in one.trajectory.messages):
+            seen = [_seen(one), _seen(copied[one.reference.task.id]) if one.reference.task.id in copied else ""]
+            groups["\n".join(seen)].append(one.reference)
+    shown = {
+        one.reference.task.id: "\n".join(get_text(m) for m in one.trajectory.messages if m.get("role") == "tool")
+        for one in played
+    }
+    for name in references.labels():
+        for group in groups.values():
+            # What a tool returns word for word is known, also where it is passed to the next tool.
+            missing = [
+                reference
+                for reference in group
+                if not _occurs_in((reference.parts or {}).get(name), shown[reference.task.id])
+            ]
+            distinct = {canonical((reference.parts or {}).get(name)): reference for reference in missing}
+            if len(distinct) > 1:
+                first, second = list(distinct.values())[:2]
+                yield Finding(
+                    rule="data.unanswerable",
+                    severity=Severity.ERROR,
+                    symptom=f"{name or 'The answer'!r} cannot be known: tasks {first.task.id} and {second.task.id} "
+                    f"show the policy the "
+                    f"same and have different answers ({_shown(first, name)} and {_shown(second, name)}).",
+                    evidence={"part": name, "tasks": {one.task.id: _shown(one, name) for one in (first, second)}},
+                    change="Have a tool or the prompt give what it follows from, or do not score it.",
+                    confirm="Tasks with different answers look different.",
+                )
+                break
+
+
+def _occurs_in(value: Json, text: str) -> bool:
+    """Return whether a text of an answer appears in the tool results; a number may appear there by chance."""
+    return isinstance(value, str) and bool(value) and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text) is not None
+
+
+def _seen(one: Episode) -> str:
+    """Return prompt and tool results of an episode, with the arguments of calls masked: names of things are no evidence."""
+    messages = one.trajectory.messages
+    named = {
+        text
+        for message in messages
+        for call in message.get("tool_calls") or ()
+        for text in map(to_text, leaves(call["function"]["arguments"]))
+        if text
+    }
+    text = "\n".join(get_text(message) for message in messages if message.get("role") != "assistant")
+    if not named:
+        return text
+    pattern = "|".join(re.escape(word) for word in sorted(named, key=len, reverse=True))
+    return re.sub(rf"(?<!\w)(?:{pattern})(?!\w)", "*", text)
+
+
+def _find_missing(
+    references: ReferenceEpisodes,
+    played: Sequence[Episode],
+    evidence: Mapping[str, str],
+    is_sure: Callable[[str, Episode], bool] = lambda name, one: True,
+) -> Iterator[Finding]:
+    """Return parts with many different texts whose words are in nothing that the policy sees."""
+    everywhere = " ".join(evidence.values())
+    for name, values in references.labels().items():
+        # Numbers, also those in a text, may have been computed from other numbers.
+        texts = {value for value in values if isinstance(value, str) and not re.fullmatch(r"[\s$€£%\d.,+-]*", value)}
+        if len(texts) < len(set(map(canonical, values))) or not texts:
+            continue
+        is_label = len(texts) <= max(MANY_LABELS, RARE * len(values))
+        missing = []
+        for one in played:
+            value = _spoken((one.reference.parts or {}).get(name))
+            shown = everywhere if is_label else evidence[one.reference.task.id]
+            is_missing = len(value.split()) <= MANY_WORDS and not all(f" {word} " in shown for word in value.split())
+            if is_missing and is_sure(name, one):
+                missing.append(one)
+        if not missing or 2 * len(missing) < len(played):
+            continue
+        yield Finding(
+            rule="data.unanswerable",
+            severity=Severity.WARNING if is_label or len(missing) < len(played) else Severity.ERROR,
+            symptom=f"{name or 'The answer'!r} is shown nowhere in {len(missing)} of {len(played)} tasks: "
+            f"{_shown(missing[0].reference, name)} appears in no prompt and no tool result of task "
+            f"{missing[0].reference.task.id}.",
+            evidence={
+                "part": name,
+                "tasks": {o.reference.task.id: (o.reference.parts or {}).get(name) for o in missing[:NUM_SHOWN]},
+            },
+            change="Have a tool return it, name the labels in the prompt, or do not score it.",
+            confirm="Its values appear in a prompt or a tool result.",
+        )
+
+
+def _evidence(one: Episode, copied: Episode | None) -> str:
+    messages = [*one.trajectory.messages, *(() if copied is None else copied.trajectory.messages)]
+    return f" {_spoken(' '.join(get_text(message) for message in messages if message.get('role') != 'assistant'))} "
+
+
+async def imbalance(subject: Subject) -> Iterable[Finding]:
+    """No single answer is right for most tasks.
+
+    The best constant answer is a policy, and training finds it first. Its share of the training tasks and its score, measured
+    with the tool loop, are reported. Draw tasks by answer, or measure success by class.
+    """
+    references = await find_references(subject)
+    # Where only actions are graded, no last message is right or wrong.
+    if references is None or not references.by_task or Aspect.MESSAGE not in references.graded:
+        return []
+    expected = [
+        canonical(dict(reference.parts)) if reference.parts else get_text(reference.answer)
+        for reference in references.by_task.values()
+    ]
+    best, count = find_most_frequent(expected)
+    share = count / len(expected)
+    scores = [one.score for one in await get_episodes(subject, "most frequent answer") if one.score is not None]
+    score = fmean(scores) if scores else None
+    if len(expected) < FEWEST or share < UNBALANCED or score == 0:
+        return []
+    shares = {name: find_most_frequent(values) for name, values in references.labels().items()}
+    return [
+        Finding(
+            rule="data.imbalance",
+            severity=Severity.ERROR if share >= CONSTANT else Severity.WARNING,
+            symptom=f"One answer is right for {share:.0%} of {len(expected)} training tasks: {clip(str(best), 80)}; "
+            f"always giving it "
+            f"scores {'-' if score is None else f'{score:.2f}'}.",
+            evidence={
+                "answer": best,
+                "share": share,
+                "score": score,
+                "tasks": len(expected),
+                "answers": dict(Counter(expected).most_common(10)),
+                "parts": {
+                    name: {"value": value, "share": num / len(expected)} for name, (value, num) in shares.items()
+                },
+            },
+            change="Give every answer about the same number of tasks, in training and in evaluation.",
+            confirm=f"The best constant answer is right for less than {UNBALANCED:.0%}.",
+        )
+    ]
+
+
+async def schema(subject: Subject) -> Iterable[Finding]:
+    """The ground truth follows one schema: a type for each field, no empty cells, only values that the prompt names.
+
+    A strict scorer compares types and spelling: "3" is not 3, and `Late ` is not `late`. Clean the rows in the evidence.
+    """
+    references = await find_references(subject)
+    if references is None or not references.labels():
+        return []
+    columns = _label_columns(subject, references)
+    prompt = await get_prompt(subject, next(iter(references.by_task.values())).task)
+    found: list[Finding] = []
+    for name, cells in columns.items():
+        found += [*_mixed_types(name, cells), *_empty_cells(name, cells), *_spelled_twice(name, cells)]
+        found += _outside_the_list(name, cells, prompt)
+    return found
+
+
+def _label_columns(subject: Subject, references: ReferenceEpisodes) -> dict[str, list[tuple[Placed, Json]]]:
+    """Return the ground truth of all tasks, by name: the expert's answers, and the fields that hold the same."""
+    paths: dict[str, tuple[str, ...]] = {}
+    known = [reference for reference in references.by_task.values() if reference.parts]
+    for path in sorted(references.read, key=len):
+        for name in references.labels():
+            agree = [_at(reference.task.fields, path) == (reference.parts or {}).get(name) for reference in known]
+            is_named = path[-1] == name or (not name and _at(known[0].task.fields, path) is not None)
+            if name not in paths and is_named and fmean(agree) > 0.5:
+                paths[name] = path
+    everything = place_tasks(subject)
+    columns: dict[str, list[tuple[Placed, Json]]] = {}
+    for name in references.labels():
+        if name in paths:
+            columns[name] = [(one, _at(one.task.fields, paths[name])) for one in everything]
+        else:
+            columns[name] = [
+                (one, (references.by_task[one.task.id].parts or {}).get(name))
+                for one in everything
+                if one.split == SPLITS[0] and references.by_task.get(one.task.id) is not None
+            ]
+    return columns
+
+
+def _at(fields: Mapping[str, Json], path: Sequence[str]) -> Json:
+    value: Json = fields
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _mixed_types(name: str, cells: Sequence[tuple[Placed, Json]]) -> Iterator[Finding]:
+    kinds = Counter(_kind(value) for _, value in cells if not _is_empty(value))
+    if len(kinds) < 2:
+        return
+    usual = kinds.most_common(1)[0][0]
+    odd = [(one, value) for one, value in cells if not _is_empty(value) and _kind(value) != usual]
+    yield Finding(
+        rule="data.schema",
+        severity=Severity.ERROR,
+        symptom=f"The ground truth {name!r} is {usual} in {kinds[usual]} tasks and {_kind(odd[0][1])} in {len(odd)}: "
+        f"rows {_rows(odd)}.",
+        evidence={"field": name, "types": dict(kinds), "tasks": [_cell(one, value) for one, value in odd[:NUM_SHOWN]]},
+        change=f"Write {name!r} as {usual} everywhere.",
+        confirm="The field has one type.",
+    )
+
+
+def _empty_cells(name: str, cells: Sequence[tuple[Placed, Json]]) -> Iterator[Finding]:
+    empty = [(one, value) for one, value in cells if _is_empty(value)]
+    if not empty or len(empty) > RARE * len(cells) + 1:
+        return
+    is_broken = any(value == "" or isinstance(value, float) for _, value in empty)
+    yield Finding(
+        rule="data.schema",
+        severity=Severity.ERROR if is_broken else Severity.WARNING,
+        symptom=f"The ground truth {name!r} is empty in {len(empty)} of {len(cells)} tasks: rows {_rows(empty)}.",
+        evidence={"field": name, "tasks": [_cell(one, value) for one, value in empty[:NUM_SHOWN]]},
+        change="Fill the cells in, or remove the rows; where nothing is the right answer, state this in the prompt and "
+        "write null.",
+        confirm="No cell is empty.",
+    )
+
+
+def _spelled_twice(name: str, cells: Sequence[tuple[Placed, Json]]) -> Iterator[Finding]:
+    spellings: dict[str, Counter[str]] = defaultdict(Counter)
+    for _, value in cells:
+        if isinstance(value, str) and not _is_empty(value):
+            spellings[re.sub(r"[\s_-]+", " ", value).strip().casefold()][value] += 1
+    if len(spellings) > RARE * len(cells) + MANY_LABELS:
+        return
+    for variants in spellings.values():
+        if len(variants) > 1 or any(value != value.strip() for value in variants):
+            usual = variants.most_common(1)[0][0]
+            odd = [
+                (one, value) for one, value in cells if value in variants and (value != usual or value != value.strip())
+            ]
+            yield Finding(
+                rule="data.schema",
+                severity=Severity.ERROR,
+                symptom=f"The ground truth {name!r} spells one value in several ways: {', '.join(map(repr, variants))}.",
+                evidence={
+                    "field": name,
+                    "spellings": dict(variants),
+                    "tasks": [_cell(one, v) for one, v in odd[:NUM_SHOWN]],
+                },
+                change=f"Write {usual.strip()!r} everywhere, as the prompt does.",
+                confirm="Every value has one spelling.",
+            )
+
+
+def _outside_the_list(name: str, cells: Sequence[tuple[Placed, Json]], prompt: str) -> list[Finding]:
+    """Return values that the prompt does not name, where a sentence of it lists more of the others."""
+    counts = Counter(value for _, value in cells if isinstance(value, str) and not _is_empty(value))
+    listed = _listed(name, set(counts), prompt) if len(counts) <= MANY_LISTED else set()
+    if len(listed) < 2:
+        return []
+    unknown = {value for value in counts if not _stands_in(value, prompt)}
+    outside = [(one, value) for one, value in cells if isinstance(value, str) and value in unknown]
+    if not outside or len(unknown) >= len(listed):
+        return []
+    return [
+        Finding(
+            rule="data.schema",
+            severity=Severity.ERROR,
+            symptom=f"The ground truth {name!r} is {outside[0][1]!r} in row {_rows(outside[:1])}; the prompt allows "
+            f"{', '.join(sorted(listed)[:8])}.",
+            evidence={"field": name, "allowed": sorted(listed), "tasks": [_cell(*one) for one in outside[:NUM_SHOWN]]},
+            change="Correct these rows, or name the value in the prompt.",
+            confirm="Every value is one that the prompt names.",
+        )
+    ]
+
+
+def _listed(name: str, values: Iterable[str], prompt: str) -> set[str]:
+    """Return the values that one sentence lists: with the field's name in it, or `one of` and the like."""
+    word = f"{re.escape(name)}|" if name else ""
+    lists = [
+        sentence
+        for sentence in re.split(r"\n|;|\.(?=\s|$)", prompt)
+        if re.search(rf"(?i)(?<!\w)(?:{word}one of|either|labels?|must be|allowed)(?!\w)", sentence)
+    ]
+    return max(({value for value in values if _stands_in(value, one)} for one in lists), key=len, default=set())
+
+
+def _stands_in(value: str, text: str) -> bool:
+    return bool(re.search(rf"(?i)(?<!\w){re.escape(value.strip())}(?!\w)", text))
+
+
+def _kind(value: Json) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int | float):
+        return "number"
+    return "text" if isinstance(value, str) else type(value).__name__
+
+
+def _is_empty(value: Json) -> bool:
+    if isinstance(value, float) and math.isnan(value):
+        return True
+    return value is None or (isinstance(value, str) and value.strip().casefold() in _NULL_LIKE - {"unknown", "none"})
+
+
+def _cell(one: Placed, value: Json) -> dict[str, Json]:
+    is_json = not (isinstance(value, float) and not math.isfinite(value))
+    return {"split": one.split, "row": one.row, "task": one.task.id, "value": value if is_json else str(value)}
+
+
+def _rows(cells: Sequence[tuple[Placed, Json]]) -> str:
+    return ", ".join(f"{one.row} of {one.split}" for one, _ in cells[:NUM_SHOWN])
+
+
+def _shown(reference: ReferenceEpisode, name: str) -> str:
+    return json.dumps((reference.parts or {}).get(name), ensure_ascii=False, default=str)
+
+
+async def _prompts(subject: Subject, references: ReferenceEpisodes) -> dict[str, str]:
+    """Return opening texts by task id: of all sampled tasks, or as many as some seconds allow."""
+    began, prompts = time.monotonic(), {}
+    shuffled = random.Random(0).sample(list(references.by_task.values()), min(200, len(references.by_task)))
+    with subject.timing.as_far_as_it_goes():
+        for reference in shuffled:
+            if len(prompts) >= FEWEST and time.monotonic() - began > PROMPT_SECONDS:
+                break
+            prompts[reference.task.id] = await get_prompt(subject, reference.task)
+    return prompts

@@ -1,0 +1,198 @@
+"""Resources that episodes leak, and a `close` that works on every path."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import TypeAlias
+
+from sparring.agents.scripted import Asked, ScriptedPolicy
+from sparring.checks.evidence.leaked_resources import count_resources, find_kept_globals, measure_size
+from sparring.checks.evidence.legal_calls import make_policies, make_stranger
+from sparring.checks.evidence.observed_effects import Observed
+from sparring.checks.evidence.subject import Subject
+from sparring.checks.running.time_budget import OutOfTimeError, TimedOutError, UndecidedError
+from sparring.errors import InfrastructureError
+from sparring.findings import Finding, Severity
+from sparring.types import Json, Message, Task
+
+AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
+NUM_LEAK_EPISODES = 4
+SETTLE_SECONDS = 0.5
+"""Seconds after which what ends by itself has ended: the threads of a server, for example."""
+Play: TypeAlias = Callable[[Subject, Task, ScriptedPolicy], Awaitable[None]]
+PolicyOf: TypeAlias = Callable[[Subject, Task], Awaitable[ScriptedPolicy]]
+
+
+async def leaks(subject: Subject) -> Iterable[Finding]:
+    """Episodes leak nothing, however they end: finished, cut short by an error, timed out, or after calls that fail.
+
+    Threads, processes, file handles, sqlite connections, asyncio tasks, files, and module globals are counted before and
+    after a few episodes of different tasks; what grows once, as caches of a library do, is no leak. Leaks of a thousand episodes
+    end a run. Release resources in `close`, which is always called; a `StatefulEnvironment` closes what it registered. A
+    cache that is meant to grow is named in the class's `persists`.
+    """
+    num = next((num for num in (NUM_LEAK_EPISODES, 2) if subject.timing.has_time_for(1 + 2 * num)), 0)
+    if not num:
+        subject.timing.need(5)
+    findings: list[Finding] = []
+    for how, play, policy_of in (
+        ("finish", _finished, _player),
+        ("fail", _crashed, _player),
+        ("time out", _timed_out, _player),
+        ("ask tools for what is not there", _finished, make_stranger),
+    ):
+        with subject.timing.as_far_as_it_goes():
+            findings += await _left_by(subject, how, play, policy_of, num)
+        if findings or subject.timing.rule in subject.timing.cut:
+            break  # the others mostly leave the same
+    return findings
+
+
+async def _left_by(subject: Subject, how: str, play: Play, policy_of: PolicyOf, num: int) -> list[Finding]:
+    """Return what episodes that end in one way leak."""
+
+    async def window(tasks: Iterable[Task]) -> dict[str, int]:
+        """Return the size of each global after `num` more episodes."""
+        for task in tasks:
+            await play(subject, task, await policy_of(subject, task))
+        return {name: measure_size(value) for name, value in find_kept_globals(subject).items()}
+
+    tasks = [subject.sample[index % len(subject.sample)] for index in range(2 * num + 1)]
+    sizes = [await window(tasks[:1])]  # what is made once is no leak
+    before = count_resources()
+    with Observed(subject) as effects:
+        sizes.append(await window(tasks[1 : num + 1]))
+    if count_resources().more_than(before):
+        await asyncio.sleep(SETTLE_SECONDS)
+    left: dict[str, Json] = {**count_resources().more_than(before)}
+    files = [one for one in effects.of("written") if _is_left(one.what)]
+    if files:
+        left["files"] = [one.as_json() for one in files[:8]]
+    grown = _grown(sizes, num)
+    if grown:
+        # What is filled once, such as the caches of a table, grows no further.
+        sizes.append(await window(tasks[num + 1 :]))
+        grown = [name for name in grown if name in _grown(sizes[1:], num)]
+    if grown:
+        left["globals (references before, after)"] = {name: [sizes[0][name], sizes[-1][name]] for name in grown}
+    if not left:
+        return []
+    counts = [count for count in left.values() if isinstance(count, int)]
+    is_error = grown or max(counts, default=0) >= num or len({one.what for one in files}) >= num
+    return [
+        Finding(
+            rule="environment.leaks",
+            severity=Severity.ERROR if is_error else Severity.WARNING,
+            symptom=f"{num * (2 if grown else 1)} episodes that {how} leave {', '.join(left)} behind.",
+            evidence={"task": tasks[1].id, "episodes": num * (2 if grown else 1), **left},
+            change="Release it in `close`, and create nothing that outlives the object; name a cache that is meant to grow in "
+            "`persists`.",
+            confirm=AGAIN,
+        )
+    ]
+
+
+def _grown(sizes: Sequence[dict[str, int]], num: int) -> list[str]:
+    """Return the globals that have one more reference for each of `num` episodes between the first two moments."""
+    before, after = sizes[:2]
+    return [name for name, size in after.items() if name in before and size >= before[name] + num]
+
+
+async def _player(subject: Subject, task: Task) -> ScriptedPolicy:
+    return (await make_policies(subject, task))[0]
+
+
+async def close(subject: Subject) -> Iterable[Finding]:
+    """`close` works on every path: after a full episode, after one that was cut short, and when `reset` failed.
+
+    `close` is always called, also for an object whose `reset` never ran or stopped half-way: attributes that only `reset`
+    creates may not be there. Set them in the class or in `__init__`.
+    """
+    task = subject.sample[0]
+    policy = (await make_policies(subject, task))[0]
+    found = []
+    ways = (("`reset` never ran", _unopened), ("the episode failed", _crashed), ("it timed out", _timed_out))
+    with subject.timing.as_far_as_it_goes():
+        for how, play in ways:
+            try:
+                await play(subject, task, policy)
+            except (OutOfTimeError, TimedOutError):
+                raise
+            except (InfrastructureError, UndecidedError) as error:
+                found.append({"when": how, "error": str(error)})
+    if not found:
+        return ()
+    return [
+        Finding(
+            rule="environment.close",
+            severity=Severity.ERROR,
+            symptom=f"`close` fails when {found[0]['when']}.",
+            evidence={"task": task.id, "failures": found},
+            change="Have `close` release only what exists: it may be called before `reset` has finished.",
+            confirm=AGAIN,
+        )
+    ]
+
+
+async def _finished(subject: Subject, task: Task, policy: ScriptedPolicy) -> None:
+    await subject.run_new_episode(task, policy)
+
+
+async def _crashed(subject: Subject, task: Task, policy: ScriptedPolicy) -> None:
+    """An episode whose policy fails half-way."""
+    last = len((await subject.run_episode(task, policy, graded=False)).turns) // 2
+
+    async def act(asked: Asked) -> Message:
+        if asked.turn >= last:
+            raise _CutShort
+        message = policy.act(asked)
+        return await message if isinstance(message, Awaitable) else message
+
+    await _cut_short(subject, task, ScriptedPolicy("crashing", act))
+
+
+async def _timed_out(subject: Subject, task: Task, policy: ScriptedPolicy) -> None:
+    """An episode that is cancelled while its policy is sampling, half-way."""
+    last = len((await subject.run_episode(task, policy, graded=False)).turns) // 2
+    is_waiting = asyncio.Event()
+
+    async def act(asked: Asked) -> Message:
+        if asked.turn >= last:
+            is_waiting.set()
+            await asyncio.Event().wait()
+        message = policy.act(asked)
+        return await message if isinstance(message, Awaitable) else message
+
+    playing = asyncio.ensure_future(subject.run_new_episode(task, ScriptedPolicy("waiting", act)))
+    waiting = asyncio.ensure_future(is_waiting.wait())
+    await asyncio.wait([playing, waiting], return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    playing.cancel()
+    with suppress(asyncio.CancelledError):
+        await playing
+
+
+async def _unopened(subject: Subject, task: Task, policy: ScriptedPolicy) -> None:
+    """An environment that is closed before it was reset."""
+    async with subject.opened(task):
+        pass
+
+
+async def _cut_short(subject: Subject, task: Task, policy: ScriptedPolicy) -> None:
+    try:
+        await subject.run_new_episode(task, policy)
+    except UndecidedError as error:
+        if not isinstance(error.__cause__, _CutShort):
+            raise
+
+
+class _CutShort(Exception):
+    """The error that a failing policy raises."""
+
+
+def _is_left(path: str) -> bool:
+    """Return whether something that an episode created still exists; devices and compiled code do not count."""
+    return os.path.exists(path) and not path.startswith("/dev/") and "__pycache__" not in path

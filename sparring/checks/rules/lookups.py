@@ -1,0 +1,239 @@
+"""Lookups: what one tool shows another finds, as it is shown, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sparring.checks.evidence.arguments import split_words
+from sparring.checks.evidence.explore import Call
+from sparring.checks.evidence.legal_calls import run_calls
+from sparring.checks.evidence.subject import Subject
+from sparring.checks.evidence.survey import (
+    CallResult,
+    Survey,
+    distinguishes_unknown,
+    find_reading_tools,
+    get_documentation,
+    survey_steady_tools,
+)
+from sparring.checks.evidence.task_rows import WILDCARDS, find_lookup_faults
+from sparring.findings import Finding, Severity
+from sparring.types import Json
+
+AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
+FEWEST = 2
+"""Values that a tool must find before it is blamed for others, and values that it must miss: one may be a gap."""
+MOST_CHANGED = 3
+"""Known values that are changed into unknown ones, in each task."""
+_SEARCHES = re.compile(
+    r"\b(?:search\w*|contain\w*|begin\w*|start\w*|prefix\w*|match\w*|part\w*|similar|fuzzy|closest|nearest|like|filter\w*|"
+    r"case|upper|lower|default\w*|any|or the first|all)\b"
+)
+_PATTERNS = re.compile(
+    r"\b(?:search\w*|contain\w*|begin\w*|start\w*|prefix\w*|match\w*|parts?|similar|fuzzy|closest|nearest|like|filter\w*|"
+    r"patterns?|wildcards?|glob\w*|regular|regex\w*|placeholder\w*)\b"
+)
+_NO_WILDCARD = "~"
+_STRIPS = re.compile(r"\b(?:space|blank|strip|trim|white)\w*\b")
+
+
+@dataclass(slots=True)
+class _Looked:
+    """The results of looking up, with one tool, the values that another tool shows under one name."""
+
+    found: list[CallResult] = field(default_factory=list)
+    lost: list[tuple[str, CallResult, Call]] = field(default_factory=list)
+    """Task, the lookup's result, and the call that shows the value."""
+
+
+async def found(subject: Subject) -> Iterable[Finding]:
+    """What one tool shows another finds, exactly as it is shown; and unknown values are not found.
+
+    Every value that a tool shows is passed to the tools that take such values. A tool that accepts some and answers others as if
+    they did not exist uses another spelling, another range or another set. A tool that refuses unknown values is also called with
+    values that nothing shows: a known one without its last character, with one more, with a blank, with a wildcard in place of
+    a character. It must not answer them with what belongs to another one. A description of a search, for parts or regardless of
+    case, is respected. Where a tool finds rows of the task's own data by the values of one field, all other values of the field
+    are looked up, too: those with accents, hyphens, underscores and the like must be found as others are, and codes with leading
+    zeros where the argument is a number, which has none; and the result must be of the requested row. Where a few rows have one
+    value in the field, and the tool returns one of them and never the others, these cannot be found; unless the description
+    mentions the first, the last or any.
+    """
+    seen: dict[tuple[str, str, str, str], _Looked] = defaultdict(_Looked)
+    wrong: dict[str, list[dict[str, Json]]] = defaultdict(list)
+    with subject.timing.as_far_as_it_goes():
+        reading = await find_reading_tools(subject)
+        for survey in await survey_steady_tools(subject):
+            for tool in reading:
+                for one in survey.results:
+                    if one.call.tool == tool and one.call.arguments:
+                        _look(subject, survey, one, seen)
+                wrong[tool] += await _found_in_vain(subject, survey, tool)
+    findings = [
+        Finding(
+            rule="environment.found",
+            severity=Severity.WARNING,
+            symptom=f"{tool} does not find {len(looked.lost)} of {len(looked.lost) + len(looked.found)} values that {shows} shows"
+            + (f" as {name!r}" if name else "")
+            + f", as {_value(looked.lost[0][1], argument)!r}.",
+            evidence={
+                "tool": tool,
+                "shown_by": shows,
+                "not_found": [
+                    {
+                        "task": task,
+                        "call": str(result.call),
+                        "answer": result.result.content[:200],
+                        "shown_by": str(call),
+                    }
+                    for task, result, call in looked.lost[:4]
+                ],
+                "found": [str(one.call) for one in looked.found[:3]],
+            },
+            change="Have both tools read the same rows, and compare values as they are shown.",
+            confirm=AGAIN,
+        )
+        for (shows, name, tool, argument), looked in _worst(seen)
+    ]
+    return [
+        *findings,
+        *_answers_in_vain(wrong),
+        *await find_lookup_faults(subject, {one.evidence["tool"] for one in findings}),
+    ]
+
+
+def _worst(seen: Mapping[tuple[str, str, str, str], _Looked]) -> Iterator[tuple[tuple[str, str, str, str], _Looked]]:
+    """Return, for each tool, the values of one other tool of which it misses some."""
+    named: set[str] = set()
+    for key, looked in sorted(seen.items(), key=lambda one: -len(one[1].found)):
+        shows, _, tool, argument = key
+        values = {_value(one, argument) for one in looked.found}
+        lost = {_value(result, argument) for _, result, _ in looked.lost}
+        is_shared = len(values) >= FEWEST and len(values) >= len(lost - values)
+        if tool not in named and lost - values and len(looked.lost) >= FEWEST and is_shared and shows != tool:
+            named.add(tool)
+            yield key, looked
+
+
+def _value(result: CallResult, argument: str) -> Json:
+    return result.call.arguments.get(argument)
+
+
+def _look(subject: Subject, survey: Survey, one: CallResult, seen: dict[tuple[str, str, str, str], _Looked]) -> None:
+    """Record whether a call found the value of its one argument that differs, and what shows that value."""
+    required = subject.tools[one.call.tool].required
+    if len(one.call.arguments) != 1 or set(one.call.arguments) != set(required) or one.call.tool not in survey.unknown:
+        return
+    ((argument, value),) = one.call.arguments.items()
+    if isinstance(value, bool | list | dict) or value is None or not distinguishes_unknown(survey, one.call.tool):
+        return
+    for other in survey.found():
+        if other.call.tool == one.call.tool:
+            continue
+        for name, values in _columns(other).items():
+            if value in values and (
+                not isinstance(value, int | float) or set(split_words(argument)) & set(split_words(name))
+            ):
+                looked = seen[other.call.tool, name, one.call.tool, argument]
+                if not survey.is_unknown(one):
+                    looked.found.append(one)
+                elif all(result is not one for _, result, _ in looked.lost):
+                    looked.lost.append((survey.task.id, one, other.call))
+
+
+def _columns(result: CallResult) -> dict[str, list[Json]]:
+    """Return the values of the rows that a call returned, by name; those of a list of scalars by the name of the list."""
+    found: dict[str, list[Json]] = defaultdict(list)
+    for listing, rows in result.listings.items():
+        for row in rows:
+            for name, value in row.items():
+                found[name or listing].append(value)
+    return found
+
+
+async def _found_in_vain(subject: Subject, survey: Survey, tool: str) -> list[dict[str, Json]]:
+    """Return results for values that nothing shows, which belong to another value."""
+    text = get_documentation(subject, tool)
+    if not distinguishes_unknown(survey, tool) or _PATTERNS.search(text):
+        return []
+    right = {
+        str(next(iter(one.call.arguments.values()))): one
+        for one in survey.found(tool)
+        if len(one.call.arguments) == 1 and isinstance(next(iter(one.call.arguments.values())), str | int)
+    }
+    contents = [one.result.content for one in right.values()]
+    own = {key: one for key, one in right.items() if contents.count(one.result.content) == 1 and len(key) > 1}
+    if len(own) < FEWEST:
+        return []
+    changed = [
+        (key, Call(tool, {name: other}))
+        for key, one in list(own.items())[:MOST_CHANGED]
+        for name, value in one.call.arguments.items()
+        for other in (*(() if _SEARCHES.search(text) else _changed(value, text)), *_with_wildcards(value))
+        if str(other) not in right and subject.problem_with(tool, {name: other}) is None
+    ]
+    results = (await run_calls(subject, survey.task, [*survey.opening, *(call for _, call in changed)]))[
+        len(survey.opening) :
+    ]
+    belongs = {one.result.content: key for key, one in own.items()}
+    # A tool that accepts any other character for the right one has no wildcards: it finds what is similar.
+    fuzzy = {
+        key
+        for (key, call), result in zip(changed, results, strict=True)
+        if belongs.get(result.content) == key and any(_NO_WILDCARD in str(one) for one in call.arguments.values())
+    }
+    return [
+        {
+            "task": survey.task.id,
+            "call": str(call),
+            "answer": result.content[:200],
+            "belongs_to": belongs[result.content],
+        }
+        for (key, call), result in zip(changed, results, strict=True)
+        if (belongs.get(result.content) == key and key not in fuzzy)
+        or (result.content in belongs and not any(call.arguments.values()))
+    ]
+
+
+def _with_wildcards(value: Json) -> Iterator[str]:
+    """Return a known text with a wildcard in place of a letter or a digit in its middle."""
+    if isinstance(value, str) and len(value) > 2:
+        place = next((place for place in range(len(value) // 2, len(value)) if value[place].isalnum()), None)
+        if place is not None:
+            yield from (f"{value[:place]}{wildcard}{value[place + 1 :]}" for wildcard in (*WILDCARDS, _NO_WILDCARD))
+
+
+def _wildcard_in(seen: Mapping[str, Json]) -> str:
+    """Return the wildcard by which a call found something else; "" where it has none that this does not have."""
+    own = str(seen["belongs_to"])
+    return next((mark for mark in WILDCARDS if str(seen["call"]).split("=", 1)[1].count(mark) > own.count(mark)), "")
+
+
+def _changed(value: Json, text: str) -> Iterator[Json]:
+    """Return values that are nearly, but not quite, a known one."""
+    if isinstance(value, bool):
+        return
+    if isinstance(value, int):
+        yield from (0, -value, value + 1_000_000)
+    elif isinstance(value, str):
+        yield from (value[:-1], value[:1], value[1:], f"{value}x", "")
+        if not _STRIPS.search(text):
+            yield value[len(value) // 2 :]
+
+
+def _answers_in_vain(wrong: Mapping[str, Sequence[dict[str, Json]]]) -> Iterator[Finding]:
+    for tool, seen in wrong.items():
+        if len(seen) >= FEWEST:
+            yield Finding(
+                rule="environment.found",
+                severity=Severity.WARNING,
+                symptom=f"{tool} answers an unknown value with what belongs to another: {seen[0]['call']} gives the answer "
+                f"of {seen[0]['belongs_to']!r}"
+                + (f", as if {wildcard!r} stood for any character." if (wildcard := _wildcard_in(seen[0])) else "."),
+                evidence={"tool": tool, "seen": list(seen[:4])},
+                change="Compare whole values, and return an error for one that is not there.",
+                confirm=AGAIN,
+            )

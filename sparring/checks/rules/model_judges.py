@@ -1,0 +1,70 @@
+"""Rewards and scorers that call an LLM judge: announced before the first request, with the cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from sparring.checks.evidence.subject import Subject
+from sparring.checks.rules.budgets import count_planned_episodes
+from sparring.findings import Finding, Severity
+from sparring.metering.prices import endpoint_cost
+from sparring.metering.usage import current_meter, read_usage
+from sparring.types import Json
+
+USUAL_VERDICTS = 120
+"""Roughly the requests of a check to a judge: four tasks with each scripted policy, and one right answer changed in all ways."""
+
+
+def announce(subject: Subject) -> str | None:
+    """Return the announcement before the first request to a judge; None where no LLM judges."""
+    if not subject.model_judges:
+        return None
+    requests = USUAL_VERDICTS * sum(judge.num_votes for judge in subject.model_judges)
+    return f"{_asked(subject)}, and so does this check: it takes some {requests} requests, equal ones once."
+
+
+async def model_judge(subject: Subject) -> Iterable[Finding]:
+    """What an LLM judge will cost in the run, as a note.
+
+    An LLM judge is called for each different episode, once a vote. The tokens per grade are those that this check used, and
+    `tracking.prices` gives them a cost. This check runs fewer tasks where an LLM judges.
+    """
+    if not subject.model_judges:
+        return []
+    episodes = count_planned_episodes(subject)[1]
+    requests = episodes * sum(judge.num_votes for judge in subject.model_judges)
+    evidence: dict[str, Json] = {"models": [judge.model for judge in subject.model_judges], "episodes": episodes}
+    evidence |= {"requests": requests, **_cost(requests, subject.config.tracking.prices)}
+    cost = f", a cost of {evidence['cost']:.4g}" if "cost" in evidence else ""
+    return [
+        Finding(
+            rule="budgets.model_judge",
+            severity=Severity.NOTE,
+            symptom=f"{_asked(subject)}: {requests} requests for the {episodes} episodes of the run, if no two are alike{cost}.",
+            evidence=evidence,
+            change="Nothing, if you can afford that; else fewer votes, fewer episodes, or rules for what rules can decide.",
+            confirm="`sparring runs show RUN` counts requests and tokens of the endpoint after some steps.",
+        )
+    ]
+
+
+def _asked(subject: Subject) -> str:
+    names = ", ".join(dict.fromkeys(judge.model for judge in subject.model_judges))
+    return f"reward or scorer call the model {names}"
+
+
+def _cost(requests: int, prices: dict[str, float]) -> dict[str, Json]:
+    """Return the tokens of that many requests, as measured in this check; empty where no endpoint reported tokens."""
+    meter = current_meter()
+    known = [] if meter is None else [one for one in read_usage(Path(meter[0])) if one.read is not None]
+    if not known:
+        return {}
+    # Other endpoints than the judge's (a simulated user) get fewer and cheaper requests.
+    used = max(known, key=lambda one: one.read or 0)
+    answered = max(1, used.requests - used.failed - used.unreported)
+    read, sampled, cached = (
+        round(requests * (count or 0) / answered) for count in (used.read, used.sampled, used.cached)
+    )
+    cost = endpoint_cost(used.endpoint, read=read, sampled=sampled, cached=cached, prices=prices)
+    return {"tokens_read": read, "tokens_sampled": sampled, **({} if cost is None else {"cost": cost})}

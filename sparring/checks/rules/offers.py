@@ -1,0 +1,129 @@
+"""A tool must accept what another one offers, and refuse what it excludes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sparring.checks.evidence.explore import Call, is_refusal
+from sparring.checks.evidence.legal_calls import leaves
+from sparring.checks.evidence.subject import Subject
+from sparring.checks.evidence.survey import Survey, choose_num_tasks, survey_task
+from sparring.environments import execute
+from sparring.environments.base import final_state, reset
+from sparring.findings import Finding, Severity
+from sparring.types import Json, Task
+
+AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
+FEWEST = 2
+"""Offers that are refused, or refusals that are accepted, before a tool is blamed."""
+MOST_CHOICES = 8
+
+
+@dataclass(slots=True)
+class _Offers:
+    """Choices that one tool names or leaves out, and their effects."""
+
+    kept: int = 0
+    refused: list[dict[str, Json]] = field(default_factory=list)
+    """Named, and without effect."""
+    taken: list[dict[str, Json]] = field(default_factory=list)
+    """Not named, and with an effect."""
+
+
+async def offers(subject: Subject) -> Iterable[Finding]:
+    """A tool accepts what another one names as possible, and refuses the rest.
+
+    Where a tool takes one of a list of choices and another tool's result names some of these, each choice is made in a fresh
+    environment. A choice that is named and has no effect, while one that is not named has, shows that the two tools read the
+    state in two ways: directions, places, states that are possible next. Have both read one table.
+    """
+    found: dict[tuple[str, str], _Offers] = {}
+    with subject.timing.as_far_as_it_goes():
+        for name in subject.tools:
+            choices = _choices(subject, name)
+            for task in subject.sample[: choose_num_tasks(subject, len(subject.sample))] if choices else ():
+                await _try(subject, task, name, choices, found)
+    return [
+        Finding(
+            rule="environment.offers",
+            severity=Severity.WARNING,
+            symptom=f"{tool} does nothing at {len(seen.refused)} choices that {shows} names, as {seen.refused[0]['call']}, "
+            f"and does {len(seen.taken)} that it does not name, as {seen.taken[0]['call']}.",
+            evidence={
+                "named_and_refused": seen.refused[:4],
+                "not_named_and_done": seen.taken[:4],
+                "as_named": seen.kept,
+            },
+            change="Have both tools read one table of what is possible.",
+            confirm=AGAIN,
+        )
+        for (shows, tool), seen in found.items()
+        if len(seen.refused) >= FEWEST and len(seen.taken) >= FEWEST
+    ]
+
+
+def _choices(subject: Subject, tool: str) -> dict[str, Sequence[Json]]:
+    """Return the one required argument of a tool that takes one of a list of texts, with these."""
+    parameters = subject.tools[tool].schema["function"].get("parameters", {})
+    required = list(parameters.get("required", ()))
+    choices = parameters.get("properties", {}).get(required[0], {}).get("enum", []) if len(required) == 1 else []
+    is_usable = 2 < len(choices) <= MOST_CHOICES and all(isinstance(one, str) for one in choices)
+    return {required[0]: choices} if is_usable else {}
+
+
+async def _try(
+    subject: Subject,
+    task: Task,
+    tool: str,
+    choices: Mapping[str, Sequence[Json]],
+    found: dict[tuple[str, str], _Offers],
+) -> None:
+    """Make each choice in a fresh environment, and compare with what other tools name."""
+    ((argument, values),) = choices.items()
+    survey = await survey_task(subject, task)
+    named = {
+        one.call.tool: texts
+        for one in survey.found()
+        if one.call.tool != tool
+        and not one.call.arguments
+        and (texts := {v for _, v in leaves(one.value)} & set(values))
+    }
+    named = {shows: texts for shows, texts in named.items() if len(texts) < len(values)}
+    for value in values if named else ():
+        call = Call(tool, {argument: value})
+        has_effect, result = await _effect(subject, survey, call, [Call(shows, {}) for shows in named])
+        for shows, texts in named.items():
+            seen = found.setdefault((shows, tool), _Offers())
+            evidence: dict[str, Json] = {
+                "task": task.id,
+                "call": str(call),
+                "answer": result,
+                "named": sorted(map(str, texts)),
+            }
+            if (value in texts) == has_effect:
+                seen.kept += 1
+            elif value in texts:
+                seen.refused.append(evidence)
+            else:
+                seen.taken.append(evidence)
+
+
+async def _effect(subject: Subject, survey: Survey, call: Call, shows: Sequence[Call]) -> tuple[bool, str]:
+    """Return whether a call changes the final state or other tools' results, or ends the episode; and what it returned."""
+    own = copy.deepcopy(survey.task)
+    async with subject.opened(own) as environment:
+        await reset(environment, own)
+        for one in survey.opening:
+            await execute(environment, one.tool, dict(one.arguments))
+
+        async def state() -> list[Json]:
+            seen = [(await execute(environment, one.tool, dict(one.arguments))).content for one in shows]
+            return [*seen, await final_state(environment, own)]
+
+        before = await state()
+        result = await execute(environment, call.tool, dict(call.arguments))
+        if environment.is_done:
+            return True, result.content[:200]
+        return not is_refusal(result) and await state() != before, result.content[:200]

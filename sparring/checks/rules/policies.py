@@ -1,0 +1,396 @@
+"""Policies without a model, run in the real tool loop: an expert, and guesses and exploits that must not be paid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import fmean
+
+from sparring.checks.evidence.accepted_answers import find_never_accepted, find_paid_empty_answers
+from sparring.checks.evidence.answer_forms import get_text
+from sparring.checks.evidence.reference_episodes import find_references
+from sparring.checks.evidence.scripted_episodes import Episode, clip, get_all_episodes, get_episodes
+from sparring.checks.evidence.subject import EXPERT, Subject
+from sparring.checks.evidence.task_contrast import find_separating_feature
+from sparring.checks.evidence.task_rows import find_common_feature
+from sparring.checks.evidence.unguided_episodes import NOTHING, UnguidedEpisode, run_unguided_episodes
+from sparring.environments.returns import episode_return
+from sparring.findings import Finding, Severity
+from sparring.types import Json, Outcome
+
+MUCH = 0.3
+"""A mean score or reward, as a share of the expert's, that a policy without any right answer must not reach."""
+EASY, TOO_EASY = 0.4, 0.8
+"""Mean scores of a policy that calls every tool and copies: from the first on the tools give the answer away in many
+tasks, from the second on in nearly all."""
+TOP = 0.95
+"""The reward that a right answer must earn, since rewards end at 1."""
+LESS = 0.05
+"""The allowed difference between the rewards of right answers in two tasks."""
+NUM_SHOWN = 3
+
+
+async def expert(subject: Subject) -> Iterable[Finding]:
+    """The scripted expert gets 1.0 from the scorer, and the top reward.
+
+    If it does not, the expert, the ground truth, the answer's form or the grading is wrong, and training optimizes something
+    else than what is measured. Compare the expert's last message with what reward and scorer read, and correct the one that is
+    wrong. A warning where the environment itself ends every episode and its own rewards, above 0 or not, agree with the scorer
+    on each: then chance may decide, and a policy can be compared with the expert's mean score.
+    Without an expert (`Environment.demonstrate`), a warning where the reward pays for the right answers of some tasks, but not
+    for those of others, which the scorer accepts, or where the scorer rejects the reference answers of some.
+    Without a field that the scorer pays for, the other rules can show little; then this is a note.
+    """
+    references = await find_references(subject)
+    if references is None:
+        return await find_never_accepted(subject) or [
+            Finding(
+                rule="policies.expert",
+                severity=Severity.NOTE,
+                symptom="No right answer is known: there is no scripted expert, and no field of the tasks that the "
+                "scorer pays for.",
+                evidence={"fields": sorted(subject.sample[0].fields)},
+                change="Define `demonstrate(task)` on the environment: the assistant's messages of a perfect episode.",
+                confirm="This note is gone, and the rules on answers, prompt and reward have something to compare with.",
+            )
+        ]
+    if references.failed:
+        task_id, reason = next(iter(references.failed.items()))
+        return [
+            Finding(
+                rule="policies.expert",
+                severity=Severity.ERROR,
+                symptom=f"The scripted expert fails on {len(references.failed)} of "
+                f"{len(references.failed) + len(references.by_task)} tasks.",
+                evidence={"task": task_id, "reason": reason, "tasks": list(references.failed)[:10]},
+                change="Fix `demonstrate`, or the row of the task that it cannot read.",
+                confirm="`sparring check --only policies` runs the expert on every sampled task.",
+            )
+        ]
+    played = await get_episodes(subject, EXPERT)
+    if not references.has_expert:
+        return [*_some_unpaid(played), *_some_rejected(played)]
+    return [*_expert_score(played), *_expert_reward(played, await get_all_episodes(subject))]
+
+
+def _some_unpaid(played: Sequence[Episode]) -> Iterator[Finding]:
+    """Return findings on right answers that earn less than those of other tasks."""
+    right = [one for one in played if one.score == 1.0 and one.reward is not None]
+    top = max((one.reward or 0.0 for one in right), default=0.0)
+    low = [one for one in right if (one.reward or 0.0) < top - LESS]
+    if not low or top < TOP:
+        return
+    paid = [get_text(one.reference.answer) for one in right if one not in low]
+    what = find_common_feature([get_text(one.reference.answer) for one in low], paid)
+    yield Finding(
+        rule="policies.expert",
+        severity=Severity.WARNING,
+        symptom=f"The reward gives {low[0].reward:g} to the right answers of {len(low)} of {len(right)} tasks, which the scorer "
+        f"takes for right{f', all of them with {what}' if what else ''}: {clip(get_text(low[0].reference.answer), 80)!r}.",
+        evidence={"low": _shown(low), "paid": paid[:NUM_SHOWN]},
+        change="Have the reward read the whole value, in every form that right answers have.",
+        confirm="The right answer of every task earns the same.",
+    )
+
+
+def _some_rejected(played: Sequence[Episode]) -> Iterator[Finding]:
+    """Return findings on reference answers that the scorer rejects, though it accepts equally written ones of other tasks."""
+    low = [one for one in played if one.score is not None and one.score < 1.0]
+    paid = [one for one in played if one.score == 1.0]
+    if not low or len(paid) <= len(low):
+        return
+    texts = [get_text(one.reference.answer) for one in low]
+    what = find_common_feature(texts, [get_text(one.reference.answer) for one in paid])
+    apart = find_separating_feature([one.reference.task for one in low], [one.reference.task for one in paid])
+    such = f", all of them with {what}" if what else f", those where {apart}" if apart else ""
+    yield Finding(
+        rule="policies.expert",
+        severity=Severity.WARNING,
+        symptom=f"The scorer rejects the reference answers of {len(low)} of {len(played)} tasks{such}: {clip(texts[0], 80)!r}."
+        " Those of the others count, written in the same way.",
+        evidence={"low": _shown(low), "paid": [get_text(one.reference.answer) for one in paid[:NUM_SHOWN]]},
+        change="Have the scorer read every reference answer, or correct those that it cannot read.",
+        confirm="The reference answer of every task scores 1.",
+    )
+
+
+def _expert_score(played: Sequence[Episode]) -> Iterator[Finding]:
+    low = [one for one in played if one.score is not None and one.score < 1.0]
+    cut = [one for one in played if one.trajectory.outcome is not Outcome.FINISHED]
+    wrong = [one for one in played if one.trajectory.metrics.get("tool_errors", 0) > 0]
+    if low and len(low) < len(played) and all(_rewarded_alike(one) for one in played):
+        yield Finding(
+            rule="policies.expert",
+            severity=Severity.WARNING,
+            symptom=f"The scripted expert succeeds on {len(played) - len(low)} of {len(played)} tasks, and the environment's own "
+            "rewards agree with the scorer on all of them.",
+            evidence={"mean_score": _mean([one.score for one in played]), "episodes": _shown(low)},
+            change="Where chance decides (cards, dice), nothing: compare policies with the expert's score, not with 1.0. "
+            "Otherwise correct `demonstrate`.",
+            confirm="`sparring eval RUN --policy expert` scores the expert on the held-out tasks.",
+        )
+    elif low:
+        reason = ""
+        if cut:
+            reason = f" Its episodes end as {cut[0].trajectory.outcome.value}."
+        elif wrong:
+            reason = " Some of its tool calls are refused."
+        yield Finding(
+            rule="policies.expert",
+            severity=Severity.ERROR,
+            symptom=f"The scorer gives the scripted expert less than 1.0 on {len(low)} of {len(played)} tasks.{reason}",
+            evidence={"mean_score": _mean([one.score for one in played]), "episodes": _shown(low)},
+            change="Make expert, ground truth and scorer agree: compare `said` with what the scorer reads (place, "
+            "tag, fields, types).",
+            confirm="The expert's mean score is 1.0.",
+        )
+    elif cut:
+        yield Finding(
+            rule="policies.expert",
+            severity=Severity.ERROR,
+            symptom=f"{len(cut)} of {len(played)} episodes of the scripted expert do not finish.",
+            evidence={"outcome": cut[0].trajectory.outcome.value, "episodes": _shown(cut)},
+            change="Raise environment.max_turns to what a right episode needs, or end the expert's script with its answer.",
+            confirm="Every episode of the expert ends as finished.",
+        )
+
+
+def _rewarded_alike(one: Episode) -> bool:
+    """Return whether the environment ended the episode, and its own reward is above 0 just where the scorer gives 1.0."""
+    has_ended = one.trajectory.outcome is Outcome.FINISHED and one.trajectory.messages[-1]["role"] == "tool"
+    return has_ended and (episode_return(one.trajectory) > 0) == (one.score == 1.0)
+
+
+def _expert_reward(played: Sequence[Episode], everybody: Sequence[Episode]) -> Iterator[Finding]:
+    earned = {one.reference.task.id: one.reward for one in played if one.reward is not None}
+    if not earned:
+        return
+    better = [
+        one
+        for one in everybody
+        if one.reward is not None and one.is_wrong and one.reward > earned.get(one.reference.task.id, one.reward) + 1e-6
+    ]
+    if better:
+        worst = max(better, key=lambda one: one.reward or 0.0)
+        yield Finding(
+            rule="policies.expert",
+            severity=Severity.ERROR,
+            symptom=f"The policy '{worst.policy}' earns more than the scripted expert: {worst.reward:g} against "
+            f"{earned[worst.reference.task.id]:g} on task {worst.reference.task.id}.",
+            evidence={"episodes": _shown(better), "expert": earned[worst.reference.task.id]},
+            change="Find the part of the reward that pays this policy, and take it out or bound it below what a right "
+            "answer earns.",
+            confirm="No policy of this check earns more than the expert on any task.",
+        )
+        return
+    right = [one for one in played if one.score in (None, 1.0)]
+    rewards = [one.reward for one in right if one.reward is not None]
+    if rewards and _mean(rewards) < TOP:
+        yield Finding(
+            rule="policies.expert",
+            severity=Severity.WARNING,
+            symptom=f"The scripted expert earns {_mean(rewards):.3g} on the average; a right episode should earn the top, 1.",
+            evidence={"lowest": min(rewards), "highest": max(rewards), "episodes": _shown(right)},
+            change="Find what the reward takes off a perfect episode; scale the reward so that being right earns 1.",
+            confirm="The expert's mean reward is 1.",
+        )
+
+
+async def null(subject: Subject) -> Iterable[Finding]:
+    """An empty message, or no answer at all, scores 0 and earns little.
+
+    A reward for an empty answer is the first thing that a policy finds. Give 0 (or less) where there is no answer: an
+    empty message, no assistant message at the end, or turns that ran out.
+    """
+    played = [*await get_episodes(subject, "says nothing"), *await get_episodes(subject, "never answers")]
+    if not played:
+        return _scored_for_nothing(await run_unguided_episodes(subject))
+    return _paid_for_nothing(subject, "policies.null", "no answer", played)
+
+
+def _scored_for_nothing(played: Sequence[UnguidedEpisode]) -> list[Finding]:
+    """Return findings where no right answer is known and the scorer accepts episodes that do nothing, in every task."""
+    idle = [one for one in played if one.policy in NOTHING]
+    paid = [one for one in idle if (one.trajectory.score or 0.0) >= 1.0]
+    if not paid or len({one.trajectory.task.id for one in paid}) < len({one.trajectory.task.id for one in idle}):
+        return []
+    return [
+        Finding(
+            rule="policies.null",
+            severity=Severity.ERROR,
+            symptom=f"The scorer takes episodes for right in which nothing is done: those of '{paid[0].policy}'.",
+            evidence={"episodes": [one.shown for one in paid[:NUM_SHOWN]]},
+            change="Have the scorer require what the task asks for, and give 0 where there is nothing to grade.",
+            confirm="The scorer gives 0 to an episode without any call or answer.",
+        )
+    ]
+
+
+async def empty(subject: Subject) -> Iterable[Finding]:
+    """An answer of the right form with nothing in it scores 0 and earns little.
+
+    Where blank fields are paid, the comparison treats null-like values as equal, or counts fields that it does not compare. A
+    warning where no right answer is known and a blank, nan or infinity is paid in the form that the prompt requests, and a bare
+    "Done." is not.
+    """
+    found = _paid_for_nothing(subject, "policies.empty", "a blank answer", await get_episodes(subject, "empty answer"))
+    return found or await find_paid_empty_answers(subject)
+
+
+async def constant(subject: Subject) -> Iterable[Finding]:
+    """The most frequent right answer scores 0 on the other tasks.
+
+    If it is paid on tasks where it is wrong, the scorer is lenient: it accepts parts, other cases, or any answer.
+    """
+    return _paid_for_wrong(subject, "policies.constant", await get_episodes(subject, "most frequent answer"))
+
+
+async def random_policy(subject: Subject) -> Iterable[Finding]:
+    """A random answer, after random calls, scores 0 wherever it is wrong."""
+    return _paid_for_wrong(subject, "policies.random", await get_episodes(subject, "random"))
+
+
+async def example(subject: Subject) -> Iterable[Finding]:
+    """Copying the example out of the prompt scores 0 and earns little.
+
+    Small models begin by copying it. Where that is paid, compare values and not fields, or take true values out of the example.
+    """
+    played = await get_episodes(subject, "example")
+    return _paid_for_nothing(subject, "policies.example", "a copy of the prompt's example", played)
+
+
+async def every_tool(subject: Subject) -> Iterable[Finding]:
+    """Calling every tool and copying the results, without reasoning, solves few tasks.
+
+    Where it solves many, the tools return the scored fields themselves: training shows coverage and format, not the procedure.
+    Let tools return facts and leave the decision to the policy. This rule is skipped where there are no tools.
+    """
+    played = [one for one in await get_episodes(subject, "every tool") if one.score is not None]
+    mean = _mean([one.score for one in played])
+    if not subject.tools or not played or mean <= EASY:
+        return []
+    return [
+        Finding(
+            rule="policies.every_tool",
+            severity=Severity.ERROR if mean >= TOO_EASY else Severity.WARNING,
+            symptom=f"A script that calls every tool and copies the results scores {mean:.2f} over {len(played)} tasks.",
+            evidence={"mean_score": mean, "episodes": _shown([one for one in played if one.score])},
+            change="Have tools return facts from which the answer follows, not the scored fields; check arguments, so "
+            "that a wrong "
+            "call does not give the right record.",
+            confirm=f"The score of this script is at most {EASY}.",
+        )
+    ]
+
+
+async def at_once(subject: Subject) -> Iterable[Finding]:
+    """Answering in the first turn, without any tool, is not paid when it is wrong, and not better than working and being wrong.
+
+    A reward that subtracts for turns or calls teaches to give up at once. Pay for the outcome; keep penalties for
+    length small, and only on right answers.
+    """
+    guessed = await get_episodes(subject, "most frequent values")
+    found = _paid_for_wrong(subject, "policies.at_once", guessed)
+    by_task = {
+        one.reference.task.id: one.reward
+        for one in await get_episodes(subject, "wrong")
+        if len(one.reference.script) > 1
+    }
+    hasty = [
+        one
+        for one in await get_episodes(subject, "wrong at once")
+        if one.reward is not None
+        and (worked := by_task.get(one.reference.task.id)) is not None
+        and one.reward > worked + 0.01
+    ]
+    if hasty and len(hasty) * 2 >= len(by_task):
+        first = hasty[0]
+        found.append(
+            Finding(
+                rule="policies.at_once",
+                severity=Severity.WARNING,
+                symptom=f"A wrong answer in the first turn earns more ({first.reward:g}) than the same after the "
+                f"expert's calls "
+                f"({by_task[first.reference.task.id]:g}).",
+                evidence={"episodes": _shown(hasty), "after_the_calls": by_task[first.reference.task.id]},
+                change="Do not subtract for turns or calls in wrong episodes; bound what is subtracted in right ones.",
+                confirm="The same wrong answer earns as much with the expert's calls before it as without.",
+            )
+        )
+    return found
+
+
+async def everything(subject: Subject) -> Iterable[Finding]:
+    """An answer that names every label scores 0 and earns little.
+
+    A grader that searches for the right value anywhere in the answer pays for it. Compare whole values.
+    """
+    played = await get_episodes(subject, "every label")
+    return _paid_for_nothing(subject, "policies.everything", "an answer that names every label", played)
+
+
+def _paid_for_wrong(subject: Subject, rule: str, played: Sequence[Episode]) -> list[Finding]:
+    """Return findings on wrong answers that the scorer accepts, or that earn what counts as success."""
+    wrong = [one for one in played if one.is_wrong]
+    scored = [one for one in wrong if one.score is not None and one.score >= 1.0]
+    if scored:
+        return [_scored(rule, f"the policy '{scored[0].policy}'", scored, len(wrong))]
+    threshold = subject.config.evaluation.success_threshold
+    paid = [one for one in wrong if one.reward is not None and one.reward >= threshold and (one.score or 0.0) < 1.0]
+    return [_rewarded(rule, f"the policy '{paid[0].policy}'", paid, threshold)] if paid else []
+
+
+def _paid_for_nothing(subject: Subject, rule: str, what: str, played: Sequence[Episode]) -> list[Finding]:
+    found = _paid_for_wrong(subject, rule, played)
+    wrong = [one for one in played if one.is_wrong]
+    if found or not wrong:
+        return found
+    scores = [one.score for one in wrong if one.score is not None]
+    rewards = [one.reward for one in wrong if one.reward is not None]
+    if scores and fmean(scores) >= MUCH:
+        return [_scored(rule, what, sorted(wrong, key=lambda one: -(one.score or 0.0)), len(wrong))]
+    if rewards and fmean(rewards) >= MUCH:
+        return [
+            Finding(
+                rule=rule,
+                severity=Severity.WARNING,
+                symptom=f"{what[0].upper()}{what[1:]} earns {fmean(rewards):.2g} on the average.",
+                evidence={"mean_reward": fmean(rewards), "episodes": _shown(wrong)},
+                change="Pay for what is right in the answer, and little (0.1) for its form.",
+                confirm=f"{what[0].upper()}{what[1:]} earns less than {MUCH}.",
+            )
+        ]
+    return []
+
+
+def _scored(rule: str, who: str, scored: Sequence[Episode], num: int) -> Finding:
+    return Finding(
+        rule=rule,
+        severity=Severity.ERROR,
+        symptom=f"The scorer pays {who}: {scored[0].score:g} for {clip(str(scored[0].shown['said']), 60)!r} where "
+        f"{clip(str(scored[0].shown['right']), 60)!r} is right.",
+        evidence={"episodes": _shown(scored), "of": num},
+        change="Have the scorer compare the last message with the ground truth, whole values and every scored field "
+        "(`sparring.scorers.json_exact` does).",
+        confirm="The scorer gives 0 to every episode in the evidence.",
+    )
+
+
+def _rewarded(rule: str, who: str, paid: Sequence[Episode], threshold: float) -> Finding:
+    return Finding(
+        rule=rule,
+        severity=Severity.ERROR,
+        symptom=f"The reward pays {who} {paid[0].reward:g}, which counts as success (evaluation.success_threshold = "
+        f"{threshold:g}), and the scorer does not.",
+        evidence={"episodes": _shown(paid)},
+        change="Find what the reward takes for right in `said`, and compare as the scorer does.",
+        confirm="No episode in the evidence earns the threshold.",
+    )
+
+
+def _shown(episodes: Sequence[Episode]) -> list[Json]:
+    return [one.shown for one in episodes[:NUM_SHOWN]]
+
+
+def _mean(values: Iterable[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else 0.0

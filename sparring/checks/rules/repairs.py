@@ -1,0 +1,56 @@
+"""Changes that an adapter made to a foreign environment, so that nothing is repaired silently."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from sparring.checks.evidence.legal_calls import make_policies
+from sparring.checks.evidence.subject import Subject
+from sparring.environments.base import REPAIRS
+from sparring.findings import Finding, Severity
+
+CONFIRM = "The finding is gone, or names only what you accept."
+
+
+async def repairs(subject: Subject) -> Iterable[Finding]:
+    """Changes made to a foreign environment so that it can run are listed: results and tasks.
+
+    A result that JSON cannot represent (NaN, a set, a picture) is read by the policy in another form than the environment
+    returned it, and an environment whose results need this is often broken in other ways. Correct it at its source, or accept the
+    change. The repairs that tasks list in their field `repairs` are a note.
+    """
+    made = Counter[str]()
+    results = 0
+    if subject.environment_class is not None:
+        for task in subject.sample:
+            for policy in await make_policies(subject, task):
+                for step in (await subject.run_episode(task, policy, graded=False)).transitions:
+                    results += 1
+                    made.update({f"{step['tool']}: {what}" for what in step.get(REPAIRS, ())})
+    found = []
+    if made:
+        (first, times), *_ = made.most_common()
+        found.append(
+            Finding(
+                rule="environment.repairs",
+                severity=Severity.WARNING,
+                symptom=f"The adapter changes results in {len(made)} ways; most often, in {times} of {results}: {first}.",
+                evidence={"results": results, "repairs": dict(made.most_common())},
+                change="Correct these results in the environment itself, or accept what the policy reads instead.",
+                confirm=CONFIRM,
+            )
+        )
+    listed = Counter(str(what) for task in subject.looked_at for what in task.fields.get(REPAIRS, ()))
+    if listed:
+        found.append(
+            Finding(
+                rule="environment.repairs",
+                severity=Severity.NOTE,
+                symptom=f"The tasks are changed in {len(listed)} ways: {next(iter(listed))}",
+                evidence={"tasks": len(subject.looked_at), "repairs": dict(listed)},
+                change="Nothing, where you accept it.",
+                confirm=CONFIRM,
+            )
+        )
+    return found

@@ -1,0 +1,776 @@
+"""The reward must be a number to learn from, and agree with the scorer on what is right, also on answers that cheat."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import sparring
+from sparring.agents.scripted import saying
+from sparring.checks.evidence.accepted_answers import find_overpaid_candidates
+from sparring.checks.evidence.answer_forms import canonical, get_text
+from sparring.checks.evidence.candidate_answers import GradedCandidate, grade_candidates
+from sparring.checks.evidence.changed_answers import Kind, shares_elements
+from sparring.checks.evidence.changed_episodes import NUM_MUTATED, Mutated, mutate_episodes
+from sparring.checks.evidence.correct_calls import Verdict
+from sparring.checks.evidence.grading_inputs import replace_last_message
+from sparring.checks.evidence.model_episodes import may_fail_at_first, run_model_baseline
+from sparring.checks.evidence.reference_episodes import ReferenceEpisode, find_references
+from sparring.checks.evidence.scripted_episodes import Episode, clip, get_all_episodes, get_episodes, grade_episode
+from sparring.checks.evidence.subject import EXPERT, GraderName, Subject
+from sparring.checks.evidence.unguided_episodes import (
+    UnguidedEpisode,
+    find_overpaid_unguided,
+    find_paid_repeats,
+    run_unguided_episodes,
+)
+from sparring.checks.running.time_budget import OutOfTimeError
+from sparring.environments import answer, tool_call
+from sparring.findings import Finding, Severity
+from sparring.runtime.plugins import call
+from sparring.types import Json, Trajectory
+
+BASELINE_SECONDS = 1800.0
+"""Seconds that the model may use for its baseline."""
+
+
+IN_ANOTHER_FORM = (Kind.SAME, Kind.AROUND, Kind.FORM)
+"""Changes that leave the values right."""
+HALF = 0.5
+"""Share of what a right answer earns above which an answer without any right value is overpaid."""
+
+
+MOSTLY_FLAT = 0.9
+"""Share of groups with equal rewards above which nearly nothing is learned."""
+
+
+NUM_SHOWN = 4
+NUM_NAMED = 8
+"""Policies that are named in one line."""
+
+
+FEWEST_LOST = 2
+"""Tasks in which silence must earn as much as the right answer."""
+
+
+WON_DRAWN_LOST = {1.0, 0.0, -1.0}
+
+
+_PACKAGE = Path(sparring.__file__).parent
+
+
+_OWN_GRADERS = tuple(str(_PACKAGE / room) for room in ("rewards", "scorers"))
+
+
+_LIBRARIES = (str(Path(sys.prefix).resolve()), str(Path(sys.base_prefix).resolve()), str(_PACKAGE))
+
+
+async def reward_range(subject: Subject) -> Iterable[Finding]:
+    """Every episode gets a number in [0, 1], or in [-1, 1] where being wrong costs something.
+
+    Advantages, charts, thresholds and advice assume this range. A reward that raises on an empty or odd answer discards the
+    episodes that most need a signal: return 0 there.
+    """
+    played = await get_all_episodes(subject)
+    beyond = [one for one in played if one.reward is not None and not -1.0 <= one.reward <= 1.0]
+    found = await _failures(subject, "reward", rule="reward.range", number="a finite number")
+    if beyond:
+        furthest = max(beyond, key=lambda one: abs(one.reward or 0.0))
+        found.append(
+            Finding(
+                rule="reward.range",
+                severity=Severity.ERROR,
+                symptom=f"The reward of {len(beyond)} of {len(played)} episodes is outside [-1, 1]: "
+                f"{furthest.reward:g} for the "
+                f"policy '{furthest.policy}'.",
+                evidence={"episodes": [one.shown for one in beyond[:NUM_SHOWN]]},
+                change="Scale the reward to [0, 1], or to [-1, 1] where it takes off for being wrong.",
+                confirm="All rewards of this check are in the range.",
+            )
+        )
+    return found
+
+
+async def _failures(subject: Subject, grader: GraderName, *, rule: str, number: str) -> list[Finding]:
+    """Return a finding when a grader gives no usable number, also for changed right answers: such an episode ends a run."""
+    graded: list[Episode | GradedCandidate] = [
+        *await get_all_episodes(subject),
+        *(one.episode for one in await mutate_episodes(subject)),
+    ]
+    graded += await grade_candidates(subject)
+    failed = [one for one in graded if one.failed == grader]
+    if not failed:
+        return []
+    return [
+        Finding(
+            rule=rule,
+            severity=Severity.ERROR,
+            symptom=f"The {grader} fails on {len(failed)} of {len(graded)} episodes: "
+            f"{clip(str(failed[0].failure), 200)}",
+            evidence={"failure": failed[0].failure, "episodes": [one.shown for one in failed[:NUM_SHOWN]]},
+            change=f"Return {number} for every finished episode; 0 for an answer that cannot be read.",
+            confirm=f"The {grader} of every episode in the evidence is a number.",
+        )
+    ]
+
+
+async def variance(subject: Subject) -> Iterable[Finding]:
+    """Over some 100 episodes of policies from perfect to silent, the reward takes more than one value.
+
+    Where all rewards are equal, every advantage is 0 and nothing is learned. Usually the reward reads another tag, field or
+    message than the answer has.
+    """
+    played = [one for one in await get_all_episodes(subject) if one.reward is not None]
+    values = {round(one.reward or 0.0, 9) for one in played}
+    if len(played) < 2 or len(values) > 1:
+        return []
+    if {one.policy for one in played} == {EXPERT}:
+        raise OutOfTimeError("no other policy than the expert has played")
+    return [
+        Finding(
+            rule="reward.variance",
+            severity=Severity.ERROR,
+            symptom=f"The reward is {played[0].reward:g} for all {len(played)} episodes, the expert's and the silent "
+            f"policy's alike.",
+            evidence={
+                "policies": sorted({one.policy for one in played}),
+                "episodes": [one.shown for one in played[:NUM_SHOWN]],
+            },
+            change="Print what the reward reads out of the expert's last message, and correct the tag, field or "
+            "message it looks for.",
+            confirm="The expert earns more than the silent policy.",
+        )
+    ]
+
+
+async def agreement(subject: Subject) -> Iterable[Finding]:
+    """No episode is paid for what the scorer rejects.
+
+    An episode whose reward counts as success (evaluation.success_threshold) while its strict score is below 1 and below the
+    reward is over-credited, and training amplifies it: the reward rises and the evaluation does not. Also where no right answer
+    is known, episodes are run in which nothing is done, in which every tool is called, in which calls are repeated, and in
+    which calls are random.
+    """
+    over: list[Episode | UnguidedEpisode] = [
+        one for one in await get_all_episodes(subject) if is_overpaid(subject, one)
+    ]
+    found = [] if over else await find_overpaid_candidates(subject)
+    over = over or [*find_overpaid_unguided(subject, await run_unguided_episodes(subject))]
+    if not over:
+        return found
+    policies = sorted({one.policy for one in over})
+    first = over[0].shown
+    return [
+        *found,
+        Finding(
+            rule="reward.agreement",
+            severity=Severity.WARNING if _all_say_what_is_right(over) else Severity.ERROR,
+            symptom=f"{len(over)} episodes earn {first['reward']:g} while the scorer gives {first['score']:g}: of "
+            f"{', '.join(policies[:NUM_NAMED])}.",
+            evidence={"policies": policies, "episodes": [one.shown for one in over[:NUM_SHOWN]]},
+            change="Compare in the reward what the scorer compares: the same message, tag, fields and equality.",
+            confirm="No episode of this check earns the threshold with a score below 1.",
+        ),
+    ]
+
+
+def _all_say_what_is_right(over: Sequence[Episode | UnguidedEpisode]) -> bool:
+    """Return whether none of these episodes is known to be wrong, for example because something was done twice."""
+    return all(isinstance(one, Episode) and one.verdict is Verdict.RIGHT for one in over)
+
+
+async def baseline(subject: Subject) -> Iterable[Finding]:
+    """Over 100 episodes that the model itself runs, rewards differ, also within the groups of a task, and none is paid for
+    what the scorer rejects.
+
+    Groups whose rewards are all equal teach nothing: give partial credit, choose tasks that the model sometimes solves, or
+    warm-start it; where the recipe has a warm start, or allows a baseline without success, this is a note, since training has not
+    begun. An overpaid episode shows how the model already exploits the reward.
+    """
+    played, config = await run_model_baseline(subject), subject.config
+    return baseline_findings(
+        played.trajectories, config.evaluation.success_threshold, may_be_flat=may_fail_at_first(config)
+    )
+
+
+def baseline_findings(
+    trajectories: Sequence[Trajectory], threshold: float, *, may_be_flat: bool = False
+) -> list[Finding]:
+    """Return findings on the reward from a model's own graded episodes: whether it takes more than one value, among all
+    and within the groups of a task (a note where it `may_be_flat`), and whether it pays for what the scorer rejects.
+    `threshold`: the reward that counts as success."""
+    rewarded = [(one, one.reward.total) for one in trajectories if one.reward is not None]
+    if len(rewarded) < 2:
+        return []
+    found = []
+    groups: dict[str, list[float]] = defaultdict(list)
+    for one, reward in rewarded:
+        groups[one.task.id].append(reward)
+    several = [group for group in groups.values() if len(group) > 1]
+    flat = [group for group in several if max(group) - min(group) < 1e-9]
+    values = {round(reward, 9) for _, reward in rewarded}
+    if len(values) == 1 or (several and len(flat) >= MOSTLY_FLAT * len(several)):
+        is_one = len(values) == 1
+        found.append(
+            Finding(
+                rule="reward.baseline",
+                severity=Severity.NOTE if may_be_flat else Severity.ERROR if is_one else Severity.WARNING,
+                symptom=f"The reward is {rewarded[0][1]:g} for all {len(rewarded)} episodes of the model."
+                if is_one
+                else f"In {len(flat)} of {len(several)} groups of the model's episodes all rewards are equal.",
+                evidence={
+                    "episodes": len(rewarded),
+                    "values": sorted(values)[:20],
+                    "groups": len(several),
+                    "flat_groups": len(flat),
+                    "said": [_last_text(one) for one, _ in rewarded[:NUM_SHOWN]],
+                },
+                change="Look at the rewards again after the warm start or the first steps."
+                if may_be_flat
+                else "Give partial credit, choose tasks that the model sometimes solves, or warm-start it.",
+                confirm="In a run `analysis/batch_valid_ratio` is above 0.3."
+                if may_be_flat
+                else "The rewards of most groups differ.",
+            )
+        )
+    over = [
+        (one, reward)
+        for one, reward in rewarded
+        if one.score is not None and reward >= threshold - 1e-9 and one.score < 1.0 and reward > one.score
+    ]
+    if over:
+        found.append(
+            Finding(
+                rule="reward.baseline",
+                severity=Severity.ERROR,
+                symptom=f"{len(over)} of {len(rewarded)} episodes of the model earn {over[0][1]:g} while the scorer gives "
+                f"{over[0][0].score:g}.",
+                evidence={
+                    "episodes": [{**_last_text(one), "reward": r, "score": one.score} for one, r in over[:NUM_SHOWN]]
+                },
+                change="Compare in the reward what the scorer compares: the same message, tag, fields and equality.",
+                confirm="No episode of the model earns the threshold with a score below 1.",
+            )
+        )
+    return found
+
+
+def _last_text(trajectory: Trajectory) -> dict[str, Json]:
+    return {"task": trajectory.task.id, "said": clip(get_text(trajectory.messages[-1]))}
+
+
+async def order(subject: Subject) -> Iterable[Finding]:
+    """`never answered <= wrong < right`, and more calls earn nothing.
+
+    The order decides what is learned first. Where a wrong answer costs more than none, policies stop answering; where a wrong one
+    earns as much as a right one, nothing is learned; where calls are paid, they multiply. Where only actions are graded, a
+    wrong episode is one whose calls were changed so that it cannot be right. A warning where calls cost so much that silence
+    earns as much as the right answer, after a chain of calls in which each result names what the next call needs; and where
+    the same calls are paid again and again, of a tool that changes nothing, or of two of which one undoes what the other does.
+    """
+    right, wrong = await _rewards(subject, EXPERT), await _wrong_rewards(subject)
+    never = await _rewards(subject, "says nothing") | await _rewards(subject, "never answers", only_wrong=True)
+    found = []
+
+    def compare(
+        lower: Mapping[str, float],
+        upper: Mapping[str, float],
+        *,
+        strict: bool,
+        claim: str,
+        change: str,
+        severity: Severity,
+    ) -> None:
+        both = sorted(lower.keys() & upper.keys())
+        bad = [key for key in both if lower[key] > upper[key] + 1e-6 or (strict and lower[key] > upper[key] - 1e-6)]
+        if bad and 2 * len(bad) >= len(both):
+            key = max(bad, key=lambda key: lower[key] - upper[key])
+            found.append(
+                Finding(
+                    rule="reward.order",
+                    severity=severity,
+                    symptom=f"{claim}: {lower[key]:g} against {upper[key]:g} on task {key}.",
+                    evidence={"task": key, "this": lower[key], "that": upper[key], "tasks": len(bad), "of": len(both)},
+                    change=change,
+                    confirm="never answered <= wrong < right holds on every task, with any number of calls.",
+                )
+            )
+
+    compare(
+        wrong,
+        right,
+        strict=True,
+        severity=Severity.ERROR,
+        claim="A wrong answer earns as much as the right one",
+        change="Have the outcome dominate: what is right earns more than everything else together.",
+    )
+    compare(
+        never,
+        wrong,
+        strict=False,
+        severity=Severity.WARNING,
+        claim="No answer earns more than a wrong one",
+        change="Give an episode without an answer at most what a wrong answer gets.",
+    )
+    compare(
+        await _rewards(subject, "busy"),
+        right,
+        strict=False,
+        severity=Severity.ERROR,
+        claim="The right answer with its first calls repeated earns more than without",
+        change="Do not pay for calls; if looking must be paid, bound it and pay each thing once.",
+    )
+    compare(
+        await _rewards(subject, "busy and wrong"),
+        wrong,
+        strict=False,
+        severity=Severity.WARNING,
+        claim="A wrong answer with calls repeated earns more than without",
+        change="Do not pay for calls; if looking must be paid, bound it and pay each thing once.",
+    )
+    found += find_paid_repeats(await run_unguided_episodes(subject))
+    return [*found, *(await _dearer_than_nothing(subject) if not found else ())]
+
+
+async def _dearer_than_nothing(subject: Subject) -> list[Finding]:
+    """Return findings on right answers that earn no more than silence, after the calls by which they are found."""
+    from sparring.checks.rules.chains import find_chains  # its rule comes later
+
+    nothing, references = await _rewards(subject, "says nothing"), await find_references(subject)
+    lost: list[dict[str, Json]] = []
+    if references is None or references.has_expert:
+        return []
+    chains = {name: calls for name, calls in (await find_chains(subject)).items() if calls and name in nothing}
+    with subject.timing.as_far_as_it_goes():
+        for name, calls in chains.items():
+            reference = references.by_task[name]
+            script = [*(tool_call(one.tool, **one.arguments) for one in calls), reference.answer]
+            if len(script) > subject.config.environment.max_turns:
+                continue
+            played = await subject.run_episode(reference.task, saying("finds the answer", script))
+            is_right = played.score is None or played.score >= 1.0
+            if is_right and played.reward is not None and played.reward.total <= nothing[name] + 1e-6:
+                lost.append(
+                    {
+                        "task": name,
+                        "calls": list(map(str, calls)),
+                        "earns": played.reward.total,
+                        "nothing": nothing[name],
+                    }
+                )
+    if len(lost) < FEWEST_LOST:
+        return []
+    worst = max(lost, key=lambda one: len(one["calls"]))  # type: ignore[arg-type]
+    return [
+        Finding(
+            rule="reward.order",
+            severity=Severity.WARNING,
+            symptom=f"In {len(lost)} of {len(chains)} tasks the right answer earns no more than silence, after the calls by "
+            f"which it is found: {worst['earns']:g} against {worst['nothing']:g} on task {worst['task']}.",
+            evidence={"tasks": lost[:NUM_SHOWN]},
+            change="Have the outcome dominate: take off less for calls than a right answer earns in the longest task.",
+            confirm="never answered <= wrong < right holds on every task, with the calls that it takes.",
+        )
+    ]
+
+
+async def _wrong_rewards(subject: Subject) -> dict[str, float]:
+    """Return what a wrong answer after the right calls earns; where only actions are graded, the best wrong episode."""
+    rewards = await _rewards(subject, "wrong")
+    if rewards:
+        return rewards
+    done: dict[str, float] = {}
+    for one in await mutate_episodes(subject):
+        reward, task = one.episode.reward, one.episode.reference.task.id
+        if one.mutation.kind is Kind.WRONG and reward is not None:
+            done[task] = max(reward, done.get(task, reward))
+    return done
+
+
+async def _rewards(subject: Subject, name: str, *, only_wrong: bool = False) -> dict[str, float]:
+    """Return rewards by task; with `only_wrong` without the episodes that the scorer pays in full."""
+    return {
+        one.reference.task.id: one.reward
+        for one in await get_episodes(subject, name)
+        if one.reward is not None and not (only_wrong and one.score is not None and one.score >= 1.0)
+    }
+
+
+async def components(subject: Subject) -> Iterable[Finding]:
+    """A reward of several parts names them, so that each has its own curve.
+
+    Return `Reward(total=..., components={...})`: when the total rises, the parts show whether the answers got better or only
+    their form. Won, drawn and lost (1, 0 and -1) are one part. Parts that do not sum to the total are a note.
+    """
+    played = [one for one in await get_all_episodes(subject) if one.trajectory.reward is not None]
+    rewards = [one.trajectory.reward for one in played if one.trajectory.reward is not None]
+    values = {round(reward.total, 6) for reward in rewards}
+    if (
+        len(values) > 2
+        and not values <= WON_DRAWN_LOST
+        and not any(reward.components or reward.metrics for reward in rewards)
+    ):
+        return [
+            Finding(
+                rule="reward.components",
+                severity=Severity.WARNING,
+                symptom=f"The reward takes {len(values)} values and names no component.",
+                evidence={"values": sorted(values)[:20]},
+                change="Return `Reward(total=..., components={name: part, ...})`, or `(total, metrics)`.",
+                confirm="The components have curves of their own.",
+            )
+        ]
+    for one in played:
+        reward = one.trajectory.reward
+        if reward is not None and reward.components:
+            total = math.fsum(reward.components.values())
+            if not math.isclose(total, reward.total, abs_tol=1e-6):
+                return [
+                    Finding(
+                        rule="reward.components",
+                        severity=Severity.NOTE,
+                        symptom=f"The components sum to {total:g}, the reward is {reward.total:g}.",
+                        evidence={"components": dict(reward.components), "episode": one.shown},
+                        change="Give components that sum to the total, weights included; put other numbers into metrics.",
+                        confirm="The sum of the components is the total.",
+                    )
+                ]
+    return []
+
+
+async def deterministic(subject: Subject) -> Iterable[Finding]:
+    """Reward and scorer grade the same episode the same, always, whatever its name is.
+
+    A grader that draws random numbers, keeps state between calls, reads a clock, or depends on the episode's id teaches noise.
+    Grade the messages and the actions only.
+    """
+    found = []
+    for one in (await get_all_episodes(subject))[:NUM_MUTATED] + await get_episodes(subject, "wrong"):
+        if one.failure is not None or len(found) > 0:
+            continue
+        for change, trajectory in (
+            ("again", one.trajectory),
+            ("under another id", replace(one.trajectory, id="other")),
+        ):
+            for _ in range(2):
+                again = await subject.grade(replace(trajectory, reward=None, score=None))
+                for judge, first, second in (
+                    ("reward", _reward_values(one.trajectory), _reward_values(again)),
+                    ("scorer", one.score, again.score),
+                ):
+                    if first != second and not found:
+                        found.append(
+                            Finding(
+                                rule="reward.deterministic",
+                                severity=Severity.ERROR,
+                                symptom=f"The {judge} gives {first} for an episode, and {second} for the same episode {change}.",
+                                evidence={"episode": one.shown, "first": first, "second": second, "judged": change},
+                                change=f"Remove randomness, clocks, ids and state kept between calls out of the {judge}.",
+                                confirm="Grading an episode twice gives the same numbers.",
+                            )
+                        )
+    return found
+
+
+def _reward_values(trajectory: Trajectory) -> Json:
+    reward = trajectory.reward
+    if reward is None:
+        return None
+    return {"total": reward.total, "components": dict(reward.components)} if reward.components else reward.total
+
+
+async def shared_code(subject: Subject) -> Iterable[Finding]:
+    """Reward and scorer apply the same rule by separate code, so that a mistake in one shows against the other.
+
+    A warning where the code that reads or grades the answer is shared: no check and no evaluation can see its mistakes. A
+    note where only the ground truth is computed by the same code.
+    """
+    played = await get_episodes(subject, EXPERT) + await get_episodes(subject, "wrong")
+    assert subject.reward is not None and subject.scorer is not None, "the rule needs both"  # noqa: PT018
+    reached: dict[str, dict[CodeType, bool]] = {"reward": {}, "scorer": {}}
+    for one in played[:NUM_MUTATED] + played[-1:]:
+        for name, grader in (("reward", subject.reward), ("scorer", subject.scorer)):
+            for code, reads_answer in (await _reached(grader, one.trajectory)).items():
+                reached[name][code] = reached[name].get(code, False) or reads_answer
+    shared = {code: reads for code, reads in reached["reward"].items() if code in reached["scorer"]}
+    if not shared:
+        return []
+    grading = [code for code, reads_answer in shared.items() if reads_answer]
+    names = [f"{code.co_qualname} ({Path(code.co_filename).name}:{code.co_firstlineno})" for code in grading or shared]
+    return [
+        Finding(
+            rule="reward.shared_code",
+            severity=Severity.WARNING if grading else Severity.NOTE,
+            symptom=f"Reward and scorer {'grade the answer' if grading else 'find the ground truth'} by the same code: "
+            f"{', '.join(names[:3])}.",
+            evidence={"functions": names},
+            change="Write the scorer on its own (`sparring.scorers.json_exact` reads tagged JSON), or write down why "
+            "one piece of "
+            "code must serve both.",
+            confirm="Reward and scorer reach no function of yours in common.",
+        )
+    ]
+
+
+async def _reached(grader: Callable[..., Any], trajectory: Trajectory) -> dict[CodeType, bool]:
+    """Return the functions outside libraries that a grader calls, and whether each received the episode or its answer."""
+    found: dict[CodeType, bool] = {}
+    text = get_text(trajectory.messages[-1]).strip()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        file = code.co_filename
+        is_grader = file.startswith(_OWN_GRADERS)
+        if event != "call" or file.startswith("<") or "site-packages" in file:
+            return
+        if not is_grader and file.startswith(_LIBRARIES):
+            return
+        values = frame.f_locals.values()
+        reads = any(isinstance(value, Trajectory) or (text and value == text) for value in values)
+        found[code] = found.get(code, False) or reads
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        await call(grader, trajectory)
+    except Exception:  # noqa: BLE001 (reward.range reports it)
+        pass
+    finally:
+        sys.setprofile(before)
+    return found
+
+
+async def reward_mutations(subject: Subject) -> Iterable[Finding]:
+    """Right episodes are changed, and the reward pays for none that the scorer rejects: answers in some sixty ways (tag dropped
+    or swapped, wrapped, doubled, padded, cut, other case, all labels, values nearly right, ...), and calls, where actions are
+    graded (left out, doubled, with other arguments, in another order, a tool that the expert does not use in their place).
+
+    None earns more than the right one either, as where length is paid. Every change in the evidence is one that a policy can
+    find. A warning where all of them have the right values, in another form or with text around them. Read the last
+    message, once, in the form that the prompt requests, or the final state, and compare whole values. The
+    other way round, a right episode that only the scorer pays for, is a warning.
+    """
+    changed = await mutate_episodes(subject)
+    earned = await _rewards(subject, EXPERT)
+    over = [
+        one
+        for one in changed
+        if is_overpaid(subject, one.episode) and (subject.scorer is not None or one.mutation.kind is Kind.WRONG)
+    ]
+    more = [
+        one
+        for one in changed
+        if one not in over
+        and one.episode.reward is not None
+        and _may_not_earn_more(one)
+        and one.episode.reward > earned.get(one.episode.reference.task.id, one.episode.reward) + 1e-6
+    ]
+    found = []
+    if more:
+        first = more[0].episode
+        found.append(
+            Finding(
+                rule="reward.mutations",
+                severity=Severity.ERROR,
+                symptom=f"Changed episodes earn more than the right one ({first.reward:g} against "
+                f"{earned[first.reference.task.id]:g}): {_names(more)}.",
+                evidence={"changes": _each_once(more)},
+                change="Do not pay for length, repetition or form beyond what the right answer in its plain form earns.",
+                confirm="No changed episode earns more than the right one.",
+            )
+        )
+    if over:
+        found.append(
+            Finding(
+                rule="reward.mutations",
+                severity=Severity.WARNING
+                if all(one.mutation.kind in IN_ANOTHER_FORM for one in over)
+                else Severity.ERROR,
+                symptom=f"The reward pays in full for what the scorer rejects: {_names(over)}.",
+                evidence={"changes": _each_once(over)},
+                change="Have the reward read the same place and compare with the same equality as the scorer.",
+                confirm="None of these changes earns the success threshold.",
+            )
+        )
+    missed = [
+        one
+        for one in changed
+        if one.episode.score is not None
+        and one.episode.score >= 1.0
+        and one.episode.reward is not None
+        and one.episode.reward < HALF * earned.get(one.episode.reference.task.id, 1.0)
+    ]
+    if missed:
+        found.append(
+            Finding(
+                rule="reward.mutations",
+                severity=Severity.WARNING,
+                symptom=f"The scorer takes answers for right that earn little: {_names(missed)}.",
+                evidence={"changes": _each_once(missed)},
+                change="Pay for what the scorer takes for right, or have the scorer refuse it too.",
+                confirm="Reward and scorer agree on these changes.",
+            )
+        )
+    return found
+
+
+def _may_not_earn_more(changed: Mutated) -> bool:
+    """Return whether other calls may be a better solution of the same task."""
+    return changed.mutation.calls is None or changed.mutation.kind is Kind.WRONG
+
+
+async def parts(subject: Subject) -> Iterable[Finding]:
+    """No part of the reward is above what a strict comparison of that field gives.
+
+    A component with the name of a field is paid in full although the field is not equal to the ground truth; or an answer
+    without one right value adds half of what the right one earns to what the same calls earn without any answer. The grader
+    compares parts of texts, ignores case or types, or pays for form.
+    """
+    over: list[dict[str, Json]] = []
+    unsaid: dict[str, float] = {}
+    for one in await mutate_episodes(subject):
+        right, answered, reward = one.episode.reference.parts, one.parts, one.episode.trajectory.reward
+        if right is None or answered is None or reward is None:
+            continue
+        differing = [
+            name for name in right if name not in answered or canonical(answered[name]) != canonical(right[name])
+        ]
+        full = await _components(subject, one.episode.reference)
+        for name in differing:
+            if full.get(name, 0.0) > 0 and reward.components.get(name, 0.0) >= full[name] - 1e-9:
+                answered_value = answered.get(name)
+                over.append({**one.shown, "component": name, "part": answered_value, "right_part": right[name]})
+                break
+        else:
+            earned = await _earned(subject, one.episode.reference)
+            is_all_wrong = len(differing) == len(right) and one.mutation.kind is Kind.WRONG
+            is_all_wrong &= not any(shares_elements(answered.get(name), right[name]) for name in differing)
+            if is_all_wrong and (one.episode.score or 0.0) < HALF and 0 < HALF * earned <= reward.total:
+                task = one.episode.reference.task.id
+                if task not in unsaid:
+                    unsaid[task] = await _earned_by_calls(subject, one.episode)
+                if HALF * earned <= reward.total - unsaid[task]:
+                    over.append({**one.shown, "component": None})
+    if not over:
+        return []
+    first = over[0]
+    what = (
+        f"component {first['component']!r} is paid in full" if first["component"] else f"{first['reward']:g} is earned"
+    )
+    return [
+        Finding(
+            rule="reward.parts",
+            severity=Severity.ERROR,
+            symptom=f"The reward pays for wrong values: {what} for {first['change']} "
+            f"({clip(str(first['said']), 80)!r} where "
+            f"{clip(str(first['right']), 80)!r} is right).",
+            evidence={"changes": list({one["change"]: one for one in over}.values())[:8]},
+            change="Compare whole values of the same type in each part of the reward.",
+            confirm="No component is paid for a field that is not equal to the ground truth.",
+        )
+    ]
+
+
+async def scorer(subject: Subject) -> Iterable[Finding]:
+    """The scorer pays for right episodes only.
+
+    Changing one thing at a time shows what the scorer depends on: the last message, the final state, the calls. Then that is
+    changed. An error where other values pass (parts of texts, texts around values, all labels at once, null-like values, a wrong
+    answer next to the right one), and where nothing was done, something else than the task's fields require was done, or the
+    required result is gone: the measured success is not success. An error, too, where it gives no number from 0 to 1, for the
+    first such episode ends the run. A warning where the right values pass in another form than was requested, which the consumer
+    of the answer may not read, and where a field of the task that the expert always carries out is not compared, or something is
+    gone that the expert leaves. A note where another way earns as much: check whether that is intended.
+    """
+    passed = [
+        one for one in await mutate_episodes(subject) if one.episode.score is not None and one.episode.score >= 1.0
+    ]
+    found = await _failures(subject, "scorer", rule="reward.scorer", number="a number from 0 to 1")
+    did_wrong = any(one.mutation.calls is not None and one.mutation.kind is Kind.WRONG for one in passed)
+    for kind, severity, what, change in (
+        (
+            Kind.WRONG,
+            Severity.ERROR,
+            f"takes wrong {'episodes' if did_wrong else 'answers'} for right",
+            "Compare all of the final state with what the task asks for, also what must not be gone or added."
+            if did_wrong
+            else "Compare whole values, canonically equal by type, null only for null, in exactly one answer in "
+            "the last message.",
+        ),
+        (
+            Kind.FORM,
+            Severity.WARNING,
+            "takes answers for right that are not in the asked form",
+            "Refuse what the consumer of the answers cannot read, or write down that the form does not matter.",
+        ),
+        (
+            Kind.DOUBTFUL,
+            Severity.WARNING,
+            "takes for right what does not look right",
+            "Compare what `why_wrong` names in the evidence, or write down that it does not matter.",
+        ),
+        (
+            Kind.OTHER,
+            Severity.NOTE,
+            "accepts something else, too",
+            "Look at the calls and the final state in the evidence; if they are no solution, have the scorer refuse them.",
+        ),
+    ):
+        these = [one for one in passed if one.mutation.kind is kind]
+        if these:
+            found.append(
+                Finding(
+                    rule="reward.scorer",
+                    severity=severity,
+                    symptom=f"The scorer {what}: {_names(these)}.",
+                    evidence={"changes": _each_once(these)},
+                    change=change,
+                    confirm="The scorer gives less than 1 to each of these changes.",
+                )
+            )
+    return found
+
+
+def is_overpaid(subject: Subject, episode: Episode) -> bool:
+    """Return whether the reward counts as success while the strict score is below 1, and below the reward."""
+    score = episode.score if episode.score is not None else 0.0
+    threshold = subject.config.evaluation.success_threshold
+    return episode.reward is not None and episode.reward >= threshold - 1e-9 and score < 1.0 and episode.reward > score
+
+
+async def _earned(subject: Subject, reference: ReferenceEpisode) -> float:
+    return (await _rewards(subject, EXPERT)).get(reference.task.id, 1.0)
+
+
+async def _earned_by_calls(subject: Subject, episode: Episode) -> float:
+    """Return what the calls of an episode earn without a final answer."""
+    references = await find_references(subject)
+    if references is None or references.form.tool is not None:
+        return 0.0  # the answer is one of the calls
+    silent = await grade_episode(
+        subject, references, "nothing", episode.reference, replace_last_message(episode.trajectory, answer(""))
+    )
+    return silent.reward or 0.0
+
+
+async def _components(subject: Subject, reference: ReferenceEpisode) -> Mapping[str, float]:
+    for one in await get_episodes(subject, EXPERT):
+        if one.reference.task.id == reference.task.id and one.trajectory.reward is not None:
+            return one.trajectory.reward.components
+    return {}
+
+
+def _names(changed: Sequence[Mutated]) -> str:
+    names = list(dict.fromkeys(one.mutation.name for one in changed))
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
+def _each_once(changed: Sequence[Mutated]) -> list[Json]:
+    """Return one example of each change."""
+    return [one.shown for one in {one.mutation.name: one for one in reversed(changed)}.values()][::-1][:20]

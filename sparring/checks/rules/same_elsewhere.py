@@ -1,0 +1,250 @@
+"""The environment must be the same in another process, in another order, at another time and place."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from sparring.checks.evidence.legal_calls import make_policies
+from sparring.checks.evidence.subject import Subject, find_first_difference, write_transcript
+from sparring.checks.running.second_process import fingerprint
+from sparring.checks.running.time_budget import MOST_PATIENT, OutOfTimeError, TimedOutError, UndecidedError
+from sparring.environments.base import CLOSE_SECONDS
+from sparring.findings import Finding, Severity
+from sparring.types import Json, Task, Trajectory
+
+AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
+LONGEST_SECONDS = 30.0
+"""Seconds that another process may take, on an idle machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A difference of the other process, and what to do about a recipe that depends on it."""
+
+    when: str
+    change: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+    severity: Severity = Severity.ERROR
+
+
+CLOCK = Change("a year later by the clock", "Take dates and times from the task; `environment.clock` names lines.")
+BACKWARDS = Change("when episodes are played in another order", "Keep nothing between episodes: no cache, no counter.")
+FOLDER = Change(
+    "in another working directory",
+    "Open files next to the module (`Path(__file__).parent`), not relative to where the command was started.",
+    severity=Severity.WARNING,
+)
+HASH_SEED = Change(
+    "in another process, with another hash seed",
+    "Sort what comes out of sets and directories; do not use `hash`.",
+)
+TIME_ZONE = Change(
+    "in another time zone",
+    "Name the time zone where times are read and written: `datetime.fromtimestamp(t, UTC)`, `time.gmtime`, `calendar.timegm`.",
+    {"TZ": "Asia/Kathmandu"},
+)
+LOCALE = Change(
+    "in another locale",
+    "Name the encoding of files, and sort and format without the locale.",
+    {"LC_ALL": "C", "LANG": "C"},
+    Severity.WARNING,
+)
+USER = Change(
+    "for another user",
+    "Take names from the task, not from who is logged in.",
+    {"USER": "somebody", "LOGNAME": "somebody"},
+    Severity.WARNING,
+)
+CHANGES = (HASH_SEED, CLOCK, TIME_ZONE, FOLDER, BACKWARDS, LOCALE, USER)  # the clock first: a date shows in both
+PROCESS = Change("in another process", "Seed what is drawn at import, and use no id of a process or an object.")
+
+
+async def same_elsewhere(subject: Subject) -> Iterable[Finding]:
+    """Tasks, tools and episodes are the same in another process: with another hash seed, time zone, locale, working directory
+    and user, in another order, and a year later by the clock.
+
+    A run that is resumed, a replay and an evaluation next month on another machine must meet the same environment. The finding
+    names which of these makes the difference. Differences come from the order of sets, from dates in results, from times
+    without a time zone, from randomness at import, and from state left by earlier episodes. Take the time of a task from the
+    task, sort, and keep nothing.
+    """
+    episodes = await _episodes(subject)
+    later = await _later(subject)
+    difference = _difference_elsewhere(subject, episodes, later)
+    if difference is not None:
+        cause, difference = await _cause(subject, episodes, difference)
+    elif later["stopped_by_folder"] is not None:
+        cause, difference = FOLDER, {"what": "no conversation", "reason": later["stopped_by_folder"]}
+    else:
+        return ()
+    return [
+        Finding(
+            rule="environment.same_elsewhere",
+            severity=cause.severity,
+            symptom=f"the same recipe gives {difference.pop('what')} {cause.when}.",
+            evidence=difference,
+            change=cause.change,
+            confirm=AGAIN,
+        )
+    ]
+
+
+async def _cause(
+    subject: Subject, episodes: Sequence[tuple[Task, str, Trajectory]], difference: dict[str, Json]
+) -> tuple[Change, dict[str, Json]]:
+    """Return what alone makes a difference, with that difference: another process, or the first of the changes."""
+    with suppress(OutOfTimeError, TimedOutError):
+        for cause in (PROCESS, *CHANGES):
+            there = await _elsewhere(subject, episodes, () if cause is PROCESS else (cause,))
+            alone = _difference_elsewhere(subject, episodes, there)
+            if alone is not None:
+                return cause, alone
+    return PROCESS, difference
+
+
+async def tool_order(subject: Subject) -> Iterable[Finding]:
+    """The tools are offered in the same order every time.
+
+    The list is part of every prompt. Another order is another prompt for the model, and it ends the reuse of what was
+    computed for it. Define tools as methods; if `offered_tools` is overridden, have it return a sorted list.
+    """
+    cls = subject.environment_class
+    assert cls is not None, "the rule needs an environment"
+    here = [list(cls.offered_tools()) for _ in range(3)]
+    there = (await _later(subject))["offered"]
+    orders = [[str(one["function"]["name"]) for one in offered] for offered in (*here, there)]
+    if here[0] == here[1] == here[2] == there:
+        return ()
+    return [
+        Finding(
+            rule="environment.tool_order",
+            severity=Severity.ERROR,
+            symptom="the tools that go to the model differ from one time to the next.",
+            evidence={"in_this_process": orders[:3], "in_another": orders[3]},
+            change="Return the tools in one order, with the same text: sort them by name.",
+            confirm=AGAIN,
+        )
+    ]
+
+
+async def _episodes(subject: Subject) -> list[tuple[Task, str, Trajectory]]:
+    """Return the sampled tasks as they run here: (task, policy, trajectory)."""
+    episodes = []
+    with subject.timing.as_far_as_it_goes():
+        for task in subject.sample:
+            for policy in await make_policies(subject, task):
+                episodes.append((task, policy.name, await subject.run_episode(task, policy, graded=False)))
+    return episodes
+
+
+async def _later(subject: Subject) -> dict[str, Json]:
+    """Return the episodes of a process in which everything is changed; computed once. `stopped_by_folder` is the error that
+    prevented them in another working directory."""
+    if "later" not in subject.shared:
+        episodes, reason = await _episodes(subject), None
+        try:
+            later = await _elsewhere(subject, episodes, CHANGES)
+        except (OutOfTimeError, TimedOutError):
+            raise
+        except UndecidedError as error:
+            reason = str(error)
+            later = await _elsewhere(subject, episodes, [one for one in CHANGES if one is not FOLDER])
+        subject.shared["later"] = {**later, "stopped_by_folder": reason}
+    return subject.shared["later"]
+
+
+async def _elsewhere(
+    subject: Subject, episodes: Sequence[tuple[Task, str, Trajectory]], changes: Collection[Change]
+) -> dict[str, Json]:
+    """Return what `second_process.played` returns in a separate process. Raises UndecidedError when it does not return, and
+    TimedOutError or OutOfTimeError when it ran no episode."""
+    request = {
+        "seconds": subject.timing.left,
+        "call_seconds": subject.watch.seconds * subject.watch.patience,
+        "start_seconds": subject.watch.start_seconds * subject.watch.patience,
+        "recipe": str(subject.recipe.resolve()),
+        "overrides": list(subject.overrides),
+        "shifts_clock": CLOCK in changes,
+        "backwards": BACKWARDS in changes,
+        "other_folder": FOLDER in changes,
+        "episodes": [
+            {"task": task.id, "policy": name, "script": [turn.message for turn in played.turns]}
+            for task, name, played in episodes
+        ],
+    }
+    here = os.environ.get("PYTHONHASHSEED", "")
+    environment = {
+        **os.environ,
+        "PYTHONHASHSEED": here if HASH_SEED not in changes and here else "4321" if here != "4321" else "1234",
+        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+    }
+    environment |= {name: value for one in changes for name, value in one.variables.items()}
+    with tempfile.TemporaryFile() as errors:
+        # Its own process group: its children end with it, and may hold its pipe open.
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",
+            "-m",
+            "sparring.checks.running.second_process",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
+            env=environment,
+            start_new_session=True,
+            limit=1 << 26,
+        )
+        assert process.stdin is not None and process.stdout is not None  # noqa: PT018
+        limit = min(subject.timing.left, LONGEST_SECONDS * MOST_PATIENT) + subject.watch.limit("reset")
+        try:
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            async with asyncio.timeout(limit):
+                line = await process.stdout.readline()
+        except TimeoutError:
+            raise TimedOutError(f"another process had not run the episodes after {limit:.3g} s") from None
+        except asyncio.CancelledError:
+            process.send_signal(signal.SIGINT)  # it closes the environment of the running episode
+            with suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), CLOSE_SECONDS)
+            raise
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+        if not line:
+            code = process.returncode or 0
+            how = f"signal {-code} ended it" if code < 0 else f"exit code {code}"
+            errors.seek(0)
+            last = errors.read().decode(errors="replace").strip().splitlines()[-1:] or ["nothing"]
+            raise UndecidedError(f"another process could not run the episodes ({how}), and wrote last: {last[0]}")
+    played = json.loads(line)
+    late = played["unplayed"]
+    if late is not None and not any(played["transcripts"]):
+        raise (TimedOutError if late["is_late"] else OutOfTimeError)(late["reason"])
+    return played
+
+
+def _difference_elsewhere(
+    subject: Subject, episodes: Sequence[tuple[Task, str, Trajectory]], there: Mapping[str, Json]
+) -> dict[str, Json] | None:
+    if there["tools"] != list(subject.tools):
+        return {"what": "other tools", "here": list(subject.tools), "there": there["tools"]}
+    for (task, name, played), lines in zip(episodes, there["transcripts"], strict=True):
+        if there["tasks"].get(task.id) != fingerprint(task):
+            missing = task.id not in there["tasks"]
+            return {
+                "what": "other tasks",
+                "task": task.id,
+                "there": "it is missing" if missing else "its content differs",
+            }
+        difference = None if lines is None else find_first_difference(write_transcript(played.messages), lines)
+        if difference is not None:
+            return {"what": "another conversation", "task": task.id, "policy": name, **difference}
+    return None

@@ -1,0 +1,56 @@
+"""Every task must be solvable. Shown for games and forms, where each call is one of a few, by trying them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sparring.checks.evidence.subject import Subject
+from sparring.checks.evidence.walks import WalkResult, walk_states
+from sparring.findings import Finding, Severity
+
+NUM_WALKED = 24
+"""Tasks in which all calls are tried."""
+NUM_FIRST = 4
+"""Tasks without a solution after which the others are left out."""
+FEWEST_SOLVED = 2
+
+
+async def unsolvable(subject: Subject) -> Iterable[Finding]:
+    """Where each call is one of a few, as in a game, some of them solve every task.
+
+    All calls are tried, breadth first, and what the environment keeps is compared, until an episode is paid or no new state
+    appears. A warning where some tasks are solved this way, and in others every reachable state was seen and none is
+    paid: what is needed lies behind what it opens, the way is blocked, or the episode ends too early. A policy can only
+    lose there. Make tasks from their solution, or leave out those that have none.
+    """
+    if not subject.lacks("expert") or subject.model_judges or (subject.lacks("scorer") and subject.lacks("reward")):
+        return []
+    tasks = {one.id: one for one in (*subject.sample, *subject.looked_at)}
+    seen: list[WalkResult] = []
+    with subject.timing.as_far_as_it_goes():
+        for task in list(tasks.values())[:NUM_WALKED]:
+            walk = await walk_states(subject, task)
+            if walk is None or (len(seen) >= NUM_FIRST and not any(one.calls for one in seen)):
+                break
+            seen.append(walk)
+    solved = [one for one in seen if one.calls]
+    lost = [one for one in seen if one.calls is None and one.is_all]
+    if len(solved) < FEWEST_SOLVED or not lost:
+        return []
+    tools = sorted({one.tool for walk in solved for one in walk.calls or ()})
+    return [
+        Finding(
+            rule="data.unsolvable",
+            severity=Severity.WARNING,
+            symptom=f"{len(lost)} of {len(seen)} tasks cannot be solved with any calls: {lost[0].task.id}, where all of "
+            f"{lost[0].num_states} states that can be reached were seen and none is paid.",
+            evidence={
+                "cannot_be_solved": {one.task.id: one.num_states for one in lost},
+                "solved": {one.task.id: list(map(str, one.calls or ())) for one in solved[:2]},
+                "tools_that_solve": tools,
+            },
+            change="Look at the first of these tasks: what it asks for is blocked, or comes too late. Make tasks from their "
+            "solution, or leave out those that have none.",
+            confirm="Run `sparring check RECIPE --only data` again: the finding is gone.",
+        )
+    ]

@@ -1,0 +1,140 @@
+"""The rules that read the user's source: one for the environment and the tasks, one for reward and scorer."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from sparring.checks.evidence.subject import Subject
+from sparring.checks.rules.source import (
+    copies,
+    data,
+    grading,
+    keys,
+    limits,
+    logic,
+    measures,
+    orders,
+    payments,
+    state,
+    statements,
+    texts,
+)
+from sparring.checks.rules.source.code import Code, Function, Part, Slip, read_code
+from sparring.findings import Finding, Severity
+
+Pattern: TypeAlias = Callable[[Function, Code], Iterator[Slip]]
+_PYTHON = (*logic.PATTERNS, *statements.PATTERNS)
+PATTERNS: Mapping[Part, Sequence[Pattern]] = {
+    "environment": (
+        *_PYTHON,
+        *texts.PATTERNS,
+        *limits.PATTERNS,
+        *measures.PATTERNS,
+        *state.PATTERNS,
+        *keys.PATTERNS,
+        *data.PATTERNS,
+        *copies.PATTERNS,
+        *orders.PATTERNS,
+    ),
+    "graders": (
+        *_PYTHON,
+        *grading.PATTERNS,
+        *payments.PATTERNS,
+        orders.other_one_left_out,
+        orders.other_tie_break,
+        measures.calendar,
+    ),
+    "tasks": (
+        *_PYTHON,
+        *texts.PATTERNS_OF_TASKS,
+        *limits.PATTERNS,
+        *measures.PATTERNS_OF_TASKS,
+        *data.PATTERNS_OF_TASKS,
+        *copies.PATTERNS_OF_TASKS,
+        *orders.PATTERNS_OF_TASKS,
+        keys.order_of_a_set,
+    ),
+}
+
+
+async def source_of_environment(subject: Subject) -> Iterable[Finding]:
+    """The code of the environment and of the tasks has no mistake that is visible in the source.
+
+    The user's own functions are read, without running them, as far as tools and tasks use them: conditions that are always
+    true, errors that become a number, caches that outlive a change, duplicate numbers, keys that are looked up in
+    another form than they were written, arguments and changes that are lost. They are compared with descriptions,
+    prompts and the tasks' own values: defaults, limits (also those of tables), units, rounding, pages, weekdays, ties,
+    which one of several is left out, numbers sorted as text, -999 in a mean. What a rule above has reported is not repeated.
+    """
+    return findings(subject, "environment.source", ("environment", "tasks"))
+
+
+async def source_of_graders(subject: Subject) -> Iterable[Finding]:
+    """The code of the reward and the scorer has no mistake that is visible in the source.
+
+    The user's own functions are read, without running them: a reference that counts anywhere in the text, a share of one side
+    alone, a pattern that does not match all of the tasks' reference answers, pairs of lists of different lengths, `all()` of
+    nothing, a part that is computed and not used, calls that are paid although they are repeated or refused, games that are
+    paid although they are lost, tolerances as wide as the answers. Functions of Sparring and of libraries are not read.
+    """
+    return findings(subject, "reward.source", ("graders",))
+
+
+def findings(subject: Subject, rule: str, parts: Sequence[Part]) -> list[Finding]:
+    """Return the slips in some of the code, without those that other rules have reported."""
+    if "source" not in subject.shared:
+        subject.shared["source"] = read_code(subject)
+    code: Code = subject.shared["source"]
+    found: dict[tuple[str, str, str], tuple[Function, Slip]] = {}
+    for function in code.functions:
+        for name, slip in slips(function, code) if function.part in parts else ():
+            cause = slip.cause or str(_line(function, slip))
+            found.setdefault((function.module.file, cause, name), (function, slip))
+    reported: list[Finding] = [one for one in subject.shared.get("found", ()) if one.severity is not Severity.NOTE]
+    return [_finding(rule, *one) for one in found.values() if not any(_covers(before, *one) for before in reported)]
+
+
+def slips(function: Function, code: Code) -> Iterator[tuple[str, Slip]]:
+    """Return what the patterns find in a function, with their names."""
+    for pattern in PATTERNS[function.part]:
+        for slip in pattern(function, code):
+            yield pattern.__name__, slip
+
+
+def _covers(before: Finding, function: Function, slip: Slip) -> bool:
+    """Return whether a finding has the same cause: one of a rule for it, which names the line or the tool."""
+    words = f"{before.symptom} {json.dumps(dict(before.evidence), default=str)}"
+    if re.search(rf"\b{re.escape(_place(function, slip))}\b", words):
+        return True
+    names = function.tools or (function.node.name,)
+    is_named = any(re.search(rf"\b{re.escape(one)}\b", words) for one in names) or not function.tools
+    return before.rule in slip.covered_by and is_named
+
+
+def _finding(rule: str, function: Function, slip: Slip) -> Finding:
+    place = _place(function, slip)
+    tools = f" (of {', '.join(function.tools)})" if function.tools and not function.is_tool else ""
+    return Finding(
+        rule=rule,
+        severity=Severity.WARNING,
+        symptom=f"{function.name}{tools} {slip.symptom} ({place}).",
+        evidence={
+            "line": place,
+            "code": function.module.lines[_line(function, slip) - 1].strip()[:160],
+            **slip.evidence,
+        },
+        change=f"{place}: {slip.change}",
+        confirm=f"Run `sparring check RECIPE --only {rule.partition('.')[0]}` again: the finding is gone.",
+    )
+
+
+def _line(function: Function, slip: Slip) -> int:
+    return getattr(slip.node, "lineno", function.node.lineno)
+
+
+def _place(function: Function, slip: Slip) -> str:
+    return f"{Path(function.module.file).name}:{_line(function, slip)}"

@@ -1,0 +1,494 @@
+"""Tools must do what their schemas state: accept the arguments that they offer, use them, and answer with JSON."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Literal, get_args, get_origin
+
+from sparring.agents.scripted import saying
+from sparring.checks.evidence.answer_forms import canonical
+from sparring.checks.evidence.explore import Call, TriedCall, explore_task, is_nothing, is_refusal, list_expert_calls
+from sparring.checks.evidence.legal_calls import (
+    accepts_parts,
+    leaves,
+    list_calls_before,
+    list_likely_calls,
+    list_types,
+    make_strange,
+    run_calls_apart,
+)
+from sparring.checks.evidence.stated_limits import list_choices, list_limits
+from sparring.checks.evidence.subject import Subject
+from sparring.checks.evidence.survey import choose_num_tasks
+from sparring.checks.evidence.writing_tools import find_writing_tools
+from sparring.environments import answer, tool_call
+from sparring.environments.tools import Tool, fits
+from sparring.findings import Finding, Severity
+from sparring.types import Json, Task
+
+AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
+MOST_SHOWN = 40
+"""Characters of a text that a finding shows."""
+NUM_LIMITED = 4
+"""Tasks in which the limits of arguments are tried."""
+FEWEST_TRIES = 3
+"""Calls with different arguments after which a tool that always fails in the same way is broken."""
+NUM_NAMED = 8
+"""Tools that one finding shows."""
+
+
+async def arguments_ignored(subject: Subject) -> Iterable[Finding]:
+    """A tool's result depends on its arguments.
+
+    Tools are called with the right arguments and with others. A tool that returns the same for all of them, and something
+    else in another task, gives the right answer to wrong calls: the policy learns to call it with anything. Calls that
+    mean the same, for example with a default left out, are one. A warning where one required argument of a tool that reads makes
+    no difference in any task.
+    """
+    varied: dict[str, list[tuple[Task, list[Call], set[str]]]] = {}
+    with subject.timing.as_far_as_it_goes():
+        for task in subject.sample:
+            for name, tool in subject.tools.items():
+                if not tool.hints:
+                    continue
+                calls = (await list_likely_calls(subject, task, tool))[:4]
+                calls = _different(tool, [*calls, *map(make_strange, calls[:1])])
+                results = await run_calls_apart(subject, task, calls, await list_calls_before(subject, task, name))
+                if len(results) > 1 and all(one.error is None for one in results):
+                    varied.setdefault(name, []).append((task, calls, {one.content for one in results}))
+    findings = []
+    for name, seen in varied.items():
+        depends_on_task = len({content for _, _, contents in seen for content in contents}) > 1
+        if len(seen) > 1 and depends_on_task and all(len(contents) == 1 for _, _, contents in seen):
+            task, calls, contents = seen[0]
+            if await _acts_by_arguments(subject, task, calls):
+                continue
+            findings.append(
+                Finding(
+                    rule="environment.arguments_ignored",
+                    severity=Severity.ERROR,
+                    symptom=f"{name} gives the answer of the task whatever its arguments are.",
+                    evidence={
+                        "tool": name,
+                        "task": task.id,
+                        "calls": [str(one) for one in calls],
+                        "answer_to_all": next(iter(contents)),
+                        "tasks": len(seen),
+                    },
+                    change="Look the answer up by the arguments, and report an error when there is none.",
+                    confirm=AGAIN,
+                )
+            )
+    return [*findings, *await _unused(subject, known={one.evidence["tool"] for one in findings})]
+
+
+def _different(tool: Tool, calls: Sequence[Call]) -> list[Call]:
+    """Return the calls without those that mean the same: an argument that is left out has its default."""
+    properties = tool.schema["function"].get("parameters", {}).get("properties", {})
+    defaults = {name: part["default"] for name, part in properties.items() if "default" in part}
+    return list({json.dumps({**defaults, **one.arguments}, sort_keys=True): one for one in calls}.values())
+
+
+async def _acts_by_arguments(subject: Subject, task: Task, calls: Sequence[Call]) -> bool:
+    """Return whether a tool's effect depends on its arguments: by the final state, or, where the environment gives none,
+    whether it changes something at all. A tool that writes may return no more than an id."""
+    scripts = [(str(one), (tool_call(one.tool, **one.arguments), answer("done"))) for one in calls]
+    played = [await subject.run_episode(task, saying(name, script), graded=False) for name, script in scripts]
+    states = [one.final_state for one in played]
+    if all(state is None for state in states):
+        return calls[0].tool in await find_writing_tools(subject)
+    return len(set(map(canonical, states))) > 1
+
+
+async def tools_answer(subject: Subject) -> Iterable[Finding]:
+    """Every tool can be called so that it works and returns something.
+
+    The expert's calls are made, and calls that are found by trying: with the task's fields, with what the prompt and
+    earlier results name, with what the schema offers, with recorded conversations. An error is a tool that fails at the
+    expert's calls, or at every call in one way that has nothing to do with the arguments. A tool without any legal call found
+    is not tested, neither passed nor failed, which is a note: name its arguments in the prompt, write a
+    `demonstrate`, or give recorded calls (`--production FILE`) or a model that explores (`--reference URL#MODEL`). A
+    warning is a tool that returns nothing at every call; for one that changes something `null` is enough, but not an
+    empty text.
+    """
+    tried: dict[str, list[tuple[Task, TriedCall]]] = {name: [] for name in subject.tools}
+    shown: set[str] = set()
+    with subject.timing.as_far_as_it_goes():
+        for task in subject.sample:
+            shown |= {one.tool for one in await list_expert_calls(subject, task)}
+            for one in (await explore_task(subject, task)).tried:
+                tried[one.call.tool].append((task, one))
+    findings: list[Finding] = []
+    untested: dict[str, Json] = {}
+    for name, seen in tried.items():
+        evidence: dict[str, Json] = {"tool": name, "tried": [_shown(task, one) for task, one in seen[:4]]}
+        if any(one.is_legal for _, one in seen):
+            is_meant = any(_is_meant(task, one) for task, one in seen)
+            is_silent = is_meant and not any(one.is_informative for _, one in seen)
+            if is_silent and not (
+                await _answers_after_expert(subject, [(task, one.call) for task, one in seen[:2]])
+                or await accepts_parts(subject, name)
+            ):
+                nothing = sorted({one.result.content.strip() for _, one in seen if one.is_legal})
+                is_writing = name in await find_writing_tools(subject)
+                # What a writing tool does is in the state; its result only has to exist.
+                if is_writing and "" not in nothing:
+                    continue
+                findings.append(_silent(name, len(seen), nothing, evidence, is_writing=is_writing))
+        elif seen and (name in shown or _is_broken([one for _, one in seen])):
+            findings.append(
+                Finding(
+                    rule="environment.tools_answer",
+                    severity=Severity.ERROR,
+                    symptom=f"{name} failed at every one of {len(seen)} calls, "
+                    + ("including the expert's." if name in shown else "in the same way whatever its arguments were."),
+                    evidence=evidence,
+                    change="Put the line in the evidence right, or take the tool out.",
+                    confirm=AGAIN,
+                )
+            )
+        else:
+            untested[name] = evidence["tried"]
+    if untested:
+        # One finding for all of them: an environment of several desks offers a hundred tools that a task does not need.
+        some = ", ".join(list(untested)[:NUM_NAMED]) + (", ..." if len(untested) > NUM_NAMED else "")
+        findings.append(
+            Finding(
+                rule="environment.tools_answer",
+                severity=Severity.NOTE,
+                symptom=f"{len(untested)} of {len(subject.tools)} tools were not tested, since no legal call was found: {some}.",
+                evidence={"not_tested": list(untested), "tried": dict(list(untested.items())[:NUM_NAMED])},
+                change="Name in the prompt or the schema what these tools take, have `demonstrate` show it, or give recorded "
+                "calls with --production FILE, or a model that explores with --reference URL#MODEL.",
+                confirm="Run `sparring check` again: its first line counts these tools as reached.",
+            )
+        )
+    return findings
+
+
+def _silent(name: str, num: int, nothing: Sequence[str], evidence: Mapping[str, Json], *, is_writing: bool) -> Finding:
+    read = " or ".join(f"`{one}`" if one else "an empty result" for one in nothing)
+    return Finding(
+        rule="environment.tools_answer",
+        severity=Severity.WARNING,
+        symptom=f"{name} returned nothing at every one of {num} calls, and no error: the model reads {read}.",
+        evidence=evidence,
+        change="Return a word at least: from an empty result the model cannot see whether the call did anything."
+        if is_writing
+        else "Return what the real tool returns; if it is a stub, have it say so or take it out.",
+        confirm=AGAIN,
+    )
+
+
+def _shown(task: Task, tried: TriedCall) -> dict[str, Json]:
+    shown: dict[str, Json] = {"task": task.id, "call": str(tried.call), "answer": tried.result.content[:200]}
+    return shown if tried.line is None else {**shown, "line": tried.line}
+
+
+def _is_meant(task: Task, tried: TriedCall) -> bool:
+    """Return whether a call must find something: the result is no empty list of matches, or the requested texts are
+    different ones of the task's own fields, where it has some, and no guesses."""
+    known = {value for _, value in leaves(task.fields) if isinstance(value, str)}
+    texts = [value for _, value in leaves(tried.call.arguments) if isinstance(value, str)]
+    is_own = len(set(texts) & known) == len(texts)
+    return tried.result.content.strip() not in ("[]", "{}") or not known or is_own
+
+
+def _is_broken(tried: Sequence[TriedCall]) -> bool:
+    """Return whether a tool failed in one way at one line for all arguments, and in a way that no author raises on purpose."""
+    failures = {(one.result.content, one.line) for one in tried}
+    is_tried = len(tried) >= FEWEST_TRIES or not any(one.call.arguments for one in tried)
+    return is_tried and len(failures) == 1 and _is_crash(tried[0].result.content)
+
+
+async def schema(subject: Subject) -> Iterable[Finding]:
+    """Tools accept what their schemas offer.
+
+    Starting from calls that work, each optional argument is left out, each value of an enumeration tried, and 0, "" and false
+    passed where they are allowed; and arguments of the task's own data must have the declared type. Where a schema or a
+    description states limits or lists values, these are passed, and one a step further inside: a warning where the first
+    is refused and the second is not. The model sees the schema only: what it offers and the code refuses costs turns and
+    teaches superstition.
+    """
+    found: dict[tuple[str, str], dict[str, Json]] = {}
+    taken: set[tuple[str, str]] = set()
+    with subject.timing.as_far_as_it_goes():
+        for task in subject.sample:
+            for name, tool in subject.tools.items():
+                given = {key for one in await _shown_to_fit(subject, task, name) for key in one.arguments}
+                for what, seen in _misfits(task, tool, known=given).items():
+                    found.setdefault((name, what), seen)
+                await _try_variations(subject, task, tool, found, taken)
+        found |= await _refused_limits(subject)
+    return [
+        Finding(
+            rule="environment.schema",
+            severity=Severity.WARNING if "falsy" in what or "limit" in what else Severity.ERROR,
+            symptom=f"{name}: {what}.",
+            evidence=evidence,
+            change="Have the type hints, defaults and code of the tool agree.",
+            confirm=AGAIN,
+        )
+        for (name, what), evidence in found.items()
+    ]
+
+
+async def _try_variations(
+    subject: Subject,
+    task: Task,
+    tool: Tool,
+    found: dict[tuple[str, str], dict[str, Json]],
+    taken: set[tuple[str, str]],
+) -> None:
+    """Add what a tool refuses although its schema allows it. A value of an enumeration that is `taken` in another task is no
+    fault of the schema: what it names does not exist in this one."""
+    working = await _working(subject, task, tool)
+    if working is None:
+        return
+    before = await list_calls_before(subject, task, tool.name)
+    variations = [
+        (what, call)
+        for what, call in _variations(tool, working)
+        if (tool.name, what) not in taken and (what.endswith(_OFFERED) or (tool.name, what) not in found)
+    ]
+    results = await run_calls_apart(subject, task, [call for _, call in variations], before)
+    for (what, call), result in zip(variations, results, strict=True):
+        if not _is_refusal(what, result.content, failed=result.error is not None):
+            if what.endswith(_OFFERED):
+                taken.add((tool.name, what))
+                found.pop((tool.name, what), None)
+            continue
+        if "falsy" in what and await _fails_anyway(subject, task, working, call):
+            continue
+        seen = {"task": task.id, "works": str(working), "call": str(call), "answer": result.content[:300]}
+        found.setdefault((tool.name, what), seen)
+
+
+async def _refused_limits(subject: Subject) -> dict[tuple[str, str], dict[str, Json]]:
+    """Return limits that tools refuse in every task, although they accept what is a step inside."""
+    seen: dict[tuple[str, str], list[tuple[bool, bool, dict[str, Json]]]] = {}
+    for task in subject.sample[: choose_num_tasks(subject, NUM_LIMITED)]:
+        for name, tool in subject.tools.items():
+            working = await _working(subject, task, tool)
+            limits = [*list_limits(tool.schema), *list_choices(tool.schema)] if working is not None else []
+            if working is None or not limits:
+                continue
+            calls = [Call(name, {**working.arguments, key: value}) for key, *values in limits for value in values]
+            allowed = [subject.problem_with(name, one.arguments) is None for one in calls]
+            if not all(allowed):
+                continue
+            results = await run_calls_apart(subject, task, calls, await list_calls_before(subject, task, name))
+            for index, (key, limit, _) in enumerate(limits):
+                at_limit, inside = results[2 * index : 2 * index + 2]
+                is_long = isinstance(limit, str) and len(limit) > MOST_SHOWN
+                shown = f"of {len(limit)} characters" if is_long else repr(limit)
+                what = f"the limit {shown} of {key!r}, which is allowed, is refused"
+                evidence: dict[str, Json] = {
+                    "task": task.id,
+                    "call": str(calls[2 * index]),
+                    "answer": at_limit.content[:300],
+                    "inside": str(calls[2 * index + 1]),
+                    "answer_inside": inside.content[:300],
+                }
+                seen.setdefault((name, what), []).append((is_refusal(at_limit), is_refusal(inside), evidence))
+    return {
+        key: tried[0][2]
+        for key, tried in seen.items()
+        if all(limit for limit, _, _ in tried)
+        and sum(not inside for _, inside, _ in tried) >= min(2, len(subject.sample))
+    }
+
+
+async def json_results(subject: Subject) -> Iterable[Finding]:
+    """What tools return is valid JSON, or plain text.
+
+    NaN and Infinity are not JSON, nor are dates, sets and objects: such a call fails, and the policy reads an error instead
+    of its result. A Python dictionary written with `str` looks like JSON and cannot be parsed. Return plain values.
+    """
+    found: dict[str, tuple[Severity, str, dict[str, Json]]] = {}
+    for task, call, content in await collect_answers(subject):
+        evidence: dict[str, Json] = {"task": task.id, "call": str(call), "answer": content[:300]}
+        if "not JSON compliant" in content or "is not JSON serializable" in content:
+            found.setdefault(call.tool, (Severity.ERROR, "returns a value that JSON cannot represent", evidence))
+        elif _has_constant(content):
+            found.setdefault(call.tool, (Severity.ERROR, "writes NaN or Infinity, which are not JSON", evidence))
+        elif content[:1] in ("{", "[") and not _parses(content) and _is_python(content):
+            what = "writes a Python value that looks like JSON and is not"
+            found.setdefault(call.tool, (Severity.WARNING, what, evidence))
+    return [
+        Finding(
+            rule="environment.json",
+            severity=severity,
+            symptom=f"{name} {what}.",
+            evidence=evidence,
+            change="Return None for what is missing, and plain values (dict, list, str, int, float, bool) for the rest.",
+            confirm=AGAIN,
+        )
+        for name, (severity, what, evidence) in found.items()
+    ]
+
+
+async def _unused(subject: Subject, known: Collection[str]) -> Iterable[Finding]:
+    """Return arguments that alone make no difference, of tools that no other finding names."""
+    seen: dict[tuple[str, str], list[tuple[Task, list[Call], set[str]]]] = {}
+    with subject.timing.as_far_as_it_goes():
+        writing = await find_writing_tools(subject)
+        for task in subject.sample:
+            for tool in subject.tools.values():
+                if tool.name in writing or len(tool.required) < 2:
+                    continue
+                working = await _working(subject, task, tool)
+                for name, calls in () if working is None else _one_by_one(tool, working):
+                    before = await list_calls_before(subject, task, tool.name)
+                    contents = {one.content for one in await run_calls_apart(subject, task, calls, before)}
+                    seen.setdefault((tool.name, name), []).append((task, calls, contents))
+    return [
+        Finding(
+            rule="environment.arguments_ignored",
+            severity=Severity.WARNING,
+            symptom=f"{tool} answers the same whatever its argument {name!r} is.",
+            evidence={"task": tried[0][0].id, "calls": [str(one) for one in tried[0][1]], "tasks": len(tried)},
+            change=f"Use {name!r}, or take it out of the schema: the policy learns that arguments mean nothing.",
+            confirm=AGAIN,
+        )
+        for (tool, name), tried in seen.items()
+        if tool not in known
+        and len({content for *_, contents in tried for content in contents}) > 1
+        and all(len(contents) == 1 for *_, contents in tried)
+    ]
+
+
+def _one_by_one(tool: Tool, working: Call) -> Iterator[tuple[str, list[Call]]]:
+    """Return, for each required argument, a call that works, and the same with other values of it alone."""
+    for name in tool.required & working.arguments.keys():
+        values: list[Json] = [make_strange(working).arguments[name]]
+        for one in list_types(tool.hints[name]):
+            values = list(get_args(one)) if get_origin(one) is Literal else values
+        others = [value for value in values if value != working.arguments[name]]
+        if others:
+            yield name, [working, *(Call(tool.name, {**working.arguments, name: value}) for value in others)]
+
+
+async def _answers_after_expert(subject: Subject, calls: Sequence[tuple[Task, Call]]) -> bool:
+    """Return whether a tool returns something after the expert has finished: a list may be empty before."""
+    for task, call in calls:
+        results = await run_calls_apart(subject, task, [call], await list_expert_calls(subject, task))
+        if not is_nothing(results[-1].content):
+            return True
+    return False
+
+
+async def _working(subject: Subject, task: Task, tool: Tool) -> Call | None:
+    """Return a call that does not fail; None when none was found."""
+    legal = (await explore_task(subject, task)).legal(tool.name)
+    return legal[0].call if legal else None
+
+
+async def collect_answers(subject: Subject) -> list[tuple[Task, Call, str]]:
+    """Return what tools returned, to the expert's calls and to those that were tried."""
+    heard: list[tuple[Task, Call, str]] = []
+    with subject.timing.as_far_as_it_goes():
+        for task in subject.sample:
+            heard += [(task, one.call, one.result.content) for one in (await explore_task(subject, task)).tried]
+    return heard
+
+
+def _variations(tool: Tool, working: Call) -> Iterator[tuple[str, Call]]:
+    """Return calls that the schema allows as much as one that works, each with what is wrong when it fails."""
+    for name, hint in tool.hints.items():
+        if name not in tool.required and name in working.arguments:
+            left = {key: value for key, value in working.arguments.items() if key != name}
+            yield f"the optional argument {name!r} cannot be left out", Call(tool.name, left)
+        for one in list_types(hint):
+            if get_origin(one) is Literal:
+                for value in get_args(one):
+                    what = f"the value {value!r} of {name!r}{_OFFERED}"
+                    yield what, Call(tool.name, {**working.arguments, name: value})
+            elif one in (str, int, float, bool) and fits(_FALSY[one], hint):
+                what = f"the falsy value {_FALSY[one]!r} of {name!r} is taken for a missing one"
+                yield what, Call(tool.name, {**working.arguments, name: _FALSY[one]})
+
+
+_OFFERED = ", which the schema offers, is refused"
+_FALSY = {str: "", int: 0, float: 0.0, bool: False}
+
+
+def _is_refusal(what: str, content: str, *, failed: bool) -> bool:
+    """Return whether a result shows the fault. A value out of range may be refused; one that is there is not missing."""
+    if "falsy" not in what:
+        return failed
+    words = ("missing", "required", "not given", "no value", "must be given", "not provided", "must provide", "is none")
+    return (failed and _is_crash(content)) or (
+        len(content) < 300 and any(word in content.lower() for word in words) and ("error" in content.lower() or failed)
+    )
+
+
+async def _fails_anyway(subject: Subject, task: Task, working: Call, falsy: Call) -> bool:
+    """Return whether the tool fails in the same way for a value that is merely unknown."""
+    name = next(key for key, value in falsy.arguments.items() if value != working.arguments.get(key))
+    unknown = {**working.arguments, name: make_strange(working).arguments.get(name, "zzz-unknown")}
+    result = (await run_calls_apart(subject, task, [Call(falsy.tool, unknown)]))[0]
+    return result.error is not None and _is_crash(result.content)
+
+
+async def _shown_to_fit(subject: Subject, task: Task, tool: str) -> list[Call]:
+    """Return calls whose arguments are what a tool is meant to accept: the expert's, and legal ones of a tool that refuses
+    unknown values."""
+    legal = [one.call for one in (await explore_task(subject, task)).legal(tool)[:1]]
+    unknown = await run_calls_apart(subject, task, [make_strange(one) for one in legal])
+    return [*await list_expert_calls(subject, task), *(legal if any(map(is_refusal, unknown)) else ())]
+
+
+def _misfits(task: Task, tool: Tool, known: Collection[str]) -> dict[str, dict[str, Json]]:
+    """Return arguments whose declared type the task's own data does not have. A legal call shows that those in `known` fit:
+    what the data calls so is something else."""
+    found = {}
+    for key, value in leaves(task.fields):
+        if (
+            key in tool.hints
+            and key not in known
+            and isinstance(value, str | int | float | bool)
+            and not fits(value, tool.hints[key])
+        ):
+            what = f"{key!r} is declared with another type than the task's own data has"
+            declared = tool.schema["function"]["parameters"]["properties"][key]
+            if declared.get("type") == "array":  # several of what the data has one of
+                continue
+            found[what] = {"task": task.id, "value": value, "declared": declared}
+    return found
+
+
+def _parses(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _has_constant(text: str) -> bool:
+    """Return whether a text is JSON except for NaN and Infinity."""
+    constants: list[str] = []
+    try:
+        json.loads(text, parse_constant=constants.append)
+    except ValueError:
+        return False
+    return bool(constants)
+
+
+def _is_python(text: str) -> bool:
+    try:
+        return isinstance(ast.literal_eval(text), dict | list)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return False
+
+
+def _is_crash(content: str) -> bool:
+    """Return whether an error is one that no author raises on purpose."""
+    crashes = (
+        "TypeError", "AttributeError", "NameError", "UnboundLocalError", "KeyError", "IndexError", "NotImplementedError",
+        "ZeroDivisionError", "RecursionError", "AssertionError", "ImportError", "ModuleNotFoundError",
+    )  # fmt: skip
+    return any(f" failed: {name}" in content for name in crashes)

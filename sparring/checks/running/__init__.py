@@ -1,0 +1,1 @@
+"""The running of a check: its processes, deadlines and time budget, the gate before a training, and the report."""

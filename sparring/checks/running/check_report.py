@@ -1,0 +1,75 @@
+"""The result of a check, from which the table, the JSON document and the page are built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Self
+
+from sparring.findings import Finding, Severity
+from sparring.types import Json
+
+SEVERITIES = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """The outcome of one rule, and how long it took."""
+
+    name: str
+    state: Literal["decided", "skipped", "left_out", "undecided"]
+    """`skipped`: a requirement of the rule is missing. `left_out`: there was no time for it. `undecided`: it could not gather
+    its evidence, which is a finding."""
+    seconds: float = 0.0
+    reason: str | None = None
+    """Why the rule was not decided, or why it used less evidence than usual."""
+
+    def as_json(self) -> dict[str, Json]:
+        return {"rule": self.name, "state": self.state, "seconds": round(self.seconds, 3), "reason": self.reason}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckReport:
+    """The report of a check."""
+
+    recipe: str
+    findings: tuple[Finding, ...]
+    """The most severe first."""
+    checked: tuple[Checked, ...]
+    seconds: float
+    measured: Mapping[str, Json] = field(default_factory=dict)
+    """Counts: tasks, tools, and the files that the environment reads with their sha256."""
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.severity is Severity.ERROR)
+
+    @property
+    def reach(self) -> str | None:
+        """One line with the share of the tools that a legal call reached; None if no tool was called."""
+        if "tools_reached" not in self.measured:
+            return None
+        reached, others = self.measured["tools_reached"], self.measured["tools_not_tested"]
+        num = len(reached) + len(others)
+        share = f"{len(reached)} of {num} tools reached by a legal call ({len(reached) / max(1, num):.0%})"
+        return f"{share}; not tested: {', '.join(others)}" if others else share
+
+    def count(self, severity: Severity) -> int:
+        return sum(finding.severity is severity for finding in self.findings)
+
+    def as_json(self) -> dict[str, Json]:
+        return {
+            "format": 1,
+            "recipe": self.recipe,
+            "seconds": round(self.seconds, 3),
+            "counts": {severity.value: self.count(severity) for severity in SEVERITIES},
+            "findings": [finding.as_json() for finding in self.findings],
+            "checked": [one.as_json() for one in self.checked],
+            "measured": dict(self.measured),
+        }
+
+    @classmethod
+    def of(cls, recipe: str, findings: Sequence[Finding], checked: Sequence[Checked], **more: Json) -> Self:
+        """Build a report with its findings ordered by severity."""
+        ordered = tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)))
+        return cls(recipe=recipe, findings=ordered, checked=tuple(checked), **more)

@@ -1,1 +1,0 @@
-"""Slips that stand in the user's own source code, read without running it."""

@@ -1,0 +1,85 @@
+"""`sparring plan`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sparring.cli.command import Json, On, Overrides, app, print_json, read_place_overrides, report_failures, say
+from sparring.config import Config, load_config
+from sparring.errors import GateError
+from sparring.planning.devices import Device, parse_gpu, this_machine, with_price
+from sparring.planning.plan import Plan, changes, longest_episodes, make_plan, settings_of, show_bytes
+from sparring.planning.resolve import require_shape
+from sparring.planning.shapes import ModelShape
+from sparring.tracking import Console
+
+
+@app.command()
+@report_failures
+def plan(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe.toml, or the folder it is in.")],
+    overrides: Overrides = None,
+    on: On = None,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NAME[:1]", help="Plan for this GPU, such as H100:1, instead of this machine.")
+    ] = None,
+    episode_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Expected tokens of one episode, prompt included.")
+    ] = None,
+    sampled_tokens: Annotated[int | None, typer.Option(min=1, help="Expected sampled tokens of one episode.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show whether a recipe fits a device, which settings fit, and what the run takes. Exit code 5 if it does not fit."""
+    placed = read_place_overrides(on, Path(recipe), overrides or ())
+    config = load_config(Path(recipe), [*placed, *(overrides or ())])
+    model = require_shape(config)
+    device = _calibrated(config, model) if gpu is None else parse_gpu(gpu)
+    episodes = longest_episodes(config)
+    if episode_tokens is not None or sampled_tokens is not None:
+        tokens = episode_tokens or episodes.tokens
+        episodes = replace(
+            episodes,
+            tokens=tokens,
+            sampled=min(sampled_tokens or episodes.sampled, tokens),
+            source="as long as the command states",
+        )
+    made = make_plan(config, model, with_price(device, config.tracking.prices.get("hour")), episodes)
+    if as_json:
+        print_json(made.as_json())
+    else:
+        show(made)
+    refusal = made.refusal()
+    if refusal is not None:
+        raise GateError(refusal)
+
+
+def show(made: Plan) -> None:
+    rows = [[line.name, show_bytes(line.bytes), line.key] for line in made.lines]
+    rows.append(["total", show_bytes(made.total_bytes), f"of {show_bytes(made.device.memory_bytes)}"])
+    Console().table(f"{made.model.name} on {made.device.name}", ["memory", "size", "set by"], rows)
+    if made.chosen is not None and not made.fits:
+        say(f"the table is for the settings that fit: {', '.join(changes(made.asked, made.chosen))}")
+    cost, episodes = made.cost, made.episodes
+    step = cost.sample_seconds + cost.train_seconds
+    say(
+        f"sampling {cost.sample_rate:,.0f} tokens/s, learning {cost.train_rate:,.0f} tokens/s; a step of {episodes.per_step} "
+        f"episodes takes {step:,.0f} s ({cost.sample_seconds:,.0f} sampling, {cost.train_seconds:,.0f} learning)"
+    )
+    money = "" if cost.money is None else f", {cost.money:,.2f} at {made.device.hourly_price:g} an hour"
+    say(f"{episodes.steps} steps take {cost.hours:,.1f} hours{money}")
+    say(f"how sure: {made.confidence}")
+    say(f"rates: {made.device.source}")
+
+
+def _calibrated(config: Config, model: ModelShape) -> Device:
+    from sparring.models.precision import resolve_device
+    from sparring.planning.calibration import calibrate
+
+    is_cuda = resolve_device(config.model.device).startswith("cuda")
+    unmeasured = this_machine(flops=1.0, bandwidth=1.0, is_cuda=is_cuda)
+    settings = settings_of(config, unmeasured)
+    return calibrate(model, settings, num_threads=config.run.num_threads, device=config.model.device)

@@ -1,0 +1,140 @@
+"""Describe settings: their type, range, default and meaning, and what reads them."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Union
+
+from pydantic.fields import FieldInfo
+
+from sparring.algorithms.choice import FUNCTIONS, find_readers, read_defaults
+from sparring.config.recipe import nearest_key
+from sparring.config.rules.engine import TRAINING_KEYS
+from sparring.config.sections import ENGINE_KEYS, POLICY_KEYS, Config, section_class
+from sparring.errors import UsageError
+from sparring.types import Json
+
+_TYPES: Mapping[Any, str] = {int: "integer", float: "number", str: "text", bool: "true or false", object: "any value"}
+_SIGNS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below", "min_length": "of at least this length:"}
+_SELECTION_READERS = {
+    "easy_threshold": "curriculum.select = 'mixed'",
+    "hard_threshold": "curriculum.select = 'mixed'",
+    "retry_share": "curriculum.select = 'mixed' or 'frontier'",
+    "history_groups": "curriculum.select = 'mixed' or 'frontier'",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One key of a recipe."""
+
+    key: str
+    type: str
+    range: str
+    """The allowed values; empty where the type alone limits them."""
+    default: Json
+    meaning: str
+    read_by: str
+    """What reads the key, and with which default where readers differ. Empty where every run reads it."""
+
+    def as_json(self) -> dict[str, Json]:
+        return asdict(self)
+
+
+def describe_settings(wanted: str | None = None) -> list[Setting]:
+    """Return every setting, or those of one section or key. Raises UsageError for an unknown name, with the nearest one."""
+    settings = [
+        _describe(section, key, field)
+        for section, section_field in Config.model_fields.items()
+        for key, field in section_class(section_field.annotation).model_fields.items()
+    ]
+    if wanted is None:
+        return settings
+    parts = wanted.strip("[]").split(".")
+    if parts[0] == "policies" and len(parts) > 1:
+        parts[1] = "NAME"
+    name = ".".join(parts)
+    found = [one for one in settings if one.key == name or one.key.startswith(f"{name}.")]
+    if not found:
+        raise UsageError(f"{wanted!r} is not a key or section of a recipe{nearest_key(wanted)}")
+    return found
+
+
+def _describe(section: str, key: str, field: FieldInfo) -> Setting:
+    prefix = "policies.NAME" if section == "policies" else section
+    default = field.get_default(call_default_factory=True)
+    return Setting(
+        key=f"{prefix}.{key}",
+        type=describe_type(field.annotation),
+        range=_describe_range(field),
+        default=list(default) if isinstance(default, tuple) else default,
+        meaning=field.description or "",
+        read_by=_describe_readers(section, key),
+    )
+
+
+def describe_type(annotation: Any) -> str:
+    """Return an annotation in words, such as `integer or none`."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return describe_type(arguments[0])
+    if origin is Literal:
+        return "one of " + ", ".join(f'"{value}"' for value in arguments)
+    if origin in (Union, types.UnionType):
+        named = [describe_type(one) for one in arguments if one is not type(None)]
+        return " or ".join([*named, "none"] if type(None) in arguments else named)
+    if origin is tuple:
+        return f"list of {describe_type(arguments[0])}"
+    if origin is dict:
+        return f"table of {describe_type(arguments[1])}"
+    return _TYPES[annotation]
+
+
+def _describe_range(field: FieldInfo) -> str:
+    # The bounds of an optional number stand in the field's metadata, those of FiniteFloat (no infinity) are not shown.
+    bounds = [
+        f"{words} {getattr(one, sign)}"
+        for one in field.metadata
+        for sign, words in _SIGNS.items()
+        if getattr(one, sign, None) is not None
+    ]
+    return ", ".join(bounds)
+
+
+def _describe_readers(section: str, key: str) -> str:
+    if section == "algorithm":
+        return _describe_functions(key)
+    if section == "engine":
+        return (
+            "" if key == "type" else _join("engine.type", [name for name, keys in ENGINE_KEYS.items() if key in keys])
+        )
+    if section == "policies":
+        return "" if key == "role" else _join("role", [name for name, keys in POLICY_KEYS.items() if key in keys])
+    if section == "curriculum" and key in _SELECTION_READERS:
+        return _SELECTION_READERS[key]
+    if key.startswith("lora_"):
+        return "model.trained_weights = 'lora'"
+    return "training only (engine.type = 'torch' or 'remote')" if key in TRAINING_KEYS.get(section, ()) else ""
+
+
+def _describe_functions(key: str) -> str:
+    """Return the functions that read a hyperparameter, each with its own default."""
+    name = key.replace("_epsilon", "_threshold")
+    parts = []
+    for choice, readers in find_readers(name).items():
+        if not readers:
+            continue
+        values = {one: read_defaults(FUNCTIONS[choice][one])[name] for one in readers}
+        shown = [one if value is inspect.Parameter.empty else f"{one} ({value})" for one, value in values.items()]
+        parts.append(f"{choice} = {', '.join(shown)}")
+    if parts and key != name:
+        return f"{'; '.join(parts)}; these are values of {name}"
+    return "; ".join(parts) or "training only (engine.type = 'torch' or 'remote')"
+
+
+def _join(key: str, values: list[str]) -> str:
+    return f"{key} = {' or '.join(repr(value) for value in values)}"

@@ -1,0 +1,164 @@
+"""The place file: where a recipe runs. It sets only keys that do not change what is learned or evaluated.
+
+    [engine]
+    max_running = 128
+    [learner]
+    device = "cuda"
+    [environment]
+    workers = 8
+    [launch]
+    gateway_host = "0.0.0.0"
+
+Override > place file > recipe > default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import tomli_w
+from pydantic import ValidationError
+
+from sparring.config.recipe import described, merge, read_recipe, read_toml
+from sparring.config.rules import find_unread
+from sparring.config.rules.engine import invalid_endpoint, keys_of_other_engines
+from sparring.config.sections import Config, EngineSection, LearnerSection, section_class
+from sparring.errors import ConfigError, ConfigProblem
+from sparring.types import Json
+
+PLACES: Mapping[str, str] = {
+    **{f"engine.{key}": f"engine.{key}" for key in EngineSection.model_fields},
+    **{f"learner.{key}": f"learner.{key}" for key in LearnerSection.model_fields},
+    "learner.device": "model.device",
+    "learner.max_tokens_per_microbatch": "optimizer.max_tokens_per_microbatch",
+    "environment.workers": "environment.workers",
+    "environment.worker_timeout": "environment.worker_timeout",
+    "launch.num_threads": "run.num_threads",
+    "launch.gateway_host": "agent.gateway_host",
+    "launch.gateway_port": "agent.gateway_port",
+}
+"""The keys of a place file, with the keys of the recipe that they set."""
+PLACE_KEYS = frozenset(PLACES.values())
+_LOCATION = frozenset({"run.name", "run.runs_dir"})
+"""Settings that name the run and its folder."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place file that was read and checked."""
+
+    path: Path
+    settings: Mapping[str, Any]
+    """Values by the recipe's keys."""
+
+    def overrides(self, recipe: Path, changes: Sequence[str] = ()) -> list[str]:
+        """Return the settings that a recipe with these overrides reads, as overrides to put before `changes`.
+
+        A place serves many recipes: one whose episodes need no gateway ignores the gateway's address.
+        """
+        tables = read_recipe(recipe)
+        kept = dict(self.settings)
+        while True:
+            written = [
+                f"{key}={tomli_w.dumps({'_': value}).removeprefix('_ = ').strip()}" for key, value in kept.items()
+            ]
+            try:
+                config = Config.model_validate(merge(tables, [*written, *changes], []))
+            except ValidationError:
+                return written  # the recipe's own problem, which `load_config` reports
+            unread = find_unread(config) & kept.keys()
+            if not unread:
+                return written
+            kept = {key: value for key, value in kept.items() if key not in unread}
+
+
+def read_place(path: Path) -> Place:
+    """Read a place file. Raises UsageError when it is not a TOML file, ConfigError with each key that is no place or has a wrong
+    value."""
+    tables = read_toml(path, "place file")
+    problems: list[ConfigProblem] = []
+    settings: dict[str, Any] = {}
+    for section, table in tables.items():
+        if not isinstance(table, Mapping):
+            problems.append(ConfigProblem(section, "is not in a section; a place file has [engine], [learner], ..."))
+            continue
+        for key, value in table.items():
+            if (name := f"{section}.{key}") in PLACES:
+                settings[PLACES[name]] = value
+            else:
+                problems.append(ConfigProblem(name, _refusal(name)))
+    problems += _invalid(settings)
+    if problems:
+        raise ConfigError(problems, str(path))
+    return Place(path, settings)
+
+
+def settings_of(config: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the settings of a dumped configuration that say what is run, by key: all but places and the run's location."""
+    return {key: value for key, value in _flat(config).items() if key not in PLACE_KEYS | _LOCATION}
+
+
+def places_of(config: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the settings of a dumped configuration that say where it runs, by key."""
+    return {key: value for key, value in _flat(config).items() if key in PLACE_KEYS}
+
+
+def recipe_hash(config: Config) -> str:
+    """Return the sha256 of a recipe's settings: the same wherever it runs."""
+    settings = settings_of(config.model_dump(mode="json"))
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+def _flat(config: Mapping[str, Json]) -> dict[str, Json]:
+    """Return all settings by key. A section that is not given has none."""
+    return {
+        f"{section}.{key}": value
+        for section, values in config.items()
+        if isinstance(values, dict)
+        for key, value in values.items()
+    }
+
+
+def _refusal(name: str) -> str:
+    """Return why a key cannot be in a place file."""
+    known = [
+        f"{section}.{key}"
+        for section, field in Config.model_fields.items()
+        for key in section_class(field.annotation).model_fields
+    ]
+    by_recipe_key = {recipe_key: place_key for place_key, recipe_key in PLACES.items()}
+    if name in by_recipe_key:
+        return f"is {by_recipe_key[name]!r} in a place file."
+    if name in known:
+        return (
+            "sets what is learned or evaluated, not where, so it is no key of a place file: the same recipe would be another "
+            f"one in this place. Put it into the recipe, or give {name}=VALUE on the command line."
+        )
+    near = difflib.get_close_matches(name, PLACES, n=1, cutoff=0.6)
+    same_key = [other for other in PLACES if other.partition(".")[2] == name.partition(".")[2]]
+    hint = [*near, *same_key][:1]
+    return f"is not a known key; {f'the nearest one is {hint[0]!r}' if hint else 'docs/places.md has all keys'}."
+
+
+def _invalid(settings: Mapping[str, Any]) -> list[ConfigProblem]:
+    """Return the problems of the values, and of keys that the engine named here does not read, by the place file's keys."""
+    tables: dict[str, dict[str, Any]] = {}
+    for key, value in settings.items():
+        section, _, field = key.partition(".")
+        tables.setdefault(section, {})[field] = value
+    try:
+        config = Config.model_validate(tables)
+    except ValidationError as error:
+        problems = [described(detail) for detail in error.errors()]
+    else:
+        conflicts = [*invalid_endpoint(config), *(keys_of_other_engines(config) if "engine.type" in settings else ())]
+        problems = [ConfigProblem(key, message) for key, message, _ in conflicts]
+    by_recipe_key = {recipe_key: place_key for place_key, recipe_key in PLACES.items()}
+    return [ConfigProblem(by_recipe_key.get(one.key, one.key), one.message) for one in problems]

@@ -1,0 +1,41 @@
+"""Rules of [data] and [evaluation]: splits of the tasks, and what can be measured on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparring.config.rules.conflict import ConfigRule, Conflict, find_given
+from sparring.config.sections import Config
+
+
+def share_of_a_named_split(config: Config) -> Iterator[Conflict]:
+    for split in ("validation", "held_out"):
+        if getattr(config.data, split) is not None and find_given(config, "data", f"{split}_fraction"):
+            message = f"is given, but data.{split} already names the tasks; leave one of them out."
+            yield Conflict(f"data.{split}_fraction", message, (f"data.{split}",))
+
+
+def nothing_left_to_train_on(config: Config) -> Iterator[Conflict]:
+    data = config.data
+    are_split_off = data.validation is None and data.held_out is None
+    if are_split_off and data.validation_fraction + data.held_out_fraction >= 1:
+        yield Conflict(
+            "data.validation_fraction",
+            f"is {data.validation_fraction}, which with held_out_fraction = {data.held_out_fraction} leaves nothing to train "
+            "on; make their sum less than 1.",
+            ("data.held_out_fraction", "data.validation", "data.held_out"),
+        )
+
+
+def undefined_pass_at_k(config: Config) -> Iterator[Conflict]:
+    largest = max(config.evaluation.val_group_size, config.evaluation.eval_group_size)
+    for k in config.evaluation.pass_k_values or ():
+        if not 1 <= k <= largest:
+            yield Conflict(
+                "evaluation.pass_k_values",
+                f"contains {k}, but with {largest} episodes a task pass@{k} is not defined; raise eval_group_size.",
+                ("evaluation.val_group_size", "evaluation.eval_group_size"),
+            )
+
+
+RULES: tuple[ConfigRule, ...] = (share_of_a_named_split, nothing_left_to_train_on, undefined_pass_at_k)

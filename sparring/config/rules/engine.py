@@ -1,0 +1,112 @@
+"""Rules of [engine]: keys that the chosen engine reads and needs, and what only a trainable engine reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from sparring.config.rules.conflict import ConfigRule, Conflict, endpoint_problems, find_given
+from sparring.config.sections import ENGINE_KEYS, Config, CurriculumSection, section_class
+
+TRAINING_KEYS: Mapping[str, frozenset[str]] = {
+    **{
+        name: frozenset(section_class(Config.model_fields[name].annotation).model_fields)
+        for name in (
+            "model",
+            "batch",
+            "algorithm",
+            "optimizer",
+            "schedule",
+            "limits",
+            "warm_start",
+            "detectors",
+            "tracking",
+            "learner",
+        )
+    },
+    "curriculum": frozenset(CurriculumSection.model_fields) - {"kind_field"},
+    "sampling": frozenset({"temperature", "sampling_top_p"}),
+    "rollout": frozenset({"max_steps_off_policy", "staleness_window", "session_weights"}),
+}
+"""Keys by section that are read only where a model is loaded and trained here."""
+
+
+def keys_of_other_engines(config: Config) -> Iterator[Conflict]:
+    engine = config.engine
+    for key in sorted(engine.model_fields_set - ENGINE_KEYS[engine.type]):
+        readers = " or ".join(repr(name) for name, keys in ENGINE_KEYS.items() if key in keys)
+        yield Conflict(
+            f"engine.{key}",
+            f"is given, but engine.type = {engine.type!r} does not read it; leave it out, or set engine.type to {readers}.",
+            ("engine.type",),
+        )
+
+
+def keys_that_the_engine_needs(config: Config) -> Iterator[Conflict]:
+    engine = config.engine
+    for key in {"openai": ("base_url", "model"), "remote": ("base_url",), "scripted": ("script",)}.get(engine.type, ()):
+        if getattr(engine, key) is None:
+            yield Conflict(f"engine.{key}", f"is missing; engine.type = {engine.type!r} needs it.", ("engine.type",))
+
+
+def invalid_endpoint(config: Config) -> Iterator[Conflict]:
+    for key, message in endpoint_problems(base_url=config.engine.base_url, api_key_env=config.engine.api_key_env):
+        yield Conflict(f"engine.{key}", message, ("engine.type",))
+
+
+def training_keys_without_training(config: Config) -> Iterator[Conflict]:
+    if config.is_trainable:
+        return
+    message = f"is given, but engine.type = {config.engine.type!r} is not trained, so nothing reads it; leave it out."
+    for section, keys in TRAINING_KEYS.items():
+        for key in find_given(config, section, *sorted(keys)) if getattr(config, section) is not None else ():
+            yield Conflict(f"{section}.{key}", message, ("engine.type",))
+
+
+def deterministic_and_asynchronous(config: Config) -> Iterator[Conflict]:
+    if config.engine.deterministic and config.rollout.max_steps_off_policy > 0:
+        yield Conflict(
+            "engine.deterministic",
+            "is true, but asynchronous rollouts depend on timing; set rollout.max_steps_off_policy = 0, or leave it out.",
+            ("rollout.max_steps_off_policy",),
+        )
+
+
+def settings_beyond_the_engine(config: Config) -> Iterator[Conflict]:
+    """Settings that need a capability that a trainable engine does not have."""
+    can, name = config.engine_capabilities, config.engine.type
+    if not can.reports_token_ids:
+        return  # `keys_of_other_engines` and `training_keys_without_training` report them
+    if config.engine.deterministic and not can.deterministic_rounds:
+        yield Conflict(
+            "engine.deterministic",
+            f"is true, but engine.type = {name!r} cannot sample in rounds that depend on the seed only; leave it out.",
+            ("engine.type",),
+        )
+    if config.rollout.session_weights == "pinned" and not can.pins_weights:
+        yield Conflict(
+            "rollout.session_weights",
+            f"is 'pinned', but engine.type = {name!r} cannot keep an episode on its first weights; use 'latest'.",
+            ("engine.type",),
+        )
+
+
+def deterministic_with_endpoint(config: Config) -> Iterator[Conflict]:
+    endpoints = [name for name, policy in config.policies.items() if policy.role == "endpoint"]
+    if config.engine.deterministic and endpoints:
+        yield Conflict(
+            "engine.deterministic",
+            f"is true, but policies.{endpoints[0]} is an endpoint, and no seed fixes its answers; leave it out, or use a "
+            "model that is loaded here (role = 'frozen').",
+            (f"policies.{endpoints[0]}",),
+        )
+
+
+RULES: tuple[ConfigRule, ...] = (
+    keys_of_other_engines,
+    keys_that_the_engine_needs,
+    invalid_endpoint,
+    training_keys_without_training,
+    deterministic_and_asynchronous,
+    settings_beyond_the_engine,
+    deterministic_with_endpoint,
+)

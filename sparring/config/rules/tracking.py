@@ -1,0 +1,70 @@
+"""Rules of [tracking]: addresses, secrets and prices, and of [limits]."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sparring.config.rules.conflict import ConfigRule, Conflict, find_given
+from sparring.config.sections import Config
+from sparring.metering.prices import PRICES, has_price
+
+
+def mlflow_keys_without_mlflow(config: Config) -> Iterator[Conflict]:
+    for key in (
+        find_given(config, "tracking", "mlflow_uri", "mlflow_experiment_name") if not config.tracking.mlflow else ()
+    ):
+        message = "is given, but tracking.mlflow is false; set it to true, or leave this out."
+        yield Conflict(f"tracking.{key}", message, ("tracking.mlflow",))
+
+
+def password_in_mlflow_uri(config: Config) -> Iterator[Conflict]:
+    uri = config.tracking.mlflow_uri
+    if uri is not None and re.search(r"://[^/@]*:[^/@]*@", uri):
+        yield Conflict(
+            "tracking.mlflow_uri",
+            "contains a password; use the variables MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or those that the "
+            "database reads.",
+        )
+
+
+def invalid_prometheus_address(config: Config) -> Iterator[Conflict]:
+    address = config.tracking.prometheus_address
+    if address is not None and not re.fullmatch(r"[\w.\-]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}", address):
+        message = f"is {address!r}; use the host and port to listen on, for example 127.0.0.1:9400."
+        yield Conflict("tracking.prometheus_address", message)
+
+
+def invalid_webhook_variable(config: Config) -> Iterator[Conflict]:
+    variable = config.tracking.webhook_url_env
+    if variable is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
+        message = (
+            "is not a valid name of an environment variable; put the address into a variable and give its name here."
+        )
+        yield Conflict("tracking.webhook_url_env", message)
+
+
+def invalid_prices(config: Config) -> Iterator[Conflict]:
+    for name, price in config.tracking.prices.items():
+        if not has_price(name) or price < 0:
+            message = f"is not a price; prices are named {', '.join(PRICES)} or MODEL:read, and are not negative."
+            yield Conflict(f"tracking.prices.{name}", message)
+
+
+def cost_without_prices(config: Config) -> Iterator[Conflict]:
+    if config.limits.max_cost is not None and not any(config.tracking.prices.values()):
+        yield Conflict(
+            "limits.max_cost",
+            "is given, but tracking.prices is not, so nothing would cost anything; set, for example, tracking.prices.hour.",
+            ("tracking.prices",),
+        )
+
+
+RULES: tuple[ConfigRule, ...] = (
+    mlflow_keys_without_mlflow,
+    password_in_mlflow_uri,
+    invalid_prometheus_address,
+    invalid_webhook_variable,
+    invalid_prices,
+    cost_without_prices,
+)

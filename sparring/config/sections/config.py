@@ -1,0 +1,133 @@
+"""The whole recipe, section by section."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from sparring.algorithms import choice
+from sparring.config.sections.base import Section
+from sparring.config.sections.episodes import (
+    ENGINE_CAPABILITIES,
+    AgentSection,
+    DataSection,
+    EngineSection,
+    EnvironmentSection,
+    PolicySection,
+    RewardSection,
+    RolloutSection,
+    SamplingSection,
+)
+from sparring.config.sections.runs import EvaluationSection, RunSection, TrackingSection
+from sparring.config.sections.training import (
+    HYPERPARAMETERS,
+    AlgorithmSection,
+    BatchSection,
+    CurriculumSection,
+    DetectorsSection,
+    LearnerSection,
+    LimitsSection,
+    ModelSection,
+    OptimizerSection,
+    ScheduleSection,
+    WarmStartSection,
+)
+from sparring.types import EngineCapabilities
+
+
+class Config(Section):
+    run: RunSection = RunSection()
+    model: ModelSection = ModelSection()
+    data: DataSection = DataSection()
+    environment: EnvironmentSection = EnvironmentSection()
+    agent: AgentSection = AgentSection()
+    policies: dict[str, PolicySection] = Field(default_factory=dict)
+    reward: RewardSection = RewardSection()
+    batch: BatchSection = BatchSection()
+    curriculum: CurriculumSection = CurriculumSection()
+    algorithm: AlgorithmSection = AlgorithmSection()
+    sampling: SamplingSection = SamplingSection()
+    optimizer: OptimizerSection = OptimizerSection()
+    schedule: ScheduleSection = ScheduleSection()
+    limits: LimitsSection = LimitsSection()
+    rollout: RolloutSection = RolloutSection()
+    engine: EngineSection = EngineSection()
+    learner: LearnerSection = LearnerSection()
+    evaluation: EvaluationSection = EvaluationSection()
+    warm_start: WarmStartSection | None = None
+    detectors: DetectorsSection = DetectorsSection()
+    tracking: TrackingSection = TrackingSection()
+
+    @property
+    def is_trainable(self) -> bool:
+        """Whether the engine returns token ids, which training needs."""
+        return self.engine_capabilities.reports_token_ids
+
+    @property
+    def engine_capabilities(self) -> EngineCapabilities:
+        """What the recipe's engine can do."""
+        return ENGINE_CAPABILITIES[self.engine.type]
+
+    @property
+    def runs_in_rounds(self) -> bool:
+        """Whether the engine is deterministic: as the recipe sets it, else when training is synchronous and the engine can."""
+        if self.engine.deterministic is not None:
+            return self.engine.deterministic
+        # Rounds wait for every open session, and there is no limit on how long an agent or an endpoint takes.
+        is_foreign = self.agent.is_foreign or any(policy.role == "endpoint" for policy in self.policies.values())
+        can = self.engine_capabilities.deterministic_rounds
+        return can and self.rollout.max_steps_off_policy == 0 and not is_foreign
+
+    @property
+    def serving_temperature(self) -> float:
+        """The temperature at which a policy is served: as the recipe sets it, else as it samples in training."""
+        temperature = self.evaluation.eval_temperature
+        return self.sampling.temperature if temperature is None else temperature
+
+    @property
+    def off_policy_correction(self) -> str:
+        """The correction that the recipe names, or the default for its loss and staleness."""
+        section = self.algorithm
+        if section.off_policy_correction is not None:
+            return section.off_policy_correction
+        return choice.default_correction(section.loss_fn, max_steps_off_policy=self.rollout.max_steps_off_policy)
+
+    def chosen_functions(self) -> dict[str, str]:
+        """Return the names of the functions that make up the algorithm, by their keys in [algorithm]."""
+        section = self.algorithm
+        return {
+            "advantage_method": section.advantage_method,
+            "loss_fn": section.loss_fn,
+            "off_policy_correction": self.off_policy_correction,
+            "loss_reduction": section.loss_reduction,
+        }
+
+    def loss_config(self) -> dict[str, Any]:
+        """Return the settings of the loss that a learner reads: its hyperparameters and the terms around it."""
+        section = self.algorithm
+        return section.hyperparameters() | {
+            "off_policy_correction": self.off_policy_correction,
+            "policy_ratio": section.policy_ratio,
+            "entropy_coef": section.entropy_coef,
+            "kl_coef": section.kl_coef,
+            "kl_form": section.kl_form,
+        }
+
+    def algorithm_in_effect(self) -> dict[str, Any]:
+        """Return [algorithm] with the default correction, and with only those hyperparameters that are read."""
+        section = self.algorithm
+        values = section.model_dump(mode="json") | {"off_policy_correction": self.off_policy_correction}
+        read = choice.resolve_hyperparameters(self.chosen_functions(), section.hyperparameters())
+        return {
+            key: read.get(key, value)
+            for key, value in values.items()
+            if key in read or key not in HYPERPARAMETERS or value is not None
+        }
+
+
+def section_class(annotation: Any) -> type[Section]:
+    """Return the section of a field's annotation, which may be optional or a mapping."""
+    if isinstance(annotation, type):
+        return annotation
+    return next(part for part in annotation.__args__ if isinstance(part, type) and issubclass(part, Section))

@@ -1,0 +1,12 @@
+"""The shape of a detector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from sparring.findings import Finding, Rule
+from sparring.run_folders.history import History
+
+Detector: TypeAlias = Rule[History, Iterable[Finding]]
+"""A rule over what a run has done up to a step. Its function must not change the history."""

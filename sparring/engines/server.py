@@ -1,0 +1,190 @@
+"""A server of any engine over HTTP, for `engines.remote.RemoteEngine`.
+
+GET  /v1/engine    capabilities, limits, version and fingerprint of the policy
+POST /v1/sample    a turn: JSON lines with tokens as they are sampled, signs of life, and at last the completion or an error
+POST /v1/weights   a safetensors file; ?version= &fingerprint= and for a frozen policy &policy=
+POST /v1/logprobs  log-probabilities of given ids
+POST /v1/sessions  sessions that open or close, in order
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import final
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from sparring.errors import ConstraintError, DataError, EpisodeError, ServiceError, UsageError
+from sparring.models.tensor_files import TensorFile
+from sparring.protocols import Engine
+from sparring.runtime.logs import get_logger
+from sparring.runtime.remote import PROTOCOL, SIGN_OF_LIFE_SECONDS, dumps, error_json, from_json, to_json
+from sparring.types import Json, SampleRequest, Weights
+
+_logger = get_logger(__name__)
+
+_CALLERS_OWN = (ConstraintError, DataError, EpisodeError, ServiceError, UsageError)
+"""Errors that are no bug of the server."""
+
+
+def engine_app(engine: Engine, *, api_key: str | None = None) -> Starlette:
+    """Return the routes of an engine. With `api_key`, requests without it are refused; without one, bind it to loopback only."""
+    routes = _Routes(engine)
+    return Starlette(
+        routes=[
+            Route("/v1/engine", guarded(routes.hello, api_key)),
+            Route("/v1/sample", guarded(routes.sample, api_key), methods=["POST"]),
+            Route("/v1/weights", guarded(routes.weights, api_key), methods=["POST"]),
+            Route("/v1/logprobs", guarded(routes.logprobs, api_key), methods=["POST"]),
+            Route("/v1/sessions", guarded(routes.sessions, api_key), methods=["POST"]),
+        ]
+    )
+
+
+def guarded(
+    handle: Callable[[Request], Awaitable[Response]], api_key: str | None
+) -> Callable[[Request], Awaitable[Response]]:
+    """Return the handler with a check of the key, and with errors as JSON."""
+
+    async def answer(request: Request) -> Response:
+        given = request.headers.get("authorization", "")
+        if api_key is not None and not hmac.compare_digest(given.encode(), f"Bearer {api_key}".encode()):
+            return JSONResponse({"error": {"kind": "ServiceError", "message": "the key is wrong"}}, 401)
+        try:
+            return await handle(request)
+        except Exception as error:
+            if not isinstance(error, _CALLERS_OWN):
+                _logger.exception("a request to %s failed", request.url.path)
+            return JSONResponse({"error": error_json(error)}, 422)
+
+    return answer
+
+
+async def received(request: Request, path: Path) -> None:
+    """Write the body of a request to a file."""
+    with path.open("wb") as file:
+        async for piece in request.stream():
+            await asyncio.to_thread(file.write, piece)
+
+
+@final
+class _Routes:
+    """The handlers of one engine, and its frozen policies by the names that the client gave them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._frozen: dict[str, Engine] = {}
+
+    async def hello(self, _: Request) -> Response:
+        return JSONResponse(
+            {
+                "serves": "engine",
+                "protocol": PROTOCOL,
+                "capabilities": to_json(self._engine.capabilities),
+                "max_context_tokens": self._engine.max_context_tokens,
+                **_state(self._engine),
+            }
+        )
+
+    async def sample(self, request: Request) -> Response:
+        body = await request.json()
+        asked, seconds = from_json(SampleRequest, body["request"]), body["seconds"]
+        if seconds is not None:
+            asked = replace(asked, deadline=time.monotonic() + seconds)
+        lines = self._lines(self._of(body), asked, request, is_streamed=body["stream"])
+        return StreamingResponse(lines, media_type="application/x-ndjson")
+
+    async def _lines(
+        self, engine: Engine, asked: SampleRequest, request: Request, *, is_streamed: bool
+    ) -> AsyncIterator[bytes]:
+        """Yield the tokens and the result of a turn. The turn ends with its client."""
+        tokens: asyncio.Queue[int | None] = asyncio.Queue()
+        sampling = asyncio.ensure_future(engine.sample(asked, tokens.put_nowait if is_streamed else None))
+        sampling.add_done_callback(lambda _: tokens.put_nowait(None))
+        leaving = asyncio.ensure_future(_hung_up(request))
+        leaving.add_done_callback(lambda _: sampling.cancel())
+        try:
+            while True:
+                try:
+                    token = await asyncio.wait_for(tokens.get(), SIGN_OF_LIFE_SECONDS)
+                except TimeoutError:
+                    yield b"\n"
+                    continue
+                if token is None:
+                    break
+                yield _line({"token": token})
+            yield _result(sampling)
+        finally:
+            sampling.cancel()
+            leaving.cancel()
+            await asyncio.gather(sampling, leaving, return_exceptions=True)
+
+    async def weights(self, request: Request) -> Response:
+        query = request.query_params
+        with tempfile.TemporaryDirectory(prefix="sparring-engine-") as folder:
+            path = Path(folder) / "weights.safetensors"
+            await received(request, path)
+            # Read as a whole, since the engine keeps them and the file goes.
+            tensors = await asyncio.to_thread(lambda: dict(TensorFile(path)))
+        weights = Weights(tensors=tensors, fingerprint=query["fingerprint"])
+        engine = self._engine
+        if name := query.get("policy"):
+            engine = self._frozen.setdefault(name, self._engine.freeze())
+        await engine.load_weights(weights, int(query["version"]))
+        return JSONResponse({**_state(engine), "metrics": engine.metrics()})
+
+    async def logprobs(self, request: Request) -> Response:
+        body = await request.json()
+        found = await self._of(body).logprobs(body["token_ids"], body["temperature"])
+        return _json({"logprobs": found})
+
+    async def sessions(self, request: Request) -> Response:
+        for session_id, is_open in (await request.json())["sessions"]:
+            (self._engine.open_session if is_open else self._engine.close_session)(session_id)
+        return JSONResponse({})
+
+    def _of(self, body: Mapping[str, Json]) -> Engine:
+        name = body["policy"]
+        if name is None:
+            return self._engine
+        if name not in self._frozen:
+            raise ServiceError("the server does not know this frozen policy, so it was started again; resume the run.")
+        return self._frozen[name]
+
+
+def _state(engine: Engine) -> dict[str, Json]:
+    return {"policy_version": engine.policy_version, "fingerprint": engine.fingerprint}
+
+
+def _result(sampling: asyncio.Future) -> bytes:
+    if sampling.cancelled():
+        return _line({"error": {"kind": "InfrastructureError", "message": "the turn was cancelled on the server."}})
+    error = sampling.exception()
+    if error is None:
+        return _line({"completion": to_json(sampling.result())})
+    if not isinstance(error, _CALLERS_OWN):
+        _logger.error("a turn failed", exc_info=error)
+    return _line({"error": error_json(error)})
+
+
+async def _hung_up(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _line(value: Json) -> bytes:
+    return dumps(value) + b"\n"
+
+
+def _json(value: Json) -> Response:
+    """Return JSON that may hold infinite numbers, as log-probabilities may be."""
+    return Response(dumps(value), media_type="application/json")

@@ -1,0 +1,203 @@
+"""Selection of the session for a request: the episode of its key, or a new session."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
+from typing import Protocol, final
+
+from sparring.gateway.episode import OpenEpisode
+from sparring.gateway.overload import MAX_IN_FLIGHT, InFlight
+from sparring.gateway.refusals import note
+from sparring.gateway.report import EpisodeReport
+from sparring.gateway.request import ApiError, Asked, Kept
+from sparring.protocols import Chat, Engine
+from sparring.sessions import AnySession, EpisodeIdentity, Session
+from sparring.types import Sampling
+
+NUM_KEPT = 256
+"""The number of latest answers that requests to a server without episodes can continue."""
+
+
+class Endpoints(Protocol):
+    """The app's access to sessions."""
+
+    @property
+    def model_name(self) -> str: ...
+
+    @property
+    def takes_seed(self) -> bool:
+        """Whether a request may set its seed."""
+        ...
+
+    def check(self, api_key: str) -> None:
+        """Check a key. Raises ApiError 401 for an unknown one."""
+        ...
+
+    def admitted(self, api_key: str) -> AbstractContextManager[object]:
+        """Return a context for the time of one request. Raises ApiError 401 for an unknown key, 429 for too many requests."""
+        ...
+
+    def refused(self, api_key: str, digest: bytes) -> None:
+        """Remember that a request with this body got status 429."""
+        ...
+
+    def note_refusal(self, api_key: str, error: ApiError) -> None:
+        """Count a refused request with this key."""
+        ...
+
+    def enter(self, api_key: str, request: Asked) -> AbstractAsyncContextManager[OpenEpisode]:
+        """Return a context with the episode of a request. Raises ApiError."""
+        ...
+
+    def report(self, api_key: str) -> EpisodeReport:
+        """Return the report of an episode. Raises ApiError 401 for a key without an episode."""
+        ...
+
+
+@final
+class EpisodeEndpoints:
+    """The sessions of episodes, with one random key each. Only the hash of a key is stored, and it is invalid once the session
+    is closed."""
+
+    takes_seed = False
+
+    def __init__(self, model_name: str, *, max_in_flight: int = MAX_IN_FLIGHT) -> None:
+        self._model_name = model_name
+        self._in_flight = InFlight(max_in_flight, of="The run")
+        self._episodes: dict[str, OpenEpisode] = {}
+
+    @property
+    def model_name(self) -> str:
+        return self._model_name
+
+    def register(self, session: AnySession, report: EpisodeReport | None = None) -> str:
+        """Return a new key for a session. `report` is the report of its episode, where another key of the episode has it
+        already."""
+        self._episodes = {digest: other for digest, other in self._episodes.items() if not other.session.is_closed}
+        api_key = f"sk-{secrets.token_urlsafe(32)}"
+        self._episodes[_digest(api_key)] = OpenEpisode(session, report, within=self._in_flight)
+        return api_key
+
+    def check(self, api_key: str) -> None:
+        self._episode(api_key)
+
+    def admitted(self, api_key: str) -> InFlight:
+        return self._episode(api_key).in_flight.admitted()
+
+    def refused(self, api_key: str, digest: bytes) -> None:
+        self._episode(api_key).refused[digest] += 1
+
+    def note_refusal(self, api_key: str, error: ApiError) -> None:
+        if (episode := self._episodes.get(_digest(api_key))) is not None:
+            note(episode.session, error, episode.report.turns())
+
+    def enter(self, api_key: str, request: Asked) -> AbstractAsyncContextManager[OpenEpisode]:
+        episode = self._episode(api_key)
+        if request.seed is not None:
+            raise ApiError(
+                400,
+                "seed is set by the run: an episode's turns follow from run, task and attempt. Leave it out.",
+                code="unsupported_parameter",
+                param="seed",
+                given={"seed": request.seed},
+            )
+        return nullcontext(episode)
+
+    def report(self, api_key: str) -> EpisodeReport:
+        return self._episode(api_key).report
+
+    def _episode(self, api_key: str) -> OpenEpisode:
+        """Return the episode of a key. Raises ApiError 401."""
+        episode = self._episodes.get(_digest(api_key))
+        if episode is None or episode.session.is_closed:
+            raise ApiError(
+                401,
+                "This API key belongs to no running episode; use the key that the episode received.",
+                code="invalid_api_key",
+            )
+        return episode
+
+
+@final
+class StatelessEndpoints:
+    """A fixed model. Every request opens a new session, which ends with the request and records nothing.
+
+    The last conversations are kept, for requests that continue one by the id of its answer.
+    """
+
+    takes_seed = True
+
+    def __init__(
+        self, *, engine: Engine, chat: Chat, model_name: str, sampling: Sampling, api_key: str | None = None
+    ) -> None:
+        """Create the sessions of one model. Without `api_key` any key is accepted, also none."""
+        self._engine = engine
+        self._chat = chat
+        self._model_name = model_name
+        self._sampling = sampling
+        self._api_key = api_key
+        self._in_flight = InFlight(MAX_IN_FLIGHT, of="The server")
+        self._conversations = _Latest()
+
+    @property
+    def model_name(self) -> str:
+        return self._model_name
+
+    def check(self, api_key: str) -> None:
+        if self._api_key is not None and not hmac.compare_digest(_digest(api_key), _digest(self._api_key)):
+            raise ApiError(
+                401, "This API key is not the server's; send the one it was started with.", code="invalid_api_key"
+            )
+
+    def admitted(self, api_key: str) -> AbstractContextManager[object]:
+        return self._in_flight.admitted()
+
+    def refused(self, api_key: str, digest: bytes) -> None:
+        """Do nothing: no answers are kept that a retry could get by mistake."""
+
+    def note_refusal(self, api_key: str, error: ApiError) -> None:
+        """Do nothing: there is no episode that it could end."""
+
+    @asynccontextmanager
+    async def enter(self, api_key: str, request: Asked) -> AsyncIterator[OpenEpisode]:
+        self.check(api_key)
+        if request.model not in (self._model_name, "default"):
+            raise ApiError(
+                404,
+                f"Model {request.model[:80]!r} is not served here; send model={self._model_name!r}, or 'default'.",
+                code="model_not_found",
+                param="model",
+            )
+        seed = secrets.randbits(63) if request.seed is None else request.seed
+        async with Session(
+            EpisodeIdentity(f"request-{secrets.token_hex(16)}", seed=seed),
+            engine=self._engine,
+            chat=self._chat,
+            sampling=self._sampling,
+        ) as session:
+            yield OpenEpisode(session, conversations=self._conversations)
+
+    def report(self, api_key: str) -> EpisodeReport:
+        raise ApiError(
+            401,
+            "A served model has no episodes to report on; complete and reward those of a training run.",
+            code="invalid_api_key",
+        )
+
+
+@final
+class _Latest(dict[str, Kept]):
+    """A dict that keeps only the latest entries."""
+
+    def __setitem__(self, answer_id: str, conversation: Kept) -> None:
+        super().__setitem__(answer_id, conversation)
+        if len(self) > NUM_KEPT:
+            del self[next(iter(self))]
+
+
+def _digest(api_key: str) -> str:
+    return hashlib.blake2b(api_key.encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""Requests to endpoints, their tokens, and their cost."""

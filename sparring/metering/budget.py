@@ -1,0 +1,36 @@
+"""The money of a run, and whether one more step would exceed its limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import final
+
+
+@final
+class Budget:
+    """Counts what steps cost against `limits.max_cost`."""
+
+    def __init__(
+        self, max_cost: float | None, *, spent: float = 0.0, endpoint_cost: Callable[[], float] = lambda: 0.0
+    ) -> None:
+        """Create a budget. `spent` is the cost of a resumed run's earlier steps; `endpoint_cost` returns that of all requests to
+        endpoints so far."""
+        self._max_cost = max_cost
+        self._spent, self._last = spent, 0.0
+        self._endpoint_cost = endpoint_cost
+        self._total = self._count()
+
+    def add(self, cost: float) -> None:
+        """Count a finished step."""
+        self._spent += cost
+        total = self._count()
+        self._last, self._total = total - self._total, total
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether another step as expensive as the last one would exceed the limit."""
+        return self._max_cost is not None and self._total + self._last > self._max_cost
+
+    def _count(self) -> float:
+        # Without a limit the file of requests is not read.
+        return self._spent if self._max_cost is None else self._spent + self._endpoint_cost()

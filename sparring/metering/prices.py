@@ -1,0 +1,77 @@
+"""The cost of a run at prices that the user sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sparring.errors import UsageError
+
+PER_TOKENS = 1_000_000
+"""Number of tokens that a token price is for."""
+PRICES: Mapping[str, str] = {
+    "prefill": "a million tokens read to sample others",
+    "sample": "a million sampled tokens",
+    "train": "a million tokens that the learner computed",
+    "hour": "an hour of the machine",
+}
+"""Prices of a run's own work: name and unit."""
+ENDPOINT_PRICES = ("read", "cached", "sample")
+"""Prices of an endpoint, as `MODEL:read` or `MODEL@HOST:read`, for a million tokens read, cached or sampled."""
+
+
+def has_price(name: str) -> bool:
+    """Return whether a price may have this name."""
+    endpoint, _, kind = name.rpartition(":")
+    return name in PRICES or (endpoint != "" and kind in ENDPOINT_PRICES)
+
+
+def read_prices(settings: Sequence[str]) -> dict[str, float]:
+    """Parse prices such as `sample=0.6`. Raises UsageError for anything else."""
+    prices = {}
+    for one in settings:
+        name, _, amount = one.rpartition("=")
+        try:
+            price = float(amount)
+        except ValueError:
+            price = -1.0
+        if not has_price(name) or not 0 <= price < float("inf"):
+            raise UsageError(
+                f"--price {one!r} is not a price; write {', '.join(f'{key}=AMOUNT' for key in PRICES)}, for "
+                f"{', '.join(PRICES.values())}; for an endpoint, MODEL:read=AMOUNT, MODEL:cached=AMOUNT and MODEL:sample=AMOUNT."
+            )
+        prices[name] = price
+    return prices
+
+
+def cost(name: str, amount: float, price: float) -> float:
+    """Return the cost of an amount in tokens, or in hours for `hour`."""
+    return price * amount if name == "hour" else price * amount / PER_TOKENS
+
+
+def endpoint_cost(endpoint: str, *, read: int, sampled: int, cached: int, prices: Mapping[str, float]) -> float | None:
+    """Return the cost of tokens at `model@host`, `cached` of those read; None where none of them has a price. Cached tokens
+    without a price of their own cost as much as others."""
+    model = endpoint.rpartition("@")[0]
+    own = {kind: prices.get(f"{endpoint}:{kind}", prices.get(f"{model}:{kind}")) for kind in ENDPOINT_PRICES}
+    if all(price is None for price in own.values()):
+        return None
+    for_read = own["read"] or 0.0
+    for_cached = for_read if own["cached"] is None else own["cached"]
+    return (for_read * (read - cached) + for_cached * cached + (own["sample"] or 0.0) * sampled) / PER_TOKENS
+
+
+def usage_metrics(
+    *, computed: float, sampled: float, trained: float, seconds: float, prices: Mapping[str, float]
+) -> dict[str, float]:
+    """Return a step's usage by metric name; `usage/cost` only where something has a price.
+
+    `computed` counts the tokens that went through the model for sampling, including the `sampled` ones; `trained` those that the
+    learner computed.
+    """
+    amounts = {"prefill": max(0.0, computed - sampled), "sample": sampled, "train": trained, "hour": seconds / 3600}
+    metrics = {f"usage/{name}_tokens": amount for name, amount in amounts.items() if name != "hour"}
+    if prices:
+        metrics["usage/cost"] = sum(
+            cost(name, amounts[name], price) for name, price in prices.items() if name in PRICES
+        )
+    return metrics

@@ -1,0 +1,87 @@
+"""The table of model families: which forward runs them, what they can share, and where an adapter goes.
+
+A model of another type that transformers loads as a causal LM runs through transformers' own forward too, but no test covers
+it. docs/models.md contains this table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+DENSE_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The linear layers of a Llama-shaped layer."""
+
+LINEAR_ATTENTION_TARGETS = ("in_proj_qkv", "in_proj_z", "out_proj")
+"""The large linear layers of a gated delta rule layer. Those of its gates have one row a head, and are not adapted."""
+
+EXPERT_TARGETS = ("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
+"""The fused matrices of all experts of a layer. They are parameters, not modules."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """A family of models with one architecture."""
+
+    name: str
+    model_types: tuple[str, ...]
+    """The values of `model_type` in the config of a model or of its text part."""
+    example: str
+    """A model of the family on the Hugging Face hub."""
+    forward: Literal["lean", "transformers"]
+    """`lean` is Sparring's own, for configs that it computes exactly; `transformers` is the library's."""
+    shares_prefixes: bool = True
+    """Whether several sequences can attend to one copy of a common prefix. A recurrent state cannot be shared like this."""
+    lora_targets: tuple[str, ...] = DENSE_TARGETS
+    """The layers that get an adapter by default."""
+    expert_targets: tuple[str, ...] = ()
+    """The experts' matrices that may get an adapter in addition."""
+    chat: str
+    """The chat format: a format of the `renderers` library, or `template` for the tokenizer's own template."""
+    tool_format: str
+    """A tool call as the model writes it."""
+
+
+_JSON_CALL = '<tool_call>{"name": …, "arguments": {…}}</tool_call>'
+
+FAMILIES = (
+    Family(
+        name="gpt-oss",
+        model_types=("gpt_oss",),
+        example="openai/gpt-oss-20b",
+        forward="transformers",
+        lora_targets=("q_proj", "k_proj", "v_proj", "o_proj"),
+        expert_targets=EXPERT_TARGETS,
+        chat="gpt-oss",
+        tool_format="<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{…}<|call|>",
+    ),
+    Family(
+        name="Qwen3.6",
+        model_types=("qwen3_5", "qwen3_5_text"),
+        example="Qwen/Qwen3.6-27B",
+        forward="transformers",
+        shares_prefixes=False,
+        lora_targets=(*DENSE_TARGETS, *LINEAR_ATTENTION_TARGETS),
+        chat="qwen3.6",
+        tool_format="<tool_call><function=NAME><parameter=KEY>…</parameter></function></tool_call>",
+    ),
+    Family(
+        name="Gemma 4",
+        model_types=("gemma4", "gemma4_text"),
+        example="google/gemma-4-31B-it",
+        forward="transformers",
+        chat="gemma4",
+        tool_format="<|tool_call>call:NAME{KEY:…}<tool_call|>",
+    ),
+)
+
+
+def find_family(config: Any) -> Family | None:
+    """Return the family of a transformers config, None where the table has none."""
+    return next((family for family in FAMILIES if config.model_type in family.model_types), None)
+
+
+def choose_lora_targets(config: Any) -> tuple[str, ...]:
+    """Return the layers of a model that get an adapter by default."""
+    family = find_family(config)
+    return DENSE_TARGETS if family is None else family.lora_targets

@@ -1,0 +1,136 @@
+"""A model without its weights: what the process that plans, renders and records needs to know of it.
+
+The weights are where completions are sampled and gradients computed. This module reads the tokenizer, the configuration and
+the headers of safetensors files, and never a tensor.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from sparring.errors import ServiceError
+from sparring.models.architectures.families import choose_lora_targets
+
+if TYPE_CHECKING:
+    from sparring.config import ModelSection
+    from sparring.models.policy import Policy
+    from sparring.protocols import Chat
+
+_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "I64": 8, "I32": 4, "I8": 1, "U8": 1}
+"""The bytes of one number, by its type in a safetensors header."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelDescription:
+    """The tokenizer, limits and sizes of a model."""
+
+    tokenizer: Any
+    chat: Chat
+    architecture: str
+    """The class of the model in transformers."""
+    max_positions: int
+    """The most tokens of a sequence: by the model, and by the recipe."""
+    num_parameters: int
+    """The parameters of the base model. A matrix that two layers share counts once."""
+    num_trained: int
+    """The parameters that training changes: those of the adapter, or all."""
+    weights_bytes: int
+    """The size of the base model and the adapter where they are held or stored."""
+    device: str
+    """The device that computes the model, as torch names it."""
+    base_fingerprint: Callable[[], str]
+    """Returns the content hash of the model before training. The process that holds the weights computes it, in a second or two
+    per gigabyte."""
+
+    def vocabulary(self) -> list[str]:
+        """Return the text of each token id, by id. A part of a character is the replacement character."""
+        return [self.tokenizer.decode([index], skip_special_tokens=False) for index in range(len(self.tokenizer))]
+
+
+def describe_policy(policy: Policy, chat: Chat, base_fingerprint: Callable[[], str]) -> ModelDescription:
+    """Return the description of a model that is loaded in this process."""
+    parameters = list(policy.module.parameters())
+    num_adapter = policy.num_trained if policy.lora_config is not None else 0
+    return ModelDescription(
+        tokenizer=policy.tokenizer,
+        chat=chat,
+        architecture=type(policy.base).__name__,
+        max_positions=policy.max_positions,
+        num_parameters=sum(one.numel() for one in parameters) - num_adapter,
+        num_trained=policy.num_trained,
+        weights_bytes=sum(one.numel() * one.element_size() for one in parameters),
+        device=str(policy.device),
+        base_fingerprint=base_fingerprint,
+    )
+
+
+def read_description(
+    folder: Path, section: ModelSection, *, device: str, base_fingerprint: Callable[[], str]
+) -> ModelDescription:
+    """Return the description of a model in a folder, to be trained as [model] of a recipe states. Reads no weights.
+
+    `device` and `base_fingerprint` are those of the process that holds the weights. Raises ServiceError for a folder that is not
+    a complete model.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    from sparring.chat import create_chat
+
+    try:
+        config = AutoConfig.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tensors = _headers(folder)
+    except Exception as error:  # a damaged file may raise any exception of its reader
+        raise ServiceError(
+            f"the model in {folder} cannot be described: {type(error).__name__}: {error}. Give a folder that holds config.json, "
+            "safetensors and tokenizer files."
+        ) from error
+    num_parameters = sum(prod(shape) for _, shape in tensors.values())
+    stored_bytes = sum(prod(shape) * _BYTES[kind] for kind, shape in tensors.values())
+    is_adapted = section.trained_weights == "lora"
+    num_trained = _num_adapter(tensors, section, config.get_text_config()) if is_adapted else num_parameters
+    limit = getattr(config, "max_position_embeddings", section.max_sequence_length)
+    return ModelDescription(
+        tokenizer=tokenizer,
+        chat=create_chat(tokenizer, section.name),
+        architecture=(config.architectures or ["unknown"])[0],
+        max_positions=min(section.max_sequence_length, limit),
+        num_parameters=num_parameters,
+        num_trained=num_trained,
+        weights_bytes=stored_bytes + (4 * num_trained if is_adapted else 0),
+        device=device,
+        base_fingerprint=base_fingerprint,
+    )
+
+
+def _headers(folder: Path) -> Mapping[str, tuple[str, tuple[int, ...]]]:
+    """Return the type and shape of each stored tensor, by name."""
+    tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
+    paths = sorted(folder.glob("*.safetensors"))
+    if not paths:
+        raise FileNotFoundError(f"{folder} has no .safetensors file")
+    for path in paths:
+        with path.open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        tensors |= {name: (one["dtype"], tuple(one["shape"])) for name, one in header.items() if name != "__metadata__"}
+    return tensors
+
+
+def _num_adapter(tensors: Mapping[str, tuple[str, tuple[int, ...]]], section: ModelSection, config: Any) -> int:
+    """Return the parameters of a LoRA adapter: rank * (inputs + outputs) of each adapted matrix."""
+    targets = section.lora_targets or choose_lora_targets(config)
+    first = 0 if section.lora_layers is None else config.num_hidden_layers - section.lora_layers
+    total = 0
+    for name, (_, shape) in tensors.items():
+        path = name.removesuffix(".weight").split(".")
+        index = next((int(part) for part in path if part.isdigit()), None)
+        is_in_layers = section.lora_layers is None or (index is not None and index >= first)
+        if name.endswith(".weight") and path[-1] in targets and len(shape) == 2 and is_in_layers:
+            total += section.lora_rank * sum(shape)
+    return total

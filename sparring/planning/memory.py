@@ -1,0 +1,153 @@
+"""The memory of a run, line by line, in bytes. docs/planning.md states each formula."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparring.planning.shapes import ATTENTION, MLP, LayerShape, ModelShape
+
+LOGIT_BYTES = {True: 256 * 2**20, False: 64 * 2**20}
+"""Bytes of one chunk of logits, by whether the output matrix is stored in another precision than the one of the products."""
+COPIES_OF_LOGITS = 3
+"""The scores, their exponentials in the precision of the products, and the product with the output matrix."""
+PROCESS_BYTES = 0.55e9
+"""A process with torch and transformers on the CPU. On a GPU it is in the share that a plan leaves free."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What decides how much memory a model takes."""
+
+    max_sequence_length: int
+    microbatch_tokens: int
+    kv_cache_tokens: int
+    max_running: int
+    checkpointing: bool
+    base_bytes: int
+    """Bytes of one stored number of the base."""
+    compute_bytes: int
+    """Bytes of one number in the products."""
+    is_merged: bool
+    """Whether the engine's weights are a copy with the adapter merged in (the CPU), or the base itself (CUDA)."""
+    lora_rank: int | None
+    """None trains every weight."""
+    lora_targets: tuple[str, ...] = ()
+    lora_layers: int | None = None
+
+    @property
+    def tokens(self) -> int:
+        """The most tokens of one backward pass: an episode is never divided."""
+        return max(self.microbatch_tokens, self.max_sequence_length)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One item of a plan's memory."""
+
+    name: str
+    bytes: float
+    key: str
+    """The setting that changes it most."""
+
+
+def memory_lines(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
+    """Return the items that make up the peak: that of a learner's step, while the engine keeps its weights and its cache."""
+    trained = trained_parameters(shape, settings)
+    copies = _copies_bytes(shape, settings)
+    cache = sum(layer.count * _cached(layer, settings) for layer in shape.layers)
+    lines = (
+        Line(name="weights", bytes=shape.parameters * settings.base_bytes, key="model.name"),
+        Line(name="weights of the engine", bytes=copies, key="model.device"),
+        # fp32: the trained numbers, and two copies that stay: of the start, and of the version that the engine samples with.
+        Line(
+            name="adapter and its versions" if settings.lora_rank else "master weights and versions",
+            bytes=12 * trained,
+            key="model.lora_rank",
+        ),
+        # fp32: the gradient and the two moments of AdamW.
+        Line(name="gradients and optimizer", bytes=12 * trained, key="model.lora_rank"),
+        Line(name="KV cache", bytes=cache * settings.compute_bytes, key="engine.kv_cache_tokens"),
+        Line(name="activations", bytes=activation_bytes(shape, settings), key="optimizer.max_tokens_per_microbatch"),
+        Line(name="logits", bytes=_logit_bytes(shape, settings), key="optimizer.max_tokens_per_microbatch"),
+    )
+    process = () if not settings.is_merged else (Line(name="process", bytes=PROCESS_BYTES, key="run.num_threads"),)
+    return tuple(line for line in (*lines, *process) if line.bytes)
+
+
+def trained_parameters(shape: ModelShape, settings: Settings) -> int:
+    """Return the trained numbers; without named targets, those of an adapter on attention and on an MLP without experts."""
+    if settings.lora_rank is None:
+        return shape.parameters
+    has_experts = any(layer.num_experts > 1 for layer in shape.layers)
+    usual = ATTENTION if has_experts else (*ATTENTION, *MLP)
+    return shape.adapter_parameters(settings.lora_rank, settings.lora_targets or usual, settings.lora_layers)
+
+
+def saved_per_token(layer: LayerShape, hidden: int) -> int:
+    """Return the numbers per token that one layer keeps for its backward pass.
+
+    The inputs of both norms and of the four products; queries, keys and values before and after the rotation; the output of
+    attention; gate and up, their product and the activation. Experts keep theirs for each active one.
+    """
+    rows = sum(shape[0] for name, shape in layer.attention.items() if name in ("q_proj", "k_proj", "v_proj"))
+    if not layer.kv_width:  # a recurrent layer keeps the inputs and outputs of its mixing instead
+        rows = sum(shape[0] for shape in layer.attention.values()) - hidden
+        return 4 * hidden + 3 * rows + 4 * layer.active_experts * _intermediate(layer)
+    attended = layer.attention["o_proj"][1]
+    rotated = attended + layer.kv_width // 2
+    return 4 * hidden + rows + rotated + 2 * attended + 4 * layer.active_experts * _intermediate(layer)
+
+
+def activation_bytes(shape: ModelShape, settings: Settings) -> float:
+    """Return what the forward pass of one microbatch keeps, and the gradients of one layer.
+
+    With checkpointing each layer keeps its input, and one layer at a time is computed again.
+    """
+    hidden = shape.hidden_size
+    largest = max(saved_per_token(layer, hidden) for layer in shape.layers)
+    # The gradients of one layer's MLP, the largest of the backward pass.
+    gradients = max(3 * layer.active_experts * _intermediate(layer) for layer in shape.layers) + 2 * hidden
+    if settings.checkpointing:
+        kept = _trained_layers(shape, settings) * hidden + largest
+    else:
+        kept = sum(count * saved_per_token(layer, hidden) for layer, count in _layers_with_gradient(shape, settings))
+    ends = 3 * hidden  # the embedding, the last norm's output, and the rows that predict
+    return float(settings.tokens * settings.compute_bytes * (kept + gradients + ends))
+
+
+def _layers_with_gradient(shape: ModelShape, settings: Settings) -> list[tuple[LayerShape, float]]:
+    """Return each kind of layer with the number of its layers that a gradient passes, in proportion where only the last are
+    adapted."""
+    share = _trained_layers(shape, settings) / shape.num_layers
+    return [(layer, layer.count * share) for layer in shape.layers]
+
+
+def _trained_layers(shape: ModelShape, settings: Settings) -> int:
+    if settings.lora_rank is None or settings.lora_layers is None:
+        return shape.num_layers
+    return min(settings.lora_layers, shape.num_layers)
+
+
+def _copies_bytes(shape: ModelShape, settings: Settings) -> float:
+    """Return the engine's own weights: on the CPU the fused copy with the adapter merged in, and the packed copy of it that
+    decoding reads; on CUDA none."""
+    if not settings.is_merged:
+        return 0.0
+    fused = shape.linear_parameters * settings.compute_bytes
+    packed = (shape.linear_parameters + shape.vocab_size * shape.hidden_size) * settings.compute_bytes
+    return fused + (packed if settings.compute_bytes == 4 else 0)
+
+
+def _cached(layer: LayerShape, settings: Settings) -> float:
+    tokens = settings.kv_cache_tokens
+    return tokens * layer.kv_width + settings.max_running * layer.state_width
+
+
+def _logit_bytes(shape: ModelShape, settings: Settings) -> float:
+    chunk = LOGIT_BYTES[settings.base_bytes != settings.compute_bytes]
+    rows = min(settings.tokens, max(1, chunk // (4 * shape.vocab_size)))
+    return COPIES_OF_LOGITS * 4.0 * rows * shape.vocab_size
+
+
+def _intermediate(layer: LayerShape) -> int:
+    return layer.mlp["gate_proj"][0]

@@ -1,0 +1,261 @@
+"""The plan of a run on a device: which settings fit, and what the run takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+
+from sparring.config import Config
+from sparring.models.architectures.families import DENSE_TARGETS
+from sparring.planning.devices import Device
+from sparring.planning.memory import Line, Settings, memory_lines
+from sparring.planning.shapes import ModelShape
+from sparring.types import Json
+
+SMALLEST_MICROBATCH = 2048
+"""Below this many tokens, smaller products cost more than checkpointing saves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episodes:
+    """How many episodes a run has, and how long they are."""
+
+    per_step: int
+    steps: int
+    tokens: float
+    """Tokens of one episode that the learner computes."""
+    sampled: float
+    """Tokens of one episode that are sampled."""
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """The time and money of a run."""
+
+    sample_rate: float
+    """Sampled tokens a second, all running turns together."""
+    train_rate: float
+    """Tokens a second in the learner."""
+    sample_seconds: float
+    """Of one step."""
+    train_seconds: float
+    hours: float
+    """Of the whole run, without validation."""
+    money: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A run on a device."""
+
+    model: ModelShape
+    device: Device
+    asked: Settings
+    """As the recipe sets them."""
+    chosen: Settings | None
+    """The settings nearest to the recipe's that fit; None where none do."""
+    lines: tuple[Line, ...]
+    """Of the chosen settings, else of the recipe's."""
+    asked_lines: tuple[Line, ...]
+    smallest_bytes: float
+    """With the smallest microbatch and cache."""
+    episodes: Episodes
+    cost: Cost
+    confidence: str
+
+    @property
+    def total_bytes(self) -> float:
+        return sum(line.bytes for line in self.lines)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the recipe fits as it is."""
+        return sum(line.bytes for line in self.asked_lines) <= self.device.memory_bytes
+
+    def refusal(self) -> str | None:
+        """Return why the recipe cannot run here, with the largest line and what to change; None where it fits."""
+        if self.fits:
+            return None
+        total = sum(line.bytes for line in self.asked_lines)
+        largest = max(self.asked_lines, key=lambda line: line.bytes)
+        text = (
+            f"{self.model.name} needs {show_bytes(total)} with this recipe, and {self.device.name} has "
+            f"{show_bytes(self.device.memory_bytes)} for it. The largest line: {largest.name}, {show_bytes(largest.bytes)} "
+            f"({largest.key}). "
+        )
+        if self.chosen is None:
+            least = show_bytes(self.smallest_bytes)
+            return text + f"The smallest batch and cache still need {least}; use a smaller model, or a larger device."
+        return text + f"It fits with {', '.join(changes(self.asked, self.chosen))}."
+
+    def as_json(self) -> dict[str, Json]:
+        return {
+            "model": self.model.name,
+            "parameters": self.model.parameters,
+            "device": self.device.name,
+            "memory_bytes": self.device.memory_bytes,
+            "fits": self.fits,
+            "lines": {line.name: line.bytes for line in self.lines},
+            "total_bytes": self.total_bytes,
+            "settings": None if self.chosen is None else asdict(self.chosen),
+            "changes": [] if self.chosen is None else changes(self.asked, self.chosen),
+            "episodes": asdict(self.episodes),
+            "cost": asdict(self.cost),
+            "confidence": self.confidence,
+        }
+
+
+def make_plan(
+    config: Config, model: ModelShape, device: Device, episodes: Episodes | None = None, *, can_checkpoint: bool = True
+) -> Plan:
+    """Return the plan of a recipe. Without `episodes`, they are as long as the recipe allows."""
+    asked = settings_of(config, device)
+    candidates = list(_candidates(asked, can_checkpoint=can_checkpoint))
+    chosen = next((one for one in candidates if _total(model, one) <= device.memory_bytes), None)
+    counted = episodes or longest_episodes(config)
+    return Plan(
+        model=model,
+        device=device,
+        asked=asked,
+        chosen=chosen,
+        lines=memory_lines(model, chosen or asked),
+        asked_lines=memory_lines(model, asked),
+        smallest_bytes=min(_total(model, one) for one in candidates),
+        episodes=counted,
+        cost=run_cost(model, device, chosen or asked, counted),
+        confidence=_confidence(device, counted),
+    )
+
+
+def settings_of(config: Config, device: Device) -> Settings:
+    """Return what the recipe sets, on this kind of device."""
+    section = config.model
+    precision = section.precision if section.precision != "auto" else "bf16" if device.is_cuda else "fp32"
+    size = 2 if precision == "bf16" else 4
+    return Settings(
+        max_sequence_length=section.max_sequence_length,
+        microbatch_tokens=config.optimizer.max_tokens_per_microbatch,
+        kv_cache_tokens=config.engine.kv_cache_tokens,
+        max_running=config.engine.max_running,
+        checkpointing=False,
+        base_bytes=2 if device.is_cuda else 4,
+        compute_bytes=size,
+        is_merged=not device.is_cuda,
+        lora_rank=section.lora_rank if section.trained_weights == "lora" else None,
+        lora_targets=section.lora_targets or DENSE_TARGETS,
+        lora_layers=section.lora_layers,
+    )
+
+
+def longest_episodes(config: Config) -> Episodes:
+    """Return the episodes of a recipe at their longest."""
+    length = config.model.max_sequence_length
+    turns = config.agent.max_turns or config.environment.max_turns
+    sampled = min(turns * config.sampling.sampling_max_tokens, config.rollout.rollout_max_tokens or length, length)
+    return Episodes(
+        per_step=config.batch.global_batch_size * config.batch.group_size,
+        steps=config.schedule.max_steps,
+        tokens=length,
+        sampled=sampled,
+        source="the longest that the recipe allows",
+    )
+
+
+def run_cost(model: ModelShape, device: Device, settings: Settings, episodes: Episodes) -> Cost:
+    """Return time and money: sampling reads all weights and the cache for every batch of tokens; learning is products."""
+    context = episodes.tokens / 2
+    running = min(settings.max_running, episodes.per_step, max(1, int(settings.kv_cache_tokens / episodes.tokens)))
+    read = decoding_bytes(model, settings, running, context)
+    computed = 2 * model.active_parameters * running
+    sample_rate = running / max(read / device.bandwidth, computed / device.flops)
+    train_rate = device.flops / flops_per_token(model, settings, context)
+    # The prompt and the tools' answers are read once; they cost a forward pass without a backward pass.
+    unsampled = max(0.0, episodes.tokens - episodes.sampled)
+    prefill = unsampled * 2 * model.active_parameters / device.flops
+    sample_seconds = episodes.per_step * (episodes.sampled / sample_rate + prefill)
+    train_seconds = episodes.per_step * episodes.tokens / train_rate
+    hours = episodes.steps * (sample_seconds + train_seconds) / 3600
+    money = None if device.hourly_price is None else hours * device.hourly_price
+    return Cost(
+        sample_rate=sample_rate,
+        train_rate=train_rate,
+        sample_seconds=sample_seconds,
+        train_seconds=train_seconds,
+        hours=hours,
+        money=money,
+    )
+
+
+def decoding_bytes(model: ModelShape, settings: Settings, running: int, context: float) -> float:
+    """Return what one decoding step reads: every weight once, and the keys, values and states of each running turn."""
+    cached = sum(
+        layer.count * (min(context, layer.window or context) * layer.kv_width + layer.state_width)
+        for layer in model.layers
+    )
+    weights = model.parameters - (0 if model.is_tied else model.vocab_size * model.hidden_size)
+    return (weights + running * cached) * settings.compute_bytes
+
+
+def flops_per_token(model: ModelShape, settings: Settings, context: float) -> float:
+    """Return the operations of one trained token: 2 per parameter forward, 2 for the gradient of the inputs, 2 for that of
+    weights where all are trained, 2 to compute a layer again; and attention over the tokens before it."""
+    passes = 2 + (1 if settings.lora_rank is None else 0) + (1 if settings.checkpointing else 0)
+    attention = sum(
+        layer.count * 4 * layer.attention["o_proj"][1] * min(context, layer.window or context)
+        for layer in model.layers
+        if layer.kv_width
+    )
+    return passes * (2 * model.active_parameters + attention)
+
+
+def changes(before: Settings, after: Settings) -> list[str]:
+    """Return the settings that differ, as overrides of a recipe."""
+    keys = {
+        "microbatch_tokens": "optimizer.max_tokens_per_microbatch",
+        "kv_cache_tokens": "engine.kv_cache_tokens",
+    }
+    found = [
+        f"{key}={getattr(after, name)}" for name, key in keys.items() if getattr(after, name) != getattr(before, name)
+    ]
+    if after.checkpointing and not before.checkpointing:
+        found.append("activation checkpointing")
+    return found
+
+
+def show_bytes(num_bytes: float) -> str:
+    """Return a size in GB (1e9 bytes), or MB."""
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
+
+
+def _candidates(asked: Settings, *, can_checkpoint: bool) -> Iterator[Settings]:
+    """Yield settings from the recipe's to smaller ones: microbatches down to SMALLEST_MICROBATCH, then checkpointing, then
+    smaller microbatches, and last a smaller cache, which always holds one whole episode."""
+    kv_tokens = asked.kv_cache_tokens
+    while True:
+        for least in (max(SMALLEST_MICROBATCH, asked.max_sequence_length), asked.max_sequence_length):
+            for checkpointing in (False, True) if can_checkpoint else (False,):
+                tokens = asked.microbatch_tokens
+                while True:
+                    yield replace(
+                        asked, microbatch_tokens=tokens, checkpointing=checkpointing, kv_cache_tokens=kv_tokens
+                    )
+                    if tokens <= least:
+                        break
+                    tokens = max(least, tokens // 2)
+        if kv_tokens <= asked.max_sequence_length:
+            return
+        kv_tokens = max(asked.max_sequence_length, kv_tokens // 2)
+
+
+def _total(model: ModelShape, settings: Settings) -> float:
+    return sum(line.bytes for line in memory_lines(model, settings))
+
+
+def _confidence(device: Device, episodes: Episodes) -> str:
+    if device.is_calibrated:
+        rates = "rates measured on this machine just now"
+    else:
+        rates = "rates from published figures, not measured with Sparring on this device"
+    bound = ", an upper bound, since most are shorter" if episodes.source.startswith("the longest") else ""
+    return f"memory by formulas, not compared with a peak measured here; {rates}; episodes {episodes.source}{bound}"

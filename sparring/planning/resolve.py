@@ -1,0 +1,59 @@
+"""From a recipe to a plan: the model's shape without its weights, the device, the prices."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from sparring.config import Config
+from sparring.errors import UsageError
+from sparring.planning.shapes import PUBLISHED, ModelShape, shape_from_config
+
+_ENDINGS = ("-instruct", "-it", "-base", "-2507")
+
+
+def find_shape(name: str) -> ModelShape | None:
+    """Return the shape of `model.name`: of a folder by its config.json, else of a published model by its name.
+
+    None for a name without sizes: `module:function`, and an id of the hub that the table does not have. Raises
+    UsageError for a folder whose config cannot be read.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return _shape_in(folder)
+    return _published(name)
+
+
+def require_shape(config: Config) -> ModelShape:
+    """Return the shape of the recipe's model. Raises UsageError where it is not known without loading weights."""
+    shape = find_shape(config.model.name)
+    if shape is None:
+        raise UsageError(
+            f"the sizes of model.name = {config.model.name!r} are not known without loading it; name a folder with a "
+            f"config.json, or one of {', '.join(PUBLISHED)}."
+        )
+    return shape
+
+
+def _published(name: str) -> ModelShape | None:
+    key = name.rpartition("/")[2].lower()
+    for ending in ("", *_ENDINGS):
+        if key.removesuffix(ending) in PUBLISHED:
+            return PUBLISHED[key.removesuffix(ending)]
+    return None
+
+
+def _shape_in(folder: Path) -> ModelShape | None:
+    """Return the shape in a folder; of an adapter, that of its base."""
+    adapter = folder / "adapter_config.json"
+    try:
+        if adapter.is_file() and not (folder / "config.json").is_file():
+            base = folder / "base_model"
+            named = str(json.loads(adapter.read_text("utf-8"))["base_model_name_or_path"])
+            return _shape_in(base) if base.is_dir() else find_shape(named)
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+    except (OSError, ValueError, KeyError) as error:
+        raise UsageError(
+            f"the sizes of the model in {folder} cannot be read: {error}; it needs a config.json."
+        ) from error
+    return shape_from_config(str(folder), config)

@@ -1,0 +1,55 @@
+"""The table of docs/planning.md: ten models on four sizes of GPU. `python -m sparring.planning.table` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparring.config import Config, validate
+from sparring.planning.devices import GPUS
+from sparring.planning.plan import changes, make_plan, show_bytes
+from sparring.planning.shapes import PUBLISHED, ModelShape
+
+DEVICES = ("RTX4090", "L40S", "H100", "H200")
+MODELS = tuple(name for name in PUBLISHED if not name.startswith("smollm2"))
+_SETTINGS = (
+    "model.max_sequence_length=8192",
+    "sampling.sampling_max_tokens=1024",
+    "optimizer.max_tokens_per_microbatch=8192",
+    "engine.kv_cache_tokens=65536",
+    "environment.target=your:Environment",
+    "reward.reward=your:reward",
+)
+_ATTENTION = 'model.lora_targets=["q_proj", "k_proj", "v_proj", "o_proj"]'
+
+
+def table_config(model: ModelShape) -> Config:
+    """Return the settings of the table: LoRA of rank 32 with default targets; of a mixture of experts, on attention only."""
+    has_experts = any(layer.num_experts > 1 for layer in model.layers)
+    return validate({}, [*_SETTINGS, *([_ATTENTION] if has_experts else [])])
+
+
+def lines() -> Iterator[str]:
+    """Yield the lines of the table in Markdown."""
+    heads = [f"{name}, {show_bytes(GPUS[name].memory_bytes)}" for name in DEVICES]
+    yield f"| model | weights | {' | '.join(heads)} |"
+    yield "| --- " * (len(DEVICES) + 2) + "|"
+    for name in MODELS:
+        model = PUBLISHED[name]
+        cells = [_cell(model, device) for device in DEVICES]
+        yield f"| {name} | {show_bytes(2 * model.parameters)} | {' | '.join(cells)} |"
+
+
+def _cell(model: ModelShape, device: str) -> str:
+    plan = make_plan(table_config(model), model, GPUS[device])
+    if plan.chosen is None:
+        return f"no: {show_bytes(plan.smallest_bytes)}"
+    words = {"engine.kv_cache_tokens": "KV", "optimizer.max_tokens_per_microbatch": "microbatch"}
+    found = [
+        f"{words[change.partition('=')[0]]} {change.partition('=')[2]}" if "=" in change else "checkpointing"
+        for change in changes(plan.asked, plan.chosen)
+    ]
+    return ", ".join([show_bytes(plan.total_bytes), *found])
+
+
+if __name__ == "__main__":
+    print("\n".join(lines()))  # noqa: T201 - the command's result

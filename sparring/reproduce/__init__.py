@@ -1,0 +1,1 @@
+"""Reproduction of stored runs: replay episodes, repeat updates, and branch runs."""

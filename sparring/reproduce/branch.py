@@ -1,0 +1,152 @@
+"""Branches: a new run from a checkpoint of another, with a recorded change and step."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sparring.config import Config, load_config
+from sparring.errors import DataError, UsageError
+from sparring.ledger import Ledger
+from sparring.run_folders import RunFolder
+from sparring.run_folders.recipe_files import RecipeFiles, list_files, sha256
+from sparring.run_folders.run_folder import WARM_START
+from sparring.training import checkpoints
+from sparring.training.checkpoint_files import list_newest_first
+from sparring.training.widening import Adapter, widen
+from sparring.types import Json
+
+FIXED: Mapping[str, str] = {
+    "model.name": "the checkpoint holds weights of the parent's model",
+    "model.trained_weights": "the checkpoint holds the weights that the parent trained",
+    "model.lora_layers": "the checkpoint holds the layers that the parent adapted",
+    "model.lora_targets": "the checkpoint holds the matrices that the parent adapted",
+    "warm_start": "the checkpoint is from after the warm start",
+    "run.name": "--name names the new run",
+}
+"""Settings that a branch cannot change, with the reasons."""
+
+
+def branch(
+    run: Path, changes: Sequence[str], *, step: int | None = None, name: str | None = None, recipe: Path | None = None
+) -> RunFolder:
+    """Create a run next to `run` that starts from one of its checkpoints with changed settings (`KEY=VALUE`).
+
+    `sparring train --resume` trains the new run, and so does the command. `step` is that of a checkpoint (0: before the
+    first step), None the newest. `recipe` is a folder whose code replaces the run's own; the settings remain those of
+    the run. Raises UsageError for a change that a checkpoint cannot be continued with, and if neither a change nor a
+    step is given; DataError for a checkpoint that is missing or damaged; ConfigError for invalid settings.
+    """
+    parent = RunFolder(run)
+    before = parent.trained_config()
+    given = [change.partition("=")[0].strip() for change in changes]
+    runs_dir = [] if "run.runs_dir" in given else [f"run.runs_dir={run.resolve().parent}"]
+    after = load_config(parent.recipe, [*changes, *runs_dir])
+    different = changed(before, after)
+    _refuse(before, after, different)
+    code = _recipe_file(recipe) if recipe is not None else parent.recipe
+    files = (
+        _changed_files(list_files(parent.recipe, run.parent), list_files(code, run.parent))
+        if recipe is not None
+        else ()
+    )
+    if not different and not files and step is None:
+        raise UsageError(
+            f"nothing is changed against {run}; give KEY=VALUE, or the step to go back to (--from STEP), or continue the run "
+            f"itself with `sparring train --resume {run}`."
+        )
+    checkpoint = _checkpoint(parent, step)
+    at = int(checkpoint.name) if checkpoint.name.isdigit() else 0
+    if at >= after.schedule.max_steps:
+        raise UsageError(
+            f"step {at} is the last one that schedule.max_steps = {after.schedule.max_steps} allows, so there is nothing to "
+            f"train; "
+            f"branch from an earlier step, or add schedule.max_steps={at + 25}."
+        )
+    child = RunFolder.create(after, code, name=name)
+    child.record_origin(run.resolve(), at, different, files)
+    sizes = [Adapter(one.model.lora_rank, one.model.lora_alpha) for one in (before, after)]
+    for one in {checkpoint, *(path for path in [parent.checkpoints / WARM_START] if path.is_dir())}:
+        if before.model.trained_weights == "lora" and sizes[0] != sizes[1]:
+            widen(one, child.checkpoints, before=sizes[0], after=sizes[1], seed=after.run.seed)
+        else:
+            shutil.copytree(one, child.checkpoints / one.name)
+    with Ledger(child.ledger) as ledger:
+        for one in list_newest_first(child.checkpoints):
+            if one.name != checkpoint.name:  # the warm start, which the run only stores
+                ledger.announce_nowait(0, one.name, checkpoints.hash_checkpoint(one))
+        ledger.publish_nowait(at, checkpoint.name, checkpoints.hash_checkpoint(child.checkpoints / checkpoint.name))
+    child.set_status("created", step=at)
+    return child
+
+
+def changed(before: Config, after: Config) -> dict[str, tuple[Json, Json]]:
+    """Return the settings that differ, by key path, except for the run's location: (before, after)."""
+    old, new = _flat(before), _flat(after)
+    return {
+        key: (old.get(key), new.get(key))
+        for key in sorted({*old, *new})
+        if old.get(key) != new.get(key) and key not in ("run.name", "run.runs_dir")
+    }
+
+
+def _flat(config: Config) -> dict[str, Json]:
+    found: dict[str, Json] = {}
+    for section, values in config.model_dump(mode="json").items():
+        if isinstance(values, dict):
+            found |= {f"{section}.{key}": value for key, value in values.items()}
+    return found
+
+
+def _refuse(before: Config, after: Config, different: Mapping[str, tuple[Json, Json]]) -> None:
+    for key, (old, new) in different.items():
+        why = FIXED.get(key) or FIXED.get(key.partition(".")[0])
+        if why is not None:
+            raise UsageError(
+                f"{key} cannot be changed from {old!r} to {new!r} by branching: {why}. Leave it out, or train the recipe with it "
+                "from the start."
+            )
+    if before.model.trained_weights == "lora" and after.model.lora_rank < before.model.lora_rank:
+        raise UsageError(
+            f"model.lora_rank cannot be lowered from {before.model.lora_rank} to {after.model.lora_rank} by branching: what the "
+            "adapter has learned needs its rank. Raise it, or train the recipe with it from the start."
+        )
+
+
+def checkpoint_steps(run: RunFolder) -> list[int]:
+    """Return the steps that a branch can start from; 0 is after the warm start."""
+    there = [one.name for one in run.checkpoints.glob("[!.]*") if one.is_dir()]
+    return sorted(0 if name == WARM_START else int(name) for name in there if name == WARM_START or name.isdigit())
+
+
+def _checkpoint(parent: RunFolder, step: int | None) -> Path:
+    if step is None:
+        return checkpoints.find_newest(parent.checkpoints)
+    has_warm_start = (parent.checkpoints / WARM_START).is_dir()
+    path = parent.checkpoints / (WARM_START if step == 0 and has_warm_start else checkpoints.format_name(step))
+    if not path.is_dir():
+        steps = checkpoint_steps(parent)
+        has = f"there are checkpoints of steps {', '.join(map(str, steps))}" if steps else "it has no checkpoint"
+        more = " To have more, set schedule.keep_checkpoints and schedule.save_every." if steps else ""
+        raise DataError(f"{parent.path} has no checkpoint of step {step}; {has}.{more}")
+    checkpoints.verify(path)
+    return path
+
+
+def _recipe_file(recipe: Path) -> Path:
+    path = recipe / "recipe.toml" if recipe.is_dir() else recipe
+    if not path.is_file():
+        raise UsageError(
+            f"there is no recipe at {path}; name the recipe.toml, or its folder, whose code is to be taken."
+        )
+    return path
+
+
+def _changed_files(before: RecipeFiles, after: RecipeFiles) -> tuple[str, ...]:
+    """Return the files of two recipes that differ, by their path in the folder; settings are compared separately."""
+    old, new = (
+        {str(path): sha256(files.folder / path) for path in files.copied if path.suffix != ".toml"}
+        for files in (before, after)
+    )
+    return tuple(sorted(name for name in {*old, *new} if old.get(name) != new.get(name)))

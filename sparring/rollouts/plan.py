@@ -1,0 +1,122 @@
+"""The values that describe rollouts: a group of episodes, its policies, the agent, the grading and the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from sparring.agents import AgentResult
+from sparring.protocols import Chat, Engine, MessageEngine, RewardFunction, Scorer
+from sparring.sessions import AnySession, EpisodeLimits
+from sparring.types import Sampling, Task, Trajectory
+
+Agent: TypeAlias = Callable[[Task, AnySession], Awaitable[AgentResult]]
+"""A function that carries out a task through a session. It raises InfrastructureError when the environment fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeAgent:
+    """The agent of every episode, with a function that closes what it opened."""
+
+    run: Agent
+    close: Callable[[], Awaitable[None]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MainPolicy:
+    """The policy that the agent's own turns are sampled from."""
+
+    engine: Engine | MessageEngine
+    chat: Chat | None = None
+    """None for an engine that answers in messages."""
+    introduce: Callable[[Task, str], Awaitable[None]] | None = None
+    """A function that is called with each task and the id of its session before the episode starts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedPolicy:
+    """Another policy of every episode, which agents and environments call by its name (`session.of(name)`)."""
+
+    engine: Engine | MessageEngine
+    chat: Chat | None = None
+    """None for an engine that answers in messages."""
+    learns: bool = False
+    """Whether `engine` samples from the policy in training, so that its turns are trained on like the agent's own."""
+    sampling: Sampling | None = None
+    """The sampling settings; None uses those of the agent's own turns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grading:
+    """The functions that grade an episode."""
+
+    reward: RewardFunction | None = None
+    """The training signal; None where the agent reports it."""
+    scorer: Scorer | None = None
+    """The independent measure of success, which is never trained on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutLimits:
+    """The limits of rollouts: episodes at once, seconds per episode, and turns and tokens of each policy that learns."""
+
+    timeout_seconds: float
+    max_concurrency: int
+    max_retries: int = 0
+    """The most retries of an episode that failed for infrastructure reasons."""
+    max_turns: int | None = None
+    max_tokens: int | None = None
+    max_context_tokens: int | None = None
+
+    def of_session(self, *, deadline: float, learns: bool) -> EpisodeLimits:
+        """Return the limits of one session. A policy that does not learn is bounded only by the episode's deadline."""
+        if not learns:
+            return EpisodeLimits(deadline=deadline)
+        return EpisodeLimits(
+            max_turns=self.max_turns,
+            max_tokens=self.max_tokens,
+            max_context_tokens=self.max_context_tokens,
+            deadline=deadline,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPlan:
+    """The plan of one group: its task, its position in the data order, and how it is sampled."""
+
+    task: Task
+    position: int
+    """The position in the order of all groups of its split. Together with the member number it determines the seed."""
+    group_size: int
+    sampling: Sampling
+    split: str = "train"
+    label: str = ""
+    """Distinguishes plans of the same task, such as the step of a validation."""
+    policy: MainPolicy | None = None
+    """The policy of the agent's turns; None uses the collector's."""
+    done: Mapping[int, Trajectory] = field(default_factory=dict)
+    """The members that were rolled out before, by number. They are not run again."""
+    keep: Callable[[Trajectory], None] | None = None
+    """A function that is called with each graded episode before the ledger records its end, so that an episode that it
+    stored is not run again after a crash."""
+
+    def rollout_id(self, member: int, attempt: int) -> str:
+        """Return the id of one attempt at one member."""
+        return f"{self.split}/{self.label or self.position}/{self.task.id}/{member}.{attempt}"
+
+
+def split_into_waves(plans: Sequence[GroupPlan], max_concurrency: int) -> list[list[GroupPlan]]:
+    """Divide plans into consecutive waves of whole groups that fit the concurrency.
+
+    A deterministic engine waits for every open session, so the sessions of a wave open together and all run to their end.
+    """
+    cut: list[list[GroupPlan]] = []
+    num_free = 0
+    for plan in plans:
+        if plan.group_size > num_free or not cut:
+            cut.append([])
+            num_free = max_concurrency
+        cut[-1].append(plan)
+        num_free -= plan.group_size
+    return cut

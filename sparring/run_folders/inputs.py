@@ -1,0 +1,28 @@
+"""Records the files that a recipe's code reads through Sparring in this process, for the run's manifest."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+_read: dict[Path, tuple[tuple[int, int], str]] = {}
+"""By path: modification time and size of the file when it was last read, and its sha256 then."""
+
+
+def note_input(path: Path) -> None:
+    """Record the content of a file that is about to be read. Ignores a missing file."""
+    path = path.resolve()
+    if not path.is_file():
+        return
+    stat = path.stat()
+    version = (stat.st_mtime_ns, stat.st_size)
+    # Some environments read the same file for every episode.
+    if path not in _read or _read[path][0] != version:
+        with path.open("rb") as file:
+            _read[path] = (version, hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def recorded_inputs() -> Mapping[str, str]:
+    """Return the sha256 of each recorded file by its path."""
+    return {str(path): digest for path, (_, digest) in _read.items()}

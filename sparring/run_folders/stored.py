@@ -1,0 +1,175 @@
+"""Reads stored trajectories and metrics."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sparring.errors import DataError
+from sparring.types import Json, Outcome, Reward, Sampling, StopReason, Task, Trajectory, Turn, Usage
+
+
+def read_trajectories(path: Path) -> list[Trajectory]:
+    """Read the episodes of a `trajectories/*.jsonl`, with the environment's log from the neighboring folder; all episodes of a
+    recording when `path` is its folder.
+
+    Raises DataError naming the file and line that is not a trajectory.
+    """
+    return [
+        parse_trajectory(row, transitions.get(row["id"], ()), where)
+        for file in list_trajectory_files(path)
+        for transitions in [_transitions(file.parent.parent / "environment" / file.name)]
+        for where, row in read_rows(file)
+    ]
+
+
+def list_trajectory_files(path: Path) -> list[Path]:
+    """Return the file itself, or the files of a recording in order. Raises DataError when there are none."""
+    if path.is_file():
+        return [path]
+    found = (path / "trajectories").glob("recorded-*.jsonl")
+    files = sorted(found, key=lambda file: (len(file.name), file.name))
+    if not files:
+        what = "holds no trajectories/recorded-*.jsonl" if path.is_dir() else "does not exist"
+        raise DataError(f"{path} {what}; name a .jsonl file, or a folder that `sparring record` wrote.")
+    return files
+
+
+def read_rows(file: Path, *, is_growing: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each line's location and object. Raises DataError for a line that is not a JSON object.
+
+    With `is_growing`, skips the last line, which may be incomplete while the file is written or after a crash.
+    """
+    lines = file.read_text("utf-8").split("\n")
+    for number, line in enumerate(lines[:-1] if is_growing else lines, start=1):
+        if not line.strip():
+            continue
+        where = f"{file}, line {number}"
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise DataError(
+                f"{where}: {error}; every line must be a JSON object. Fix the line, or remove it."
+            ) from error
+        if not isinstance(row, dict):
+            raise DataError(f"{where}: {line[:80]} is not a JSON object; every line must be one.")
+        yield where, row
+
+
+RESUMED = "training/resumed"
+"""Metric of the step that a run was resumed from; it invalidates everything that was logged after that step before."""
+
+
+_RENAMED = {"world": "environment", "judge": "reward"}
+"""Last parts of the names of an episode's times, in runs of earlier versions and today."""
+
+
+def read_metrics(path: Path) -> tuple[dict[int, dict[str, float]], tuple[int, ...]]:
+    """Return a run's metrics by step, in order, and the steps it was resumed from. The last entry of a repeated step counts.
+
+    Raises DataError naming the line without a step and metrics.
+    """
+    found: dict[int, dict[str, float]] = {}
+    resumed: list[int] = []
+    for where, row in read_rows(path, is_growing=True):
+        try:
+            step = int(row["step"])
+            metrics = {_name_of_today(str(name)): value for name, value in dict(row["metrics"]).items()}
+        except (LookupError, TypeError, ValueError) as error:
+            raise DataError(f"{where}: {error!r}; every line holds a step and its metrics.") from error
+        if RESUMED in metrics:
+            resumed.append(step)
+            found = {at: numbers for at, numbers in found.items() if at <= step}
+        found.setdefault(step, {}).update(metrics)
+    return dict(sorted(found.items())), tuple(dict.fromkeys(resumed))
+
+
+def _name_of_today(metric: str) -> str:
+    area, _, name = metric.rpartition("/")
+    return f"{area}/{_RENAMED[name]}" if name in _RENAMED and area.endswith("/episode") else metric
+
+
+def training_seconds(path: Path) -> float:
+    """Return the wall time of RL's steps, without validation. Raises DataError for a missing or damaged file."""
+    if not path.is_file():
+        raise DataError(f"{path} is missing, so it is not known how long RL took; restore it, or train the run anew.")
+    by_step, _ = read_metrics(path)
+    return sum(metrics.get("timing_s/step", 0.0) for metrics in by_step.values())
+
+
+def _transitions(file: Path) -> dict[str, list[Mapping[str, Json]]]:
+    found: dict[str, list[Mapping[str, Json]]] = {}
+    for _, row in read_rows(file) if file.is_file() else ():
+        found.setdefault(row["trajectory_id"], []).append(row["transition"])
+    return found
+
+
+def parse_trajectory(row: Mapping[str, Any], transitions: Iterable[Mapping[str, Json]], where: str) -> Trajectory:
+    """Build a trajectory from its stored row and the environment's log of it. Raises DataError that names `where`."""
+    try:
+        task, reward = row["task"], row["reward"]
+        return Trajectory(
+            id=row["id"],
+            task=Task(id=task["id"], messages=tuple(task["messages"]), fields=task["fields"], seed=task["seed"]),
+            attempt=row["attempt"],
+            turns=tuple(map(_turn, row["turns"])),
+            other_turns=tuple(_turn(turn, learns=False) for turn in row.get("other_turns", ())),
+            messages=tuple(row["messages"]),
+            outcome=Outcome(row["outcome"]),
+            reward=None if reward is None else _reward(reward),
+            score=row["score"],
+            score_parts=row.get("score_parts", {}),
+            metrics=row["metrics"],
+            transitions=tuple(transitions),
+            final_state=row.get("final_state"),
+            error=row["error"],
+            began=row.get("began"),
+            seconds=row["seconds"],
+        )
+    except (LookupError, TypeError, ValueError) as error:
+        raise DataError(f"{where}: {error!r}; this is not a trajectory as `sparring` writes it.") from error
+
+
+def _turn(row: Mapping[str, Any], *, learns: bool = True) -> Turn:
+    usage = row.get("usage")
+    return Turn(
+        id=row["id"],
+        parent=row["parent"],
+        branch_reason=row["branch_reason"],
+        prompt_ids=tuple(row["prompt_ids"]),
+        token_ids=tuple(row["token_ids"]),
+        sampled_logprobs=tuple(row["sampled_logprobs"]),
+        versions=tuple((version, count) for version, count in row["versions"]),
+        fingerprint=row["fingerprint"],
+        stop_reason=StopReason(row["stop_reason"]),
+        sampling=Sampling(
+            temperature=_number(row["temperature"]), top_p=_number(row["top_p"]), max_tokens=row["max_tokens"]
+        ),
+        message=row["message"],
+        num_computed_tokens=row["num_computed_tokens"],
+        began=row.get("began"),
+        seconds=row["seconds"],
+        usage=None if usage is None else Usage(**usage),
+        removed_mass=row.get("removed_mass", 0.0),
+        policy=row.get("policy"),
+        learns=learns,
+    )
+
+
+def _reward(row: Mapping[str, Any]) -> Reward:
+    per_turn = row["per_turn"]
+    return Reward(
+        total=_number(row["total"]),
+        per_turn=None if per_turn is None else {int(turn): value for turn, value in per_turn.items()},
+        components=row["components"],
+        metrics=row["metrics"],
+        record=row.get("record", {}),
+    )
+
+
+def _number(value: float | None) -> float:
+    """Return NaN for null, since JSON has no NaN."""
+    return math.nan if value is None else value

@@ -1,0 +1,209 @@
+"""Fault injection: named points in the code at which a process can be made to die, fail or wait.
+
+    fault_point("shop.charge")                                    # in your environment; does nothing unless a fault is armed
+
+    SPARRING_FAULTS="shop.charge=error,share=0.1,times=1000" sparring train recipe.toml
+    SPARRING_FAULTS="learner.optimized=kill,at=3" sparring train recipe.toml
+
+    with arm_for_block(Fault("shop.charge", "delay", seconds=2.0)): ...   # in a test
+
+Separate several faults by semicolons. With SPARRING_FAULTS_LOG=FILE each fault is logged before it happens, and faults that
+the file already lists count: a run that is restarted after a kill is not killed a second time.
+"""
+
+from __future__ import annotations
+
+import builtins
+import difflib
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Literal, TypeAlias, final, get_args
+
+from sparring.errors import InfrastructureError, UsageError
+
+Action: TypeAlias = Literal["kill", "exit", "error", "delay"]
+
+FAULTS_VARIABLE, LOG_VARIABLE = "SPARRING_FAULTS", "SPARRING_FAULTS_LOG"
+
+POINTS = {
+    "step.claiming": "a batch is complete, and none of its rollouts is claimed yet",
+    "step.claimed": "the rollouts of the batch are claimed for the step",
+    "learner.forward": "a forward pass is done, its backward pass is not",
+    "learner.microbatch": "between two microbatches of a batch",
+    "learner.optimizing": "the gradient is complete, the weights are as before",
+    "learner.optimized": "the weights have changed, and nothing has recorded it yet",
+    "engine.loading": "before the engine takes the new weights",
+    "engine.loaded": "the engine samples with the new weights",
+    "ledger.committing": "a group of changes is written, and not committed",
+    "tracker.logging": "the step is over, its metrics are not written",
+    "checkpoint.staging": "files of a checkpoint are written under a temporary name",
+    "checkpoint.renaming": "a checkpoint is complete under its temporary name",
+    "checkpoint.renamed": "a checkpoint has its name, and the ledger does not list it yet",
+    "checkpoint.pruning": "the ledger lists a checkpoint, older ones still exist",
+    "evaluation.playing": "an episode of a validation is over",
+    "run.closing": "the last checkpoint is written, and the run's status is not updated yet",
+    "environment.reset": "before an environment is reset",
+    "environment.tool": "before a tool is called",
+    "environment.close": "before an environment is closed",
+    "reward.judging": "an episode is over, and not graded",
+    "worker.answering": "in a worker process, before each call of an environment, reward or scorer",
+}
+"""Sparring's own points; points in your code have other names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An injected fault: `kill` (as by kill -9), `exit` (the interpreter ends at once), `error` or `delay`."""
+
+    point: str
+    action: Action
+    at: int = 1
+    """The first visit of the point at which the fault happens, counted from 1."""
+    times: int = 1
+    """Maximum number of times."""
+    share: float = 1.0
+    """Probability at each visit."""
+    seconds: float = 1.0
+    """Length of a delay."""
+    raises: str = "InfrastructureError"
+    """Exception of an `error`: InfrastructureError, or the name of a built-in exception."""
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a fault that can never happen."""
+        if self.action not in get_args(Action):
+            raise UsageError(
+                f"fault {self.point}={self.action} is not an action; use one of {', '.join(get_args(Action))}."
+            )
+        own = {name.partition(".")[0] for name in POINTS}
+        if self.point not in POINTS and self.point.partition(".")[0] in own:
+            near = difflib.get_close_matches(self.point, POINTS, n=1)
+            raise UsageError(
+                f"{self.point!r} is not a fault point of Sparring{f'; did you mean {near[0]!r}?' if near else '.'} Its points: "
+                f"{', '.join(POINTS)}; points in your own code need other names."
+            )
+        if self.at < 1 or self.times < 1 or not 0 < self.share <= 1 or self.seconds < 0:
+            raise UsageError(f"{self} would never happen; use at >= 1, times >= 1, 0 < share <= 1 and seconds >= 0.")
+        self.exception()
+
+    @classmethod
+    def read(cls, text: str) -> Fault:
+        """Parse `POINT=ACTION[,at=N][,times=N][,share=X][,seconds=X][,raises=NAME]`. Raises UsageError."""
+        kinds: dict[str, Callable[[str], int | float | str]] = {
+            "at": int,
+            "times": int,
+            "share": float,
+            "seconds": float,
+            "raises": str,
+        }
+        first, *more = text.strip().split(",")
+        point, _, action = first.partition("=")
+        options: dict[str, int | float | str] = {}
+        for one in more:
+            key, _, value = one.strip().partition("=")
+            try:
+                options[key] = kinds[key](value)
+            except (KeyError, ValueError):
+                raise UsageError(
+                    f"fault {text!r} has {one!r}; write POINT=ACTION, followed by any of "
+                    f"{', '.join(f'{field.name}=...' for field in fields(cls)[2:])}."
+                ) from None
+        return cls(point.strip(), action.strip(), **options)  # type: ignore[arg-type]
+
+    def exception(self) -> Exception:
+        """Return the exception of an `error` fault. Raises UsageError when `raises` is not an exception's name."""
+        message = f"fault injected at {self.point}"
+        if self.raises == "InfrastructureError":
+            return InfrastructureError(f"{message}.")
+        kind = getattr(builtins, self.raises, None)
+        if not (isinstance(kind, type) and issubclass(kind, Exception)):
+            raise UsageError(
+                f"fault {self.point} raises {self.raises!r}, which is neither InfrastructureError nor a built-in exception."
+            )
+        return kind(message)
+
+
+@final
+class _Armed:
+    """Armed faults and how often each has happened; points may be reached in any thread."""
+
+    def __init__(self, faults: Sequence[Fault], log: Path | None, seed: int) -> None:
+        self._faults, self._log = tuple(faults), log
+        self._rng = random.Random(seed)
+        self._lock = threading.Lock()
+        self._num_reached: Counter[str] = Counter()
+        known = log.read_text("utf-8").split() if log is not None and log.exists() else []
+        self._num_happened = Counter(known)
+
+    def due(self, point: str) -> Fault | None:
+        with self._lock:
+            self._num_reached[point] += 1
+            for fault in self._faults:
+                name = f"{point}={fault.action}"
+                if (
+                    fault.point == point
+                    and self._num_reached[point] >= fault.at
+                    and self._num_happened[name] < fault.times
+                    and (fault.share == 1 or self._rng.random() < fault.share)
+                ):
+                    self._num_happened[name] += 1
+                    self._note(name)
+                    return fault
+        return None
+
+    def _note(self, name: str) -> None:
+        if self._log is None:
+            return
+        with self._log.open("a", encoding="utf-8") as file:
+            file.write(name + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+_armed: _Armed | None = None
+
+
+def fault_point(name: str) -> None:
+    """Mark a place where an armed fault happens. Raises the exception of an `error` fault."""
+    fault = None if _armed is None else _armed.due(name)
+    if fault is None:
+        return
+    if fault.action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif fault.action == "exit":
+        os._exit(0)  # no handler runs, and the exit code looks like success
+    elif fault.action == "delay":
+        time.sleep(fault.seconds)
+    else:
+        raise fault.exception()
+
+
+def arm(faults: Sequence[Fault], *, log: Path | None = None, seed: int = 0) -> None:
+    """Arm these faults in this process, in place of all others."""
+    global _armed
+    _armed = _Armed(faults, log, seed) if faults else None
+
+
+@contextmanager
+def arm_for_block(*faults: Fault, log: Path | None = None, seed: int = 0) -> Iterator[None]:
+    """Arm faults for the duration of a block."""
+    global _armed
+    before = _armed
+    arm(faults, log=log, seed=seed)
+    try:
+        yield
+    finally:
+        _armed = before
+
+
+def arm_from_environment() -> None:
+    """Arm the faults in SPARRING_FAULTS. Raises UsageError for a value that cannot be parsed."""
+    text, log = os.environ.get(FAULTS_VARIABLE, ""), os.environ.get(LOG_VARIABLE)
+    arm([Fault.read(one) for one in text.split(";") if one.strip()], log=Path(log) if log else None)

@@ -1,0 +1,144 @@
+"""Ctrl-C and SIGTERM: the first one requests an orderly stop; the second one has its usual effect."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import wait
+from contextlib import contextmanager
+from typing import Any, Final, NoReturn, TypeVar
+
+from sparring.runtime import event_loop
+from sparring.runtime.logs import get_logger
+
+logger = get_logger(__name__)
+
+Result = TypeVar("Result")
+
+STOP_SECONDS: Final = 35.0
+"""Time that `run` waits for a cancelled coroutine: the time limit for closing environments, plus a margin."""
+SAME_SECONDS: Final = 0.5
+"""A second signal within this time is the same request: a service manager signals every process of a command, and the
+supervisor forwards its own."""
+ANNOUNCE_SECONDS: Final = 1.0
+"""A stop that takes longer than this is announced."""
+_received: signal.Signals | None = None
+
+
+class Terminated(KeyboardInterrupt):
+    """Raised when SIGTERM ends a command, as KeyboardInterrupt is for Ctrl-C."""
+
+
+def raise_on_signals() -> None:
+    """Make Ctrl-C raise KeyboardInterrupt and SIGTERM raise Terminated in the main thread, also where a shell that starts a
+    command in the background ignores Ctrl-C."""
+
+    def terminate(*_: object) -> NoReturn:
+        raise Terminated
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, terminate)
+
+
+def _reset_in_child() -> None:
+    """Restore default handlers in processes that user code forks (multiprocessing): they end on SIGTERM as usual."""
+    for number, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+        if getattr(signal.getsignal(number), "__module__", None) == __name__:
+            signal.signal(number, default)
+
+
+os.register_at_fork(after_in_child=_reset_in_child)
+
+
+def exit_code(error: KeyboardInterrupt) -> int:
+    """Return the exit code that shells expect: 130 for Ctrl-C, 143 for SIGTERM."""
+    return 128 + (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT)
+
+
+def is_stopping() -> bool:
+    """Return whether a stop was requested; a second signal would end what is being written."""
+    return _received is not None
+
+
+@contextmanager
+def interrupts(stop: Callable[[], None]) -> Iterator[None]:
+    """Turn the first Ctrl-C or SIGTERM into a call of `stop`; the second has its usual effect. Main thread only."""
+    global _received
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+    received_at = 0.0
+
+    def receive(number: int, _: object) -> None:
+        nonlocal received_at
+        global _received
+        if _received is None:
+            _received, received_at = signal.Signals(number), time.monotonic()
+            stop()
+        elif time.monotonic() - received_at > SAME_SECONDS:
+            restore()
+            signal.raise_signal(signal.Signals(number))
+
+    _received = None
+    for number in previous:
+        signal.signal(number, receive)
+    try:
+        yield
+    finally:
+        restore()
+
+
+def run(coroutine: Coroutine[Any, Any, Result], *, stop_seconds: float = STOP_SECONDS) -> Result:
+    """Run a coroutine on the background loop; blocks. The first Ctrl-C or SIGTERM cancels it, so that it can release its
+    resources, and raises KeyboardInterrupt or Terminated once it has ended or `stop_seconds` have passed. The second signal
+    raises at once.
+    """
+    requested, stop = threading.Event(), asyncio.Event()
+    running = event_loop.submit(_unless_stopped(coroutine, stop))
+
+    def cancel() -> None:
+        requested.set()
+        event_loop.call_soon(stop.set)
+
+    requested_at, is_announced = 0.0, False
+    with interrupts(cancel):
+        while not wait({running}, 0.2).done:
+            if not requested.is_set():
+                continue
+            requested_at = requested_at or time.monotonic()
+            waited = time.monotonic() - requested_at
+            if waited > stop_seconds:
+                logger.warning(
+                    "open resources were not closed within %g s; the command is ended by force", stop_seconds
+                )
+                raise interruption()
+            if waited > ANNOUNCE_SECONDS and not is_announced:
+                is_announced = True
+                logger.warning("stopping: open resources are being closed; press Ctrl-C again to end at once")
+    if requested.is_set() and (running.cancelled() or running.exception() is not None):
+        raise interruption()
+    return running.result()
+
+
+def interruption() -> KeyboardInterrupt:
+    """Return the exception for the signal that was received."""
+    return Terminated() if _received is signal.SIGTERM else KeyboardInterrupt()
+
+
+async def _unless_stopped(coroutine: Coroutine[Any, Any, Result], stop: asyncio.Event) -> Result:
+    """Cancel the coroutine when `stop` is set. An event, since a task that is cancelled before its first step never runs."""
+    running, stopping = asyncio.ensure_future(coroutine), asyncio.ensure_future(stop.wait())
+    await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    (stopping if running.done() else running).cancel()
+    await asyncio.wait({running, stopping})
+    return running.result()

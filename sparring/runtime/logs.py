@@ -1,0 +1,138 @@
+"""Logs: warnings for people on standard error, and records for programs in the run's `log.jsonl`.
+
+Each module's logger masks secrets itself, so that no handler can write them: the command line, a notebook, a user's own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, TextIO, cast
+
+from sparring.runtime.redaction import mask_secrets
+
+LOG = "log.jsonl"
+"""File in a run folder with what was logged during training, one `{"time", "level", "logger", "message"}` a line."""
+ROOT: Final = "sparring"
+
+
+class _Masking(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = mask_secrets(record.getMessage()), None
+        if record.exc_info:
+            record.exc_text = mask_secrets("".join(traceback.format_exception(*record.exc_info)).rstrip())
+            record.exc_info = None
+        return True
+
+
+_MASKING = _Masking()
+
+
+def get_logger(name: str) -> logging.Logger:
+    """Return a logger that masks secrets in messages and tracebacks."""
+    logger = logging.getLogger(name)
+    # A filter of the logger, not of a handler: it applies to all present and future handlers.
+    logger.addFilter(_MASKING)
+    return logger
+
+
+class _JsonLines(logging.Handler):
+    """Opens the file anew for each record, so that a record is not lost when the process dies."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def emit(self, record: logging.LogRecord) -> None:
+        entry = {
+            "time": record.created,
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_text:
+            entry["traceback"] = record.exc_text
+        # When the disk is full, standard error still has the line.
+        with suppress(OSError), self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+
+
+class _Lines(logging.Handler):
+    """Writes to the current `sys.stderr`, which progress bars replace."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"{record.levelname.lower()}: {self.format(record)}", file=sys.stderr)  # noqa: T201
+
+
+class _RootElsewhere(logging.Handler):
+    """Passes records to handlers of the root logger that do not write to the terminal, such as files or services."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for handler in logging.getLogger().handlers:
+            if record.levelno >= handler.level and not _writes_to_terminal(handler):
+                handler.handle(record)
+
+
+def _writes_to_terminal(handler: logging.Handler) -> bool:
+    console = getattr(handler, "console", None)  # rich's
+    stream = getattr(handler, "stream", None) or getattr(console, "file", None)
+    if stream in (sys.stdout, sys.stderr):
+        return True
+    try:
+        return stream is not None and stream.fileno() in (1, 2)
+    except (AttributeError, OSError, ValueError):
+        return False
+
+
+@contextmanager
+def log_to_folder(folder: Path) -> Iterator[None]:
+    """Also write Sparring's log to the folder's `log.jsonl`: warnings and errors, or more if the user sets a lower level."""
+    handler, logger = _JsonLines(folder / LOG), logging.getLogger(ROOT)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+def show_on_stderr() -> None:
+    """Print warnings and errors on standard error, one line each, for the command line. Calling it again changes nothing.
+
+    Handlers of the root logger that write to the terminal do not receive these lines, which would appear twice.
+    """
+    logger = logging.getLogger(ROOT)
+    if not any(isinstance(handler, _Lines) for handler in logger.handlers):
+        handler = _Lines(logging.WARNING)
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        logger.addHandler(handler)
+        logger.addHandler(_RootElsewhere())
+        logger.propagate = False
+
+
+def ignore_write_errors(stream: TextIO | None) -> TextIO:
+    """Wrap standard error so that write errors are ignored: the terminal was closed, a log's disk is full, `| head` has ended.
+    The text is lost, and the program continues."""
+    return cast(TextIO, _LossyStream(stream))
+
+
+class _LossyStream:
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (as long as the process)
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

@@ -1,0 +1,108 @@
+"""What clients and servers of remote engines and learners share: values and errors as JSON, and the calls of a client."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+import httpx
+from pydantic import TypeAdapter, ValidationError
+
+from sparring import errors
+from sparring.errors import ConstraintError, DataError, ServiceError, SparringError
+from sparring.types import Json
+
+Value = TypeVar("Value")
+
+PROTOCOL: Final = 1
+"""The version of the routes. Client and server must agree on it."""
+CONNECT_SECONDS = 10.0
+SILENCE_SECONDS = 30.0
+"""The longest that a server is silent while it works on a request; it sends a sign of life far more often."""
+SIGN_OF_LIFE_SECONDS = 5.0
+
+_PASSED_ON = (
+    "ConstraintError", "ContextOverflow", "DataError", "InfrastructureError", "PolicyTimeout", "ServiceError",
+    "UsageError",
+)  # fmt: skip
+"""The errors that a client raises as the server raised them."""
+
+
+@functools.cache
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def to_json(value: Any) -> Json:
+    """Return one of the frozen values of `sparring.types` as a JSON value."""
+    return _adapter(type(value)).dump_python(value, mode="json")
+
+
+def from_json(kind: type[Value], value: Json) -> Value:
+    """Return the frozen value that `to_json` wrote. Raises DataError for anything else."""
+    try:
+        return _adapter(kind).validate_python(value)
+    except ValidationError as error:
+        raise DataError(
+            f"a message does not hold a {kind.__name__}: {error.errors()[0]}. Use the same version of Sparring on both sides."
+        ) from error
+
+
+def error_json(error: BaseException) -> dict[str, Json]:
+    """Return an error as JSON."""
+    kind = type(error).__name__
+    schema = {"schema": error.schema} if isinstance(error, ConstraintError) else {}
+    return {"kind": kind, "message": str(error) if isinstance(error, SparringError) else repr(error), **schema}
+
+
+def error_from(value: Mapping[str, Json], where: str, *, otherwise: type[SparringError]) -> SparringError:
+    """Return the error that a server reported. One that is not the caller's to handle becomes `otherwise`."""
+    kind, message = value.get("kind"), str(value.get("message"))
+    if kind == "ConstraintError":
+        return ConstraintError(message, schema=value.get("schema"))
+    if kind in _PASSED_ON:
+        return getattr(errors, str(kind))(message)
+    return otherwise(f"{where} failed: {message}. Its log has the details.")
+
+
+def decode(response: httpx.Response, where: str, *, otherwise: type[SparringError]) -> Any:
+    """Return the JSON of a response. Raises the error that it reports."""
+    try:
+        body = response.json()
+    except ValueError:
+        body = None
+    if response.status_code == 200 and body is not None:
+        return body
+    if response.status_code in (401, 403):
+        raise ServiceError(f"{where} refuses the key: give the one that its server was started with.")
+    reported = body.get("error") if isinstance(body, Mapping) else None
+    if not isinstance(reported, Mapping):
+        reported = {"message": f"status {response.status_code}: {response.text[:300] or response.reason_phrase}"}
+    raise error_from(reported, where, otherwise=otherwise)
+
+
+def check_protocol(hello: Any, where: str, kind: str) -> None:
+    """Raise ServiceError when a server reports that it is not one of this kind and version."""
+    if not isinstance(hello, Mapping) or hello.get("serves") != kind:
+        raise ServiceError(f"{where} is no {kind} of Sparring; check the address.")
+    if hello.get("protocol") != PROTOCOL:
+        raise ServiceError(
+            f"{where} speaks version {hello.get('protocol')} of the protocol, and this is {PROTOCOL}; use the same version of "
+            "Sparring on both sides."
+        )
+
+
+def headers_of(api_key: str | None) -> dict[str, str]:
+    return {"authorization": f"Bearer {api_key}"} if api_key else {}
+
+
+def dumps(value: Json) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def unreachable(where: str, error: Exception) -> str:
+    """Return the text for a server that cannot be reached."""
+    reason = f"{type(error).__name__} {error}".strip()
+    return f"{where} does not answer ({reason})"

@@ -1,0 +1,48 @@
+"""An engine or a learner of a recipe in a process of its own, for a run elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from sparring.assembly import build_engine, build_learner, load_algorithm, load_policy
+from sparring.config import Config
+from sparring.engines.server import engine_app
+from sparring.gateway.server import Listener
+from sparring.run_folders.recipe_files import find_code_folder
+from sparring.runtime import interrupts
+from sparring.training.server import learner_app
+
+
+def serve_engine(
+    recipe: Path, config: Config, *, host: str, port: int, api_key: str | None, on_ready: Callable[[str], None]
+) -> None:
+    """Serve the engine of a recipe's model until interrupted, with the weights before any training. `on_ready` gets the
+    address. Raises ServiceError when the model cannot be loaded or the address is taken."""
+    torch.set_num_threads(config.run.num_threads or os.cpu_count() or 1)
+    policy = load_policy(config, find_code_folder(recipe))
+    app = engine_app(build_engine(config, policy, policy.snapshot()), api_key=api_key)
+    interrupts.run(_serve(Listener(app, host, port), on_ready))
+
+
+def serve_learner(
+    recipe: Path, config: Config, *, host: str, port: int, api_key: str | None, on_ready: Callable[[str], None]
+) -> None:
+    """Serve the learner of a recipe's model until interrupted. Raises as `serve_engine` does."""
+    torch.set_num_threads(config.run.num_threads or os.cpu_count() or 1)
+    folder = find_code_folder(recipe)
+    learner = build_learner(config, load_policy(config, folder), load_algorithm(config, folder))
+    interrupts.run(_serve(Listener(learner_app(learner, api_key=api_key), host, port), on_ready))
+
+
+async def _serve(listener: Listener, on_ready: Callable[[str], None]) -> None:
+    await listener.start()
+    try:
+        on_ready(listener.base_url.removesuffix("/v1"))
+        await asyncio.Event().wait()
+    finally:
+        await listener.stop()

@@ -1,0 +1,210 @@
+"""A learner in another process or on another machine, over HTTP. `training.server` is its other side."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, final
+
+import httpx
+
+from sparring.errors import ServiceError
+from sparring.models.tensor_files import TensorFile, write_weights
+from sparring.protocols import LossConfig
+from sparring.runtime.cancellable import Cancelled, guard_change, raise_if_cancelled
+from sparring.runtime.remote import (
+    CONNECT_SECONDS,
+    SILENCE_SECONDS,
+    check_protocol,
+    decode,
+    dumps,
+    headers_of,
+    to_json,
+    unreachable,
+)
+from sparring.types import Json, TrainingBatch, Weights
+
+WAIT_SECONDS = 1.0
+"""How long the server holds a question for a result that is not there yet. A cancelled computation ends within it."""
+PATIENCE_SECONDS = 60.0
+"""How long a server may be unreachable while it computes."""
+_PIECE_BYTES = 2**20
+
+
+@final
+class RemoteLearner:
+    """Trains with a learner that another process serves. Implements `protocols.Learner`.
+
+        learner = RemoteLearner("http://127.0.0.1:8200")
+
+    Batches, metrics and log-probabilities cross as JSON, weights and states as safetensors files. A computation is a job on the
+    server: it is sent once, and its result is asked for until it is there, so a broken connection repeats nothing.
+    """
+
+    def __init__(self, base_url: str, *, api_key: str | None = None) -> None:
+        """Connect to a server that runs. Raises ServiceError when it does not answer, or serves something else."""
+        self._base_url = base_url.rstrip("/").removesuffix("/v1")
+        self._where = f"the learner at {self._base_url}"
+        self._client = httpx.Client(
+            headers=headers_of(api_key), timeout=httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS, pool=None)
+        )
+        hello = self._request("GET", "/v1/learner", patience_seconds=0.0)
+        check_protocol(hello, self._where, "learner")
+        self._instance = str(hello["instance"])
+        self._num_microbatches = int(hello["num_microbatches"])
+        self._files = tempfile.TemporaryDirectory(prefix="sparring-learner-")
+        self._exported: Weights | None = None
+        self._unused: list[str] = []
+        """States on the server that nothing here refers to any more."""
+
+    def forward_backward(
+        self,
+        batch: TrainingBatch,
+        loss_fn: str,
+        loss_config: LossConfig,
+        old_logprobs: Sequence[float] | None = None,
+    ) -> dict[str, float]:
+        return self._run(
+            "forward_backward",
+            batch=to_json(batch),
+            loss_fn=loss_fn,
+            loss_config=dict(loss_config),
+            old_logprobs=None if old_logprobs is None else list(old_logprobs),
+        )
+
+    def logprobs(self, batch: TrainingBatch) -> list[float]:
+        return self._run("logprobs", batch=to_json(batch))
+
+    def reference_logprobs(self, batch: TrainingBatch) -> list[float]:
+        return self._run("reference_logprobs", batch=to_json(batch))
+
+    def optim_step(self, learning_rate: float) -> dict[str, float]:
+        with guard_change():
+            self._exported = None
+            return self._run("optim_step", learning_rate=learning_rate)
+
+    def reset_optimizer(self) -> None:
+        self._run("reset_optimizer")
+
+    def export_weights(self) -> Weights:
+        """Return the current weights as a file on this machine; the same object until they change."""
+        if self._exported is None:
+            made = self._run("export_weights")
+            path = Path(self._files.name) / f"{uuid.uuid4().hex}.safetensors"
+            self._download(made["file"], path)
+            self._exported = Weights(tensors=TensorFile(path, is_temporary=True), fingerprint=made["fingerprint"])
+        return self._exported
+
+    def load_weights(self, weights: Weights) -> None:
+        path = Path(self._files.name) / f"{uuid.uuid4().hex}.safetensors"
+        try:
+            write_weights(weights, path)
+            name = self._upload(path)
+        finally:
+            path.unlink(missing_ok=True)
+        self._exported = None
+        self._run("load_weights", file=name, fingerprint=weights.fingerprint)
+
+    def export_state(self) -> RemoteState:
+        """Return a state that stays on the server until it is written here."""
+        made = self._run("export_state")
+        state = RemoteState(self, made["state"], made["files"])
+        weakref.finalize(state, self._unused.append, made["state"])
+        return state
+
+    def load_state(self, directory: Path) -> None:
+        files = [path for path in sorted(directory.iterdir()) if path.suffix in (".safetensors", ".json")]
+        names = {path.name: self._upload(path) for path in files}
+        self._exported = None
+        self._run("load_state", files=names)
+
+    @property
+    def num_microbatches(self) -> int:
+        return self._num_microbatches
+
+    def close(self) -> None:
+        """Close the connections and delete the files of this side; the server goes on."""
+        self._client.close()
+        self._exported = None
+        self._files.cleanup()
+
+    def _run(self, verb: str, **arguments: Json) -> Any:
+        """Run one computation on the server, and return its result."""
+        job, unused = uuid.uuid4().hex, self._unused[:]
+        del self._unused[: len(unused)]
+        answer = self._request(
+            "POST",
+            f"/v1/jobs/{job}",
+            content=dumps({"verb": verb, "arguments": arguments, "unused": unused, "instance": self._instance}),
+        )
+        try:
+            while not answer["is_done"]:
+                raise_if_cancelled()
+                answer = self._request("GET", f"/v1/jobs/{job}", params={"seconds": WAIT_SECONDS})
+                self._num_microbatches = int(answer["num_microbatches"])
+        except (Cancelled, KeyboardInterrupt):
+            with suppress(ServiceError):
+                self._request("DELETE", f"/v1/jobs/{job}", patience_seconds=0.0)
+            raise
+        self._num_microbatches = int(answer["num_microbatches"])
+        return answer["result"]
+
+    def _request(self, method: str, path: str, *, patience_seconds: float = PATIENCE_SECONDS, **options: Any) -> Any:
+        """Make one request. A broken connection is tried again for a while; every request may be repeated."""
+        start_time = time.monotonic()
+        while True:
+            try:
+                answer = self._client.request(method, self._base_url + path, **options)
+                return decode(answer, self._where, otherwise=ServiceError)
+            except httpx.HTTPError as error:
+                if time.monotonic() - start_time >= patience_seconds:
+                    advice = (
+                        "Start it, and check the address"
+                        if patience_seconds == 0
+                        else "Start it again, and resume the run"
+                    )
+                    raise ServiceError(f"{unreachable(self._where, error)}. {advice}.") from error
+                threading.Event().wait(0.5)
+
+    def _upload(self, path: Path) -> str:
+        def pieces() -> Iterator[bytes]:
+            with path.open("rb") as file:
+                while piece := file.read(_PIECE_BYTES):
+                    yield piece
+
+        try:
+            answer = self._client.post(f"{self._base_url}/v1/files", content=pieces())
+        except httpx.HTTPError as error:
+            raise ServiceError(f"{unreachable(self._where, error)}. Start it again, and resume the run.") from error
+        return decode(answer, self._where, otherwise=ServiceError)["file"]
+
+    def _download(self, name: str, path: Path) -> None:
+        """Write a file of the server. Raises OSError as writing does, ServiceError when it does not come whole."""
+        try:
+            with self._client.stream("GET", f"{self._base_url}/v1/files/{name}") as answer:
+                if answer.status_code != 200:
+                    answer.read()
+                    decode(answer, self._where, otherwise=ServiceError)
+                with path.open("wb") as file:
+                    for piece in answer.iter_bytes():
+                        file.write(piece)
+        except httpx.HTTPError as error:
+            raise ServiceError(f"{unreachable(self._where, error)}. Start it again, and resume the run.") from error
+
+
+@final
+class RemoteState:
+    """A state of a learner, on its server. Implements `protocols.LearnerState`."""
+
+    def __init__(self, learner: RemoteLearner, name: str, files: Sequence[str]) -> None:
+        self._learner, self._name, self._files = learner, name, tuple(files)
+
+    def write(self, directory: Path) -> None:
+        for file in self._files:
+            self._learner._download(f"{self._name}/{file}", directory / file)

@@ -1,0 +1,1 @@
+"""One training of a run: its start, the actions between its steps, its end, and its control."""

@@ -1,0 +1,171 @@
+"""Writes the checkpoints of a training: copied at the end of a step, written while the next steps run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Self, final
+
+from sparring.config import ScheduleSection
+from sparring.errors import DiskError
+from sparring.findings import Finding
+from sparring.ledger import Ledger
+from sparring.protocols import Learner, LearnerState
+from sparring.rollouts import Curriculum, GroupPlan
+from sparring.run_folders import RunFolder
+from sparring.training import checkpoints
+from sparring.training.room import Room, count_remaining, estimate_checkpoint_bytes, measure_free_bytes
+from sparring.types import Json
+
+
+@final
+class Saver:
+    """Saves one checkpoint at a time. It is recorded in the ledger when it is on the disk; only then are older ones deleted.
+
+    Use it as `async with`: a save that is running when the training ends, also with an error, is finished. A cancelled
+    training does not wait for it.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        ledger: Ledger,
+        folder: RunFolder,
+        *,
+        schedule: ScheduleSection,
+        say: Callable[[str], object],
+    ) -> None:
+        """`say` shows a person that a save failed."""
+        self._learner, self._ledger, self._folder = learner, ledger, folder
+        self._schedule, self._say = schedule, say
+        self._writing: asyncio.Task[None] | None = None
+        self.newest: int | None = None
+        """The step of the newest checkpoint on the disk; None before the first."""
+        self.is_due = False
+        """Whether a save failed and none has succeeded since."""
+        self._is_short = False
+        self._scores = folder.validation_scores()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._writing is not None and kind is not None and issubclass(kind, asyncio.CancelledError):
+            self._writing.cancel()
+            await asyncio.gather(self._writing, return_exceptions=True)
+        else:
+            await self.settled()
+
+    def validated(self, step: int, score: float) -> None:
+        """Record the validation score of a step. The checkpoint with the best score is never deleted."""
+        self._scores[step] = score
+
+    def room(self, step: int) -> Room:
+        """Return the disk space and what the checkpoints after a step need. Call it between two steps. Raises DiskError when the
+        disk cannot be read."""
+        schedule, there = self._schedule, self._folder.checkpoints
+        num_steps = schedule.max_steps - step
+        num_saves = -(-num_steps // schedule.save_every) if schedule.save_every else 1
+        try:
+            free, num_there = measure_free_bytes(there), len(checkpoints.list_numbered(there))
+        except OSError as error:
+            raise DiskError(
+                f"{there} cannot be read: {error}. Fix that disk, or keep the run elsewhere (run.runs_dir)."
+            ) from error
+        return Room(
+            path=there,
+            free_bytes=free,
+            checkpoint_bytes=estimate_checkpoint_bytes(self._learner.export_weights()),
+            num_to_come=count_remaining(
+                keep=schedule.keep_checkpoints, num_saves=max(1, num_saves), num_there=num_there
+            ),
+        )
+
+    def shortage(self, step: int) -> Finding | None:
+        """Return a finding when the disk space will not suffice, once until there is enough again. A disk that cannot be read is
+        reported by the next save."""
+        try:
+            was_short, found = self._is_short, self.room(step).finding(step)
+        except DiskError:
+            return None
+        self._is_short = found is not None
+        return None if was_short else found
+
+    async def begin(self, step: int, state: Mapping[str, Json]) -> None:
+        """Copy the learner's state now and write it in the background, after a save that is still running.
+
+        A failure is shown and sets `is_due`, so that the next step tries again: a full disk may have space by then. The
+        caller must not change `state` afterwards.
+        """
+        await self.settled()
+        if self.newest == step:
+            return
+        try:
+            copy = await asyncio.to_thread(self._copy, step)
+        except DiskError as error:
+            self._failed(error)
+        else:
+            self._writing = asyncio.create_task(self._tried(step, copy, state))
+
+    async def save(self, step: int, state: Mapping[str, Json]) -> None:
+        """Save a checkpoint and return when it is on the disk. Raises DiskError when it cannot be written."""
+        await self.settled()
+        if self.newest != step:
+            await asyncio.to_thread(self._write, step, await asyncio.to_thread(self._copy, step), state)
+
+    async def settled(self) -> None:
+        """Wait for the save that is running."""
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            await writing
+
+    async def _tried(self, step: int, copy: LearnerState, state: Mapping[str, Json]) -> None:
+        try:
+            await asyncio.to_thread(self._write, step, copy, state)
+        except DiskError as error:
+            self._failed(error)
+        else:
+            self.is_due = False
+
+    def _failed(self, error: DiskError) -> None:
+        self.is_due = True
+        self._say(f"{error} The run continues, and tries again after the next step.")
+
+    def _copy(self, step: int) -> LearnerState:
+        # Only between two steps, like every other use of the learner: it trains on while a checkpoint is written.
+        self.room(step).check()
+        return self._learner.export_state()
+
+    def _write(self, step: int, copy: LearnerState, state: Mapping[str, Json]) -> None:
+        save_announced(self._ledger, self._folder.checkpoints, step, step, copy, state)
+        self.newest = step
+        # What cannot be deleted now is deleted after the next save.
+        with suppress(OSError):
+            pinned = checkpoints.find_best(self._folder.checkpoints, dict(self._scores))
+            checkpoints.prune(self._folder.checkpoints, step, keep=self._schedule.keep_checkpoints, pinned=pinned)
+
+
+def save_announced(
+    ledger: Ledger, directory: Path, step: int, name: int | str, copy: LearnerState, state: Mapping[str, Json]
+) -> None:
+    """Write the checkpoint of a step; the ledger records it before it gets its final name. Raises as `checkpoints.save`."""
+    digests: list[str] = []
+
+    def announce(named: str, digest: str) -> None:
+        # Wait, so that a checkpoint never holds a step that the ledger might still lose.
+        ledger.announce_nowait(step, named, digest).result()
+        digests.append(digest)
+
+    saved = checkpoints.save(directory, name, copy, state, announce=announce)
+    ledger.publish_nowait(step, saved.name, digests[0]).result()
+
+
+def training_state(step: int, curriculum: Curriculum, outstanding: Sequence[GroupPlan] = ()) -> dict[str, Json]:
+    """Return the state that a checkpoint holds in addition to the learner's."""
+    return {
+        "step": step,
+        "curriculum": curriculum.state(),
+        "outstanding": [[plan.position, plan.task.id] for plan in outstanding],
+    }

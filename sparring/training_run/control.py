@@ -1,0 +1,207 @@
+"""A control for RL: the warm start of a run, continued by supervised steps for at least as long as RL took.
+
+The gain of RL is the difference between the tuned weights and this control, not the warm start: more imitation alone might
+have reached the same.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+from sparring.assembly import (
+    TrainingParts,
+    load_demonstrations,
+    load_into_engine,
+    load_training_parts,
+    refuse_another_control,
+    refuse_training,
+)
+from sparring.config import load_config
+from sparring.config.sections import WarmStartSection
+from sparring.errors import UsageError
+from sparring.evaluation.evaluation import Evaluation, Row, evaluate
+from sparring.run_folders import RunFolder
+from sparring.run_folders.run_folder import CONTINUED, WARM_START
+from sparring.run_folders.stored import training_seconds
+from sparring.runtime import event_loop, interrupts
+from sparring.tracking import Console
+from sparring.training import checkpoints
+from sparring.training.schedule import learning_rate
+from sparring.training.warm_start import Conversation, run_supervised_steps
+from sparring.training_run.loading import LoadedRun, RunLoader
+from sparring.types import Sampling
+
+NUM_POINTS = 4
+"""How often the control is validated, evenly spaced."""
+NUM_TIMED = 5
+"""The number of steps that are timed to estimate the seconds per step; the first does not count."""
+SPARE = 1.1
+"""The control's wall time as a multiple of RL's, where the number of steps follows from it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """The continued warm start, as stored in `controls/warm_start_continued/state.json`."""
+
+    steps: int
+    """The total number of supervised steps."""
+    seconds: float
+    """The wall time of these steps."""
+    rl_seconds: float
+    """The wall time of RL's steps, without validation."""
+    validated: Mapping[int, float]
+    """Success on validation tasks by step; 0 is the warm start itself."""
+    best_step: int
+    """The step whose weights are kept: the last of those with the highest success."""
+    fingerprint: str
+    """The fingerprint of these weights: an evaluation with another one used an earlier control."""
+
+
+def continue_warm_start(
+    run: str | Path, *, steps: int | None = None, overrides: Sequence[str] = (), quiet: bool = False
+) -> Control:
+    """Continue the warm start of a trained run, and keep the best of several points by validation as its control; blocks.
+
+    The optimizer is fresh, and the rate falls from `warm_start.learning_rate` to 0. Success is validated at the temperature
+    that the recipe serves with. `steps`: None takes the recipe's `warm_start.control_steps`, or, without that, enough steps to
+    take longer than RL did. From then on `sparring eval` and MultiTurnRLEvaluator evaluate the control next to the other
+    policies. `overrides` change the run's recipe.
+
+    Raises UsageError for a run without a warm start, for a recipe that differs from the trained one, and where a control with
+    more steps exists; DataError where the warm start's checkpoint is missing or damaged.
+    """
+    if steps is not None and steps < 1:
+        raise UsageError(f"{steps} steps continue nothing; give a number from 1, or leave it out.")
+    folder, console = RunFolder(Path(run)), Console(quiet=quiet)
+    folder.require_manifest()
+    config = load_config(folder.recipe, overrides)
+    section = config.warm_start
+    refuse_training(config, folder.code)
+    if section is None or not (folder.checkpoints / WARM_START).is_dir():
+        raise UsageError(
+            f"{folder.recipe} has no warm start that could be continued; add [warm_start] and train it. Without "
+            "demonstrations the base model is the control."
+        )
+    steps = steps or section.control_steps
+    _refuse_shorter(folder, steps)
+    with RunLoader(load_training_parts, folder.recipe, config, console=console) as loader, folder.lock_for_training():
+        loader.use_folder(folder)
+        loaded = event_loop.submit(loader.load()).result()
+        refuse_another_control(loaded.parts, folder, config)
+        return interrupts.run(_continue(loaded, section, steps, console))
+
+
+def _refuse_shorter(folder: RunFolder, steps: int | None) -> None:
+    """Raise UsageError where a control with more steps would be lost. One whose files cannot be read may be replaced."""
+    path = folder.controls / CONTINUED
+    try:
+        made = int(json.loads((path / "state.json").read_text("utf-8"))["steps"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return
+    if steps is not None and steps < made:
+        raise UsageError(
+            f"{path} is a control of {made} steps, and a shorter one of {steps} would replace it; give --steps {made} or "
+            "more, or delete that folder first."
+        )
+
+
+async def _continue(
+    loaded: LoadedRun[TrainingParts], section: WarmStartSection, steps: int | None, console: Console
+) -> Control:
+    """Take the supervised steps, and keep the weights of the best point."""
+    parts, folder = loaded.parts, loaded.folder
+    rl_seconds = training_seconds(folder.path / "metrics.jsonl")
+    conversations = load_demonstrations(parts, section.num_demonstrations, section.demonstrations)
+    parts.learner.load_weights(checkpoints.load_weights(folder.checkpoints / WARM_START, parts.policy))
+    if steps is None:
+        with console.phase("control: how long a supervised step takes"):
+            each = await _seconds_of_step(parts, conversations, section, parts.config.run.seed)
+        steps = max(section.steps, math.ceil(SPARE * rl_seconds / each))
+        _refuse_shorter(folder, steps)
+        parts.learner.load_weights(checkpoints.load_weights(folder.checkpoints / WARM_START, parts.policy))
+    parts.learner.reset_optimizer()
+    rate = partial(learning_rate, peak=section.learning_rate, schedule="linear", warmup_steps=0, max_steps=steps)
+    points = sorted({max(1, round(steps * part / NUM_POINTS)) for part in range(1, NUM_POINTS + 1)})
+    start = await _validate(loaded, 0)
+    scores = {0: start.success.mean}
+    best, kept, fingerprint, seconds = 0, parts.learner.export_state(), start.fingerprint, 0.0
+    with console.steps("control: the warm start continued", steps) as progress:
+        start_time = time.monotonic()
+        async for step, metrics in run_supervised_steps(
+            parts.learner,
+            conversations,
+            steps=steps,
+            batch_size=section.batch_size,
+            learning_rate=rate,
+            seed=parts.config.run.seed + 1,
+        ):
+            progress(metrics)
+            if step in points:
+                seconds += time.monotonic() - start_time
+                validated = await _validate(loaded, step)
+                scores[step] = validated.success.mean
+                if scores[step] >= scores[best]:
+                    best, kept, fingerprint = step, parts.learner.export_state(), validated.fingerprint
+                start_time = time.monotonic()
+    control = Control(
+        steps=steps, seconds=seconds, rl_seconds=rl_seconds, validated=scores, best_step=best, fingerprint=fingerprint
+    )
+    # Saved together with the weights, so that a crash leaves an earlier control intact.
+    checkpoints.save(folder.controls, CONTINUED, kept, {"step": 0, **asdict(control)})
+    return control
+
+
+async def _seconds_of_step(
+    parts: TrainingParts, conversations: list[Conversation], section: WarmStartSection, seed: int
+) -> float:
+    start_time = 0.0
+    async for step, _ in run_supervised_steps(
+        parts.learner,
+        conversations,
+        steps=NUM_TIMED,
+        batch_size=section.batch_size,
+        learning_rate=lambda _: 0.0,
+        seed=seed,
+    ):
+        if step == 1:
+            start_time = time.monotonic()
+    return (time.monotonic() - start_time) / (NUM_TIMED - 1)
+
+
+async def _validate(loaded: LoadedRun[TrainingParts], step: int) -> Evaluation:
+    """Evaluate the learner's weights on the validation tasks. Raises UsageError where there are none."""
+    parts, config = loaded.parts, loaded.parts.config
+    section, temperature = config.evaluation, config.serving_temperature
+    tasks = parts.tasks.validation[: section.val_num_tasks]
+    if not tasks:
+        raise UsageError("the control is chosen on validation tasks, and there are none; set data.validation.")
+    weights, version = parts.learner.export_weights(), parts.engine.policy_version + 1
+    await load_into_engine(parts, loaded.folder, weights, version=version)
+    row = Row(
+        name=f"control {step}",
+        label=f"control-{step}",
+        split="validation",
+        policy_version=None,
+        fingerprint=parts.engine.fingerprint,
+        temperature=temperature,
+        group_size=section.eval_group_size,
+    )
+    evaluation, _ = await evaluate(
+        parts.collector,
+        tasks,
+        row,
+        sampling=Sampling(temperature=temperature, max_tokens=config.sampling.sampling_max_tokens),
+        criterion=parts.criterion,
+        in_waves=parts.is_deterministic,
+        attempt=str(time.time_ns()),
+        seconds=time.monotonic,
+        prefix="val",
+        kind_of=parts.kind_of,
+    )
+    return evaluation

@@ -1,0 +1,165 @@
+"""One call of `train`: the checks before it, and the locks, files, trackers and status around the `TrainingRun`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from sparring.assembly import TrainingParts, record_parts
+from sparring.checks.running import gate
+from sparring.checks.running.check_report import CheckReport
+from sparring.errors import GateError
+from sparring.evaluation.evaluation import refuse_shared_ids
+from sparring.findings import Severity
+from sparring.metering.usage import meter_usage
+from sparring.protocols import Tracker
+from sparring.run_folders import RunFolder
+from sparring.runtime.cancellable import wait_for_abandoned
+from sparring.runtime.logs import log_to_folder
+from sparring.supervision.report import supervised
+from sparring.supervision.watchdog import BLOCKED_SECONDS, Patience, Watchdog
+from sparring.tracking import Console, open_trackers
+from sparring.training_run.loading import LoadedRun, RunLoader
+from sparring.training_run.resuming import find_start
+from sparring.training_run.run import Start, TrainingRun, TrainResult
+
+Loader: TypeAlias = RunLoader[TrainingParts]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainRequest:
+    """The user's options of a training."""
+
+    overrides: tuple[str, ...]
+    is_checked: bool
+    model_weights: str | Path | None
+    resume: bool
+    allow_changed: Collection[str]
+
+
+async def run_training(loader: Loader, request: TrainRequest, console: Console, stop: asyncio.Event) -> TrainResult:
+    """Train a run to its end, or until `stop` is set.
+
+    Raises GateError where the checks find errors or a detector ends the run, UsageError and DataError for a run that cannot be
+    resumed, and what training raises; the run's status records how it ended.
+    """
+    await wait_for_abandoned()
+    with ExitStack() as held:
+        checkpoint: Path | None = None
+        resumed = loader.folder if request.resume else None
+        if resumed is not None:
+            # Before anything that may write is opened.
+            held.enter_context(resumed.lock_for_training())
+            checkpoint = await asyncio.to_thread(find_start, resumed, request.overrides)
+        loaded = await _load(loader, request, console)
+        if resumed is None:
+            held.enter_context(loaded.folder.lock_for_training())
+        held.enter_context(log_to_folder(loaded.folder.path))
+        held.enter_context(meter_usage(loaded.folder.path, during="training"))
+        await _compare_with_manifest(loaded, request, console)
+        start = Start(is_resumed=request.resume, checkpoint=checkpoint, model_weights=request.model_weights)
+        result = await _train(loaded, start, console, stop)
+    console.finished(result.run, result.status, result.step)
+    return result
+
+
+async def _load(loader: Loader, request: TrainRequest, console: Console) -> LoadedRun[TrainingParts]:
+    """Check the recipe, load the run, and check the model. Raises GateError when the checks find errors."""
+    if loader.folder is None:
+        RunFolder.require_new(Path(loader.config.run.runs_dir), loader.name)  # before a minute of checks
+    if not request.is_checked or request.resume:
+        return await _load_model(loader, console)
+    with console.phase("checking the recipe"):
+        unloaded = await asyncio.to_thread(gate.check_unloaded, loader.recipe, request.overrides, console.announced)
+    _stop_on_errors(unloaded, console)
+    loaded = await _load_model(loader, console)
+    report = await gate.check_loaded(loaded.parts, loader.recipe, request.overrides)
+    loaded.folder.record_checks([unloaded.as_json(), report.as_json()])
+    _stop_on_errors(report, console)
+    return loaded
+
+
+async def _load_model(loader: Loader, console: Console) -> LoadedRun[TrainingParts]:
+    if loader.is_loaded:
+        loaded = await loader.load()
+    else:
+        with console.phase("loading the model"):
+            loaded = await loader.load()
+    num_validated = loader.config.evaluation.val_num_tasks
+    refuse_shared_ids(loaded.parts.tasks.validation[:num_validated], "validation")
+    return loaded
+
+
+def _stop_on_errors(report: CheckReport, console: Console) -> None:
+    for finding in report.findings:
+        if finding.severity is not Severity.NOTE:
+            console.found(finding)
+    if report.errors:
+        raise GateError(
+            f"{len(report.errors)} of the findings on {report.recipe} are errors, so nothing was trained; `sparring check` "
+            "shows their evidence. Fix what they name, or train all the same with --no-check (check=False)."
+        )
+
+
+async def _compare_with_manifest(loaded: LoadedRun[TrainingParts], request: TrainRequest, console: Console) -> None:
+    """Record the model, data and recipe that the run is trained with. Raises UsageError where a resumed run's have changed."""
+    parts, folder = loaded.parts, loaded.folder
+    # Paths as the run's own recipe names them.
+    settings = parts.config if loaded.recipe.absolute() == folder.recipe else folder.config()
+    for note in await asyncio.to_thread(
+        record_parts,
+        parts,
+        folder,
+        settings,
+        resume=request.resume,
+        given=request.overrides,
+        allowed=request.allow_changed,
+    ):
+        console.announced(note)
+
+
+async def _train(loaded: LoadedRun[TrainingParts], start: Start, console: Console, stop: asyncio.Event) -> TrainResult:
+    """Train with open trackers and a watchdog, and record how it ends."""
+    folder = loaded.folder
+    tracker = open_trackers(loaded.parts.config, folder, console)
+    supervised().trains(str(folder.path))
+    try:
+        _record_status(folder, tracker, "running")
+        with _watchdog(loaded, console):
+            result = await TrainingRun(loaded, start, tracker=tracker, console=console, stop=stop).train()
+        _record_status(folder, tracker, result.status, step=result.step)
+        return result
+    except BaseException as error:
+        is_stopped = isinstance(error, asyncio.CancelledError)
+        # A status that cannot be written must not hide why the run ended.
+        with suppress(OSError):
+            reason = None if is_stopped else str(error)
+            _record_status(folder, tracker, "stopped" if is_stopped else "failed", reason=reason)
+        raise
+    finally:
+        await asyncio.to_thread(tracker.close)
+
+
+def _record_status(
+    folder: RunFolder, tracker: Tracker, status: str, *, step: int | None = None, reason: str | None = None
+) -> None:
+    folder.set_status(status, step=step, reason=reason)
+    tracker.log_status(status, reason=reason)
+
+
+def _watchdog(loaded: LoadedRun[TrainingParts], console: Console) -> Watchdog:
+    parts = loaded.parts
+    # A call of an episode in this process has no more time than the episode.
+    deadly = parts.config.rollout.rollout_timeout + 2 * BLOCKED_SECONDS if supervised().is_heard else None
+    return Watchdog(
+        asyncio.get_running_loop(),
+        parts.ledger,
+        loaded.folder.path / "stalls.txt",
+        say=console.announced,
+        patience=Patience(deadly_seconds=deadly),
+        learned=lambda: parts.learner.num_microbatches,
+    )

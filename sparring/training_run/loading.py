@@ -1,0 +1,122 @@
+"""A run's folder and the objects loaded for it, each created when it is first needed."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Protocol, Self, TypeVar, final
+
+from sparring.assembly import RolloutParts, close, pin_checkpoints
+from sparring.assembly.run import Announce
+from sparring.config import Config
+from sparring.ledger import Ledger
+from sparring.run_folders import RunFolder
+from sparring.run_folders.recipe_files import find_code_folder
+from sparring.run_folders.run_folder import VOCABULARY
+from sparring.runtime import event_loop
+from sparring.tracking import Console
+
+Parts_co = TypeVar("Parts_co", bound=RolloutParts, covariant=True)
+
+
+class LoadParts(Protocol[Parts_co]):
+    """Loads the parts of a run: `load_training_parts`, or `load_rollout_parts` without training."""
+
+    def __call__(self, config: Config, recipe_dir: Path, ledger: Ledger, *, announce: Announce) -> Parts_co: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedRun(Generic[Parts_co]):
+    """A run folder with the objects that were loaded for it."""
+
+    folder: RunFolder
+    path: Path
+    """The folder as the user wrote it, for messages."""
+    recipe: Path
+    parts: Parts_co
+
+
+@final
+class RunLoader(Generic[Parts_co]):
+    """Creates a run's folder and loads its objects, once. A loader that is dropped without `close` releases its model."""
+
+    def __init__(
+        self,
+        load: LoadParts[Parts_co],
+        recipe: Path,
+        config: Config,
+        *,
+        console: Console,
+        name: str | None = None,
+    ) -> None:
+        """`name` is the name of the run folder, where one is created."""
+        self.recipe, self.config, self.name = recipe, config, name
+        self.folder: RunFolder | None = None
+        self._path = Path()
+        self._load, self._console = load, console
+        self._loaded: LoadedRun[Parts_co] | None = None
+        self._finalizer: weakref.finalize[Any, Any] | None = None
+
+    @property
+    def is_loaded(self) -> bool:
+        return self._loaded is not None
+
+    async def load(self) -> LoadedRun[Parts_co]:
+        """Return the run's objects; load them the first time. Raises what loading raises, and DataError for a folder without a
+        manifest."""
+        if self._loaded is None:
+            if self.folder is None:
+                self.config = await asyncio.to_thread(pin_checkpoints, self.config)
+            folder = self.open_folder()
+            folder.require_manifest()
+            parts = await self._load_parts(folder)
+            self._loaded = LoadedRun(folder=folder, path=self._path, recipe=self.recipe, parts=parts)
+            finalizer = weakref.finalize(self, _close_later, parts)
+            finalizer.atexit = False
+            self._finalizer = finalizer
+        return self._loaded
+
+    def open_folder(self) -> RunFolder:
+        """Return the run's folder; create it where there is none. Raises DataError where it cannot be created."""
+        if self.folder is None:
+            return self.use_folder(RunFolder.create(self.config, self.recipe, name=self.name))
+        return self.folder
+
+    def use_folder(self, folder: RunFolder) -> RunFolder:
+        """Use an existing folder; return it with an absolute path, which a change of directory does not affect."""
+        self.folder, self._path = folder.absolute(), folder.path
+        return self.folder
+
+    def close(self) -> None:
+        """Close everything that was loaded, and wait until it is closed. A later `load` loads it again."""
+        if self._finalizer is not None and (ended := self._finalizer.detach()) is not None:
+            self._loaded = self._finalizer = None
+            _, _, (parts,), _ = ended
+            event_loop.submit(close(parts)).result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # A second interrupt does not wait for a running computation.
+        if kind is None or not issubclass(kind, KeyboardInterrupt):
+            self.close()
+
+    async def _load_parts(self, folder: RunFolder) -> Parts_co:
+        ledger = Ledger(folder.ledger)
+        try:
+            parts = await asyncio.to_thread(
+                self._load, self.config, find_code_folder(self.recipe), ledger, announce=self._console.announced
+            )
+            if not (folder.path / VOCABULARY).exists():
+                folder.write_vocabulary(await asyncio.to_thread(parts.model.vocabulary))
+            return parts
+        except BaseException:
+            ledger.close()
+            raise
+
+
+def _close_later(parts: RolloutParts) -> None:
+    event_loop.finish(close(parts))

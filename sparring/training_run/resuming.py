@@ -1,0 +1,166 @@
+"""Finds whether a run can continue: its ledger, checkpoints and status must agree. Nothing is written here."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from sparring.config import Config
+from sparring.errors import DataError
+from sparring.ledger.rows import LineageEntry, current_lineage
+from sparring.ledger.verification import Account, read_account
+from sparring.run_folders import RunFolder
+from sparring.run_folders.run_folder import WARM_START
+from sparring.runtime.logs import get_logger
+from sparring.training import checkpoint_files
+
+logger = get_logger(__name__)
+
+MOST_SHOWN = 3
+
+
+def find_start(folder: RunFolder, changes: Sequence[str] = ()) -> Path | None:
+    """Return the checkpoint that a run continues from, None when it starts anew. `changes` are the overrides to resume with.
+
+    Raises DataError for a run whose files do not agree, and ServiceError when one cannot be read.
+    """
+    account = _account(folder, changes)
+    directory = folder.checkpoints
+    standing_now = current_lineage(account.lineage)
+    problem: DataError | None = None
+    for checkpoint in checkpoint_files.list_newest_first(directory):
+        try:
+            checkpoint_files.verify(checkpoint)
+        except DataError as error:
+            logger.warning("a checkpoint is skipped: %s", error)
+            problem = problem or error
+            continue
+        if _is_in(standing_now, checkpoint):
+            return checkpoint
+        if not _is_in(account.lineage, checkpoint):
+            raise _refusal(
+                folder,
+                f"{checkpoint} is not a checkpoint that {folder.ledger} knows: one of them is of another run, or of "
+                f"another time of this one. If the ledger is the right one, move {checkpoint} elsewhere and resume",
+                changes,
+                standing_now,
+            )
+        logger.warning("a checkpoint is skipped: the run was rolled back to before %s", checkpoint)
+    published = [entry for entry in standing_now if entry.kind == "published"]
+    if problem is None and not published and folder.status().get("status") != "completed":
+        return None
+    what = str(problem) if problem else f"{directory} holds no checkpoint: {_name(published)} was written and is gone."
+    raise _refusal(folder, f"{what} None that is good is left to go on from", changes)
+
+
+def unknown_checkpoints(checkpoints: Iterable[Path], lineage: Sequence[LineageEntry]) -> list[str]:
+    """Return a sentence for each checkpoint that the ledger does not know. List the checkpoints before reading the ledger."""
+    found: list[str] = []
+    for checkpoint in checkpoints:
+        try:
+            if not _is_in(lineage, checkpoint):
+                found.append(f"{checkpoint} is not a checkpoint that the ledger knows: one of them is of another run.")
+        except OSError:  # damaged, or deleted by a run in progress
+            continue
+    return found
+
+
+def lost_steps(folder: RunFolder, account: Account, step: int) -> str:
+    """Return a sentence when the ledger ends before a step that the run has taken; empty when it does not."""
+    if account.last_step >= step:
+        return ""
+    path = folder.ledger
+    return (
+        f"{path} ends before step {step}, which the run has taken: it is an older copy, of another run, or without its "
+        f"{path.name}-wal"
+    )
+
+
+def _account(folder: RunFolder, changes: Sequence[str]) -> Account:
+    """Read the ledger. Raises DataError for one that is damaged, or ends before the run's last step."""
+    path = folder.ledger
+    if not path.exists() or path.stat().st_size == 0:
+        # SQLite first writes new rows to the -wal file: an empty ledger with one was not emptied.
+        log = path.with_name(f"{path.name}-wal")
+        if not path.exists() or not log.exists():
+            if "contents" not in folder.manifest() and not checkpoint_files.has_checkpoint(folder.checkpoints):
+                return Account([], [], 0)
+            what = "is empty" if path.exists() else "is missing"
+            raise _refusal(folder, f"{path} {what}, and the run has been trained", changes)
+    try:
+        account = read_account(path)
+    except DataError as error:
+        raise _refusal(folder, str(error).rstrip("."), changes) from error.__cause__
+    if account.broken:
+        more = len(account.broken) - MOST_SHOWN
+        shown = "; ".join(account.broken[:MOST_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+        raise _refusal(folder, f"{path} is damaged: {shown}", changes)
+    if lost := lost_steps(folder, account, folder.status().get("step", 0)):
+        raise _refusal(folder, lost, changes)
+    return account
+
+
+def _is_in(lineage: Iterable[LineageEntry], checkpoint: Path) -> bool:
+    """Return whether a checkpoint is one of these, by name and content. Raises OSError when it has no manifest."""
+    name, digest = checkpoint_files.get_original_name(checkpoint), checkpoint_files.hash_checkpoint(checkpoint)
+    return any(
+        entry.checkpoint == name and entry.digest in (None, digest) for entry in lineage if entry.kind != "resumed"
+    )
+
+
+def _name(published: Sequence[LineageEntry]) -> str:
+    return published[-1].checkpoint if published else "one"
+
+
+def _refusal(folder: RunFolder, what: str, changes: Sequence[str], lineage: Sequence[LineageEntry] = ()) -> DataError:
+    """Return the error for a run that cannot be resumed: the reason `what`, and the ways to continue."""
+    return DataError(
+        f"{what}. {folder.path} cannot be resumed like that, and nothing was changed. Restore its files as they were at one "
+        f"moment, {folder.ledger.name}-wal included if there was one, or {_way_on(folder, changes, lineage)}"
+    )
+
+
+def _way_on(folder: RunFolder, changes: Sequence[str], lineage: Sequence[LineageEntry]) -> str:
+    """Return the command that continues the work in a new run."""
+    run, config = folder.path, folder.config(changes)
+    good = _good(folder.checkpoints)
+    known = [path for path in good if _is_in(lineage, path)]
+    step = next((_step(path) for path in [*known, *good]), None)
+    if step is None:
+        # As before: a run that was started without the checks need not pass them.
+        options = ["--name", _free_name(run), *([] if "checked" in folder.manifest() else ["--no-check"])]
+        return f"train it anew: sparring train {_shown(run / 'run.toml', *changes, *options)}"
+    more = [] if step < config.schedule.max_steps else [f"schedule.max_steps={step + _more_steps(config)}"]
+    return f"go on in a new run with a ledger of its own: sparring runs branch {_shown(run, *changes, *more)} --from {step}"
+
+
+def _more_steps(config: Config) -> int:
+    return max(1, config.schedule.save_every)
+
+
+def _good(checkpoints: Path) -> list[Path]:
+    """Return the checkpoints that a run can be branched from, newest first."""
+    good: list[Path] = []
+    for checkpoint in checkpoint_files.list_newest_first(checkpoints):
+        if checkpoint.name.isdigit() or checkpoint.name == WARM_START:
+            with suppress(DataError):
+                checkpoint_files.verify(checkpoint)
+                good.append(checkpoint)
+    return good
+
+
+def _step(checkpoint: Path) -> int:
+    return int(checkpoint.name) if checkpoint.name.isdigit() else 0
+
+
+def _free_name(run: Path) -> str:
+    number = 2
+    while (run.parent / f"{run.name}-{number}").exists():
+        number += 1
+    return f"{run.name}-{number}"
+
+
+def _shown(*words: object) -> str:
+    return shlex.join([str(word) for word in words])

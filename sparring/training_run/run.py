@@ -1,0 +1,424 @@
+"""One training of a run: its start, the actions between its steps, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import final
+
+from sparring import loop
+from sparring.assembly import (
+    TrainingParts,
+    build_scheduler,
+    build_trials,
+    find_checkpoint,
+    load_curriculum,
+    load_demonstrations,
+    load_into_engine,
+)
+from sparring.assembly.update_rule import build_update_rule
+from sparring.config import Config, find_warnings
+from sparring.config.sections import WarmStartSection
+from sparring.detectors.runner import DetectorRunner
+from sparring.errors import GateError
+from sparring.evaluation.claim import Claim
+from sparring.evaluation.evaluation import Evaluation, Row, evaluate
+from sparring.evaluation.of_run import claim_of_run
+from sparring.evaluation.report import FORMAT
+from sparring.findings import Severity
+from sparring.metering.budget import Budget
+from sparring.metering.usage import read_usage
+from sparring.protocols import Tracker
+from sparring.rollouts import GroupPlan
+from sparring.rollouts.actions import StateVisits
+from sparring.rollouts.resumption import Kept
+from sparring.run_folders import RunFolder
+from sparring.run_folders.history import History
+from sparring.run_folders.run_folder import WARM_START
+from sparring.run_folders.stored import RESUMED, read_rows
+from sparring.runtime.cancellable import Cancelled
+from sparring.runtime.faults import fault_point
+from sparring.tracking import Console, FanOut
+from sparring.tracking.console import ProgressCallback
+from sparring.tracking.process import resident_bytes
+from sparring.training import checkpoints
+from sparring.training.schedule import learning_rate
+from sparring.training.warm_start import run_supervised_steps
+from sparring.training_run.checkpoint_writer import Saver, save_announced, training_state
+from sparring.training_run.loading import LoadedRun
+from sparring.training_run.reactions import REACTIONS, Incident
+from sparring.types import Json, Sampling, Trajectory, TrajectoryGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainResult:
+    """The outcome of a finished `train()`."""
+
+    run: Path
+    step: int
+    status: str
+    validations: Mapping[int, Evaluation]
+    train_seconds: float
+    """Wall time of the RL steps, validation included."""
+
+    @property
+    def claim(self) -> Claim:
+        """What the run's evaluations show so far: without a held-out one, its validations."""
+        return claim_of_run(RunFolder(self.run))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What a training starts from."""
+
+    is_resumed: bool
+    checkpoint: Path | None
+    """Of a resumed run; None where it has none yet."""
+    model_weights: str | Path | None
+    """The run or checkpoint whose weights a new run takes."""
+
+
+@final
+class TrainingRun:
+    """A training with all that its parts share. The loop calls it between the steps.
+
+        result = await TrainingRun(loaded, start, tracker=tracker, console=console, stop=stop).train()
+
+    It is created in the event loop that it trains in. `stop` ends it with a checkpoint.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedRun[TrainingParts],
+        start: Start,
+        *,
+        tracker: Tracker,
+        console: Console,
+        stop: asyncio.Event,
+    ) -> None:
+        parts, folder, config = loaded.parts, loaded.folder, loaded.parts.config
+        self._parts, self._folder, self._path, self._config = parts, folder, loaded.path, config
+        self._start, self._console, self._stop = start, console, stop
+        # The ledger also holds rollouts that no checkpoint contains, so each resumption labels its own.
+        label = f"r{len(parts.ledger.rollouts())}-" if start.is_resumed else ""
+        self._curriculum = load_curriculum(config, parts.tasks.train, label=label)
+        self._kept = Kept(parts.ledger, max_steps_off_policy=config.rollout.max_steps_off_policy)
+        """Finished episodes of a resumed run; unused in deterministic rounds, which run a whole step again."""
+        self._scheduler = build_scheduler(parts, self._plans(), version=0, on_group=console.group_played)
+        self._saver = Saver(parts.learner, parts.ledger, folder, schedule=config.schedule, say=console.announced)
+        trials = build_trials(config, parts.recipe_dir, loop=asyncio.get_running_loop())
+        history = History(success_threshold=config.evaluation.success_threshold, trials=trials)
+        self._watch = DetectorRunner(history, parts.detectors)
+        self._tracker = FanOut([tracker, self._watch])
+        self._state_visits = StateVisits()
+        self._validations: dict[int, Evaluation] = {}
+        self._first_step = 0
+        self._outstanding: tuple[GroupPlan, ...] = ()
+        """Groups that the checkpoint's run had started and not trained: they run again first."""
+
+    async def train(self) -> TrainResult:
+        """Train to the end and save the last step.
+
+        Raises GateError when a detector or the first validation ends the run, DiskError when the last checkpoint cannot be
+        written, and what environments and services raise.
+        """
+        await self.restore()
+        if not await self._prepare_weights():
+            return self._result(step=0, seconds=0.0)
+        weights = self._parts.learner.export_weights()
+        await load_into_engine(self._parts, self._folder, weights, version=self._first_step)
+        self._scheduler.release(self._first_step)
+        await self._log_start()
+        start_time = time.monotonic()
+        last = await self._run_loop()
+        fault_point("run.closing")
+        seconds = time.monotonic() - start_time
+        await self.validate(last, is_last=True)
+        return self._result(step=last, seconds=seconds)
+
+    async def restore(self) -> None:
+        """Bring learner, curriculum, ledger and detectors to the checkpoint that a resumed run starts from. Raises DiskError
+        where the disk has no room for the checkpoints to come."""
+        checkpoint, parts = self._start.checkpoint, self._parts
+        if checkpoint is not None:
+            state = checkpoints.load(checkpoint, parts.learner)
+            self._first_step = int(state["step"])
+            if self._first_step > 0:  # before the first step there is a warm start at most
+                self._saver.newest = self._first_step
+                self._curriculum.restore(state["curriculum"])
+                self._outstanding = tuple(self._curriculum.played_again(state["outstanding"]))
+        if self._first_step < self._config.schedule.max_steps:
+            (await asyncio.to_thread(self._saver.room, self._first_step)).check()
+        if not self._start.is_resumed:
+            return
+        await self._rewind_ledger()
+        if checkpoint is None:
+            # A trainer that continues in the same process may hold weights that no checkpoint has.
+            parts.learner.load_weights(parts.initial_weights)
+        await asyncio.to_thread(self._watch.resume, self._folder.path, self._first_step)
+
+    async def validate(self, step: int, *, is_last: bool = False) -> None:
+        """Evaluate the policy on the validation tasks where that is due, and run the detectors on the result.
+
+        Raises as `run_detectors`, and GateError where no episode of the untrained policy succeeded.
+        """
+        schedule = self._config.schedule
+        is_periodic = schedule.val_every > 0 and step % schedule.val_every == 0
+        is_due = is_last or is_periodic or step in (self._first_step, schedule.max_steps)
+        if not self._parts.tasks.validation or step in self._validations or not is_due or self._stop.is_set():
+            return
+        evaluation = await loop.unless_stopped(self._evaluate(step), self._stop)
+        if evaluation is None:
+            return
+        self._validations[step] = evaluation
+        self._saver.validated(step, evaluation.score.mean)
+        await self.run_detectors(step)
+        if step == 0 and schedule.max_steps > 0:
+            check_baseline(evaluation, self._config)
+
+    async def run_detectors(self, step: int) -> None:
+        """Log what the detectors find after a step, and react to errors as the recipe sets. Raises GateError where that ends
+        the run."""
+        # A run's status is never ahead of its ledger: resuming compares both.
+        await asyncio.to_thread(self._parts.ledger.flush)
+        findings = await asyncio.to_thread(self._watch.findings)
+        for finding in findings:
+            self._tracker.log_finding(finding.as_json())
+        error = next((one for one in findings if one.severity is Severity.ERROR), None)
+        if error is None:
+            return
+        await self._saver.settled()
+        await REACTIONS[self._config.detectors.reaction](
+            Incident(
+                finding=error,
+                step=step,
+                first_step=self._watch.first_step(error.rule),
+                parts=self._parts,
+                folder=self._folder,
+                console=self._console,
+                stop=self._stop,
+                save=partial(self._save_now, step),
+            )
+        )
+
+    async def save(self, step: int) -> None:
+        """Save a checkpoint where that is due, and record the step as done."""
+        losses = self._scheduler.budget.finding(step), self._parts.collector.losses.finding(step)
+        for finding in (*losses, await asyncio.to_thread(self._saver.shortage, step)):
+            if finding is not None:
+                self._tracker.log_finding(finding.as_json())
+        every = self._config.schedule.save_every
+        if self._saver.is_due or (every and step % every == 0):
+            start_time = time.monotonic()
+            await self._saver.begin(step, self._state(step))
+            self._tracker.log_metrics(step, {"timing_s/save_checkpoint": time.monotonic() - start_time})
+        self._folder.set_status("running", step=step)
+        if self._folder.stop_requested():
+            self._stop.set()
+
+    def measure(self, trajectories: Sequence[Trajectory]) -> Mapping[str, float]:
+        """Return the metrics of engine, collector and process since the last step."""
+        return {
+            **self._parts.engine.metrics(),
+            **self._parts.collector.tally.take(),
+            **self._state_visits.metrics(trajectories),
+            "system/memory_rss_bytes": float(resident_bytes()),
+        }
+
+    def show_activity(self, activity: str) -> None:
+        """Show a person what the loop does next."""
+        self._console.doing(activity)
+
+    async def _run_loop(self) -> int:
+        """Run the steps and save the last one; return the step of the weights on the disk."""
+        config, parts = self._config, self._parts
+        run = loop.Run(
+            engine=parts.engine,
+            update_rule=build_update_rule(parts),
+            scheduler=self._scheduler,
+            curriculum=self._curriculum,
+            hooks=self,
+            tracker=self._tracker,
+            kind_of=parts.kind_of,
+            prices=config.tracking.prices,
+            success_threshold=config.evaluation.success_threshold,
+            first_step=self._first_step,
+            max_steps=config.schedule.max_steps,
+            max_seconds=config.limits.max_seconds,
+            budget=self._budget(),
+            stop=self._stop,
+        )
+        progress = self._console.training(
+            config.schedule.max_steps,
+            start=self._first_step,
+            episodes=config.batch.global_batch_size * config.batch.group_size,
+        )
+        try:
+            async with self._saver:
+                with progress:
+                    last = await loop.train(run)
+                self._kept.close()
+                await self._save_now(last)
+        except Cancelled:
+            # The weights are between two steps: the run continues from the last checkpoint.
+            return self._saver.newest or 0
+        return last
+
+    def _budget(self) -> Budget:
+        """Return the budget of the run, with what its earlier steps have cost."""
+        prices, folder = self._config.tracking.prices, self._folder.path
+
+        def count_endpoints() -> float:
+            return sum(one.cost(prices) or 0.0 for one in read_usage(folder))
+
+        metrics = folder / "metrics.jsonl"
+        # Also of steps that a resumed run computes again: they cost money too.
+        rows = read_rows(metrics, is_growing=True) if metrics.is_file() else ()
+        earlier = sum(row["metrics"].get("usage/cost", 0.0) for _, row in rows)
+        return Budget(self._config.limits.max_cost, spent=earlier, endpoint_cost=count_endpoints)
+
+    def _plans(self) -> Iterator[GroupPlan]:
+        """Yield the groups in the order of the data. Read only once the run is restored."""
+        plans = chain(self._outstanding, self._curriculum)
+        yield from plans if self._parts.is_deterministic else self._kept.plans(plans)
+
+    async def _save_now(self, step: int) -> None:
+        await self._saver.save(step, self._state(step))
+
+    def _state(self, step: int) -> dict[str, Json]:
+        return training_state(step, self._curriculum, self._scheduler.outstanding)
+
+    async def _rewind_ledger(self) -> None:
+        """Rewind the ledger to the checkpoint, so that later steps do not count as trained."""
+        ledger, checkpoint, name = self._parts.ledger, self._start.checkpoint, ""
+        if checkpoint is not None:
+            name = checkpoints.get_original_name(checkpoint)
+            # The process may have died between writing the checkpoint and publishing it.
+            published = ledger.publish_nowait(self._first_step, name, checkpoints.hash_checkpoint(checkpoint))
+            await asyncio.wrap_future(published)
+        keep: set[str] = set()
+        if not self._parts.is_deterministic:
+            keep = await asyncio.to_thread(self._kept.find, self._first_step)
+        await asyncio.wrap_future(ledger.rewind_nowait(self._first_step, name, keep=keep))
+
+    async def _prepare_weights(self) -> bool:
+        """Give a run without a checkpoint its first weights. Return False where a stop ended the warm start; nothing is saved
+        then, and a resumed run starts the warm start again."""
+        learner, source = self._parts.learner, self._start.model_weights
+        if self._start.checkpoint is not None:
+            return True
+        if source is not None:
+            learner.load_weights(checkpoints.load_weights(find_checkpoint(source), self._parts.policy))
+            # Saved because a resumed run does not know where its weights came from.
+            await self._save_now(0)
+        elif self._config.warm_start is not None:
+            return await self._warm_start(self._config.warm_start)
+        return True
+
+    async def _warm_start(self, section: WarmStartSection) -> bool:
+        """Imitate demonstrations and save the result. Return False where a stop ended it early; nothing is saved then."""
+        learner = self._parts.learner
+        conversations = await asyncio.to_thread(
+            load_demonstrations, self._parts, section.num_demonstrations, section.demonstrations
+        )
+        rate = partial(
+            learning_rate,
+            peak=section.learning_rate,
+            schedule=section.learning_rate_schedule,
+            warmup_steps=0,
+            max_steps=section.steps,
+        )
+        done = 0
+        with self._console.steps("warm start", section.steps) as progress:
+            async for step, metrics in run_supervised_steps(
+                learner,
+                conversations,
+                steps=section.steps,
+                batch_size=section.batch_size,
+                learning_rate=rate,
+                seed=self._config.run.seed,
+                stop=self._stop,
+            ):
+                progress(metrics)
+                done = step
+        if done < section.steps:
+            return False
+        learner.reset_optimizer()
+        state = await asyncio.to_thread(learner.export_state)
+        await asyncio.to_thread(
+            save_announced, self._parts.ledger, self._folder.checkpoints, 0, WARM_START, state, {"step": 0}
+        )
+        return True
+
+    async def _log_start(self) -> None:
+        self._console.warned(find_warnings(self._config))
+        if self._start.is_resumed:
+            self._tracker.log_metrics(self._first_step, {RESUMED: 1.0})
+        shortage = await asyncio.to_thread(self._saver.shortage, self._first_step)
+        if shortage is not None:
+            self._tracker.log_finding(shortage.as_json())
+
+    async def _evaluate(self, step: int) -> Evaluation:
+        parts, section = self._parts, self._config.evaluation
+        tasks = parts.tasks.validation[: section.val_num_tasks]
+        row = Row(
+            name=f"step {step}",
+            label=f"step-{step}",
+            split="validation",
+            policy_version=parts.engine.policy_version,
+            fingerprint=parts.engine.fingerprint,
+            temperature=section.val_temperature,
+            group_size=section.val_group_size,
+        )
+        sampling = Sampling(temperature=section.val_temperature, max_tokens=self._config.sampling.sampling_max_tokens)
+        with self._console.steps(f"validation: {row.name}", len(tasks)) as progress:
+            evaluation, groups = await evaluate(
+                parts.collector,
+                tasks,
+                row,
+                sampling=sampling,
+                criterion=parts.criterion,
+                in_waves=parts.is_deterministic,
+                attempt=str(time.time_ns()),
+                seconds=time.monotonic,
+                prefix="val",
+                pass_k_values=section.pass_k_values,
+                kind_of=parts.kind_of,
+                on_group=partial(_count_group, progress),
+            )
+        self._console.evaluated(evaluation)
+        self._tracker.log_metrics(step, {**evaluation.metrics, "timing_s/eval": evaluation.seconds})
+        self._tracker.log_groups(step, groups, split="validation")
+        self._tracker.log_artifact(f"evaluations/validation-{step}.json", {"format": FORMAT, **evaluation.as_json()})
+        return evaluation
+
+    def _result(self, *, step: int, seconds: float) -> TrainResult:
+        return TrainResult(
+            run=self._path,
+            step=step,
+            status="stopped" if self._stop.is_set() else "completed",
+            validations=self._validations,
+            train_seconds=seconds,
+        )
+
+
+def check_baseline(evaluation: Evaluation, config: Config) -> None:
+    """Raise GateError where no episode succeeded before training: RL amplifies what happens, it does not create it."""
+    if sum(evaluation.successes) or config.evaluation.allow_zero_baseline:
+        return
+    raise GateError(
+        f"none of {sum(evaluation.samples)} validation episodes succeeded before training (score "
+        f"{evaluation.score.mean:.3f}, reward {evaluation.metrics['val/reward/mean']:.3f}). RL amplifies what the policy "
+        "sometimes does right; it cannot create it. Make the task easier, add a [warm_start] on demonstrations, or "
+        "train all the same with evaluation.allow_zero_baseline=true."
+    )
+
+
+def _count_group(progress: ProgressCallback, _: TrajectoryGroup) -> None:
+    fault_point("evaluation.playing")
+    progress({})

@@ -1,0 +1,261 @@
+"""What every engine that reports token ids does, whatever it is made of and wherever it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from sparring.config.sections import ENGINE_CAPABILITIES
+from sparring.errors import ConstraintError, InfrastructureError, PolicyTimeout
+from sparring.protocols import Engine
+from sparring.types import Completion, Constraint, EngineCapabilities, SampleRequest, Sampling, StopReason
+from tests.contracts.cases import CONTEXT, ENGINES, SLOW, STOP, VOCAB, EngineCase
+
+Scenario = Callable[[EngineCase], Awaitable[Any]]
+PROMPT = (3, 1, 4, 1, 5)
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def make(request: pytest.FixtureRequest) -> Iterator[Callable[[], EngineCase]]:
+    torch.set_num_threads(1)
+    with ENGINES[request.param]() as opened:
+        yield opened
+
+
+@pytest.fixture
+def run(make: Callable[[], EngineCase]) -> Callable[[Scenario], Any]:
+    """Run a scenario with an engine that samples with the case's first weights, and close it."""
+
+    def play(scenario: Scenario) -> Any:
+        async def whole() -> Any:
+            case = make()
+            try:
+                await case.engine.load_weights(case.first, case.engine.policy_version + 1)
+                return await asyncio.wait_for(scenario(case), 120)
+            finally:
+                await case.engine.close()
+
+        return asyncio.run(whole())
+
+    return play
+
+
+def asked(prompt: tuple[int, ...] = PROMPT, **changes: Any) -> SampleRequest:
+    sampling = Sampling(max_tokens=changes.pop("max_tokens", 6), temperature=changes.pop("temperature", 1.0))
+    values: dict[str, Any] = {"session_id": "s", "stop_ids": frozenset(), "seed": 11, **changes}
+    return SampleRequest(prompt_ids=prompt, sampling=sampling, **values)
+
+
+async def started(engine: Engine, request: SampleRequest) -> asyncio.Task[Completion]:
+    """Request a slow turn, and return once it runs."""
+    tokens: list[int] = []
+    turn = asyncio.create_task(engine.sample(request, tokens.append))
+    begun = time.monotonic()
+    while not tokens and time.monotonic() - begun < 1.5:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    assert not turn.done()
+    return turn
+
+
+def test_a_completion_adds_up(run: Callable[[Scenario], Any]) -> None:
+    async def scenario(case: EngineCase) -> tuple[Completion, int, str]:
+        return await case.engine.sample(asked()), case.engine.policy_version, case.first.fingerprint
+
+    completion, version, fingerprint = run(scenario)
+    assert 1 <= len(completion.token_ids) <= 6
+    assert len(completion.sampled_logprobs) == len(completion.token_ids)
+    assert all(type(one) is int and 0 <= one < VOCAB for one in completion.token_ids)
+    assert all(type(one) is float and math.isfinite(one) and one <= 0 for one in completion.sampled_logprobs)
+    assert completion.versions == ((version, len(completion.token_ids)),)
+    assert completion.fingerprint == fingerprint
+    assert completion.stop_reason is StopReason.LENGTH
+    assert completion.num_computed_tokens >= len(completion.token_ids)
+
+
+def test_a_turn_ends_with_the_first_stop_id(run: Callable[[Scenario], Any]) -> None:
+    async def scenario(case: EngineCase) -> tuple[Completion, Completion]:
+        whole = await case.engine.sample(asked())
+        return whole, await case.engine.sample(asked(stop_ids=frozenset({whole.token_ids[2]})))
+
+    whole, stopped = run(scenario)
+    end = whole.token_ids.index(whole.token_ids[2]) + 1
+    assert stopped.token_ids == whole.token_ids[:end]
+    assert stopped.stop_reason is StopReason.STOP
+
+
+def test_the_same_seed_samples_the_same_turn(run: Callable[[Scenario], Any]) -> None:
+    async def scenario(case: EngineCase) -> list[Completion]:
+        return [await case.engine.sample(asked(session_id=f"s{seed}", seed=seed)) for seed in (1, 1, 2)]
+
+    one, again, other = run(scenario)
+    assert (one.token_ids, one.sampled_logprobs) == (again.token_ids, pytest.approx(again.sampled_logprobs, abs=1e-5))
+    assert one.token_ids != other.token_ids
+
+
+def test_tokens_arrive_one_by_one_and_in_order(run: Callable[[Scenario], Any]) -> None:
+    async def scenario(case: EngineCase) -> tuple[list[int], Completion]:
+        tokens: list[int] = []
+        completion = await case.engine.sample(asked(), tokens.append)
+        await asyncio.sleep(0.1)
+        return tokens, completion
+
+    tokens, completion = run(scenario)
+    assert tuple(tokens) == completion.token_ids
+
+
+def test_a_turn_never_leaves_the_context(run: Callable[[Scenario], Any]) -> None:
+    async def scenario(case: EngineCase) -> tuple[int, Completion]:
+        limit = case.engine.max_context_tokens
+        return limit, await case.engine.sample(asked(tuple(range(8, 8 + 40)) * 3, max_tokens=500))
+
+    limit, completion = run(scenario)
+    assert limit == CONTEXT
+    assert len(completion.token_ids) == CONTEXT - 120
+
+
+def test_loaded_weights_are_those_of_later_turns(run: Callable[[Scenario], Any]) -> None:
+    async def scenario(case: EngineCase) -> tuple[int, str, str, Completion]:
+        version = case.engine.policy_version + 1
+        await case.engine.load_weights(case.second, version)
+        assert case.engine.policy_version == version
+        return version, case.engine.fingerprint, case.second.fingerprint, await case.engine.sample(asked())
+
+    version, fingerprint, expected, completion = run(scenario)
+    assert fingerprint == completion.fingerprint == expected
+    assert completion.versions[0][0] == version
+
+
+def test_a_turn_that_runs_keeps_its_weights(run: Callable[[Scenario], Any]) -> None:
+    async def scenario(case: EngineCase) -> tuple[int, str, Completion]:
+        version = case.engine.policy_version
+        turn = await started(case.engine, asked((SLOW, 1, 2), max_tokens=15))
+        await case.engine.load_weights(case.second, version + 1)
+        return version, case.first.fingerprint, await turn
+
+    version, fingerprint, completion = run(scenario)
+    assert completion.fingerprint == fingerprint
+    assert {number for number, _ in completion.versions} == {version}
+
+
+def test_log_probabilities_of_given_ids_are_those_it_sampled_with(run: Callable[[Scenario], Any]) -> None:
+    async def scenario(case: EngineCase) -> tuple[Completion, list[float] | None]:
+        completion = await case.engine.sample(asked(temperature=0.7))
+        if not case.engine.capabilities.scores_given_ids:
+            return completion, None
+        return completion, await case.engine.logprobs([*PROMPT, *completion.token_ids], 0.7)
+
+    completion, scored = run(scenario)
+    if scored is not None:
+        assert len(scored) == len(PROMPT) + len(completion.token_ids) - 1
+        assert all(type(one) is float for one in scored)
+        assert scored[len(PROMPT) - 1 :] == pytest.approx(completion.sampled_logprobs, abs=1e-4)
+
+
+def test_past_the_deadline_a_turn_is_a_timeout_of_the_policy(run: Callable[[Scenario], Any]) -> None:
+    async def scenario(case: EngineCase) -> float:
+        begun = time.monotonic()
+        with pytest.raises(PolicyTimeout):
+            await case.engine.sample(asked((SLOW, 1), max_tokens=100, deadline=begun + 0.8))
+        return time.monotonic() - begun
+
+    assert run(scenario) < 10
+
+
+def test_cancelling_a_turn_frees_its_slot(run: Callable[[Scenario], Any]) -> None:
+    async def scenario(case: EngineCase) -> tuple[bool, float]:
+        turn = await started(case.engine, asked((SLOW, 1), max_tokens=100))  # 20 seconds
+        turn.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await turn
+        begun = time.monotonic()
+        await case.engine.sample(asked(session_id="next", max_tokens=1))
+        return case.is_slotted, time.monotonic() - begun
+
+    is_slotted, seconds = run(scenario)
+    assert not is_slotted or seconds < 10
+
+
+def test_a_grammar_is_followed_or_refused_before_anything_is_sampled(run: Callable[[Scenario], Any]) -> None:
+    async def scenario(case: EngineCase) -> None:
+        tokens: list[int] = []
+        request = asked(constraint=Constraint(grammar='start: "a"'), stop_ids=frozenset({STOP}))
+        if not case.engine.capabilities.constrained_sampling:
+            with pytest.raises(ConstraintError):
+                await case.engine.sample(request, tokens.append)
+            assert tokens == []
+
+    run(scenario)
+
+
+def test_a_frozen_policy_keeps_its_weights(run: Callable[[Scenario], Any]) -> None:
+    async def scenario(case: EngineCase) -> list[Completion]:
+        frozen, later = case.engine.freeze(case.first), case.engine.freeze()
+        await later.load_weights(case.second, 0)
+        await case.engine.load_weights(case.second, case.engine.policy_version + 1)
+        found = [await one.sample(asked(session_id=f"s{i}")) for i, one in enumerate((frozen, later, case.engine))]
+        assert (frozen.fingerprint, frozen.policy_version) == (case.first.fingerprint, 0)
+        assert [one.fingerprint for one in found] == [
+            case.first.fingerprint, case.second.fingerprint, case.second.fingerprint,
+        ]  # fmt: skip
+        await frozen.close()
+        await case.engine.sample(asked(session_id="still open"))
+        return found
+
+    frozen, later, trained = run(scenario)
+    assert frozen.versions[0][0] == later.versions[0][0] == 0
+    assert trained.versions[0][0] > 0
+    assert later.token_ids == trained.token_ids
+
+
+def test_sessions_may_open_and_close_in_any_order(run: Callable[[Scenario], Any]) -> None:
+    async def scenario(case: EngineCase) -> Completion:
+        case.engine.close_session("never opened")
+        for name in ("a", "b"):
+            case.engine.open_session(name)
+        case.engine.close_session("b")
+        completion = await case.engine.sample(asked(session_id="a"))
+        case.engine.close_session("a")
+        return completion
+
+    assert run(scenario).token_ids
+
+
+def test_metrics_are_numbers_by_name(run: Callable[[Scenario], Any]) -> None:
+    async def scenario(case: EngineCase) -> dict[str, float]:
+        await case.engine.sample(asked())
+        return case.engine.metrics()
+
+    metrics = run(scenario)
+    assert all(type(name) is str and type(value) is float for name, value in metrics.items())
+    json.dumps(metrics)
+
+
+def test_a_turn_that_runs_when_the_engine_closes_is_an_infrastructure_failure(make: Callable[[], EngineCase]) -> None:
+    async def scenario() -> None:
+        case = make()
+        turn = await started(case.engine, asked((SLOW, 1), max_tokens=100))
+        await case.engine.close()
+        with pytest.raises(InfrastructureError):
+            await asyncio.wait_for(turn, 30)
+        await case.engine.close()
+
+    asyncio.run(scenario())
+
+
+def test_capabilities_are_those_that_recipes_are_checked_against(make: Callable[[], EngineCase]) -> None:
+    async def scenario() -> EngineCapabilities:
+        case = make()
+        await case.engine.close()
+        return case.engine.capabilities
+
+    stated = asyncio.run(scenario())
+    assert stated.reports_token_ids
+    assert stated.reports_removed_mass <= stated.constrained_sampling
+    assert set(ENGINE_CAPABILITIES) >= {"torch", "openai", "scripted"}

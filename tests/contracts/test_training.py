@@ -1,0 +1,84 @@
+"""A training with its engine and its learner in processes of their own is the training in one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+import sparring
+from sparring.training import checkpoints
+from sparring.training.checkpoint_files import find_newest
+from sparring.training.remote import RemoteLearner
+
+TINY = Path(__file__).parents[1] / "faults" / "recipe"
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    """The tiny recipe without the settings that only the engine in this process reads."""
+    shutil.copytree(TINY, tmp_path / "recipe", ignore=shutil.ignore_patterns("__pycache__", "runs"))
+    path = tmp_path / "recipe" / "recipe.toml"
+    path.write_text(path.read_text("utf-8").partition("[engine]")[0], "utf-8")
+    return path
+
+
+LEARNER = """
+import sys
+from pathlib import Path
+from sparring.config import load_config
+from sparring.serving.parts import serve_learner
+recipe = Path(sys.argv[1])
+show = lambda url: print('{"base_url": "%s"}' % url, flush=True)
+serve_learner(recipe, load_config(recipe, []), host="127.0.0.1", port=0, api_key="secret", on_ready=show)
+"""
+
+
+@contextmanager
+def served(*command: str) -> Iterator[str]:
+    """Start a Python process that prints its address as JSON; yields the address."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stdout is not None
+            text = ""
+            for line in process.stdout:
+                text += line
+                if "}" in line:
+                    break
+            yield json.loads(text)["base_url"]
+        finally:
+            process.kill()
+
+
+def trained(recipe: Path, runs: Path, *overrides: str) -> tuple[str, list[dict[str, float]]]:
+    """Train, and return the fingerprint of the last weights and the losses of all steps."""
+    with sparring.MultiTurnRLTrainer(
+        recipe, overrides=[f"run.runs_dir={runs}", *overrides], check=False, quiet=True
+    ) as trainer:
+        result = trainer.train()
+        assert result is not None
+    rows = [json.loads(line) for line in (result.run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    losses = [row["metrics"]["training/loss"] for row in rows if "training/loss" in row["metrics"]]
+    return checkpoints.read_weights(find_newest(result.run / "checkpoints")).fingerprint, losses
+
+
+def test_it_reaches_the_same_weights_bit_for_bit(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, losses = trained(recipe, tmp_path / "here", "engine.kv_cache_tokens=2048")
+    with ExitStack() as processes:
+        engine = processes.enter_context(
+            served("-m", "sparring", "engine", str(recipe), "--port", "0", "--json", "engine.kv_cache_tokens=2048")
+        )
+        learner = processes.enter_context(served("-c", LEARNER, str(recipe)))
+        monkeypatch.setattr("sparring.assembly.run.build_learner", lambda *_: RemoteLearner(learner, api_key="secret"))
+        apart, losses_apart = trained(recipe, tmp_path / "apart", "engine.type=remote", f"engine.base_url={engine}")
+    assert len(losses) >= 2
+    assert losses_apart == losses
+    assert apart == here

@@ -1,0 +1,191 @@
+"""A plan states memory, settings that fit, time and money, from shapes alone; figures by hand and published ones."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sparring.cli import app
+from sparring.config import Config, validate
+from sparring.errors import UsageError
+from sparring.planning import table
+from sparring.planning.devices import GPUS, Device, parse_gpu
+from sparring.planning.memory import Settings, activation_bytes, memory_lines
+from sparring.planning.plan import Episodes, make_plan, run_cost, settings_of
+from sparring.planning.resolve import find_shape
+from sparring.planning.shapes import PUBLISHED, shape_from_config
+
+ROOT = Path(__file__).parents[2]
+LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+LLAMA_8B = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+}
+TINY = {
+    "hidden_size": 8,
+    "num_hidden_layers": 2,
+    "intermediate_size": 16,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "vocab_size": 10,
+    "tie_word_embeddings": True,
+}
+
+
+def recipe(*overrides: str) -> Config:
+    return validate({"environment": {"target": "a:B"}, "reward": {"reward": "a:b"}}, overrides)
+
+
+def settings(**changes: object) -> Settings:
+    values = {
+        "max_sequence_length": 4,
+        "microbatch_tokens": 10,
+        "kv_cache_tokens": 100,
+        "max_running": 2,
+        "checkpointing": False,
+        "base_bytes": 2,
+        "compute_bytes": 2,
+        "is_merged": False,
+        "lora_rank": 3,
+        "lora_targets": LINEARS,
+    }
+    return Settings(**{**values, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_shape_has_as_many_parameters_as_its_card_states(name: str) -> None:
+    shape = PUBLISHED[name]
+    assert shape.published_parameters is not None
+    assert shape.parameters == pytest.approx(shape.published_parameters, rel=0.015)
+
+
+def test_the_lines_of_a_tiny_model_by_hand() -> None:
+    shape = shape_from_config("tiny", TINY)
+    # A layer: q and o 8x8, k and v 4x8, MLP 3 times 16x8, two norms of 8. Adapter: 3 (16 + 12 + 12 + 16 + 24 + 24 + 24).
+    assert shape.parameters == 2 * (64 + 64 + 32 + 32 + 384 + 16) + 80 + 8
+    lines = {line.name: line.bytes for line in memory_lines(shape, settings())}
+    assert lines["weights"] == 2 * 1272
+    assert lines["adapter and its versions"] == 12 * 2 * 384
+    assert lines["gradients and optimizer"] == 12 * 2 * 384
+    assert lines["KV cache"] == 100 * 2 * (4 + 4) * 2
+    saved = 4 * 8 + 4 * 8 + 3 * 4 + 4 * 16
+    assert lines["activations"] == 10 * 2 * (2 * saved + 3 * 16 + 5 * 8)
+    assert activation_bytes(shape, settings(checkpointing=True)) == 10 * 2 * (2 * 8 + saved + 3 * 16 + 5 * 8)
+    assert lines["logits"] == 3 * 4 * 10 * 10
+
+
+def test_three_lines_are_near_published_figures() -> None:
+    assert 2 * PUBLISHED["qwen3.6-27b"].parameters == pytest.approx(55.56e9, rel=0.15)
+    llama = shape_from_config("llama", LLAMA_8B)
+    cache = memory_lines(llama, settings(kv_cache_tokens=128_000))
+    assert next(line.bytes for line in cache if line.name == "KV cache") / 2**30 == pytest.approx(15.62, rel=0.15)
+    trained = settings(
+        max_sequence_length=2048, microbatch_tokens=4096, kv_cache_tokens=0, checkpointing=True, lora_rank=8
+    )
+    total = sum(line.bytes for line in memory_lines(llama, trained))
+    assert total / 2**30 == pytest.approx(16.2, rel=0.15)
+
+
+def test_layers_of_three_kinds_cache_what_they_attend_to() -> None:
+    hybrid, experts, windowed = (PUBLISHED[name] for name in ("qwen3.6-27b", "gpt-oss-20b", "gemma-4-31b"))
+    assert [(one.count, one.kv_width > 0, one.state_width > 0) for one in hybrid.layers] == [
+        (48, False, True),
+        (16, True, False),
+    ]
+    assert experts.active_parameters == pytest.approx(3.61e9, rel=0.01)
+    assert [(one.count, one.window) for one in windowed.layers] == [(50, 1024), (10, None)]
+
+
+def test_what_does_not_fit_is_refused_with_the_largest_line_and_what_fits() -> None:
+    config = recipe("model.max_sequence_length=8192", "optimizer.max_tokens_per_microbatch=16384")
+    plan = make_plan(config, PUBLISHED["qwen3-8b"], GPUS["H100"])
+    assert not plan.fits
+    refusal = plan.refusal()
+    assert refusal is not None
+    assert "The largest line: activations" in refusal
+    assert "checkpointing" in refusal
+    assert plan.chosen is not None
+    assert plan.total_bytes <= GPUS["H100"].memory_bytes
+    too_large = make_plan(config, PUBLISHED["qwen3-32b"], GPUS["RTX4090"])
+    assert too_large.chosen is None
+    assert "The largest line: activations" in (too_large.refusal() or "")
+    assert "use a smaller model" in (too_large.refusal() or "")
+    assert make_plan(config, PUBLISHED["qwen3-0.6b"], GPUS["H200"]).refusal() is None
+
+
+def test_a_microbatch_is_never_smaller_than_an_episode() -> None:
+    device = Device(name="small", memory_bytes=2.5e9, flops=1e12, bandwidth=1e11)
+    plan = make_plan(recipe("model.max_sequence_length=4096"), PUBLISHED["qwen3-0.6b"], device)
+    for one in (plan.asked, plan.chosen):
+        assert one is None or one.tokens >= 4096
+
+
+def test_time_and_money_of_a_step_by_hand() -> None:
+    shape = shape_from_config("tiny", TINY)
+    device = Device(name="d", memory_bytes=1e9, flops=1e6, bandwidth=1e9, hourly_price=3.6)
+    episodes = Episodes(per_step=2, steps=10, tokens=4, sampled=4, source="")
+    cost = run_cost(shape, device, settings(), episodes)
+    # Active parameters: two layers and the output matrix. Attention: 2 layers x 4 x 8 rows x 2 tokens before it.
+    active = 2 * 592 + 80
+    per_token = 2 * (2 * active + 2 * 4 * 8 * 2)
+    assert cost.train_seconds == pytest.approx(2 * 4 * per_token / 1e6)
+    # Two turns decode together, and their products take longer than reading the weights.
+    assert cost.sample_rate == pytest.approx(2 / (2 * active * 2 / 1e6))
+    hours = 10 * (cost.sample_seconds + cost.train_seconds) / 3600
+    assert cost.hours == pytest.approx(hours)
+    assert cost.money == pytest.approx(3.6 * hours)
+
+
+def test_a_gpu_is_named_and_a_plan_is_for_one() -> None:
+    assert parse_gpu("h100:1") is GPUS["H100"]
+    for text, message in (("H100:4", "names 4 devices"), ("X9", "is not known"), ("H100:", "is not known")):
+        with pytest.raises(UsageError, match=message):
+            parse_gpu(text)
+
+
+def test_a_shape_is_found_by_folder_and_by_name(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    assert find_shape(str(tmp_path)).parameters == 1272  # type: ignore[union-attr]
+    assert find_shape("Qwen/Qwen3-8B") is PUBLISHED["qwen3-8b"]
+    assert find_shape("model:make") is None
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UsageError, match="hidden_size"):
+        find_shape(str(tmp_path))
+
+
+def test_cuda_stores_the_base_once_and_a_processor_merges_it() -> None:
+    config = recipe("model.precision=fp32")
+    cpu = Device(name="cpu", memory_bytes=1e9, flops=1, bandwidth=1, is_cuda=False)
+    assert settings_of(config, cpu).is_merged
+    on_cuda = settings_of(config, GPUS["H100"])
+    assert (on_cuda.is_merged, on_cuda.base_bytes) == (False, 2)
+
+
+def test_the_table_of_the_docs_is_the_one_that_is_computed() -> None:
+    page = (ROOT / "docs" / "planning.md").read_text("utf-8")
+    shown = page.partition("<!-- table: sparring.planning.table -->\n")[2].partition("<!-- end -->")[0]
+    assert shown.strip() == "\n".join(table.lines())
+    assert len(table.MODELS) == 10
+
+
+def test_the_command_prints_lines_time_and_money_without_torch() -> None:
+    result = CliRunner().invoke(app, ["plan", str(ROOT / "recipes" / "sop"), "--gpu", "H100", "--json"])
+    assert result.exit_code == 0, result.output
+    plan = json.loads(result.stdout)
+    assert plan["fits"]
+    assert plan["lines"]["weights"] == pytest.approx(2 * 134.5e6, rel=0.01)
+    assert plan["cost"]["money"] > 0
+    refused = CliRunner().invoke(
+        app, ["plan", str(ROOT / "recipes" / "sop"), "model.name=Qwen/Qwen3-32B", "--gpu", "RTX4090"]
+    )
+    assert refused.exit_code == 5
+    assert "qwen3-32b needs" in refused.output
+    code = "import sys, sparring.cli.plan, sparring.planning.table; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0

@@ -1,0 +1,284 @@
+"""A place file says where a recipe runs: it wins over the recipe, and what the recipe is stays the same."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from sparring.assembly import find_overrides
+from sparring.cli import app
+from sparring.config import (
+    PLACE_KEYS,
+    PLACES,
+    Config,
+    load_config,
+    places_of,
+    read_place,
+    recipe_hash,
+    settings_of,
+    validate,
+)
+from sparring.config.sections import section_class
+from sparring.errors import ConfigError, UsageError
+from sparring.evaluation.job import Job, Plan
+from sparring.evaluator import MultiTurnRLEvaluator
+from sparring.run_folders import RunFolder
+from sparring.run_folders.family_folder import Origin
+from tests.place_table import place_table
+
+ROOT = Path(__file__).parents[1]
+TINY = Path(__file__).parent / "faults" / "recipe"
+NEEDED = {"environment": {"target": "environment:World"}, "reward": {"reward": "environment:reward"}}
+RECIPE = """
+[environment]
+target = "environment:World"
+[reward]
+reward = "environment:reward"
+[engine]
+max_running = 7
+kv_cache_tokens = 999
+"""
+
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "engine.max_running": st.integers(1, 500),
+    "engine.kv_cache_tokens": st.integers(64, 10**6),
+    "engine.prefill_chunk_tokens": st.integers(16, 10**4),
+    "engine.deterministic": st.just(False),
+    "learner.type": st.just("here"),
+    "model.device": st.sampled_from(["cpu", "cuda"]),
+    "optimizer.max_tokens_per_microbatch": st.integers(1, 10**5),
+    "environment.workers": st.integers(0, 64),
+    "run.num_threads": st.integers(1, 64),
+}
+"""Values of the places that a recipe with a model of its own reads."""
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, "utf-8")
+    return path
+
+
+def problems_of(path: Path, text: str) -> dict[str, str]:
+    with pytest.raises(ConfigError) as refused:
+        read_place(write(path / "place.toml", text))
+    return {problem.key: problem.message for problem in refused.value.problems}
+
+
+def test_an_override_wins_over_the_place_and_the_place_over_the_recipe(tmp_path: Path) -> None:
+    recipe = write(tmp_path / "recipe.toml", RECIPE)
+    place = read_place(
+        write(
+            tmp_path / "place.toml",
+            "[engine]\nmax_running = 20\nprefill_chunk_tokens = 64\n[learner]\ndevice = 'cpu'\n[launch]\nnum_threads = 3",
+        )
+    )
+    changes = ["engine.prefill_chunk_tokens=32"]
+    config = load_config(recipe, [*place.overrides(recipe, changes), *changes])
+    engine = config.engine
+    assert (engine.max_running, engine.kv_cache_tokens, engine.prefill_chunk_tokens) == (20, 999, 32)
+    assert (config.model.device, config.run.num_threads) == ("cpu", 3)
+    assert recipe.read_text("utf-8") == RECIPE
+
+
+def test_every_problem_of_a_place_file_is_named_with_what_would_work(tmp_path: Path) -> None:
+    found = problems_of(
+        tmp_path,
+        "loose = 1\n"
+        "[engine]\nmax_runing = 3\nkv_cache_tokens = 'many'\n"
+        "[optimizer]\nlearning_rate = 1.0\nmax_tokens_per_microbatch = 5\n"
+        "[environment]\ntarget = 'a:B'\n[learner]\ndevise = 'cpu'\n[launch]\ngateway_port = 99999\n[zoo]\nx = 1\n",
+    )
+    assert {key: message.partition(";")[2] or message for key, message in found.items()} == {
+        "loose": "is not in a section; a place file has [engine], [learner], ...".partition(";")[2],
+        "engine.max_runing": " the nearest one is 'engine.max_running'.",
+        "engine.kv_cache_tokens": "is 'many', but it should be a valid integer.",
+        "optimizer.learning_rate": found["optimizer.learning_rate"],
+        "optimizer.max_tokens_per_microbatch": "is 'learner.max_tokens_per_microbatch' in a place file.",
+        "environment.target": found["environment.target"],
+        "learner.devise": " the nearest one is 'learner.device'.",
+        "launch.gateway_port": "is 99999, but it should be less than or equal to 65535.",
+        "zoo.x": " docs/places.md has all keys.",
+    }
+    assert "what is learned or evaluated, not where" in found["optimizer.learning_rate"]
+    assert "optimizer.learning_rate=VALUE on the command line" in found["optimizer.learning_rate"]
+    assert "what is learned or evaluated, not where" in found["environment.target"]
+
+
+def test_a_place_file_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
+    found = problems_of(tmp_path, "[engine]\ntype = 'openai'\nkv_cache_tokens = 4096\nbase_url = 'http://me:key@host'")
+    assert set(found) == {"engine.kv_cache_tokens", "engine.base_url"}
+    assert "key@host" not in str(found)
+
+
+def test_a_place_serves_recipes_that_have_no_use_for_all_of_it(tmp_path: Path) -> None:
+    place = read_place(
+        write(
+            tmp_path / "place.toml",
+            "[engine]\nkv_cache_tokens = 4096\n[environment]\nworkers = 4\nworker_timeout = 5.0\n"
+            "[launch]\ngateway_port = 7000\n[learner]\ndevice = 'cpu'\n",
+        )
+    )
+    recipe = write(tmp_path / "recipe.toml", RECIPE)
+    assert set(place.overrides(recipe)) == {
+        "engine.kv_cache_tokens=4096",
+        "environment.workers=4",
+        "environment.worker_timeout=5.0",
+        'model.device="cpu"',
+    }
+    assert "environment.worker_timeout=5.0" not in place.overrides(recipe, ["environment.workers=0"])
+
+    endpoint = ["engine.type=openai", "engine.base_url=http://host/v1", "engine.model=m"]
+    config = load_config(recipe, [*place.overrides(recipe, endpoint), *endpoint])
+    assert (config.engine.type, config.environment.workers, config.agent.gateway_port) == ("openai", 4, 0)
+
+    program = write(tmp_path / "program.toml", "[agent]\npull = true\n")
+    assert place.overrides(program) == [
+        "engine.kv_cache_tokens=4096",
+        "agent.gateway_port=7000",
+        'model.device="cpu"',
+    ]
+
+
+def test_what_cannot_work_in_a_place_is_refused_with_the_recipe(tmp_path: Path) -> None:
+    recipe = write(tmp_path / "recipe.toml", RECIPE)
+    place = read_place(write(tmp_path / "place.toml", "[engine]\ndeterministic = true\n"))
+    with pytest.raises(ConfigError, match="asynchronous rollouts depend on timing"):
+        load_config(recipe, place.overrides(recipe))
+
+
+@given(st.fixed_dictionaries({}, optional=VALUES))
+@settings(max_examples=60, deadline=None)
+def test_a_recipe_is_the_same_wherever_it_runs(place: dict[str, Any]) -> None:
+    here = validate(NEEDED)
+    there = validate(NEEDED, [f"{key}={json.dumps(value)}" for key, value in place.items()])
+    assert recipe_hash(there) == recipe_hash(here)
+    assert find_overrides(here, there) == {}
+    assert {key: places_of(there.model_dump(mode="json"))[key] for key in place} == place
+    assert (
+        Origin(recipe=Path(), config=here.model_dump(mode="json"), files={}).differences(
+            Origin(recipe=Path(), config=there.model_dump(mode="json"), files={})
+        )
+        == []
+    )
+
+
+@pytest.mark.parametrize("override", ["optimizer.learning_rate=1e-3", "environment.options.size=3", "run.seed=1"])
+def test_another_recipe_has_another_hash(override: str) -> None:
+    assert recipe_hash(validate(NEEDED, [override])) != recipe_hash(validate(NEEDED))
+
+
+def test_every_setting_is_either_a_place_or_a_part_of_the_recipe() -> None:
+    dumped = validate(NEEDED, ["warm_start.steps=5"]).model_dump(mode="json")
+    keys = {
+        f"{section}.{key}"
+        for section, field in Config.model_fields.items()
+        if section != "policies"
+        for key in section_class(field.annotation).model_fields
+    }
+    what, where = set(settings_of(dumped)), set(places_of(dumped))
+    assert where == PLACE_KEYS
+    assert what | where == keys - {"run.name", "run.runs_dir"}
+    assert not what & where
+
+
+def test_the_docs_have_the_table_of_the_keys_that_are_places() -> None:
+    page = (ROOT / "docs" / "places.md").read_text("utf-8")
+    assert place_table() in page, "python -m tests.place_table"
+    assert len(PLACES) == len(PLACE_KEYS)
+
+
+def test_the_example_of_the_docs_is_a_place(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "places.md").read_text("utf-8").partition("```toml\n")[2].partition("```")[0]
+    assert read_place(write(tmp_path / "place.toml", text)).settings["environment.workers"] == 8
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"there is no place file at .*none\.toml"):
+        read_place(tmp_path / "none.toml")
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    return shutil.copytree(TINY, tmp_path / "recipe", ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def invoke(*arguments: object) -> Any:
+    result = CliRunner().invoke(app, [str(one) for one in arguments])
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_a_run_is_trained_in_a_place_resumed_in_another_and_evaluated_in_a_third(recipe: Path, tmp_path: Path) -> None:
+    first = write(
+        tmp_path / "first.toml",
+        "[engine]\nmax_running = 3\nkv_cache_tokens = 1024\n[launch]\nnum_threads = 1\ngateway_port = 7000\n",
+    )
+    second = write(tmp_path / "second.toml", "[engine]\nmax_running = 5\n[environment]\nworkers = 1\n")
+    common = [f"run.runs_dir={tmp_path}", "schedule.max_steps=1"]
+    alone = ["--no-check", "--no-supervise"]
+    before = (recipe / "recipe.toml").read_bytes()
+
+    shown = invoke(
+        "train", recipe, "--on", first, *common, "engine.max_running=4", "--dry-run", "--no-supervise", "--json"
+    )
+    rows = {row["key"]: (row["value"], row["origin"]) for row in json.loads(shown.stdout)}
+    assert (rows["run.num_threads"], rows["engine.max_running"]) == ((1, "place"), (4, "override"))
+    assert rows["agent.gateway_port"] == (0, "default")
+
+    invoke("train", recipe, "--on", first, *common, "engine.kv_cache_tokens=512", "--name", "run", *alone)
+    run = RunFolder(tmp_path / "run")
+    assert (recipe / "recipe.toml").read_bytes() == before
+    engine = run.config().engine
+    assert (engine.max_running, engine.kv_cache_tokens, run.config().run.num_threads) == (3, 512, 1)
+    trained = run.manifest()
+    assert trained["config"]["engine"]["max_running"] == 3
+    assert trained["recipe_sha256"] == recipe_hash(load_config(recipe, common))
+
+    invoke("train", "--resume", run.path, "--on", second, "schedule.max_steps=2", "--no-supervise")
+    changes = run.manifest()["resumed"][-1]["changes"]
+    assert changes["places.engine.max_running"] == [3, 5]
+    assert changes["places.environment.workers"] == [0, 1]
+    assert set(changes) - {"places.engine.max_running", "places.environment.workers"} == {"config.schedule.max_steps"}
+
+    # Back in the first place: the other one need not be named again.
+    invoke("train", "--resume", run.path, "schedule.max_steps=3", "--no-supervise")
+    assert run.manifest()["resumed"][-1]["changes"]["places.engine.max_running"] == [5, 3]
+
+    invoke("eval", run.path, "--on", second, "--policy", "tuned", "--temperature", "0")
+    (report,) = run.evaluations.glob("held_out-*.json")
+    assert [one["overrides"] for one in json.loads(report.read_text())["evaluations"]] == [{}]
+
+
+def test_a_plan_is_for_the_place(tmp_path: Path) -> None:
+    place = write(tmp_path / "place.toml", "[engine]\nkv_cache_tokens = 4096\n")
+    wide, narrow = (
+        json.loads(invoke("plan", ROOT / "recipes" / "quickstart", "--gpu", "H100:1", "--json", *on).stdout)
+        for on in ((), ("--on", place))
+    )
+    sizes = [one["lines"]["KV cache"] for one in (wide, narrow)]
+    assert sizes[1] < sizes[0]
+
+
+def test_an_interrupted_evaluation_goes_on_in_another_place_but_with_no_other_settings(
+    recipe: Path, tmp_path: Path
+) -> None:
+    run = RunFolder.create(load_config(recipe, [f"run.runs_dir={tmp_path}"]), recipe, name="run")
+    plan = Plan(
+        overrides=("batch.group_size=3", "engine.max_running=3"), policies=(), temperatures=None, api_key_env=None
+    )
+    job = Job.new(run, plan)
+    (job.folder / "episodes.jsonl").write_text("{}\n")  # kept when the job ends before its report
+    job.close()
+    evaluator = MultiTurnRLEvaluator(run.path, resume=True, overrides=["engine.max_running=5"])
+    assert (evaluator.config.engine.max_running, evaluator.config.batch.group_size) == (5, 3)
+    assert evaluator._job is not None
+    evaluator._job.close()
+    with pytest.raises(UsageError, match="give nothing else with resume but another place"):
+        MultiTurnRLEvaluator(run.path, resume=True, overrides=["batch.group_size=4"])

@@ -1,0 +1,38 @@
+"""The shape of the code: what keeps files readable."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import sparring
+
+MAX_ARGUMENTS = 8
+ROOT = Path(sparring.__file__).parent
+
+
+def long_constructors(source: str) -> list[str]:
+    """The classes whose hand-written constructor takes more than eight arguments."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        for method in node.body if isinstance(node, ast.ClassDef) else ():
+            if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                arguments = method.args
+                count = len(arguments.posonlyargs) + len(arguments.args) + len(arguments.kwonlyargs) - 1
+                if count > MAX_ARGUMENTS:
+                    found.append(f"{node.name} takes {count} arguments")
+    return found
+
+
+def test_no_constructor_takes_more_than_eight_arguments() -> None:
+    found = {
+        str(path.relative_to(ROOT)): names
+        for path in ROOT.rglob("*.py")
+        if (names := long_constructors(path.read_text(encoding="utf-8")))
+    }
+    assert found == {}, "group what belongs together in a frozen value, such as EpisodeLimits"
+
+
+def test_a_constructor_with_nine_arguments_is_found() -> None:
+    names = ", ".join("abcdefghi")
+    assert long_constructors(f"class A:\n    def __init__(self, *, {names}): ...") == ["A takes 9 arguments"]
