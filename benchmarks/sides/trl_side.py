@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from peft import LoraConfig
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
@@ -23,6 +23,7 @@ from sparring.assembly import load_curriculum, load_environment, load_tasks
 from sparring.config import Config, load_config
 from sparring.environments import Environment
 from sparring.environments.tools import tools_of
+from sparring.models.architectures.families import choose_lora_targets
 from sparring.models.precision import resolve_precision
 from sparring.types import Task
 
@@ -151,13 +152,14 @@ def arguments_of(
     )
 
 
-def lora_of(config: Config, num_layers: int) -> LoraConfig:
-    model = config.model
+def lora_of(config: Config, architecture: PretrainedConfig) -> LoraConfig:
+    """Return the adapters of the recipe for PEFT: the same layers and matrices as Sparring's side."""
+    model, num_layers = config.model, architecture.num_hidden_layers
     adapted = num_layers if model.lora_layers is None else model.lora_layers
     return LoraConfig(
         r=model.lora_rank,
         lora_alpha=model.lora_alpha,
-        target_modules=list(model.lora_targets),
+        target_modules=list(model.lora_targets or choose_lora_targets(architecture)),
         layers_to_transform=list(range(num_layers - adapted, num_layers)),
         lora_dropout=0.0,
         bias="none",
@@ -201,7 +203,7 @@ def main() -> None:
         train_dataset=Dataset.from_list([{"prompt": list(task.messages), "task_id": task.id} for task in tasks]),
         processing_class=tokenizer,
         callbacks=[watch],
-        peft_config=lora_of(config, model.config.num_hidden_layers),
+        peft_config=lora_of(config, model.config),
         environment_factory=environment_factory(load_environment(config, recipe_folder)[1], tasks),
     )
     with forwards.counted():
