@@ -117,6 +117,16 @@ def test_a_place_file_that_contradicts_itself_is_refused(tmp_path: Path) -> None
     assert "key@host" not in str(found)
 
 
+def test_a_place_file_may_name_a_learner_elsewhere(tmp_path: Path) -> None:
+    recipe = write(tmp_path / "recipe.toml", RECIPE)
+    place = write(tmp_path / "place.toml", "[learner]\ntype = 'remote'\nbase_url = 'http://host:8200'\n")
+    assert load_config(recipe, read_place(place).overrides(recipe)).learner.base_url == "http://host:8200"
+    found = problems_of(tmp_path, "[learner]\ntype = 'here'\nbase_url = 'http://host:8200'")
+    assert "learner.type = 'here' does not read it" in found["learner.base_url"]
+    with pytest.raises(ConfigError, match="learner.type = 'remote' needs it"):
+        load_config(recipe, ["learner.type=remote"])
+
+
 def test_a_place_serves_recipes_that_have_no_use_for_all_of_it(tmp_path: Path) -> None:
     place = read_place(
         write(

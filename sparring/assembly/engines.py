@@ -39,7 +39,7 @@ def build_engine(config: Config, policy: Policy, weights: Weights) -> Engine:
 
 
 def build_learner(config: Config, policy: Policy, algorithm: Algorithm) -> Learner:
-    """Return the recipe's learner, with the recipe's loss."""
+    """Return the learner of the model in this process, with the recipe's loss."""
     from sparring.algorithms.losses import LOSSES
     from sparring.training.learner import AdamWSettings, TorchLearner
 
@@ -57,6 +57,21 @@ def build_learner(config: Config, policy: Policy, algorithm: Algorithm) -> Learn
         max_tokens_per_microbatch=optimizer.max_tokens_per_microbatch,
         losses={**LOSSES, config.algorithm.loss_fn: algorithm.loss},
     )
+
+
+def connect_learner(config: Config, weights: Weights) -> Learner:
+    """Return the recipe's learner in another process, with these weights and a new optimizer, whatever it trained before.
+    Raises ServiceError when it does not answer, DataError when it has another model."""
+    from sparring.training.remote import RemoteLearner
+
+    assert config.learner.base_url is not None, "the configuration asks for an address"
+    learner = RemoteLearner(config.learner.base_url, api_key=key_from(config.learner.api_key_env))
+    try:
+        learner.load_weights(weights)
+    except BaseException:
+        learner.close()
+        raise
+    return learner
 
 
 def _check_capabilities(config: Config, can: EngineCapabilities, address: str) -> None:

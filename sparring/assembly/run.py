@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
 from sparring.assembly.algorithm import Algorithm, load_algorithm
-from sparring.assembly.engines import build_engine, build_learner
+from sparring.assembly.engines import build_engine, build_learner, connect_learner
 from sparring.assembly.graders import load_detectors
 from sparring.assembly.policies import (
     build_frozen_engine,
@@ -153,7 +153,9 @@ def load_training_parts(
     rollout = _rollout_parts(config, recipe_dir, code, tasks, ledger)
     return TrainingParts(
         **{field.name: getattr(rollout, field.name) for field in fields(rollout)},
-        learner=build_learner(config, rollout.policy, algorithm),
+        learner=connect_learner(config, rollout.initial_weights)
+        if config.learner.type == "remote"
+        else build_learner(config, rollout.policy, algorithm),
         algorithm=algorithm,
         detectors=detectors,
     )

@@ -1,8 +1,9 @@
-"""`sparring serve`, `sparring engine` and `sparring record`: commands that answer requests until Ctrl-C."""
+"""`sparring serve`, `engine`, `learner` and `record`: commands that answer requests until Ctrl-C."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -60,23 +61,53 @@ def engine(
     as_json: Json = False,
 ) -> None:
     """Serve the engine of a recipe's model for a run with engine.type=remote, until Ctrl-C."""
+    from sparring.serving.parts import serve_engine
+
+    _serve_part("engine", serve_engine, recipe, overrides, host=host, port=port, api_key=api_key, as_json=as_json)
+
+
+@app.command()
+@report_failures
+def learner(
+    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="The recipe of the run, with its model.")],
+    overrides: Overrides = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8200,
+    api_key: Annotated[str | None, typer.Option(envvar="SPARRING_API_KEY", help="The run must send it.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Serve the learner of a recipe's model for a run with learner.type=remote, until Ctrl-C."""
+    from sparring.serving.parts import serve_learner
+
+    _serve_part("learner", serve_learner, recipe, overrides, host=host, port=port, api_key=api_key, as_json=as_json)
+
+
+def _serve_part(
+    part: str,
+    serve_it: Callable[..., None],
+    recipe: Path,
+    overrides: list[str] | None,
+    *,
+    host: str,
+    port: int,
+    api_key: str | None,
+    as_json: bool,
+) -> None:
+    """Serve a recipe's engine or learner until Ctrl-C. Raises UsageError for a recipe whose own is elsewhere."""
     path = recipe / "recipe.toml" if recipe.is_dir() else recipe
     config = load_config(path, overrides or [])
-    if config.engine.type != "torch":
-        raise UsageError(
-            f"engine.type = {config.engine.type!r} has no model here to serve; use a recipe with engine.type = 'torch'."
-        )
+    kind, here = (config.engine.type, "torch") if part == "engine" else (config.learner.type, "here")
+    if kind != here:
+        raise UsageError(f"{part}.type = {kind!r} has no model here to serve; use a recipe with {part}.type = {here!r}.")
 
     def ready(base_url: str) -> None:
         if as_json:
             print_json({"base_url": base_url})
         else:
-            say(f"the engine of {path} answers at {base_url}; Ctrl-C stops it")
-
-    from sparring.serving.parts import serve_engine
+            say(f"the {part} of {path} answers at {base_url}; Ctrl-C stops it")
 
     try:
-        serve_engine(path, config, host=host, port=port, api_key=api_key, on_ready=ready)
+        serve_it(path, config, host=host, port=port, api_key=api_key, on_ready=ready)
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
 

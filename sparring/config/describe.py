@@ -14,12 +14,13 @@ from pydantic.fields import FieldInfo
 from sparring.algorithms.choice import FUNCTIONS, find_readers, read_defaults
 from sparring.config.recipe import nearest_key
 from sparring.config.rules.engine import TRAINING_KEYS
-from sparring.config.sections import ENGINE_KEYS, POLICY_KEYS, Config, section_class
+from sparring.config.sections import ENGINE_KEYS, LEARNER_KEYS, POLICY_KEYS, Config, section_class
 from sparring.errors import UsageError
 from sparring.types import Json
 
 _TYPES: Mapping[Any, str] = {int: "integer", float: "number", str: "text", bool: "true or false", object: "any value"}
 _SIGNS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below", "min_length": "of at least this length:"}
+_TYPE_KEYS = {"engine": ENGINE_KEYS, "learner": LEARNER_KEYS}
 _SELECTION_READERS = {
     "easy_threshold": "curriculum.select = 'mixed'",
     "hard_threshold": "curriculum.select = 'mixed'",
@@ -108,10 +109,8 @@ def _describe_range(field: FieldInfo) -> str:
 def _describe_readers(section: str, key: str) -> str:
     if section == "algorithm":
         return _describe_functions(key)
-    if section == "engine":
-        return (
-            "" if key == "type" else _join("engine.type", [name for name, keys in ENGINE_KEYS.items() if key in keys])
-        )
+    if section in _TYPE_KEYS and key != "type":
+        return _join(f"{section}.type", [name for name, keys in _TYPE_KEYS[section].items() if key in keys])
     if section == "policies":
         return "" if key == "role" else _join("role", [name for name, keys in POLICY_KEYS.items() if key in keys])
     if section == "curriculum" and key in _SELECTION_READERS:

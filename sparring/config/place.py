@@ -27,7 +27,7 @@ from pydantic import ValidationError
 
 from sparring.config.recipe import described, merge, read_recipe, read_toml
 from sparring.config.rules import find_unread
-from sparring.config.rules.engine import invalid_endpoint, keys_of_other_engines
+from sparring.config.rules.engine import invalid_endpoint, keys_of_other_engines, keys_of_other_learners
 from sparring.config.sections import Config, EngineSection, LearnerSection, section_class
 from sparring.errors import ConfigError, ConfigProblem
 from sparring.types import Json
@@ -158,7 +158,11 @@ def _invalid(settings: Mapping[str, Any]) -> list[ConfigProblem]:
     except ValidationError as error:
         problems = [described(detail) for detail in error.errors()]
     else:
-        conflicts = [*invalid_endpoint(config), *(keys_of_other_engines(config) if "engine.type" in settings else ())]
+        conflicts = [
+            *invalid_endpoint(config),
+            *(keys_of_other_engines(config) if "engine.type" in settings else ()),
+            *(keys_of_other_learners(config) if "learner.type" in settings else ()),
+        ]
         problems = [ConfigProblem(key, message) for key, message, _ in conflicts]
     by_recipe_key = {recipe_key: place_key for place_key, recipe_key in PLACES.items()}
     return [ConfigProblem(by_recipe_key.get(one.key, one.key), one.message) for one in problems]

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import sparring
+from sparring.config import read_place
 from sparring.training import checkpoints
 from sparring.training.checkpoint_files import find_newest
-from sparring.training.remote import RemoteLearner
 
 TINY = Path(__file__).parents[1] / "faults" / "recipe"
 
@@ -30,22 +30,12 @@ def recipe(tmp_path: Path) -> Path:
     return path
 
 
-LEARNER = """
-import sys
-from pathlib import Path
-from sparring.config import load_config
-from sparring.serving.parts import serve_learner
-recipe = Path(sys.argv[1])
-show = lambda url: print('{"base_url": "%s"}' % url, flush=True)
-serve_learner(recipe, load_config(recipe, []), host="127.0.0.1", port=0, api_key="secret", on_ready=show)
-"""
-
-
 @contextmanager
 def served(*command: str) -> Iterator[str]:
-    """Start a Python process that prints its address as JSON; yields the address."""
+    """Start a `sparring` command that prints its address as JSON; yields the address."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True, env=environment) as process:
+    full = [sys.executable, "-m", "sparring", *command, "--port", "0", "--json"]
+    with subprocess.Popen(full, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             assert process.stdout is not None
             text = ""
@@ -71,14 +61,18 @@ def trained(recipe: Path, runs: Path, *overrides: str) -> tuple[str, list[dict[s
 
 
 def test_it_reaches_the_same_weights_bit_for_bit(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEARNER_KEY", "secret")
     here, losses = trained(recipe, tmp_path / "here", "engine.kv_cache_tokens=2048")
     with ExitStack() as processes:
-        engine = processes.enter_context(
-            served("-m", "sparring", "engine", str(recipe), "--port", "0", "--json", "engine.kv_cache_tokens=2048")
+        engine = processes.enter_context(served("engine", str(recipe), "engine.kv_cache_tokens=2048"))
+        learner = processes.enter_context(served("learner", str(recipe), "--api-key", "secret"))
+        place = tmp_path / "place.toml"
+        place.write_text(
+            f"[engine]\ntype = 'remote'\nbase_url = '{engine}'\n"
+            f"[learner]\ntype = 'remote'\nbase_url = '{learner}'\napi_key_env = 'LEARNER_KEY'\n",
+            "utf-8",
         )
-        learner = processes.enter_context(served("-c", LEARNER, str(recipe)))
-        monkeypatch.setattr("sparring.assembly.run.build_learner", lambda *_: RemoteLearner(learner, api_key="secret"))
-        apart, losses_apart = trained(recipe, tmp_path / "apart", "engine.type=remote", f"engine.base_url={engine}")
+        # Twice: a learner that has trained before starts again from the first weights.
+        apart = [trained(recipe, tmp_path / name, *read_place(place).overrides(recipe)) for name in ("one", "two")]
     assert len(losses) >= 2
-    assert losses_apart == losses
-    assert apart == here
+    assert apart == [(here, losses), (here, losses)]

@@ -31,6 +31,7 @@ def find_conflicts(config: Config, wrong: Container[str] = ()) -> list[ConfigPro
 
 UNREAD: tuple[ConfigRule, ...] = (
     engine.keys_of_other_engines,
+    engine.keys_of_other_learners,
     engine.training_keys_without_training,
     episodes.workers_without_work,
     episodes.timeout_without_workers,

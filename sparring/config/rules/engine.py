@@ -1,11 +1,19 @@
-"""Rules of [engine]: keys that the chosen engine reads and needs, and what only a trainable engine reads."""
+"""Rules of [engine] and [learner]: keys that the chosen ones read and need, and what only a trainable engine reads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
 from sparring.config.rules.conflict import ConfigRule, Conflict, endpoint_problems, find_given
-from sparring.config.sections import ENGINE_KEYS, Config, CurriculumSection, section_class
+from sparring.config.sections import (
+    ENGINE_KEYS,
+    LEARNER_KEYS,
+    Config,
+    CurriculumSection,
+    EngineSection,
+    LearnerSection,
+    section_class,
+)
 
 TRAINING_KEYS: Mapping[str, frozenset[str]] = {
     **{
@@ -31,14 +39,11 @@ TRAINING_KEYS: Mapping[str, frozenset[str]] = {
 
 
 def keys_of_other_engines(config: Config) -> Iterator[Conflict]:
-    engine = config.engine
-    for key in sorted(engine.model_fields_set - ENGINE_KEYS[engine.type]):
-        readers = " or ".join(repr(name) for name, keys in ENGINE_KEYS.items() if key in keys)
-        yield Conflict(
-            f"engine.{key}",
-            f"is given, but engine.type = {engine.type!r} does not read it; leave it out, or set engine.type to {readers}.",
-            ("engine.type",),
-        )
+    yield from _keys_of_other_types("engine", config.engine, ENGINE_KEYS)
+
+
+def keys_of_other_learners(config: Config) -> Iterator[Conflict]:
+    yield from _keys_of_other_types("learner", config.learner, LEARNER_KEYS)
 
 
 def keys_that_the_engine_needs(config: Config) -> Iterator[Conflict]:
@@ -48,9 +53,15 @@ def keys_that_the_engine_needs(config: Config) -> Iterator[Conflict]:
             yield Conflict(f"engine.{key}", f"is missing; engine.type = {engine.type!r} needs it.", ("engine.type",))
 
 
+def address_of_a_remote_learner(config: Config) -> Iterator[Conflict]:
+    if config.learner.type == "remote" and config.learner.base_url is None:
+        yield Conflict("learner.base_url", "is missing; learner.type = 'remote' needs it.", ("learner.type",))
+
+
 def invalid_endpoint(config: Config) -> Iterator[Conflict]:
-    for key, message in endpoint_problems(base_url=config.engine.base_url, api_key_env=config.engine.api_key_env):
-        yield Conflict(f"engine.{key}", message, ("engine.type",))
+    for name, section in (("engine", config.engine), ("learner", config.learner)):
+        for key, message in endpoint_problems(base_url=section.base_url, api_key_env=section.api_key_env):
+            yield Conflict(f"{name}.{key}", message, (f"{name}.type",))
 
 
 def training_keys_without_training(config: Config) -> Iterator[Conflict]:
@@ -101,9 +112,23 @@ def deterministic_with_endpoint(config: Config) -> Iterator[Conflict]:
         )
 
 
+def _keys_of_other_types(
+    name: str, section: EngineSection | LearnerSection, readers: Mapping[str, frozenset[str]]
+) -> Iterator[Conflict]:
+    for key in sorted(section.model_fields_set - readers[section.type]):
+        others = " or ".join(repr(kind) for kind, keys in readers.items() if key in keys)
+        yield Conflict(
+            f"{name}.{key}",
+            f"is given, but {name}.type = {section.type!r} does not read it; leave it out, or set {name}.type to {others}.",
+            (f"{name}.type",),
+        )
+
+
 RULES: tuple[ConfigRule, ...] = (
     keys_of_other_engines,
     keys_that_the_engine_needs,
+    keys_of_other_learners,
+    address_of_a_remote_learner,
     invalid_endpoint,
     training_keys_without_training,
     deterministic_and_asynchronous,

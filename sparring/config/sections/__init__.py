@@ -18,6 +18,7 @@ from sparring.config.sections.episodes import (
 from sparring.config.sections.runs import EvaluationSection, RunSection, TrackingSection
 from sparring.config.sections.training import (
     HYPERPARAMETERS,
+    LEARNER_KEYS,
     AlgorithmSection,
     BatchSection,
     CurriculumSection,
@@ -31,7 +32,7 @@ from sparring.config.sections.training import (
 )
 
 __all__ = [
-    "ENGINE_CAPABILITIES", "ENGINE_KEYS", "HYPERPARAMETERS", "POLICY_KEYS", "AgentSection", "AlgorithmSection",
+    "ENGINE_CAPABILITIES", "ENGINE_KEYS", "HYPERPARAMETERS", "LEARNER_KEYS", "POLICY_KEYS", "AgentSection", "AlgorithmSection",
     "BatchSection", "Config", "CurriculumSection", "DataSection", "DetectorsSection", "EngineSection",
     "EnvironmentSection", "EvaluationSection", "LearnerSection", "LimitsSection", "ModelSection", "OptimizerSection",
     "PolicySection",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, FiniteFloat
@@ -195,7 +196,23 @@ class OptimizerSection(Section):
 
 
 class LearnerSection(Section):
-    type: Literal["here"] = Field(default="here", description="Where the learner runs: `here` is this process.")
+    """`LEARNER_KEYS` has the keys that each learner reads."""
+
+    type: Literal["here", "remote"] = Field(
+        default="here",
+        description="Where the learner runs: `here` is this process, `remote` another one that serves it (`sparring learner`).",
+    )
+    base_url: str | None = Field(default=None, description="Address of the remote learner.")
+    api_key_env: str | None = Field(
+        default=None, description="Name of the environment variable that holds the learner's key."
+    )
+
+
+LEARNER_KEYS: Mapping[str, frozenset[str]] = {
+    "here": frozenset({"type"}),
+    "remote": frozenset({"type", "base_url", "api_key_env"}),
+}
+"""Keys of [learner] by the learners that read them."""
 
 
 class ScheduleSection(Section):
