@@ -123,7 +123,7 @@ def test_a_place_file_may_name_a_learner_elsewhere(tmp_path: Path) -> None:
     assert load_config(recipe, read_place(place).overrides(recipe)).learner.base_url == "http://host:8200"
     found = problems_of(tmp_path, "[learner]\ntype = 'here'\nbase_url = 'http://host:8200'")
     assert "learner.type = 'here' does not read it" in found["learner.base_url"]
-    with pytest.raises(ConfigError, match="learner.type = 'remote' needs it"):
+    with pytest.raises(ConfigError, match="needs it"):
         load_config(recipe, ["learner.type=remote"])
 
 

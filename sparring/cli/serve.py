@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -61,9 +60,7 @@ def engine(
     as_json: Json = False,
 ) -> None:
     """Serve the engine of a recipe's model for a run with engine.type=remote, until Ctrl-C."""
-    from sparring.serving.parts import serve_engine
-
-    _serve_part("engine", serve_engine, recipe, overrides, host=host, port=port, api_key=api_key, as_json=as_json)
+    _serve_part("engine", recipe, overrides, host=host, port=port, api_key=api_key, as_json=as_json)
 
 
 @app.command()
@@ -77,14 +74,11 @@ def learner(
     as_json: Json = False,
 ) -> None:
     """Serve the learner of a recipe's model for a run with learner.type=remote, until Ctrl-C."""
-    from sparring.serving.parts import serve_learner
-
-    _serve_part("learner", serve_learner, recipe, overrides, host=host, port=port, api_key=api_key, as_json=as_json)
+    _serve_part("learner", recipe, overrides, host=host, port=port, api_key=api_key, as_json=as_json)
 
 
 def _serve_part(
-    part: str,
-    serve_it: Callable[..., None],
+    part: Literal["engine", "learner"],
     recipe: Path,
     overrides: list[str] | None,
     *,
@@ -98,7 +92,9 @@ def _serve_part(
     config = load_config(path, overrides or [])
     kind, here = (config.engine.type, "torch") if part == "engine" else (config.learner.type, "here")
     if kind != here:
-        raise UsageError(f"{part}.type = {kind!r} has no model here to serve; use a recipe with {part}.type = {here!r}.")
+        raise UsageError(
+            f"{part}.type = {kind!r} has no model here to serve; use a recipe with {part}.type = {here!r}."
+        )
 
     def ready(base_url: str) -> None:
         if as_json:
@@ -106,8 +102,12 @@ def _serve_part(
         else:
             say(f"the {part} of {path} answers at {base_url}; Ctrl-C stops it")
 
+    # After the recipe was read: it imports torch.
+    from sparring.serving.parts import serve_engine, serve_learner
+
+    serve_part = serve_engine if part == "engine" else serve_learner
     try:
-        serve_it(path, config, host=host, port=port, api_key=api_key, on_ready=ready)
+        serve_part(path, config, host=host, port=port, api_key=api_key, on_ready=ready)
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
 
