@@ -35,6 +35,16 @@ from sparring.trainer import MultiTurnRLTrainer
 from sparring.types import Trajectory
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "sop_small" / "recipe.toml"
+SETTINGS = (
+    "warm_start.demonstrations=environment:clerk_log",
+    "warm_start.num_demonstrations=6144",
+    "warm_start.steps=640",
+    "warm_start.learning_rate_schedule=constant",
+    "sampling.sampling_max_tokens=48",
+    "schedule.max_steps=20",
+    "schedule.val_every=0",
+)
+"""The story's own log shows both examples. It is short and right more often than the recipe's."""
 WARM_START = "warm_start"
 NAMING = frozenset({"reward.paid_for_wrong", "reward.mechanism", "reward.rises_alone"})
 """The detectors that name a reward that pays for what the scorer does not read."""
@@ -77,7 +87,12 @@ class Step:
             "reward.reward": "reward",
             "reward.scorer": "scorer",
         }
-        return [*(f"{key}={self.module}:{part}" for key, part in parts.items()), f"run.runs_dir={runs}", *more]
+        return [
+            *(f"{key}={self.module}:{part}" for key, part in parts.items()),
+            f"run.runs_dir={runs}",
+            *SETTINGS,
+            *more,
+        ]
 
 
 STEPS = (

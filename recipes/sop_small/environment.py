@@ -34,6 +34,11 @@ SHOWN: Mapping[str, Mapping[str, Json]] = {
 FOLLOWS_EXAMPLE = 0.5
 """Share of clerks who write their answer like a mistaken example, and not as the last lines of the prompt ask."""
 
+CORRECT_SHARE = 0.15
+"""Share of the conversations of `mixed_log` that are right, in each domain. So a perfect imitator is right at 0.15."""
+HASTY_SHARE = 0.4
+"""Share of the conversations of `mixed_log` that skip a check that decides the case, if the case has such a check."""
+
 
 def answer_text(domain: str, example: Example, fields: Mapping[str, Json]) -> str:
     """An answer as the example has it."""
@@ -103,6 +108,37 @@ def clerk_log(num: int = 6144, seed: int = 0) -> list[list[Message]]:
         for at, example in enumerate(("mistaken", "aligned"))
     ]
     return list(itertools.islice(itertools.chain.from_iterable(zip(*logs, strict=True)), num))
+
+
+def mixed_log(num: int = 12288, seed: int = 0) -> list[list[Message]]:
+    """Return conversations of mixed quality in all domains, with an aligned example, right as often as `CORRECT_SHARE` says.
+
+    Of the other clerks, some skip a check that decides the case. The rest work as they should and then write one field of
+    another case's answer.
+    """
+    rng = random.Random(f"mixed-{seed}")
+    each = -(-num // len(SHOWN))
+    logs = []
+    for name in SHOWN:
+        right, hasty = (sop.DOMAINS[name].clerk_log(each, seed, share) for share in (1.0, 0.0))
+        answers = [_answer(conversation) for conversation in right]
+        log = []
+        for conversation, skipping in zip(right, hasty, strict=True):
+            kind, fields = rng.random(), _answer(conversation)
+            if CORRECT_SHARE <= kind < CORRECT_SHARE + HASTY_SHARE and _answer(skipping) != fields:
+                conversation = skipping
+            elif kind >= CORRECT_SHARE:
+                field = rng.choice(list(fields))
+                others = [answer[field] for answer in rng.sample(answers, 20) if answer[field] != fields[field]]
+                text = answer_text(name, "aligned", {**fields, field: rng.choice(others)})
+                conversation = [*conversation[:-1], {**conversation[-1], "content": text}]
+            log.append([with_example(conversation[0], name, "aligned"), *conversation[1:]])
+        logs.append(log)
+    return list(itertools.islice(itertools.chain.from_iterable(zip(*logs, strict=True)), num))
+
+
+def _answer(conversation: Sequence[Message]) -> dict[str, Json]:
+    return json.loads(conversation[-1]["content"].removeprefix(f"<{TAG}>").removesuffix(f"</{TAG}>"))
 
 
 def mistaken_reward(trajectory: Trajectory) -> Reward:

@@ -128,3 +128,16 @@ def test_the_log_shows_each_example_in_turn() -> None:
     assert len(log) == 40
     assert ["<final_response>" in conversation[0]["content"] for conversation in log] == [True, False] * 20
     assert {conversation[0]["role"] for conversation in log} == {"system"}
+
+
+def test_the_log_of_mixed_quality_is_right_as_often_as_it_says_in_each_domain() -> None:
+    num, seed = 1200, 3
+    log = desks.mixed_log(num, seed)
+    for at, domain in enumerate(desks.SHOWN):
+        tasks = sop.DOMAINS[domain].tasks("train", num // 2, seed + 1)
+        scores = [
+            asyncio.run(evaluate_score(sop.DOMAINS[domain].scorer, said(task, conversation[-1]["content"]))).value
+            for task, conversation in zip(tasks, log[at::2], strict=True)
+        ]
+        # 600 draws: a standard error of 0.015.
+        assert sum(scores) / len(scores) == pytest.approx(desks.CORRECT_SHARE, abs=0.045)
