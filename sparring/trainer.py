@@ -14,6 +14,7 @@ from sparring.assembly import load_training_parts, refuse_training
 from sparring.config import Config, load_config, untrainable
 from sparring.errors import UsageError
 from sparring.ledger import Ledger
+from sparring.planning.gate import refuse_too_large
 from sparring.run_folders import RunFolder
 from sparring.run_folders.recipe_files import find_code_folder
 from sparring.runtime import event_loop
@@ -103,6 +104,8 @@ class MultiTurnRLTrainer:
         if self._future is not None and not self._future.done():
             raise UsageError("this trainer is already training; wait for it, or create another trainer.")
         refuse_training(self.config, find_code_folder(self.recipe))
+        if self._is_checked:
+            refuse_too_large(self.config)
         if dry_run:
             with Ledger() as ledger:
                 load_training_parts(self.config, find_code_folder(self.recipe), ledger)

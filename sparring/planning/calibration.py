@@ -47,8 +47,13 @@ def calibrate(
         flops=flops_per_token(timed, settings, tokens / 4 / 2) * tokens / learning,
         bandwidth=decoding_bytes(timed, settings, running, context) / decoding,
         is_cuda=is_cuda,
-        gpu_bytes=torch.cuda.mem_get_info()[1] if is_cuda else 0.0,
+        gpu_bytes=gpu_bytes(place),
     )
+
+
+def gpu_bytes(device: str) -> float:
+    """Return the memory of a GPU, used or not; 0 of the CPU."""
+    return float(torch.cuda.mem_get_info()[1]) if device.startswith("cuda") else 0.0
 
 
 def _per_layer(seconds: dict[int, float], num_layers: int) -> float:
