@@ -1,1 +1,1 @@
-"""Advantages and losses: pure functions, each citing its equation."""
+"""Advantages and losses as pure functions. Each function cites its equation."""

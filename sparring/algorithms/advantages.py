@@ -1,12 +1,12 @@
-"""Advantages: how much better a trajectory, or each of its turns, did than expected. Pure functions.
+"""Advantages: how much better a trajectory, or each of its turns, was than expected. All functions are pure.
 
-An estimator takes the groups of one step and returns a number for every turn of every trajectory. Its keyword
-arguments are its hyperparameters: keys of `[algorithm]` with the same names and defaults. Statistics count each trajectory
-once, however many sequences it has; infrastructure failures are never included.
+An estimator takes the groups of one step and returns a number for every turn of every trajectory. Its keyword arguments
+are its hyperparameters, which are keys of `[algorithm]` with the same names and defaults. Statistics count each
+trajectory once, however many sequences it has, and never include infrastructure failures.
 
-Where all members of a group have the same reward, methods that compare totals (`choice.SILENT_WHEN_EQUAL`) give exactly 0.
-Those that compare turn by turn do so only where the members have as many turns with equal rewards each, and
-`reinforce_pp_baseline` only where no group of the batch has differences, since it whitens over the batch.
+If all members of a group have the same reward, methods that compare totals (`choice.SILENT_WHEN_EQUAL`) give exactly 0.
+Methods that compare turn by turn give 0 only if the members also have the same number of turns and the same rewards per
+turn. `reinforce_pp_baseline` whitens over the batch, so it gives 0 only if no group of the batch has differences.
 
 R is the total reward of a trajectory, n the size of its group, L its number of trained tokens, and
 G_k = r_k + gamma * G_(k+1) the return-to-go of turn k.
@@ -24,9 +24,9 @@ from typing import Concatenate, Literal, ParamSpec, TypeAlias
 from sparring.errors import DataError
 
 EPSILON = 1e-6
-"""Added to the standard deviation of a group, so that the division is defined when its rewards are nearly equal."""
+"""Added to the standard deviation of a group, so that the division is defined if the rewards are nearly equal."""
 WHITENING_EPSILON = 1e-8
-"""Added to the variance of a whole batch for the same reason (verl's value)."""
+"""Added to the variance of a whole batch for the same reason. The value is verl's."""
 
 StandardDeviation: TypeAlias = Literal["unbiased", "population"]
 
@@ -37,7 +37,7 @@ class Rewarded:
 
     total: float
     turn_rewards: tuple[float, ...]
-    """One reward for each turn in order, with sum `total`. A reward of the whole trajectory is at the last turn."""
+    """One reward for each turn in order. Their sum is `total`. A reward of the whole trajectory is at the last turn."""
     turn_tokens: tuple[int, ...]
     """The number of trained tokens of each turn."""
 
@@ -48,14 +48,15 @@ class Rewarded:
 
 Group: TypeAlias = Sequence[Rewarded]
 Advantages: TypeAlias = list[list[list[float]]]
-"""For each group, trajectory and turn."""
+"""One number for each group, trajectory and turn."""
 Settings = ParamSpec("Settings")
 
 
 def per_trajectory(
     rule: Callable[Concatenate[Group, Settings], list[float]],
 ) -> Callable[Concatenate[Sequence[Group], Settings], Advantages]:
-    """Turn a rule for one group, with one number per trajectory, into an estimator: all turns get the trajectory's number."""
+    """Return an estimator for a rule that gives one number per trajectory of a group. All turns get the trajectory's
+    number."""
 
     @functools.wraps(rule)
     def estimator(groups: Sequence[Group], *args: Settings.args, **settings: Settings.kwargs) -> Advantages:
@@ -68,9 +69,9 @@ def per_trajectory(
 def group_based(
     group: Group, *, advantage_normalization: bool = True, advantage_std: StandardDeviation = "unbiased"
 ) -> list[float]:
-    """GRPO: (R - mean) / (std + eps) (arXiv:2402.03300, section 4.1.2).
+    """Return GRPO's advantages: (R - mean) / (std + eps) (arXiv:2402.03300, section 4.1.2).
 
-    Without normalization R - mean (Dr. GRPO, arXiv:2503.20783).
+    Without normalization, they are R - mean (Dr. GRPO, arXiv:2503.20783).
     """
     centred = _centred(_totals(group))
     return _normalized(centred, _totals(group), advantage_std) if advantage_normalization else centred
@@ -78,13 +79,16 @@ def group_based(
 
 @per_trajectory
 def rloo(group: Group) -> list[float]:
-    """Leave-one-out: R minus the mean of the others = n / (n - 1) * (R - mean) (arXiv:2402.14740, equation 8)."""
+    """Return R minus the mean of the other members, n / (n - 1) * (R - mean) (arXiv:2402.14740, equation 8)."""
     return _leave_one_out(_totals(group))
 
 
 @per_trajectory
 def opo(group: Group) -> list[float]:
-    """R - sum(L R) / sum(L): the baseline of least variance when gradients grow with length (arXiv:2505.23585)."""
+    """Return R - sum(L R) / sum(L) (arXiv:2505.23585).
+
+    This baseline has the least variance if gradients grow with length.
+    """
     rewards, lengths = _totals(group), [member.num_tokens for member in group]
     if _are_equal(rewards) or sum(lengths) == 0:
         return [0.0] * len(group)
@@ -96,9 +100,10 @@ def opo(group: Group) -> list[float]:
 def grpo_passk(
     group: Group, *, advantage_normalization: bool = True, advantage_std: StandardDeviation = "unbiased"
 ) -> list[float]:
-    """Only the best trajectory gets an advantage: its lead over the second, divided by std + eps (arXiv:2503.19595).
+    """Give only the best trajectory an advantage: its lead over the second, divided by std + eps (arXiv:2503.19595).
 
-    It is 0 wherever two are best; with rewards of 0 and 1 that is every group without exactly one success.
+    The advantage is 0 if two trajectories are best. With rewards of 0 and 1, this is every group without exactly one
+    success.
     """
     rewards = _totals(group)
     advantages = [0.0] * len(rewards)
@@ -110,17 +115,18 @@ def grpo_passk(
 
 @per_trajectory
 def pass_at_k(group: Group, *, pass_k: int = 2) -> list[float]:
-    """The advantage for pass@k with rewards of 0 and 1, averaged over all subsets of k (arXiv:2508.10751, section 3.3).
+    """Return the advantage for pass@k, averaged over all subsets of size k (arXiv:2508.10751, section 3.3).
 
-    With w wrong of n: rho = 1 - C(w, k) / C(n, k), sigma = sqrt(rho (1 - rho)); a correct one gets (1 - rho) / sigma, a
-    wrong one (1 - rho - C(w-1, k-1) / C(n-1, k-1)) / sigma. Raises DataError for other rewards. A group that has lost so many
-    members that n < k has no pass@k and gets 0.
+    Of n trajectories, w are wrong: rho = 1 - C(w, k) / C(n, k), sigma = sqrt(rho (1 - rho)). A correct trajectory gets
+    (1 - rho) / sigma, and a wrong one gets (1 - rho - C(w-1, k-1) / C(n-1, k-1)) / sigma. Rewards must be 0 or 1;
+    others raise DataError. A group that has lost so many members that n < k has no pass@k and gets 0.
     """
     rewards, count = _totals(group), len(group)
     strange = [reward for reward in rewards if reward not in (0.0, 1.0)]
     if strange:
         raise DataError(
-            f"advantage_method = 'pass_at_k' counts successes, but a reward is {strange[0]}; give rewards of 0 and 1, "
+            f"advantage_method = 'pass_at_k' counts successes, but a reward is {strange[0]}. Return rewards of 0 and "
+            "1, "
             "or use 'group_based'."
         )
     if pass_k > count:
@@ -136,10 +142,10 @@ def pass_at_k(group: Group, *, pass_k: int = 2) -> list[float]:
 
 
 def gpg(groups: Sequence[Group]) -> Advantages:
-    """alpha (R - mean), alpha = trajectories / trajectories with a reward other than 0 in the batch (arXiv:2504.02546).
+    """Return alpha (R - mean) with alpha = trajectories / trajectories with nonzero reward (arXiv:2504.02546).
 
-    alpha is counted as verl counts it; the paper counts groups without differences. Made for rewards of 0 and 1: with shaped
-    or negative rewards alpha counts something else.
+    alpha is computed over the batch in the same way as in verl; the paper counts groups without differences. The method
+    is made for rewards of 0 and 1. With shaped or negative rewards, alpha has no clear meaning.
     """
     rewards = [reward for group in groups for reward in _totals(group)]
     alpha = len(rewards) / max(1, sum(reward != 0 for reward in rewards))
@@ -147,33 +153,36 @@ def gpg(groups: Sequence[Group]) -> Advantages:
 
 
 def reinforce_pp(groups: Sequence[Group], *, gamma: float = 1.0) -> Advantages:
-    """REINFORCE++: the return-to-go, whitened over all trained tokens of the batch (arXiv:2501.03262).
+    """Return the return-to-go, whitened over all trained tokens of the batch (REINFORCE++, arXiv:2501.03262).
 
-    It does not compare within groups: the advantage of a trajectory depends on the whole batch.
+    This method does not compare within groups. The advantage of a trajectory depends on the whole batch.
     """
     return _whitened(groups, [_returns(group, gamma) for group in groups])
 
 
 def reinforce_pp_baseline(groups: Sequence[Group]) -> Advantages:
-    """R - mean of the group, whitened over all trained tokens of the batch (arXiv:2501.03262)."""
+    """Return R - mean of the group, whitened over all trained tokens of the batch (arXiv:2501.03262)."""
     return _whitened(groups, [_spread(group, _centred(_totals(group))) for group in groups])
 
 
 def monte_carlo(groups: Sequence[Group], *, gamma: float = 1.0, advantage_normalization: bool = False) -> Advantages:
-    """The return-to-go of each turn: unbiased, with high variance. Normalization whitens over the batch."""
+    """Return the return-to-go of each turn, which is unbiased with high variance. Normalization whitens over the
+    batch."""
     returns = [_returns(group, gamma) for group in groups]
     return _whitened(groups, returns) if advantage_normalization else returns
 
 
 def return_to_go_loo(groups: Sequence[Group], *, gamma: float = 1.0) -> Advantages:
-    """G_k minus the mean G_k of the other trajectories of the group that reached turn k; G_k where there is none.
+    """Return G_k minus the mean G_k of the other trajectories of the group that reached turn k.
 
-    The baseline depends on the others and on the turn alone, so the gradient is unbiased although the policy decides
-    when to stop (docs/algorithms.md, "Credit for turns").
+    If no other trajectory reached turn k, the advantage is G_k. The baseline depends only on the turn and the other
+    trajectories, so the gradient is unbiased although the policy decides when to stop (docs/algorithms.md, "Credit for
+    turns").
     """
 
     def rule(present: list[float]) -> list[float]:
-        # Without others there is no baseline. An advantage of 0 would lose 7% of the gradient in benchmarks/per_turn_bias.py.
+        # A single value has no baseline. An advantage of 0 would lose 7% of the gradient in
+        # benchmarks/per_turn_bias.py.
         return _leave_one_out(present) if len(present) > 1 else present
 
     return [_by_turn(_returns(group, gamma), rule) for group in groups]
@@ -186,10 +195,11 @@ def group_based_per_turn(
     advantage_normalization: bool = False,
     advantage_std: StandardDeviation = "unbiased",
 ) -> Advantages:
-    """`return_to_go_loo`; normalization divides by the standard deviation of G_k in the group, turn by turn.
+    """Return the advantages of `return_to_go_loo`, optionally normalized.
 
-    Late turns, which few trajectories reach, have unstable standard deviations, and a turn that only one trajectory reaches
-    has none and gets 0. So normalization is off by default.
+    Normalization divides by the standard deviation of G_k in the group, separately for each turn. It is off by default,
+    because few trajectories reach late turns, whose standard deviations are therefore unstable. A turn that only one
+    trajectory reaches has no standard deviation and gets 0.
     """
     if not advantage_normalization:
         return return_to_go_loo(groups, gamma=gamma)
@@ -201,10 +211,10 @@ def group_based_per_turn(
 
 
 def group_based_per_turn_immediate(groups: Sequence[Group], *, gamma: float = 1.0) -> Advantages:
-    """Every turn's reward minus the mean reward of that turn, summed forward. Biased: here to compare with others.
+    """Return each turn's reward minus the mean reward of that turn, summed over this turn and all later turns.
 
-    The number of baselines that are subtracted is up to the policy, which keeps 15% of the true gradient in
-    `benchmarks/per_turn_bias.py`.
+    This estimator is biased and only serves for comparison. The policy decides how many baselines are subtracted, and
+    only 15% of the true gradient remain in `benchmarks/per_turn_bias.py`.
     """
     centred = [_by_turn([member.turn_rewards for member in group], _centred) for group in groups]
     return [[return_to_go(rewards, gamma) for rewards in members] for members in centred]
@@ -227,7 +237,7 @@ ADVANTAGES: dict[str, Callable[..., Advantages]] = {
 
 
 def return_to_go(turn_rewards: Sequence[float], gamma: float) -> list[float]:
-    """G_k = r_k + gamma * G_(k+1) for each turn."""
+    """Return G_k = r_k + gamma * G_(k+1) for each turn."""
     returns, following = [], 0.0
     for reward in reversed(turn_rewards):
         following = reward + gamma * following
@@ -248,7 +258,7 @@ def _are_equal(values: Sequence[float]) -> bool:
 
 
 def _centred(values: Sequence[float]) -> list[float]:
-    """Return the differences from the mean; exactly 0 where all values are equal, without rounding errors."""
+    """Return the differences from the mean. They are exactly 0, without rounding errors, if all values are equal."""
     if _are_equal(values):
         return [0.0] * len(values)
     mean = fmean(values)
@@ -256,7 +266,8 @@ def _centred(values: Sequence[float]) -> list[float]:
 
 
 def _normalized(advantages: Sequence[float], values: Sequence[float], kind: StandardDeviation) -> list[float]:
-    """Return the advantages divided by the standard deviation of `values`; exactly 0 where all of these are equal."""
+    """Return the advantages divided by the standard deviation of `values`. They are exactly 0 if all `values` are
+    equal."""
     if _are_equal(values):
         return [0.0] * len(advantages)
     deviation = stdev(values) if kind == "unbiased" else pstdev(values)
@@ -264,7 +275,10 @@ def _normalized(advantages: Sequence[float], values: Sequence[float], kind: Stan
 
 
 def _whitened(groups: Sequence[Group], advantages: Advantages) -> Advantages:
-    """Return the advantages with mean 0 and variance 1 over the trained tokens of the batch (unbiased variance, as in verl)."""
+    """Return the advantages, normalized to mean 0 and variance 1 over the trained tokens of the batch.
+
+    The variance is the unbiased one, as in verl.
+    """
     weighted = [
         (advantage, tokens)
         for group, members in zip(groups, advantages, strict=True)
@@ -285,7 +299,7 @@ def _returns(group: Group, gamma: float) -> list[list[float]]:
 
 
 def _by_turn(rows: Sequence[Sequence[float]], rule: Callable[[list[float]], list[float]]) -> list[list[float]]:
-    """Apply a rule to the first entries of all rows, to their second entries, and so on; rows may differ in length."""
+    """Apply a rule to the first entries of all rows, to their second entries, and so on. Rows may differ in length."""
     results: list[list[float]] = [[] for _ in rows]
     for turn in range(max(map(len, rows), default=0)):
         present = [index for index, row in enumerate(rows) if len(row) > turn]
@@ -295,6 +309,6 @@ def _by_turn(rows: Sequence[Sequence[float]], rule: Callable[[list[float]], list
 
 
 def _leave_one_out(values: Sequence[float]) -> list[float]:
-    """Return each value minus the mean of the others; 0 for a single value."""
+    """Return each value minus the mean of the others, or 0 for a single value."""
     scale = len(values) / (len(values) - 1) if len(values) > 1 else 0.0
     return [centred * scale for centred in _centred(values)]

@@ -1,4 +1,4 @@
-"""The functions that a recipe chooses from, what is known about them, and their hyperparameters."""
+"""The functions that a recipe can choose from, their properties and their hyperparameters."""
 
 from __future__ import annotations
 
@@ -21,29 +21,30 @@ FUNCTIONS: dict[str, Mapping[str, Callable[..., Any]]] = {
 """The keys of [algorithm] that name a function, and the functions to choose from. Only the warm start uses `cross_entropy`."""
 
 PLUG_INS = {
-    "advantage_method": "function(groups, *, ...), which gets a list of groups of "
+    "advantage_method": "function(groups, *, ...), which takes a list of groups of "
     "sparring.algorithms.advantages.Rewarded and returns a number for each group, trajectory and turn",
-    "loss_fn": "function(tokens, *, ...), which gets sparring.algorithms.losses.Tokens and returns the loss of each token "
+    "loss_fn": "function(tokens, *, ...), which takes sparring.algorithms.losses.Tokens and returns the loss of each "
+    "token "
     "[M] and a dict of metrics [M]",
 }
-"""The keys that also take a `module:function`, and its signature in words."""
+"""The keys that also accept a `module:function`, with its signature in words."""
 
 UNGROUPED = ("monte_carlo", "reinforce_pp")
 """Advantage methods that make sense for a group of one."""
 PER_TURN = ("group_based_per_turn", "group_based_per_turn_immediate", "monte_carlo", "reinforce_pp", "return_to_go_loo")
-"""Advantage methods that read the reward of every turn; the others give a trajectory one number."""
+"""Advantage methods that read the reward of every turn. The other methods give a trajectory one number."""
 SILENT_WHEN_EQUAL = ("group_based", "rloo", "opo", "gpg", "grpo_passk", "pass_at_k")
-"""Advantage methods that give a group exactly 0 when all its members have the same total reward."""
+"""Advantage methods that give a group exactly 0 if all its members have the same total reward."""
 WITHOUT_RATIO = ("gpg",)
-"""Losses that ignore the policy that sampled."""
+"""Losses that ignore the sampling policy."""
 CAPS = {"cispo": "clip_high_threshold", "dppo_tv": "ratio_cap"}
-"""Losses that multiply with a ratio up to a bound, and the key of the bound."""
+"""Losses that multiply by a ratio up to a bound, with the key of the bound."""
 WITHOUT_TRUST_REGION = ("importance_sampling", "cispo", "gpg")
-"""Losses that remove no gradient however far the policy has moved from the one that sampled."""
+"""Losses that never remove a gradient, however far the policy has moved from the sampling policy."""
 
 
 def read_defaults(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the keyword arguments of a function with their defaults: its hyperparameters."""
+    """Return the hyperparameters of a function, which are its keyword arguments with their defaults."""
     parameters = inspect.signature(function).parameters.values()
     return {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
 
@@ -57,15 +58,16 @@ def find_readers(hyperparameter: str) -> dict[str, list[str]]:
 
 
 def bind(function: Callable[..., Any], values: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return the function with its hyperparameters set from `values`; others in `values` are ignored."""
+    """Return the function with its hyperparameters set from `values`. Other entries of `values` are ignored."""
     own = read_defaults(function)
     return partial(function, **{name: value for name, value in values.items() if name in own})
 
 
 def explain_misfit(function: object, reserved: Container[str] = ()) -> str | None:
-    """Return why an object cannot be a plug-in; None if it can.
+    """Return why an object cannot be a plug-in, or None if it can.
 
-    A plug-in takes one positional argument and hyperparameters by keyword, none of them named in `reserved`.
+    A plug-in takes one positional argument and hyperparameters by keyword. No hyperparameter may have a name in
+    `reserved`.
     """
     if not callable(function):
         return f"is {function!r}, which is not a function"
@@ -83,16 +85,17 @@ def explain_misfit(function: object, reserved: Container[str] = ()) -> str | Non
     taken = [name for name in defaults if name in reserved]
     if taken:
         return (
-            f"has a keyword argument {taken[0]!r}, which is a key of [algorithm] that is applied around it; rename it"
+            f"has a keyword argument {taken[0]!r}, which is already a key of [algorithm] with another use; rename the "
+            "argument"
         )
     return None
 
 
 def default_correction(loss: str, *, max_steps_off_policy: int) -> str:
-    """Return the correction of a recipe that names none: `none` unless tokens may be older than the policy.
+    """Return the correction of a recipe that does not name one: `none` unless tokens may be older than the policy.
 
-    The weights of a loss that clips must be bounded (`token_tis`). A loss that does not clip needs a correction that leaves
-    out tokens that the policy has moved away from (`geometric_mask`).
+    A loss that clips needs bounded weights (`token_tis`). A loss that does not clip needs a correction that leaves out
+    trajectories that the policy has moved away from (`geometric_mask`).
     """
     if max_steps_off_policy == 0:
         return "none"
@@ -100,7 +103,7 @@ def default_correction(loss: str, *, max_steps_off_policy: int) -> str:
 
 
 def resolve_hyperparameters(chosen: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the hyperparameters that the chosen built-in functions read: from `values`, else their defaults."""
+    """Return the hyperparameters that the chosen built-in functions read, from `values` or from their defaults."""
     defaults: dict[str, Any] = {}
     for key, name in chosen.items():
         if name in FUNCTIONS[key]:

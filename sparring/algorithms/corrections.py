@@ -1,9 +1,9 @@
-"""Off-policy corrections: the weight of a token that a different policy sampled. Pure functions.
+"""Off-policy corrections: the weight of a token that a different policy sampled. All functions are pure.
 
-A correction takes log w [M], the log-ratio between the policy that should have sampled and the one that did, and the index
-of each token's trajectory [M]. It returns the weights that replace w, [M], without gradient. With two policies w is
-the ratio of the loss itself (policy / sampler); with three it is (policy before the step / sampler), and the loss's own
-ratio is (policy / policy before the step) (arXiv:2505.24298, section 5.2).
+A correction takes log w [M], the log-ratio between the policy that should have sampled and the policy that did, and the
+index of each token's trajectory [M]. It returns the weights [M] that replace w, without gradient. With two policies, w
+is the ratio of the loss itself (policy / sampler). With three policies, w is (policy before the step / sampler), and
+the ratio of the loss is (policy / policy before the step) (arXiv:2505.24298, section 5.2).
 
 The keyword arguments are keys of `[algorithm]`. Products over trajectories are taken in logarithms.
 """
@@ -19,28 +19,29 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LARGEST_LOG = 20.0
-"""The largest log-ratio: ratios beyond exp(20) are treated alike."""
+"""The largest log-ratio. Larger ratios count as exp(20)."""
 
 
 def none(log_weights_M: Tensor, trajectory_M: Tensor) -> Tensor:
-    """w as it is."""
+    """Return w unchanged."""
     return log_weights_M.exp()
 
 
 def token_tis(log_weights_M: Tensor, trajectory_M: Tensor, *, correction_high: float = 2.0) -> Tensor:
-    """min(w, high) for each token: truncated importance sampling (fengyao.notion.site/off-policy-rl)."""
+    """Return min(w, high) for each token: truncated importance sampling (fengyao.notion.site/off-policy-rl)."""
     return log_weights_M.exp().clamp(max=correction_high)
 
 
 def sequence_tis(log_weights_M: Tensor, trajectory_M: Tensor, *, correction_high: float = 2.0) -> Tensor:
-    """min(prod w, high): one weight for all tokens of a trajectory. Saturates on long ones."""
+    """Return min(prod w, high), one weight for all tokens of a trajectory. It saturates on long trajectories."""
     return _products(log_weights_M, trajectory_M).clamp(max=correction_high)
 
 
 def icepop(
     log_weights_M: Tensor, trajectory_M: Tensor, *, correction_low: float = 0.5, correction_high: float = 2.0
 ) -> Tensor:
-    """w where low <= w <= high, else 0: tokens on which the policies disagree are left out (IcePop)."""
+    """Return w if low <= w <= high, otherwise 0, so that tokens on which the policies disagree are left out
+    (IcePop)."""
     weights_M = log_weights_M.exp()
     return weights_M * ((weights_M >= correction_low) & (weights_M <= correction_high))
 
@@ -48,7 +49,7 @@ def icepop(
 def sequence_mask(
     log_weights_M: Tensor, trajectory_M: Tensor, *, correction_low: float = 0.0, correction_high: float = 3.0
 ) -> Tensor:
-    """w in trajectories with low <= prod w <= high, 0 in all others."""
+    """Return w in trajectories with low <= prod w <= high, and 0 in all others."""
     products_M = _products(log_weights_M, trajectory_M)
     return log_weights_M.exp() * ((products_M >= correction_low) & (products_M <= correction_high))
 
@@ -56,7 +57,7 @@ def sequence_mask(
 def geometric_mask(
     log_weights_M: Tensor, trajectory_M: Tensor, *, correction_low: float = 0.99, correction_high: float = 1.01
 ) -> Tensor:
-    """w in trajectories whose geometric mean of w is within [low, high], 0 in all others (arXiv:2512.23075)."""
+    """Return w in trajectories with a geometric mean of w in [low, high], and 0 in all others (arXiv:2512.23075)."""
     means_M = trajectory_means(log_weights_M, trajectory_M)[trajectory_M].exp()
     return log_weights_M.exp() * ((means_M >= correction_low) & (means_M <= correction_high))
 

@@ -1,4 +1,4 @@
-"""Credit assignment: from groups of episodes to one advantage per turn, with checks of the estimator's output."""
+"""Credit assignment: computes one advantage per turn from groups of episodes, and checks the estimator's output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparring.errors import DataError
 from sparring.types import Trajectory, TrajectoryGroup
 
 LARGEST = 1e30
-"""The largest accepted advantage. Beyond it a gradient in single precision overflows."""
+"""The largest accepted advantage. With larger advantages, a gradient in single precision overflows."""
 
 TurnAdvantages: TypeAlias = Mapping[str, tuple[float, ...]]
 """One number for each turn of a trajectory, in order, by trajectory id."""
@@ -22,10 +22,12 @@ def credit(
     *,
     sums_turn_rewards: bool | None,
 ) -> TurnAdvantages:
-    """Return the advantage of every turn. `sums_turn_rewards` None: the estimator reads rewards per turn; False refuses them.
+    """Return the advantage of every turn.
 
-    Raises DataError for rewards per turn that the estimator would not read, and for a user's estimator that does not
-    return one finite number per turn.
+    If `sums_turn_rewards` is None, the estimator reads rewards per turn. If it is False, rewards per turn are refused.
+
+    Raises DataError if the estimator would not read the rewards per turn, or if a user's estimator does not return one
+    finite number per turn.
     """
     if sums_turn_rewards is False:
         _refuse_turn_rewards(groups)
@@ -34,15 +36,19 @@ def credit(
     named: dict[str, tuple[float, ...]] = {}
     if not _is_nested(advantages):
         raise DataError(
-            f"advantage_method gave {str(advantages)[:80]}; give a list of groups of trajectories of numbers, one a turn."
+            f"advantage_method returned {str(advantages)[:80]}; return a list of groups of trajectories of numbers, "
+            "one per turn."
         )
     if len(advantages) != len(groups):
-        raise DataError(f"advantage_method gave advantages for {len(advantages)} of {len(groups)} groups; give all.")
+        raise DataError(
+            f"advantage_method returned advantages for {len(advantages)} of {len(groups)} groups; return one list per group."
+        )
     for group, members in zip(groups, advantages, strict=True):
         if len(members) != len(group.trajectories):
             raise DataError(
-                f"advantage_method gave {len(members)} advantages for the {len(group.trajectories)} trajectories of task "
-                f"{group.task.id}; give one list for each."
+                f"advantage_method returned {len(members)} lists for the {len(group.trajectories)} trajectories of "
+                "task "
+                f"{group.task.id}; return one list per trajectory."
             )
         for trajectory, turns in zip(group.trajectories, members, strict=True):
             named[trajectory.id] = _checked(trajectory, turns)
@@ -66,7 +72,7 @@ def rewarded(trajectory: Trajectory) -> Rewarded:
 
 
 def _is_nested(advantages: object) -> bool:
-    """Return whether a value is lists of lists of lists (or tuples)."""
+    """Return whether a value consists of lists (or tuples) of lists of lists."""
     many = (list, tuple)
     return isinstance(advantages, many) and all(
         isinstance(members, many) and all(isinstance(turns, many) for turns in members) for members in advantages
@@ -78,8 +84,9 @@ def _refuse_turn_rewards(groups: Sequence[TrajectoryGroup]) -> None:
         for trajectory in group.trajectories:
             if trajectory.reward is not None and trajectory.reward.per_turn is not None:
                 raise DataError(
-                    f"the reward of trajectory {trajectory.id} is given per turn, but algorithm.advantage_method gives a "
-                    "trajectory one advantage and would not read that. Use 'group_based_per_turn', or say "
+                    f"the reward of trajectory {trajectory.id} is given per turn, but algorithm.advantage_method gives "
+                    "each "
+                    "trajectory one advantage and does not read rewards per turn. Use 'group_based_per_turn', or set "
                     "algorithm.turn_rewards = 'sum'."
                 )
 
@@ -87,12 +94,13 @@ def _refuse_turn_rewards(groups: Sequence[TrajectoryGroup]) -> None:
 def _checked(trajectory: Trajectory, turns: Sequence[float]) -> tuple[float, ...]:
     if len(turns) != len(trajectory.turns):
         raise DataError(
-            f"advantage_method gave {len(turns)} numbers for the {len(trajectory.turns)} turns of trajectory "
-            f"{trajectory.id}; give one for each."
+            f"advantage_method returned {len(turns)} numbers for the {len(trajectory.turns)} turns of trajectory "
+            f"{trajectory.id}; return one number per turn."
         )
     for number in turns:
         if not isinstance(number, SupportsFloat) or isinstance(number, str) or not abs(number) < LARGEST:
             raise DataError(
-                f"advantage_method gave {number!r:.60} for a turn of trajectory {trajectory.id}; give finite numbers."
+                f"advantage_method returned {number!r:.60} for a turn of trajectory {trajectory.id}; return finite "
+                "numbers."
             )
     return tuple(float(number) for number in turns)

@@ -1,9 +1,9 @@
 """Losses per trained token, as pure functions. Reductions and corrections have their own modules.
 
-A loss takes the trained tokens of a batch, and returns the loss of each [M] and metrics by name, [M] each. Its keyword
-arguments are its hyperparameters: keys of `[algorithm]` with the same names and defaults. rho = exp(logprob - old logprob)
-is the ratio to the policy that sampled, or with `policy_ratio = "three_policy"` to the policy as it was before the step.
-Bounds of rho are ratios themselves, not distances from 1.
+A loss takes the trained tokens of a batch. It returns the loss of each token [M], and metrics [M] by name. Its keyword
+arguments are its hyperparameters, which are keys of `[algorithm]` with the same names and defaults. rho = exp(logprob -
+old logprob) is the ratio to the sampling policy or, with `policy_ratio = "three_policy"`, to the policy before the
+step. Bounds of rho are ratios, not distances from 1.
 
 Shapes: M trained tokens.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-if TYPE_CHECKING:  # the configuration reads these signatures, and is loaded where torch is not
+if TYPE_CHECKING:  # The configuration reads these signatures and must load without torch.
     from torch import Tensor
 
 PerToken: TypeAlias = "tuple[Tensor, dict[str, Tensor]]"
@@ -45,7 +45,8 @@ def trajectory_means(values_M: Tensor, trajectory_M: Tensor) -> Tensor:
 
 
 def importance_sampling(tokens: Tokens) -> PerToken:
-    """-rho * A: the policy gradient corrected for the policy that sampled; unbounded, so best near on-policy."""
+    """Return -rho * A, the policy gradient with importance sampling. It is unbounded, so it works best near
+    on-policy."""
     return -tokens.ratio_M * tokens.advantages_M, {}
 
 
@@ -56,9 +57,9 @@ def ppo(
     clip_high_threshold: float = 1.2,
     dual_clip: float | None = None,
 ) -> PerToken:
-    """-min(rho * A, clip(rho, low, high) * A) (arXiv:1707.06347, equation 7).
+    """Return -min(rho * A, clip(rho, low, high) * A) (arXiv:1707.06347, equation 7).
 
-    `dual_clip` c > 1 bounds what a bad token may cost: for A < 0 the loss is at most -c * A (arXiv:1912.09729, equation
+    `dual_clip` c > 1 bounds the loss of a bad token: for A < 0, the loss is at most -c * A (arXiv:1912.09729, equation
     5). `clip_fraction` is the share of tokens whose gradient was removed.
     """
     ratio_M, advantages_M = tokens.ratio_M, tokens.advantages_M
@@ -75,10 +76,10 @@ def ppo(
 
 
 def cispo(tokens: Tokens, *, clip_low_threshold: float = 0.0, clip_high_threshold: float = 5.0) -> PerToken:
-    """-stopgrad(clip(rho, low, high)) * A * logprob (arXiv:2506.13585, equation 4).
+    """Return -stopgrad(clip(rho, low, high)) * A * logprob (arXiv:2506.13585, equation 4).
 
-    The weight of a token is bounded, its gradient is never dropped. `clip_fraction` is the share of tokens whose weight
-    was bounded.
+    The weight of a token is bounded, but its gradient is never dropped. `clip_fraction` is the share of tokens whose
+    weight was bounded.
     """
     ratio_M = tokens.ratio_M.detach()
     weights_M = ratio_M.clamp(clip_low_threshold, clip_high_threshold)
@@ -86,10 +87,11 @@ def cispo(tokens: Tokens, *, clip_low_threshold: float = 0.0, clip_high_threshol
 
 
 def gspo(tokens: Tokens, *, clip_low_threshold: float = 0.9997, clip_high_threshold: float = 1.0004) -> PerToken:
-    """-min(s * A, clip(s, low, high) * A) with one ratio a trajectory, s = exp(mean(log rho)) (arXiv:2507.18071,
-    equations 5 and 7); a token's gradient is that of s * rho / stopgrad(rho) (equation 10).
+    """Return -min(s * A, clip(s, low, high) * A) with one ratio s = exp(mean(log rho)) per trajectory.
 
-    Meant for `loss_reduction = "trajectory_mean"`. The bounds are the paper's 3e-4 and 4e-4 around 1.
+    See arXiv:2507.18071, equations 5 and 7. The gradient of a token is the gradient of s * rho / stopgrad(rho)
+    (equation 10). The loss is meant for `loss_reduction = "trajectory_mean"`. The default bounds are 3e-4 below and
+    4e-4 above 1, as in the paper.
     """
     log_ratio_M = tokens.logprobs_M - tokens.old_M
     means = trajectory_means(log_ratio_M.detach(), tokens.trajectory_M)
@@ -100,18 +102,21 @@ def gspo(tokens: Tokens, *, clip_low_threshold: float = 0.9997, clip_high_thresh
 
 
 def gpg(tokens: Tokens) -> PerToken:
-    """-A * logprob: plain policy gradient, blind to who sampled; on-policy only (arXiv:2504.02546, equation 6)."""
+    """Return -A * logprob, the plain policy gradient (arXiv:2504.02546, equation 6).
+
+    It ignores the sampling policy, so it is only right on-policy.
+    """
     return -tokens.advantages_M * tokens.logprobs_M, {}
 
 
 def dppo_tv(
     tokens: Tokens, *, tv_low_threshold: float = 0.2, tv_high_threshold: float = 0.2, ratio_cap: float = 20.0
 ) -> PerToken:
-    """-stopgrad(min(rho, cap)) * A * logprob, but 0 where the token's probability has already moved further than the
-    threshold in the wanted direction (DPPO with binary total variation, arXiv:2602.04879, section 5).
+    """Return -stopgrad(min(rho, cap)) * A * logprob, or 0 for tokens that have already moved too far.
 
-    A good token is left alone once p - p_old > high, a bad one once p_old - p > low: probabilities, not ratios, so that
-    rare tokens are not clipped for small moves. `clip_fraction` is the share of tokens left alone.
+    This is DPPO with binary total variation (arXiv:2602.04879, section 5). A good token gets 0 if p - p_old > high, and
+    a bad token gets 0 if p_old - p > low. The thresholds compare probabilities rather than ratios, so that rare tokens
+    are not clipped for small changes. `clip_fraction` is the share of tokens that get 0.
     """
     moved_M = (tokens.logprobs_M.exp() - tokens.old_M.exp()).detach()
     is_free_M = (moved_M <= tv_high_threshold).where(tokens.advantages_M > 0, moved_M >= -tv_low_threshold)
@@ -120,7 +125,7 @@ def dppo_tv(
 
 
 def cross_entropy(tokens: Tokens) -> PerToken:
-    """-logprob: supervised learning of the masked tokens, for the warm start."""
+    """Return -logprob, for supervised learning of the trained tokens in the warm start."""
     return -tokens.logprobs_M, {}
 
 
@@ -136,11 +141,11 @@ LOSSES: dict[str, Callable[..., PerToken]] = {
 
 
 def policy_metrics(logprobs_M: Tensor, sampled_M: Tensor) -> dict[str, Tensor]:
-    """Return scalar metrics of the distance between the policy and the one that sampled, over M >= 1 tokens.
+    """Return scalar metrics of the distance between the policy and the sampling policy, over M >= 1 tokens.
 
     `kl_k1` = mean(-log rho), `kl_k2` = mean(log rho ** 2) / 2 and `kl_k3` = mean(rho - 1 - log rho) estimate
     KL(sampler || policy) (joschu.net/blog/kl-approx.html). `effective_sample_size` = (sum rho)^2 / (M sum rho^2) is a
-    share: 1 on-policy.
+    share, which is 1 on-policy.
     """
     difference_M = (logprobs_M - sampled_M).detach()
     ratio_M = difference_M.exp()
@@ -158,5 +163,5 @@ def policy_metrics(logprobs_M: Tensor, sampled_M: Tensor) -> dict[str, Tensor]:
 
 
 def effective_sample_size(weights_M: Tensor) -> Tensor:
-    """Return (sum w)^2 / (M sum w^2), a share of M; 0 when all weights are 0."""
+    """Return (sum w)^2 / (M sum w^2), a share of M. It is 0 if all weights are 0."""
     return weights_M.mean().square() / weights_M.square().mean().clamp(min=1e-38)

@@ -1,11 +1,12 @@
-"""The objective of an optimizer step: a loss with an off-policy correction, and optionally an entropy bonus and a divergence.
+"""The objective of an optimizer step: a loss with an off-policy correction, an optional entropy bonus and an optional
+divergence.
 
     w = correction(policy that should have sampled / policy that did)
     loss of a token = w * loss(rho, A) - entropy_coef * H + kl_coef * k(policy / base)
 
-With two policies rho is policy / sampler and the loss already carries it, so what remains to multiply with is w / rho. A
-loss that carries rho only up to a cap has it replaced up to the cap: the factor is min(w, cap) / min(rho, cap).
-With three, rho is policy / policy before the step, and w is policy before the step / sampler (arXiv:2505.24298).
+With two policies, rho is policy / sampler. The loss already contains rho as a factor, so it is multiplied by w / rho.
+If the loss contains rho only up to a cap, the factor is min(w, cap) / min(rho, cap). With three policies, rho is policy
+/ policy before the step, and w is policy before the step / sampler (arXiv:2505.24298).
 """
 
 from __future__ import annotations
@@ -49,8 +50,11 @@ class Objective:
     def from_config(
         cls, loss_fn: str, config: Mapping[str, Any], losses: Mapping[str, Callable[..., PerToken]] = LOSSES
     ) -> Objective:
-        """Build an objective. `config` has the hyperparameters of loss and correction, `off_policy_correction`,
-        `policy_ratio`, `entropy_coef`, `kl_coef` and `kl_form`; missing ones have their defaults, others are ignored."""
+        """Build an objective.
+
+        `config` contains the hyperparameters of the loss and the correction, `off_policy_correction`, `policy_ratio`,
+        `entropy_coef`, `kl_coef` and `kl_form`. Missing keys have their defaults, and other keys are ignored.
+        """
         correction, loss = config.get("off_policy_correction", "none"), bind(losses[loss_fn], config)
         return cls(
             loss=loss,
@@ -73,8 +77,11 @@ class Objective:
         entropies_M: Tensor | None = None,
         reference_M: Tensor | None = None,
     ) -> PerToken:
-        """Return the loss of each token and its metrics. `sampled_M` are the log-probabilities under the sampler;
-        `entropies_M` (with gradient) and `reference_M` are needed where their coefficients are not 0."""
+        """Return the loss of each token and its metrics.
+
+        `sampled_M` are the log-probabilities under the sampler. `entropies_M` (with gradient) and `reference_M` are
+        needed if their coefficients are not 0.
+        """
         loss_M, metrics = _checked(self.loss(tokens), tokens)
         if self.corrects:
             proximal_M = tokens.old_M if self.is_three_policy else tokens.logprobs_M.detach()
@@ -103,28 +110,33 @@ class Objective:
 
 
 def _checked(answer: object, tokens: Tokens) -> PerToken:
-    """Check the result of a loss, which may be the user's own. Raises DataError for anything that would train on wrong
+    """Check the result of a loss, which may be a user's function. Raises DataError if training would use wrong
     numbers."""
     match answer:
         case (loss_M, dict() as metrics):
             pass
         case _:
-            raise DataError(f"loss_fn gave {type(answer).__name__}; give the losses [M] and a dict of metrics [M].")
+            raise DataError(
+                f"loss_fn returned {type(answer).__name__}; return the losses [M] and a dict of metrics [M]."
+            )
     for name, value in (("loss", loss_M), *metrics.items()):
         shape = getattr(value, "shape", None)
         if shape is None or not hasattr(value, "is_floating_point") or not value.is_floating_point():
-            raise DataError(f"loss_fn gave {value!r:.60} as {name!r}; give a tensor of floating-point numbers [M].")
+            raise DataError(
+                f"loss_fn returned {value!r:.60} as {name!r}; return a tensor of floating-point numbers [M]."
+            )
         if shape != tokens.logprobs_M.shape:
             raise DataError(
-                f"loss_fn gave a {name} of shape {tuple(shape)} for {len(tokens.logprobs_M)} tokens; give one number for "
-                "each, unreduced."
+                f"loss_fn returned a {name} of shape {tuple(shape)} for {len(tokens.logprobs_M)} tokens; return one "
+                "number per "
+                "token, without a reduction."
             )
     taken = sorted(metrics.keys() & TAKEN)
     if taken:
-        raise DataError(f"loss_fn gave a metric {taken[0]!r}, which is the name of another; rename it.")
+        raise DataError(f"loss_fn returned a metric {taken[0]!r}, but this name is already in use; rename the metric.")
     if tokens.logprobs_M.requires_grad and not loss_M.requires_grad:
         raise DataError(
-            "loss_fn gave losses without gradient; compute them from tokens.logprobs_M, not from a copy of it."
+            "loss_fn returned losses without gradient; compute them from tokens.logprobs_M, not from a detached copy."
         )
     return loss_M, metrics
 
@@ -138,7 +150,7 @@ def weight_metrics(weights_M: Tensor) -> dict[str, float]:
 
 
 def reference_metrics(logprobs_M: Tensor, reference_M: Tensor) -> dict[str, float]:
-    """k1, k2 and k3 of KL(policy || base), d = logprob - reference (joschu.net/blog/kl-approx.html)."""
+    """Return k1, k2 and k3 of KL(policy || base), with d = logprob - reference (joschu.net/blog/kl-approx.html)."""
     difference_M = (logprobs_M - reference_M).detach()
     return {
         "reference_kl_k1": difference_M.mean().item(),

@@ -1,9 +1,9 @@
-"""Reductions: the factor of each token's loss in the sum over all tokens. Pure functions.
+"""Reductions: the factor of each token's loss in the sum over all tokens. All functions are pure.
 
-Each gets the counts of the whole batch and of the sequence, trajectory and prompt of the token. A trajectory is one
-episode; a sequence is one root-to-leaf path through it, of which a forked trajectory has several; a prompt is a task with
-its whole group. Tokens that sequences share count for the first of them. Trajectories without signal count too, although
-they are not computed: without them in the divisor, the others would get larger weights.
+Each function takes the counts of the whole batch, and of the token's sequence, trajectory and prompt. A trajectory is
+one episode. A sequence is one root-to-leaf path through a trajectory, so a forked trajectory has several sequences. A
+prompt is a task with its whole group. Tokens that several sequences share count for the first sequence. Trajectories
+without signal are not computed, but they count, because the others would get larger weights otherwise.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """The numbers of trained tokens, sequences, trajectories and prompts of the batch, and the numbers of trained tokens of the
-    token's own sequence, trajectory and prompt."""
+    """The numbers of trained tokens, sequences, trajectories and prompts in the batch, and the numbers of trained
+    tokens in the token's own sequence, trajectory and prompt."""
 
     tokens: int
     sequences: int
@@ -27,37 +27,50 @@ class Counts:
 
 
 def trajectory_mean(counts: Counts) -> float:
-    """The mean over trajectories of the mean over their tokens: neither long nor forked ones count more."""
+    """Return the factor for the mean over trajectories of the mean over their tokens. All trajectories count the
+    same."""
     return 1 / (counts.trajectories * counts.own_trajectory)
 
 
 def token_mean(counts: Counts) -> float:
-    """The mean over tokens (DAPO, arXiv:2503.14476): long trajectories count more."""
+    """Return the factor for the mean over tokens (DAPO, arXiv:2503.14476). Long trajectories count more."""
     return 1 / counts.tokens
 
 
 def prompt_mean(counts: Counts) -> float:
-    """The mean over prompts of the mean over their tokens: groups count alike, long members more."""
+    """Return the factor for the mean over prompts of the mean over their tokens.
+
+    All groups count the same, but long trajectories in a group count more.
+    """
     return 1 / (counts.prompts * counts.own_prompt)
 
 
 def sequence_mean_token_mean(counts: Counts) -> float:
-    """The mean over sequences of the mean over their tokens (GRPO, arXiv:2402.03300): forked ones count more."""
+    """Return the factor for the mean over sequences of the mean over their tokens (GRPO, arXiv:2402.03300).
+
+    Forked trajectories count more.
+    """
     return 1 / (counts.sequences * counts.own_sequence)
 
 
 def sequence_mean_token_sum(counts: Counts) -> float:
-    """The mean over sequences of the sum over their tokens: long and forked ones count more."""
+    """Return the factor for the mean over sequences of the sum over their tokens.
+
+    Long and forked trajectories count more.
+    """
     return 1 / counts.sequences
 
 
 def sequence_sum_norm(counts: Counts, *, loss_norm: float = 1024.0) -> float:
-    """The mean over sequences of the sum over their tokens divided by a constant (Dr. GRPO, arXiv:2503.20783)."""
+    """Return the factor for the mean over sequences of the sum over their tokens, divided by a constant.
+
+    See Dr. GRPO, arXiv:2503.20783.
+    """
     return 1 / (counts.sequences * loss_norm)
 
 
 def sum_of_tokens(counts: Counts) -> float:
-    """The sum over tokens, as Tinker does it: the step grows with the batch."""
+    """Return the factor for the sum over tokens, as in Tinker. The size of the step grows with the batch."""
     return 1.0
 
 

@@ -12,31 +12,32 @@ from sparring.ledger.states import DiscardReason
 
 INFRASTRUCTURE = (DiscardReason.INFRA_ERROR, DiscardReason.ENV_TIMEOUT)
 LOST = (*INFRASTRUCTURE, DiscardReason.CLIENT_ERROR, DiscardReason.REWARD_ERROR)
-"""Reasons of attempts that enter no metric."""
+"""Reasons of attempts that are not part of any metric."""
 EXTERNAL = (DiscardReason.OPERATOR_CANCEL, DiscardReason.REWOUND)
-"""Ended from outside: neither completed nor failed."""
+"""Reasons of attempts that were ended from outside. These attempts count neither as completed nor as failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempts:
-    """Training rollouts that have ended, without those that were cancelled or are still running."""
+    """Counts of training rollouts that have ended. Cancelled rollouts are left out."""
 
     played: int = 0
     failed: Mapping[str, int] = field(default_factory=dict)
-    """Attempts lost to infrastructure, by reason."""
+    """Number of attempts lost to infrastructure errors, by reason."""
     detail: str | None = None
     """Error message of the last lost attempt."""
     refused: int = 0
-    """Attempts lost because the gateway refused their client's last request; includes validations, which may end a run before
-    its first step."""
+    """Number of attempts lost because the gateway refused the last request of their client. Validation attempts are
+    included because they may end a run before its first step."""
     refusal: str | None = None
     """Reason of the last refusal."""
     stale: int = 0
-    """Completed, but discarded because they were older than allowed."""
+    """Number of attempts that completed but were discarded because they were older than allowed."""
 
 
 def count_attempts(path: Path) -> Attempts:
-    """Count the attempts in a ledger's file; none when there is no file. Raises as `reading.open_ledger`."""
+    """Count the attempts in a ledger file. All counts are 0 if the file does not exist. Raises the errors of
+    `reading.open_ledger`."""
     if not path.is_file():
         return Attempts()
     with open_ledger(path) as db:
@@ -62,7 +63,8 @@ def count_attempts(path: Path) -> Attempts:
 
 
 def _last_detail(db: sqlite3.Connection, where: str, reasons: Sequence[str]) -> str | None:
-    """Return the detail of the last rollout `where` the condition holds that was discarded for one of these reasons."""
+    """Return the detail of the last rollout that matches the SQL condition `where` and was discarded for one of these
+    reasons."""
     places = ", ".join("?" * len(reasons))
     found = db.execute(
         f"SELECT detail FROM rollouts WHERE {where} AND reason IN ({places}) ORDER BY rowid DESC LIMIT 1",
@@ -76,7 +78,10 @@ _COMPLETED = ("scored", "admitted", "claimed", "trained", "discarded")
 
 
 def list_lost_attempts(path: Path, split: str) -> list[tuple[str, str, str]]:
-    """Return id, reason and detail of each attempt of a split that enters no metric. Raises as `reading.open_ledger`."""
+    """Return the id, reason and detail of each attempt of a split that is not part of any metric.
+
+    Raises the errors of `reading.open_ledger`.
+    """
     places = ", ".join("?" * len(LOST))
     select = f"SELECT id, reason, detail FROM rollouts WHERE split = ? AND reason IN ({places}) ORDER BY rowid"
     with open_ledger(path) as db:

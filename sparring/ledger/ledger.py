@@ -1,4 +1,4 @@
-"""The ledger of a run: records plans, state changes and turns durably before a call returns, and counts them."""
+"""The ledger of a run, which records plans, state changes and turns on disk before a call returns."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class RolloutRecord:
     reason: DiscardReason | None
     detail: str | None
     result: Json
-    """The last `result` passed to `advance`: outcome, rewards, metrics."""
+    """The last `result` that was passed to `advance`: outcome, rewards and metrics."""
 
 
 @final
 class Ledger:
     """One SQLite file (or `":memory:"`), written by one thread with group commit.
 
-    Every method exists as `await ledger.verb(...)`, which returns when the change is on disk, and as
-    `ledger.verb_nowait(...)`, which only keeps the order. Both check the rules before they return, from any thread.
+    Methods that write end in `_nowait`; they check the change, queue it and return. `plan`, `advance` and `record_turn`
+    are coroutines that also wait until the change is on disk. All methods may be called from any thread.
 
         with Ledger(run / "ledger.sqlite") as ledger:
             await ledger.plan("r0", task_id="t0", attempt=0)
@@ -51,17 +51,18 @@ class Ledger:
     """
 
     def __init__(self, path: Path | str = ":memory:", *, clock: Callable[[], float] = time.time) -> None:
-        """Open or create `path`; `clock` stamps events in seconds since 1970. Raises as `rows.open_file`."""
+        """Open or create `path`; `clock` stamps events in seconds since 1970. Raises the errors of `rows.open_file`."""
         self._clock = clock
         connection, known = rows.open_file(path)
         self._writer = GroupCommitWriter(connection)
-        # Guards the mirror below together with the order of the queue: a state is checked and queued as one.
+        # Guards the copies below together with the order of the queue: a state is checked and queued in one step.
         self._lock = threading.Lock()
         self._states = {id: (RolloutState(state), split) for id, state, split, _ in known}
         self._steps: dict[str, int] = {id: step for id, _, _, step in known if step is not None}
         """Steps of claimed and trained rollouts."""
         self._num_ids: dict[str, dict[int, int]] = {}
-        """By running rollout and turn: number of prompt and answer ids together, which a turn that continues it inherits."""
+        """Number of prompt and answer ids of each turn, by running rollout and turn. A turn that continues another turn
+        inherits its ids."""
 
     def plan_nowait(self, rollout_id: str, *, task_id: str, attempt: int, split: str = "train") -> Future[None]:
         """Record a new rollout. Raises DataError for a known id or an unknown split."""
@@ -75,7 +76,7 @@ class Ledger:
             return self._writer.submit(lambda db: rows.insert_rollout(db, rollout_id, task_id, attempt, split, now))
 
     async def plan(self, rollout_id: str, *, task_id: str, attempt: int, split: str = "train") -> None:
-        """`plan_nowait`, and wait until it is on disk."""
+        """Call `plan_nowait`, and wait until the change is on disk."""
         await self._writer.committed(self.plan_nowait(rollout_id, task_id=task_id, attempt=attempt, split=split))
 
     def advance_nowait(
@@ -88,7 +89,8 @@ class Ledger:
         detail: str | None = None,
         result: Json = None,
     ) -> Future[None]:
-        """Move a rollout to its next state; `result` is any JSON value to store with it (None keeps the stored one).
+        """Move a rollout to its next state. `result` is a JSON value to store with the rollout; None keeps the stored
+        value.
 
         Raises DataError for an unknown rollout and for a transition that `states.broken_rule` forbids.
         """
@@ -117,18 +119,19 @@ class Ledger:
         detail: str | None = None,
         result: Json = None,
     ) -> None:
-        """`advance_nowait`, and wait until it is on disk."""
+        """Call `advance_nowait`, and wait until the change is on disk."""
         future = self.advance_nowait(rollout_id, state, step=step, reason=reason, detail=detail, result=result)
         await self._writer.committed(future)
 
     def announce_nowait(self, step: int, checkpoint: str, digest: str) -> Future[None]:
-        """Record that a checkpoint of `step` is about to get its name; `digest` is the hash of its manifest. A checkpoint on disk
-        without such a record does not belong to this run."""
+        """Record that a checkpoint of `step` is about to get its final name. `digest` is the hash of its manifest. A
+        checkpoint without this record does not belong to this run."""
         now = self._clock()
         return self._writer.submit(lambda db: rows.announce(db, step, checkpoint, digest, now))
 
     def publish_nowait(self, step: int, checkpoint: str, digest: str | None = None) -> Future[None]:
-        """Record that a checkpoint of `step` is on disk: rollouts claimed for steps up to it become trained."""
+        """Record that a checkpoint of `step` is on disk. Rollouts that were claimed for `step` or an earlier step
+        become trained."""
         with self._lock:
             for rollout_id, claimed_for in list(self._steps.items()):
                 if claimed_for <= step and self._states[rollout_id][0] is RolloutState.CLAIMED:
@@ -139,10 +142,12 @@ class Ledger:
     def rewind_nowait(
         self, step: int, checkpoint: str, *, keep: Collection[str] = (), detail: str = "the run was resumed"
     ) -> Future[None]:
-        """Record that the run continues from the checkpoint of `step`. Unfinished rollouts, and those trained after it, are
-        discarded as rewound; of `keep`, admitted ones stay admitted, and claimed ones become admitted again.
+        """Record that the run continues from the checkpoint of `step`.
 
-        Evaluations on held-out tasks, which may run at the same time, are not affected.
+        Unfinished rollouts, and rollouts that were trained after `step`, are discarded as rewound. Admitted rollouts in
+        `keep` stay admitted, and claimed rollouts in `keep` become admitted again.
+
+        Evaluations on held-out tasks are not affected, because they may run at the same time.
         """
         with self._lock:
             changes: list[tuple[str, str]] = []
@@ -161,36 +166,46 @@ class Ledger:
             return self._writer.submit(lambda db: rows.rewind(db, step, checkpoint, changes, detail, now))
 
     def keep_nowait(self, rollout_id: str, content: bytes) -> Future[None]:
-        """Store a whole episode until it is trained or discarded, so that a resumed run can still train on it."""
+        """Store a whole episode until its rollout is trained or discarded, so that a resumed run can train on the
+        episode."""
         with self._lock:
             self._known(rollout_id)
             return self._writer.submit(lambda db: rows.insert_kept(db, rollout_id, content))
 
     def kept(self) -> dict[str, bytes]:
-        """Return the episodes stored by `keep_nowait` of all rollouts that are neither trained nor discarded."""
+        """Return the episodes that `keep_nowait` stored for rollouts that are neither trained nor discarded."""
         return dict(self._writer.submit(rows.select_kept).result())
 
     def record_turn_nowait(self, rollout_id: str, turn: Turn, *, request_digest: str = "") -> Future[None]:
-        """Store a turn with all its tokens; of the prompt only the ids that its parent lacks. Raises DataError."""
+        """Store a turn with all its tokens. Of the prompt, only the ids that the parent turn lacks are stored.
+
+        Raises DataError if the rollout is unknown or not running.
+        """
         with self._lock:
             state, _ = self._known(rollout_id)
             if state is not RolloutState.RUNNING:
-                raise DataError(f"Rollout {rollout_id} is {state}: turns are recorded while it is running.")
+                raise DataError(
+                    f"Rollout {rollout_id} is {state}. Turns can only be recorded while a rollout is running."
+                )
             num_ids = self._num_ids.setdefault(rollout_id, {})
             num_inherited = 0 if turn.parent is None else num_ids.get(turn.parent)
             num_ids[turn.id] = len(turn.prompt_ids) + len(turn.token_ids)
             return self._writer.submit(lambda db: rows.insert_turn(db, rollout_id, turn, num_inherited, request_digest))
 
     async def record_turn(self, rollout_id: str, turn: Turn, *, request_digest: str = "") -> None:
-        """`record_turn_nowait`, and wait until it is on disk."""
+        """Call `record_turn_nowait`, and wait until the turn is on disk."""
         await self.committed(self.record_turn_nowait(rollout_id, turn, request_digest=request_digest))
 
     async def committed(self, future: Future[None]) -> None:
-        """Wait until a change that a `nowait` method queued is on disk. Raises ServiceError when it could not be written."""
+        """Wait until a change that a `nowait` method queued is on disk. Raises ServiceError if the change could not be
+        written."""
         await self._writer.committed(future)
 
     def record_not_received_nowait(self, rollout_id: str, turn_ids: Sequence[int]) -> Future[None]:
-        """Record that the answers of these turns did not arrive, so that they are not part of the rollout. Raises DataError."""
+        """Record that the answers of these turns did not arrive, so that the turns are not part of the rollout.
+
+        Raises DataError for an unknown rollout.
+        """
         with self._lock:
             self._known(rollout_id)
             return self._writer.submit(lambda db: rows.update_not_received(db, rollout_id, turn_ids))
@@ -199,20 +214,23 @@ class Ledger:
         """Wait until everything queued so far is on disk."""
         self._writer.submit(lambda _: None).result()
 
-    # Reads run on the writer's thread, so that a reader sees every write that it queued before.
+    # Reads run on the writer's thread, so that a reader sees every write that was queued before.
 
     def state(self, rollout_id: str) -> RolloutState:
-        """The current state. Raises DataError for an unknown rollout."""
+        """Return the current state. Raises DataError for an unknown rollout."""
         with self._lock:
             return self._known(rollout_id)[0]
 
     def ids(self, state: RolloutState) -> list[str]:
-        """Return the ids of the rollouts in a state, oldest first; does not wait for the disk."""
+        """Return the ids of the rollouts in a state, oldest first. This does not wait for the disk."""
         with self._lock:
             return [rollout_id for rollout_id, (now, _) in self._states.items() if now is state]
 
     def counts(self, split: str | None = None) -> dict[str, int]:
-        """Return the number of rollouts by state, "discarded/<reason>" for discarded ones, and "planned_total"."""
+        """Return the number of rollouts by state and, for discarded rollouts, by "discarded/<reason>".
+
+        "planned_total" is the number of all rollouts.
+        """
         counts: dict[str, int] = dict.fromkeys(RolloutState, 0)
         for state, reason, count in self._writer.submit(lambda db: rows.select_counts(db, split)).result():
             counts[state] += count
@@ -222,8 +240,11 @@ class Ledger:
         return counts
 
     def token_counts(self, split: str | None = None) -> dict[str, int]:
-        """Return the number of sampled tokens by their use: "trained"; "untrained/<reason>" in a trained rollout;
-        "discarded/<reason>", "evaluated" or "pending" by their rollout's state. They add up to "sampled_total"."""
+        """Return the number of sampled tokens by their use.
+
+        Tokens in a trained rollout are "trained" or "untrained/<reason>". All other tokens are "discarded/<reason>",
+        "evaluated" or "pending", by the state of their rollout. The numbers add up to "sampled_total".
+        """
         counts: Counter[str] = Counter({"trained": 0, "sampled_total": 0})
         found = self._writer.submit(lambda db: rows.select_token_counts(db, split)).result()
         for state, discarded, untrained, num_tokens in found:
@@ -241,7 +262,7 @@ class Ledger:
         return dict(counts)
 
     def rollouts(self, *, state: RolloutState | None = None, split: str | None = None) -> list[RolloutRecord]:
-        """Return all rollouts, or those of one state or split, in the order of planning."""
+        """Return all rollouts, or the rollouts in one state or split, in the order in which they were planned."""
         found = self._writer.submit(lambda db: rows.select_rollouts(db, state, split)).result()
         return [
             RolloutRecord(
@@ -259,45 +280,54 @@ class Ledger:
         ]
 
     def consumed(self) -> dict[int, list[str]]:
-        """Return by step the rollouts that it consumed and that still count, in order. Training is a function of its initial
-        weights and of this."""
+        """Return the rollouts that each step consumed, in order, without those that a resume discarded.
+
+        The initial weights and this order determine the result of training.
+        """
         order: dict[int, list[str]] = {}
         for step, rollout_id in self._writer.submit(rows.select_consumed).result():
             order.setdefault(step, []).append(rollout_id)
         return order
 
     def load_turns(self, rollout_id: str) -> tuple[Turn, ...]:
-        """Return the turns of a rollout by id, with whole prompts; log-probabilities are 32-bit floats."""
+        """Return the turns of a rollout, ordered by id, with whole prompts. Log-probabilities are 32-bit floats."""
         return self._writer.submit(lambda db: rows.select_turns(db, rollout_id)).result()
 
     def fingerprints(self) -> dict[int, str]:
-        """Return the content hash of the weights by version, from claimed or trained turns sampled with one version only."""
+        """Return the content hash of the weights by version.
+
+        Only turns of claimed or trained rollouts that were sampled with a single version are used.
+        """
         found = self._writer.submit(rows.select_fingerprints).result()
         runs = ((json.loads(versions), fingerprint) for versions, fingerprint in found)
         return {versions[0][0]: fingerprint for versions, fingerprint in runs if len(versions) == 1}
 
     def published(self) -> list[tuple[int, str]]:
-        """Return step and name of the checkpoints in the run's lineage, oldest first, without those that a resume went back
-        behind. Older ones may be pruned."""
+        """Return the step and name of each checkpoint in the run's lineage, oldest first.
+
+        Checkpoints that a resume discarded are left out. The files of older checkpoints may have been deleted.
+        """
         return sorted(rows.published_in(self._writer.submit(rows.select_lineage).result()).items())
 
     @property
     def last_published(self) -> int | None:
-        """The step of the newest checkpoint in the run's lineage, or None."""
+        """The step of the newest checkpoint in the run's lineage, or None if the lineage is empty."""
         return max((step for step, _ in self.published()), default=None)
 
     def verify(self, *, max_steps_off_policy: int | None = None) -> list[str]:
-        """Describe broken invariants; empty when every rollout and turn is accounted for, and none that was trained was older
-        than the bound."""
+        """Return descriptions of the broken invariants.
+
+        The list is empty if every rollout and turn is accounted for, and no trained turn was older than `max_steps_off_policy`.
+        """
         return self._writer.submit(lambda db: broken_invariants(db, max_steps_off_policy)).result()
 
     @property
     def num_commits(self) -> int:
-        """Number of transactions so far, each of which costs one disk sync."""
+        """Number of transactions so far. Each transaction costs one disk sync."""
         return self._writer.num_commits
 
     def close(self) -> None:
-        """Write queued changes and close the file. Raises ServiceError when something could not be written."""
+        """Write queued changes and close the file. Raises ServiceError if a change could not be written."""
         self._writer.close()
 
     def __enter__(self) -> Self:

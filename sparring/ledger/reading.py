@@ -1,4 +1,4 @@
-"""Opens a ledger to read it without changing any file, also while a run writes it or after a crash."""
+"""Opens a ledger for reading without changing any file, even while a run writes to it or after a crash."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from sparring.errors import ServiceError
 from sparring.ledger.rows import FORMAT, register_functions, unusable, upgrade
 
 _PAUSES = (0.0, 0.01, 0.05, 0.2)
-"""Seconds before the next attempt to open a file that another process is opening or closing."""
+"""Seconds to wait before each new attempt to open a file that another process is opening or closing."""
 
 
 @contextmanager
 def open_ledger(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a consistent snapshot of a ledger; a ledger of an older format is upgraded in a copy.
+    """Open a consistent snapshot of a ledger. If the ledger has an older format, a copy of it is upgraded.
 
-    Raises DataError for a file that is not a ledger or is damaged, ServiceError when the disk, permissions or another process
-    prevent reading it.
+    Raises DataError for a file that is damaged or not a ledger. Raises ServiceError if the disk, permissions or another
+    process prevent reading the file.
     """
     with ExitStack() as held:
         try:
@@ -45,7 +45,7 @@ def open_ledger(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _connect_with_retries(path: Path, held: ExitStack) -> sqlite3.Connection:
-    """Return a connection that writes neither the file nor SQLite's files next to it."""
+    """Return a connection that writes neither the file nor the files that SQLite keeps next to it."""
     for pause in _PAUSES:
         with suppress(sqlite3.OperationalError, FileNotFoundError, _Changed):
             return _connect(path, held)
@@ -60,7 +60,7 @@ def _connect(path: Path, held: ExitStack) -> sqlite3.Connection:
         # If no process has the file open, SQLite builds its own index in memory.
         db = held.enter_context(closing(_open(path, "mode=ro&readonly_shm=1")))
     elif log.exists() and log.stat().st_size > 0:
-        # SQLite would write an index: it may do that next to a copy.
+        # SQLite would write an index file here, so it gets a copy in a temporary folder.
         folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="sparring-ledger-")))
         before = [(file.stat().st_size, file.stat().st_mtime_ns) for file in (path, log)]
         for file in (path, log):

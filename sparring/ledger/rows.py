@@ -1,11 +1,13 @@
 """The ledger's tables and the SQL statements that write and read them.
 
-Token ids are blobs of 32-bit integers and log-probabilities blobs of 32-bit floats, in the row of their turn, so that
-a turn is committed or absent as a whole. A turn with a parent stores only the prompt ids that follow the parent's
-prompt and answer. `events` is the append-only history; `rollouts` holds the current state. `lineage` lists the checkpoints
-that the run published and those that it resumed from; `kept` holds whole episodes that wait to be trained, so that a resumed
-run need not repeat them. `digest` is a checksum of its row (of a checkpoint, the hash of its manifest), null in rows from
-before format 4: `verification` recomputes it.
+Token ids are blobs of 32-bit integers, and log-probabilities are blobs of 32-bit floats. Both are in the row of their
+turn, so that a turn is committed as a whole or not at all. A turn with a parent stores only the prompt ids that follow
+the parent's prompt and answer.
+
+`events` is the append-only history, and `rollouts` holds the current state. `lineage` lists the checkpoints that the
+run published and the checkpoints that it resumed from. `kept` holds whole episodes that wait to be trained, so that a
+resumed run need not repeat them. `digest` is a checksum of its row; for a checkpoint, it is the hash of the manifest.
+It is null in rows that were written before format 4. `verification` recomputes the checksums.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ CREATE TABLE lineage (
 );
 CREATE TABLE kept (rollout_id TEXT PRIMARY KEY, content BLOB NOT NULL);
 """
-# Rollouts that are trained in format 2 are based on the existing checkpoints.
+# In format 2, the existing checkpoints include every trained rollout.
 _FROM_2_TO_3 = f"""{_SCHEMA_SINCE_3}
 INSERT INTO lineage (time, kind, step, checkpoint, event)
     SELECT max(time), 'published', max(step), '', max(sequence) FROM events WHERE state = 'trained' HAVING max(step) >= 0;
@@ -71,18 +73,18 @@ _TURN_COLUMNS = (
     "untrained_reason", "policy", "learns",
 )  # fmt: skip
 TURN_DIGEST = (
-    # One number for all numbers: converting each to text costs as much as the checksum.
+    # All numbers are summed into one, because converting each number to text costs as much as the checksum.
     "crc32(CAST((id + 7 * ifnull(parent, -1) + 31 * num_computed_tokens + CAST(1e6 * seconds AS INTEGER)"
     " + CAST(1e6 * removed_mass AS INTEGER) + 1000003 * learns) || rollout_id || ifnull(branch_reason, '')"
     " || ifnull(policy, '') || versions || fingerprint || stop_reason || sampling || request_digest || message"
     " || sampled_logprobs || token_ids || new_prompt_ids AS BLOB))"
 )
-"""Checksum of a row of `turns`, without `untrained_reason`, which may be set later."""
+"""Checksum of a row of `turns`. It leaves out `untrained_reason`, which may be set later."""
 ROLLOUT_DIGEST = (
     "crc32(CAST(id || task_id || attempt || split || ifnull({detail}, '') || ifnull({result}, '') || ifnull({num_turns}, 0)"
     " AS BLOB))"
 )
-"""Checksum of the columns of a row of `rollouts` that `events` lacks."""
+"""Checksum of those columns of a row of `rollouts` that `events` lacks."""
 _INSERT_TURN = (
     f"INSERT INTO turns SELECT *, {TURN_DIGEST} FROM (SELECT {', '.join(f'? AS {name}' for name in _TURN_COLUMNS)})"
 )
@@ -107,34 +109,40 @@ _NOT_THE_FILE = frozenset(
         sqlite3.SQLITE_AUTH,
     }
 )
-"""Primary result codes for problems of the disk, permissions or another process: the ledger itself may be intact."""
+"""Primary result codes for problems with the disk, permissions or another process. The ledger itself may be intact."""
 
 
 class LineageEntry(NamedTuple):
-    """One row of `lineage`. `kind` is `announced` (a checkpoint is about to get its name), `published` (it is on disk) or
-    `resumed` (the run continued from it)."""
+    """One row of `lineage`.
+
+    `kind` is `announced` (a checkpoint is about to get its final name), `published` (the checkpoint is on disk) or
+    `resumed` (the run continued from the checkpoint).
+    """
 
     kind: str
     step: int
     checkpoint: str
     event: int
-    """The last event before it."""
+    """Sequence number of the last event before this row."""
     digest: str | None
     """Hash of the checkpoint's manifest."""
 
 
 def open_file(path: Path | str) -> tuple[sqlite3.Connection, list[tuple[str, str, str, int | None]]]:
-    """Open or create a ledger; return its connection, and (id, state, split, step) of every rollout. Raises DataError for a file
-    that is not a ledger or is damaged, ServiceError when the disk, permissions or another process prevent opening it."""
+    """Open or create a ledger. Return its connection, and the (id, state, split, step) of every rollout.
+
+    Raises DataError for a file that is damaged or not a ledger. Raises ServiceError if the disk, permissions or another
+    process prevent opening the file.
+    """
     try:
-        # An evaluation may write during training: each waits for the other's commits.
+        # An evaluation may write during training. Each process waits for the commits of the other.
         db = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False, timeout=_LOCK_SECONDS)
         register_functions(db)
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=FULL")
         upgrade(db, path)
         return db, db.execute("SELECT id, state, split, step FROM rollouts").fetchall()
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter of a damaged schema
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # A damaged schema raises UnicodeDecodeError.
         raise unusable(path, error) from error
 
 
@@ -154,14 +162,15 @@ def upgrade(db: sqlite3.Connection, path: Path | str) -> None:
         script = f"{_FROM_2_TO_3 if found == 2 else ''} {_FROM_3_TO_4}"
     else:
         raise DataError(
-            f"{path} has format {found}, and this version reads format {FORMAT}: it is not a ledger of this version. "
+            f"{path} has format {found}, but this version of Sparring reads format {FORMAT}. "
             "Use the version that wrote it, or restore the run's own file."
         )
     db.executescript(f"BEGIN; {script} PRAGMA user_version = {FORMAT}; COMMIT;")
 
 
 def unusable(path: Path | str, error: Exception) -> SparringError:
-    """Return DataError when the file is to blame, ServiceError for the disk, permissions or another process."""
+    """Return a DataError for a problem with the file, or a ServiceError for the disk, permissions or another
+    process."""
     code = getattr(error, "sqlite_errorcode", None)
     if code is not None and code & 0xFF in _NOT_THE_FILE:
         return ServiceError(
@@ -169,7 +178,7 @@ def unusable(path: Path | str, error: Exception) -> SparringError:
             "disk, its permissions, and other processes that use the file, and try again."
         )
     return DataError(
-        f"{path} cannot be read as a ledger: {error}. It is damaged, or not a ledger; restore it from a backup."
+        f"{path} cannot be read as a ledger: {error}. It is damaged, or it is not a ledger. Restore it from a backup."
     )
 
 
@@ -204,12 +213,12 @@ def update_rollout(
 
 
 def announce(db: sqlite3.Connection, step: int, checkpoint: str, digest: str, now: float) -> None:
-    """Record that a checkpoint is about to get its name."""
+    """Record that a checkpoint is about to get its final name."""
     _insert_lineage(db, "announced", step, checkpoint, digest, now)
 
 
 def publish(db: sqlite3.Connection, step: int, checkpoint: str, digest: str | None, now: float) -> None:
-    """Mark claims up to `step` as trained: a checkpoint that includes them is on disk."""
+    """Mark rollouts claimed for steps up to `step` as trained, because a checkpoint that includes them is on disk."""
     claimed = "FROM rollouts WHERE state = 'claimed' AND step <= ?"
     db.execute(
         f"INSERT INTO events (time, rollout_id, state, step) SELECT ?, id, 'trained', step {claimed} ORDER BY rowid",
@@ -241,13 +250,13 @@ def _insert_lineage(
 
 
 def select_lineage(db: sqlite3.Connection) -> list[LineageEntry]:
-    """Return the lineage in order."""
+    """Return the rows of `lineage` in the order in which they were written."""
     found = db.execute("SELECT kind, step, checkpoint, event, digest FROM lineage ORDER BY sequence")
     return [LineageEntry(*row) for row in found]
 
 
 def current_lineage(lineage: Iterable[LineageEntry]) -> list[LineageEntry]:
-    """Return the checkpoints that the run is based on or was about to write, without those that a resume went back behind."""
+    """Return the checkpoints that the run is based on or was about to write, without those that a resume discarded."""
     found: list[LineageEntry] = []
     for entry in lineage:
         found = [one for one in found if one.step <= entry.step]
@@ -289,7 +298,10 @@ def select_kept(db: sqlite3.Connection) -> list[tuple[str, bytes]]:
 def insert_turn(
     db: sqlite3.Connection, rollout_id: str, turn: Turn, num_inherited: int | None, request_digest: str
 ) -> None:
-    """`num_inherited` ids of the prompt belong to the parent; None when an earlier process recorded the parent."""
+    """Insert a turn. The parent already stores the first `num_inherited` ids of the prompt.
+
+    `num_inherited` is None if an earlier process recorded the parent.
+    """
     if num_inherited is None:
         assert turn.parent is not None
         num_inherited = _num_played(db, rollout_id, turn.parent)
@@ -315,7 +327,7 @@ def update_not_received(db: sqlite3.Connection, rollout_id: str, turn_ids: Seque
 
 def _num_played(db: sqlite3.Connection, rollout_id: str, turn_id: int) -> int:
     """Return the number of a turn's prompt and answer ids, summed over its ancestors."""
-    # One statement: the connection releases the interpreter lock and takes it again with each.
+    # This is one statement because the connection releases and reacquires the interpreter lock for each statement.
     (num_bytes,) = db.execute(
         "WITH RECURSIVE line (parent, bytes) AS ("
         " SELECT parent, length(new_prompt_ids) + length(token_ids) FROM turns WHERE rollout_id = ?1 AND id = ?2"
@@ -387,6 +399,6 @@ def select_turns(db: sqlite3.Connection, rollout_id: str) -> tuple[Turn, ...]:
 
 
 def unpack(typecode: str, blob: bytes) -> tuple[Any, ...]:
-    """Return the numbers of a blob; `typecode` is "i" or "f"."""
+    """Return the numbers in a blob. `typecode` is "i" or "f"."""
     numbers: Sequence[Any] = array(typecode, blob)
     return tuple(numbers)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 
 class RolloutState(StrEnum):
-    """State of a rollout. TRAINED, DISCARDED and EVALUATED are final, TRAINED only while its checkpoint exists."""
+    """State of a rollout. DISCARDED and EVALUATED are final. TRAINED is final unless its checkpoint is lost."""
 
     PLANNED = "planned"
     LEASED = "leased"
@@ -50,7 +50,7 @@ _FORWARD = {
     RolloutState.FINISHED: {RolloutState.SCORED},
     RolloutState.SCORED: {RolloutState.ADMITTED, RolloutState.EVALUATED},
     RolloutState.ADMITTED: {RolloutState.CLAIMED},
-    # A claim whose step is lost is undone, and another step may claim the rollout.
+    # If a step is lost, its claims are undone, and another step may claim the rollouts.
     RolloutState.CLAIMED: {RolloutState.TRAINED, RolloutState.ADMITTED},
     RolloutState.TRAINED: set[RolloutState](),
 }
@@ -60,7 +60,8 @@ TRANSITIONS: Mapping[RolloutState, frozenset[RolloutState]] = MappingProxyType(
         for state in RolloutState
     }
 )
-"""Legal next states. Every state that is not final may become discarded, and so may trained when its checkpoint is lost."""
+"""Legal next states. Every state that is not final may become discarded. `trained` may become discarded if its
+checkpoint is lost."""
 
 
 def broken_rule(

@@ -1,7 +1,8 @@
-"""The ledger's invariants, checked from the rows alone.
+"""Checks of the ledger's invariants that need nothing but its rows.
 
-SQLite concatenates the events of each rollout into one text. Most texts repeat, so each distinct one is checked once: 100,000
-rollouts of three turns take two to three seconds (`benchmarks.ledger`). SQLite recomputes checksums of rows in the same queries.
+SQLite concatenates the events of each rollout into one text. Most texts repeat, so each distinct text is checked once.
+100,000 rollouts of three turns take two to three seconds (`benchmarks.ledger`). The same queries recompute the
+checksums of rows.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ _LIVES = (
     "SELECT rollout_id, group_concat(iif(step IS NULL AND reason IS NULL, state, printf('%s/%s/%s', state, step, reason)))"
     " FROM {events} GROUP BY rollout_id"
 )
-# For an ordinary turn, as nearly all are, the text has only the version; for any other it has all fields to check.
-# `printf` instead of `||`, which copies the whole text each time and would take most of the time.
+# Nearly all turns are ordinary, and the text of an ordinary turn contains only the version. The text of any other turn
+# contains all fields to check. The query uses `printf` because `||` copies the whole text each time, which would take
+# most of the time.
 _TURNS = f"""
 SELECT rollout_id,
     group_concat(
@@ -76,17 +78,20 @@ _ROLLOUTS_AT_ONCE = 5_000
 
 
 class Account(NamedTuple):
-    """The result of reading a ledger's file at one moment."""
+    """The result of verifying a snapshot of a ledger file."""
 
     broken: list[str]
-    """Descriptions of damage of the file and of broken invariants."""
+    """Descriptions of damage to the file and of broken invariants."""
     lineage: list[LineageEntry]
     last_step: int
-    """The newest step that consumed anything or has a checkpoint, including lost ones; 0 without any."""
+    """The newest step that consumed a rollout or has a checkpoint, including lost steps, or 0 if there is none."""
 
 
 def read_account(path: Path, *, max_steps_off_policy: int | None = None) -> Account:
-    """Read a file that a run may be writing: the run does not wait, and no file changes. Raises as `reading.open_ledger`."""
+    """Verify a file that a run may be writing to. The run does not wait, and no file changes.
+
+    Raises the errors of `reading.open_ledger`.
+    """
     with open_ledger(path) as db:
         found = [line for (line,) in db.execute("PRAGMA quick_check") if line != "ok"]
         if found:
@@ -101,34 +106,36 @@ def read_account(path: Path, *, max_steps_off_policy: int | None = None) -> Acco
 
 
 def verify_file(path: Path, *, max_steps_off_policy: int | None = None) -> list[str]:
-    """Return `Ledger.verify` of a file, read as by `read_account`."""
+    """Return the result of `Ledger.verify` for a file, without changing the file."""
     with open_ledger(path) as db:
         return broken_invariants(db, max_steps_off_policy)
 
 
 def broken_invariants(db: sqlite3.Connection, max_steps_off_policy: int | None = None) -> list[str]:
-    """Describe every broken invariant of rollouts, their histories, their checkpoints, and turns."""
+    """Return descriptions of all broken invariants of rollouts, their histories, their checkpoints and their turns."""
     rollouts = db.execute(_ROLLOUTS).fetchall()
     broken = _broken_rollouts(db, rollouts, dict(db.execute(_LIVES.format(events="events"))))
     if broken:
-        # SQLite usually returns the events of a rollout in the table's order, but guarantees an order only with ORDER BY.
+        # SQLite usually returns the events of a rollout in the order of the table, but only ORDER BY guarantees an
+        # order.
         in_order = "(SELECT * FROM events ORDER BY rollout_id, sequence)"
         broken = _broken_rollouts(db, rollouts, dict(db.execute(_LIVES.format(events=in_order))))
     return [*_broken_tables(db), *broken, *_broken_turns(db, rollouts, max_steps_off_policy)]
 
 
 def _broken_tables(db: sqlite3.Connection) -> Iterator[str]:
-    """Report rows missing from append-only tables, and stored episodes that have changed."""
+    """Yield a description of rows missing from append-only tables, and of stored episodes that have changed."""
     num_events, last = db.execute("SELECT count(*), ifnull(max(sequence), 0) FROM events").fetchone()
     if num_events != last:
         yield f"events: {last - num_events} of {last} are missing"
     for rollout_id, content, digest in db.execute("SELECT rollout_id, content, digest FROM kept"):
         if digest is not None and zlib.crc32(content) != digest:
-            yield f"kept episode of rollout {rollout_id}: it does not have the checksum of its row"
+            yield f"kept episode of rollout {rollout_id}: its content does not match its checksum"
 
 
 def _broken_rollouts(db: sqlite3.Connection, rollouts: Sequence[_Row], life_of: dict[str, str]) -> list[str]:
-    """Check that each rollout's events are a legal history that ends in its row's state, on a checkpoint that still counts."""
+    """Check that the events of each rollout are a legal history that ends in the state of its row, on a checkpoint that
+    is still part of the run."""
     lineage = select_lineage(db)
     last_published = max(published_in(lineage), default=-1)
 
@@ -145,7 +152,7 @@ def _broken_rollouts(db: sqlite3.Connection, rollouts: Sequence[_Row], life_of: 
     broken: list[str] = []
     for rollout_id, split, state, step, reason, _, is_damaged in rollouts:
         if is_damaged:
-            broken.append(f"rollout {rollout_id}: its row does not have the checksum it was written with")
+            broken.append(f"rollout {rollout_id}: the checksum of its row is wrong")
         found = problems(life_of.pop(rollout_id, ""), split, state, step, reason)
         if found:
             broken += [f"rollout {rollout_id}: {problem}" for problem in found]
@@ -153,12 +160,13 @@ def _broken_rollouts(db: sqlite3.Connection, rollouts: Sequence[_Row], life_of: 
             at = claimed_at.get(rollout_id, 0)
             if any(at <= event and step > resumed_at for event, resumed_at in rewinds):
                 broken.append(
-                    f"rollout {rollout_id}: {state} for step {step}, which the run has gone back behind since"
+                    f"rollout {rollout_id}: {state} for step {step}, but the run has since been resumed from an "
+                    "earlier checkpoint"
                 )
     return broken + [f"rollout {rollout_id}: it has a history and was never planned" for rollout_id in life_of]
 
 
-"""Describe the problems of a rollout's events and its row, given checkpoints up to `last_published`."""
+"""Yield the problems in the events of a rollout and in its row, given checkpoints up to `last_published`."""
 
 
 def _broken_life(
@@ -207,7 +215,8 @@ def _broken_rule(before: str, after: _Event, split: str) -> str | None:
 
 
 def _broken_turns(db: sqlite3.Connection, rollouts: Sequence[_Row], max_steps_off_policy: int | None) -> list[str]:
-    """Return the problems of turns: missing turns, turns without a place in their rollout, impossible data of tokens."""
+    """Return the problems of turns: missing turns, turns that do not fit into their rollout, and impossible token
+    data."""
     broken: list[str] = []
     step_of = {id: step for id, _, _, step, *_ in rollouts}
     # While a rollout runs, its turns are not counted yet.
@@ -236,11 +245,11 @@ def _broken_turns(db: sqlite3.Connection, rollouts: Sequence[_Row], max_steps_of
                     )
                     if not _is_finite(own)
                 ]
-    return broken + [f"rollout {id}: not all of its {number} turns are there" for id, number in missing.items()]
+    return broken + [f"rollout {id}: not all of its {number} turns are stored" for id, number in missing.items()]
 
 
 def _is_finite(logprobs: bytes) -> bool:
-    """Return whether 32-bit numbers are all finite: the sum of finite ones cannot overflow."""
+    """Return whether all 32-bit numbers are finite. A 64-bit sum of finite 32-bit numbers cannot overflow."""
     return math.isfinite(sum(array("f", logprobs[: len(logprobs) // _ITEM * _ITEM])))
 
 
@@ -251,10 +260,14 @@ class _TurnChecks:
     def __init__(self, max_steps_off_policy: int | None) -> None:
         self._bound = max_steps_off_policy
         self._weights_of: dict[int, tuple[str, str]] = {}
-        """The fingerprint of each version that consumed rollouts were sampled with, and the first rollout that records it."""
+        """The fingerprint of each version that consumed rollouts were sampled with, and the first rollout with that
+        fingerprint."""
 
     def problems(self, rollout_id: str, recorded: str, step: int | None) -> Iterator[tuple[int, str]]:
-        """Yield turn and problem. `recorded` is a text of `_TURNS`, `step` the one that consumed the rollout, if any."""
+        """Yield each problem with its turn.
+
+        `recorded` is a text from `_TURNS`. `step` is the step that consumed the rollout, or None.
+        """
         lost: dict[int, bool] = {}
         begun: set[str | None] = set()
         turns = [turn.split("\x1f") for turn in recorded.split("\x1e")]
@@ -264,7 +277,7 @@ class _TurnChecks:
                 if rest.startswith("[")
                 else (False, None, None, True, 0.0, 0, 0, [[int(rest), 0]], False)
             )
-            problems = ["it does not have the checksum it was written with"] if is_damaged else list[str]()
+            problems = ["the checksum of its row is wrong"] if is_damaged else list[str]()
             if not parent:
                 if not is_branch and policy in begun:
                     problems.append("it starts a branch without a reason")
@@ -277,7 +290,7 @@ class _TurnChecks:
                 if step is not None and runs:
                     problems += self._wrong_weights(rollout_id, step, runs, fingerprint)
             elif untrained not in _REASONS:
-                problems.append(f"{untrained!r} is no reason for not training it")
+                problems.append(f"{untrained!r} is not a known reason for not training it")
             if num_logprobs != num_tokens:
                 problems.append(f"{num_tokens} tokens and {num_logprobs} log-probabilities")
             if sum(count for _, count in runs) != num_tokens:
@@ -295,7 +308,7 @@ class _TurnChecks:
             known, first = self._weights_of.setdefault(oldest, (fingerprint, rollout_id))
             if known != fingerprint:
                 yield (
-                    f"sampled with weights {fingerprint}, which are not those of version {oldest} ({known} in rollout "
+                    f"sampled with weights {fingerprint}, but version {oldest} has other weights ({known} in rollout "
                     f"{first})"
                 )
         if self._bound is not None and not 0 <= step - 1 - oldest <= self._bound:
@@ -308,9 +321,9 @@ class _TurnChecks:
 def _untrainable(sampling: str, mass: float, *, is_learning: bool) -> Iterator[str]:
     temperature, top_p, _ = json.loads(sampling)
     if not is_learning:
-        yield "of a policy that does not learn, and no reason not to train it"
+        yield "its policy does not learn, but no reason for not training it is recorded"
     if temperature == 0 or top_p < 1 or mass > MAX_REMOVED_MASS:
         yield (
-            f"sampled at temperature {temperature} and top_p {top_p} with {mass} of the probability removed, and no reason "
-            "not to train it"
+            f"sampled at temperature {temperature} and top_p {top_p} with {mass} of the probability removed, but no "
+            "reason for not training it is recorded"
         )

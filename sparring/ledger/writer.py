@@ -22,26 +22,29 @@ _MAX_JOBS_PER_COMMIT = 1024
 
 @final
 class GroupCommitWriter:
-    """Runs jobs in the order of `submit`; a job's future resolves after the transaction that holds it is on disk.
+    """Runs jobs in the order of `submit`. The future of a job resolves after the job's transaction is on disk.
 
-    A job that fails takes the writer down: its transaction is rolled back, its futures and all later ones fail,
-    since an account with a hole in it is worse than a run that stops.
+    If a job fails, the writer stops: the transaction is rolled back, and all its futures and all later futures fail. A
+    run that stops is better than a ledger with gaps.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        """Take over a connection in autocommit mode, opened with `check_same_thread=False`; no other code may use it."""
+        """Take over a connection in autocommit mode that was opened with `check_same_thread=False`.
+
+        No other code may use the connection.
+        """
         self._connection = connection
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
         self._waiting: list[tuple[Future[Any], asyncio.Future[None]]] = []
         self._waiting_lock = threading.Lock()
         self.num_commits = 0
-        """Transactions so far; far fewer than jobs when many sessions write at once."""
+        """Number of transactions so far. There are far fewer transactions than jobs if many sessions write at once."""
         self._thread = threading.Thread(target=self._run, name="ledger-writer", daemon=True)
         self._thread.start()
 
     def submit(self, job: Callable[[sqlite3.Connection], T]) -> Future[T]:
-        """Queue a job. Raises ServiceError when an earlier one could not be written."""
+        """Queue a job. Raises ServiceError if an earlier job could not be written."""
         if self._failure is not None:
             raise ServiceError(
                 f"The ledger stopped writing: {self._failure}. Nothing later was recorded. Make room or repair the disk, and "
@@ -53,8 +56,11 @@ class GroupCommitWriter:
         return future
 
     async def committed(self, future: Future[T]) -> T:
-        """The result of a job's future. All who wait for one commit are woken by one call: with `asyncio.wrap_future` each
-        would take a system call of the writer's, which gives the interpreter lock up every time."""
+        """Return the result of a job's future.
+
+        One call wakes all tasks that wait for a commit. With `asyncio.wrap_future`, the writer would make one system
+        call per task and release the interpreter lock each time.
+        """
         with self._waiting_lock:
             waiter = None if future.done() else asyncio.get_running_loop().create_future()
             if waiter is not None:
@@ -64,7 +70,7 @@ class GroupCommitWriter:
         return future.result()
 
     def close(self) -> None:
-        """Write what is queued, then close the file. Raises ServiceError when something could not be written."""
+        """Write the queued jobs, then close the file. Raises ServiceError if a job could not be written."""
         self._jobs.put(None)
         self._thread.join()
         self._connection.close()
@@ -90,7 +96,8 @@ class GroupCommitWriter:
         try:
             if self._failure is not None:
                 raise self._failure
-            # Takes the write lock now: a later upgrade from reading would fail at once when another process wrote meanwhile.
+            # Take the write lock now. A later upgrade from a read lock would fail at once if another process wrote in
+            # between.
             self._connection.execute("BEGIN IMMEDIATE")
             results = [job(self._connection) for job, _ in batch]
             fault_point("ledger.committing")

@@ -1,1 +1,1 @@
-"""Requests to endpoints, their tokens, and their cost."""
+"""Counts of requests to endpoints, of their tokens, and of their cost."""

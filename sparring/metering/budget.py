@@ -1,4 +1,4 @@
-"""The money of a run, and whether one more step would exceed its limit."""
+"""The money that a run has spent, and whether one more step would exceed its limit."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ class Budget:
     def __init__(
         self, max_cost: float | None, *, spent: float = 0.0, endpoint_cost: Callable[[], float] = lambda: 0.0
     ) -> None:
-        """Create a budget. `spent` is the cost of a resumed run's earlier steps; `endpoint_cost` returns that of all requests to
-        endpoints so far."""
+        """Create a budget.
+
+        `spent` is the cost of the earlier steps of a resumed run. `endpoint_cost` returns the cost of all requests to
+        endpoints so far.
+        """
         self._max_cost = max_cost
         self._spent, self._last = spent, 0.0
         self._endpoint_cost = endpoint_cost
         self._total = self._count()
 
     def add(self, cost: float) -> None:
-        """Count a finished step."""
+        """Add the cost of a finished step."""
         self._spent += cost
         total = self._count()
         self._last, self._total = total - self._total, total
@@ -32,5 +35,5 @@ class Budget:
         return self._max_cost is not None and self._total + self._last > self._max_cost
 
     def _count(self) -> float:
-        # Without a limit the file of requests is not read.
+        # The file of requests is only read if there is a limit.
         return self._spent if self._max_cost is None else self._spent + self._endpoint_cost()

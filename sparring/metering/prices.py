@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from sparring.errors import UsageError
 
 PER_TOKENS = 1_000_000
-"""Number of tokens that a token price is for."""
+"""A token price is the price of this number of tokens."""
 PRICES: Mapping[str, str] = {
     "prefill": "a million tokens read to sample others",
     "sample": "a million sampled tokens",
     "train": "a million tokens that the learner computed",
     "hour": "an hour of the machine",
 }
-"""Prices of a run's own work: name and unit."""
+"""Prices of a run's own work, by name, with the unit that each price is for."""
 ENDPOINT_PRICES = ("read", "cached", "sample")
-"""Prices of an endpoint, as `MODEL:read` or `MODEL@HOST:read`, for a million tokens read, cached or sampled."""
+"""Kinds of endpoint prices, as in `MODEL:read` or `MODEL@HOST:read`, each for a million tokens."""
 
 
 def has_price(name: str) -> bool:
@@ -26,7 +26,7 @@ def has_price(name: str) -> bool:
 
 
 def read_prices(settings: Sequence[str]) -> dict[str, float]:
-    """Parse prices such as `sample=0.6`. Raises UsageError for anything else."""
+    """Parse prices such as `sample=0.6`. Raises UsageError if a text is not a price."""
     prices = {}
     for one in settings:
         name, _, amount = one.rpartition("=")
@@ -36,8 +36,9 @@ def read_prices(settings: Sequence[str]) -> dict[str, float]:
             price = -1.0
         if not has_price(name) or not 0 <= price < float("inf"):
             raise UsageError(
-                f"--price {one!r} is not a price; write {', '.join(f'{key}=AMOUNT' for key in PRICES)}, for "
-                f"{', '.join(PRICES.values())}; for an endpoint, MODEL:read=AMOUNT, MODEL:cached=AMOUNT and MODEL:sample=AMOUNT."
+                f"--price {one!r} is not a price. Write {', '.join(f'{key}=AMOUNT' for key in PRICES)}, for "
+                f"{', '.join(PRICES.values())}. For an endpoint, write MODEL:read=AMOUNT, MODEL:cached=AMOUNT and "
+                "MODEL:sample=AMOUNT."
             )
         prices[name] = price
     return prices
@@ -49,8 +50,11 @@ def cost(name: str, amount: float, price: float) -> float:
 
 
 def endpoint_cost(endpoint: str, *, read: int, sampled: int, cached: int, prices: Mapping[str, float]) -> float | None:
-    """Return the cost of tokens at `model@host`, `cached` of those read; None where none of them has a price. Cached tokens
-    without a price of their own cost as much as others."""
+    """Return the cost of tokens at `model@host`, or None if the endpoint has no price.
+
+    `cached` counts those of the `read` tokens that were cached. If cached tokens have no price, they cost as much as
+    other tokens that are read.
+    """
     model = endpoint.rpartition("@")[0]
     own = {kind: prices.get(f"{endpoint}:{kind}", prices.get(f"{model}:{kind}")) for kind in ENDPOINT_PRICES}
     if all(price is None for price in own.values()):
@@ -63,10 +67,10 @@ def endpoint_cost(endpoint: str, *, read: int, sampled: int, cached: int, prices
 def usage_metrics(
     *, computed: float, sampled: float, trained: float, seconds: float, prices: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return a step's usage by metric name; `usage/cost` only where something has a price.
+    """Return the usage of a step by metric name. `usage/cost` is only included if there are prices.
 
-    `computed` counts the tokens that went through the model for sampling, including the `sampled` ones; `trained` those that the
-    learner computed.
+    `computed` counts the tokens that the model processed for sampling, including the `sampled` ones. `trained` counts
+    the tokens that the learner processed.
     """
     amounts = {"prefill": max(0.0, computed - sampled), "sample": sampled, "train": trained, "hour": seconds / 3600}
     metrics = {f"usage/{name}_tokens": amount for name, amount in amounts.items() if name != "hour"}

@@ -1,7 +1,7 @@
 """Requests to endpoints and their tokens: LLM judges, reference models, simulated users and policies.
 
-Each request is one line in the run's `usage.jsonl`, appended at once, so that all processes of a run share one file, a crash
-loses nothing, and a resumed evaluation adds to the earlier counts.
+Each request is one line in the run's `usage.jsonl` and is appended at once. Therefore all processes of a run can share
+the file, a crash loses nothing, and a resumed evaluation adds to the earlier counts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sparring.metering.prices import endpoint_cost
 from sparring.types import Json, Usage
 
 USAGE = "usage.jsonl"
-"""File in a run folder: one `{"during", "endpoint", "answered", "read", "sampled", "cached"}` a request."""
+"""File in a run folder with one `{"during", "endpoint", "answered", "read", "sampled", "cached"}` per request."""
 
 Meter: TypeAlias = tuple[str, str]
 """The run's folder and its current activity: `training`, or the name of an evaluation."""
@@ -29,23 +29,23 @@ _meter: Meter | None = None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointUsage:
-    """Requests to one endpoint."""
+    """Counts of the requests to one endpoint."""
 
     endpoint: str
     """`model@host`."""
     requests: int
-    """Every attempt counts, including failed ones."""
+    """Number of attempts, including failed attempts."""
     failed: int
     unreported: int
     """Number of answers without token counts."""
     read: int | None
-    """Tokens of the prompts, where reported; None where no answer reported any."""
+    """Number of prompt tokens in the answers that report it, or None if no answer reports it."""
     sampled: int | None
     cached: int | None
-    """Prompt tokens that the endpoint had in a cache; None where it never reported them."""
+    """Number of prompt tokens that the endpoint had in a cache, or None if no answer reports it."""
 
     def cost(self, prices: Mapping[str, float]) -> float | None:
-        """Return the cost; None without prices of this endpoint, or without reported tokens."""
+        """Return the cost, or None if this endpoint has no price or reports no tokens."""
         if self.read is None or self.sampled is None:
             return None
         return endpoint_cost(
@@ -60,7 +60,7 @@ class EndpointUsage:
         return cls(**{name: value for name, value in content.items() if name != "cost"})
 
     def summary(self, prices: Mapping[str, float]) -> str:
-        """Return one line for people."""
+        """Return a readable line of text."""
         failed = f" ({self.failed} failed)" if self.failed else ""
         if self.read is None or self.sampled is None:
             tokens = "tokens unknown (the endpoint reports none)" if self.requests > self.failed else "no answer"
@@ -86,7 +86,7 @@ def meter_usage(folder: Path, *, during: str) -> Iterator[None]:
 
 
 def current_meter() -> Meter | None:
-    """Return where requests are counted now; a worker process passes it to `use_meter`."""
+    """Return the current meter. A worker process passes it to `use_meter`."""
     return _meter
 
 
@@ -102,7 +102,7 @@ def endpoint_name(model: str, base_url: str) -> str:
 
 
 def count_request(endpoint: str, *, answered: bool, usage: Usage | None) -> None:
-    """Count one request; does nothing outside of a run."""
+    """Count one request. Outside of a run, this does nothing."""
     if _meter is None:
         return
     folder, during = _meter
@@ -114,7 +114,7 @@ def count_request(endpoint: str, *, answered: bool, usage: Usage | None) -> None
         "sampled": usage and usage.num_sampled_tokens,
         "cached": usage and usage.num_cached_tokens,
     }
-    # A full disk stops a run when it saves; it does not fail requests.
+    # A full disk stops a run when it saves a checkpoint. It must not fail requests.
     with suppress(OSError):
         descriptor = os.open(Path(folder) / USAGE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
@@ -124,7 +124,10 @@ def count_request(endpoint: str, *, answered: bool, usage: Usage | None) -> None
 
 
 def read_usage(folder: Path, *, during: str | None = None) -> list[EndpointUsage]:
-    """Return usage by endpoint, of the whole run or of one activity (`during`). Skips lines that a crash left incomplete."""
+    """Return the usage of each endpoint in the whole run or in one activity (`during`).
+
+    Lines that a crash left incomplete are skipped.
+    """
     lines: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     path = folder / USAGE
     for text in path.read_bytes().split(b"\n") if path.exists() else ():

@@ -1,1 +1,1 @@
-"""Services that every long-running process needs: event loop, cancellation, signals, faults, logs, redaction, plugins."""
+"""Services for every long-running process: event loop, cancellation, signals, faults, logs, redaction and plugins."""

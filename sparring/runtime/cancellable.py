@@ -1,10 +1,11 @@
-"""Long computations in a thread that a stopping run can abandon.
+"""Runs long computations in a thread that a stopping run can abandon.
 
 
         result = await run_cancellable(learn, rule, groups, step, stop=stop)
 
-Inside the thread, call `raise_if_cancelled()` between the parts of a computation and use `guard_change()` around code that alters
-weights; elsewhere both do nothing. An abandoned computation finishes its current part, and its result is discarded.
+Inside the thread, call `raise_if_cancelled()` between the parts of a computation, and use `guard_change()` around code
+that alters weights. Elsewhere these functions do nothing. An abandoned computation finishes its current part, and its
+result is discarded.
 """
 
 from __future__ import annotations
@@ -20,13 +21,17 @@ from typing import Any, TypeVar, final
 Result = TypeVar("Result")
 
 PATIENCE_SECONDS = 3.0
-"""Time that a stop allows the current computation. After the loss of a supervisor, 8 s remain for that and a checkpoint."""
+"""Time that a stop allows the current computation. After the loss of a supervisor, 8 s remain for this time and a
+checkpoint."""
 _AFTER_LAST_CHANGE_SECONDS = 1.0
 
 
 class Cancelled(Exception):
-    """The computation was abandoned. The caller that stopped it sees this only if weights had already changed, as they do
-    between two passes over a batch: they then belong to no step."""
+    """The computation was abandoned.
+
+    The caller that stopped the computation receives this error only if weights had already changed, for example between
+    two passes over a batch. The weights then belong to no step.
+    """
 
 
 @final
@@ -51,25 +56,25 @@ class _Computation:
             yield
 
     def cancel(self) -> None:
-        """Prevent all further changes; waits for a change in progress."""
+        """Prevent all further changes. This waits for a change in progress."""
         with self._lock:
             self._is_cancelled = True
 
 
 _current: ContextVar[_Computation | None] = ContextVar("_current", default=None)
 _abandoned: set[asyncio.Task[Any]] = set()
-"""Cancelled tasks whose thread is still running."""
+"""Cancelled tasks that still run in their thread."""
 
 
 def raise_if_cancelled() -> None:
-    """Mark a place where a computation may end. Raises Cancelled when it has been abandoned."""
+    """Mark a place where a computation may end. Raises Cancelled if the computation was abandoned."""
     if (computation := _current.get()) is not None:
         computation.raise_if_cancelled()
 
 
 @contextmanager
 def guard_change() -> Iterator[None]:
-    """Wrap code that alters weights. Raises Cancelled on entry when the computation has been abandoned."""
+    """Wrap code that alters weights. Raises Cancelled on entry if the computation was abandoned."""
     if (computation := _current.get()) is None:
         yield
         return
@@ -80,10 +85,12 @@ def guard_change() -> Iterator[None]:
 async def run_cancellable(
     function: Callable[..., Result], *arguments: Any, stop: asyncio.Event, patience_seconds: float = PATIENCE_SECONDS
 ) -> Result | None:
-    """Run a function in a thread and return its result. Returns None when `stop` is set and the function needs more than
-    `patience_seconds` from then on; it has changed nothing then, and will not.
+    """Run a function in a thread and return its result.
 
-    Raises what the function raises, and Cancelled when it was abandoned after some of its changes.
+    Returns None if `stop` is set and the function then needs more than `patience_seconds`. In this case the function
+    has changed nothing, and it will change nothing later.
+
+    Raises the errors of the function, and Cancelled if the function was abandoned after some of its changes.
     """
     computation = _Computation()
     computing = asyncio.ensure_future(asyncio.to_thread(_run, computation, partial(function, *arguments)))
@@ -120,11 +127,11 @@ async def wait_for_abandoned() -> None:
 
 
 def _run(computation: _Computation, function: Callable[[], Result]) -> Result:
-    _current.set(computation)  # asyncio.to_thread runs this in its own context
+    _current.set(computation)  # asyncio.to_thread runs this in a separate context.
     return function()
 
 
 def _ended(computing: asyncio.Task[Any]) -> None:
     _abandoned.discard(computing)
     if not computing.cancelled():
-        computing.exception()  # marks the exception as retrieved
+        computing.exception()  # This marks the exception as retrieved.

@@ -1,4 +1,4 @@
-"""Time as components read it, so that whole runs can be simulated under a virtual clock."""
+"""The clock that components read, so that whole runs can be simulated with virtual time."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """The time of this machine, unless a test gives another."""
+    """A source of time. By default it is the clock of this machine; tests replace it."""
 
     monotonic: Callable[[], float] = time.monotonic
-    """Seconds from an arbitrary start, for durations and deadlines."""
+    """Returns the seconds since an arbitrary start, for durations and deadlines."""
     now: Callable[[], float] = time.time
-    """Seconds since 1970, for records."""
+    """Returns the seconds since 1970, for records."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
 

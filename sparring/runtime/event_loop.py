@@ -1,9 +1,9 @@
-"""One event loop on its own thread, so that synchronous public methods work in scripts and notebooks alike."""
+"""One event loop on its own thread, so that synchronous public methods work both in scripts and in notebooks."""
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures.thread  # noqa: F401 (imported first, so that its exit handler runs after ours)
+import concurrent.futures.thread  # noqa: F401 (Imported first, so that its exit handler runs after ours.)
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 END_SECONDS = 10.0
-"""Time that the end of the process waits for coroutines passed to `finish`."""
+"""Time that the process waits at its end for coroutines that were passed to `finish`."""
 _finishing: set[Future[Any]] = set()
 
 
@@ -28,21 +28,23 @@ def _loop() -> asyncio.AbstractEventLoop:
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     while True:
         # A task that calls sys.exit or raises KeyboardInterrupt also ends the loop (signals reach only the main thread);
-        # code that waits for that task needs the loop to continue.
+        # The loop must continue for code that waits for such a task.
         with suppress(SystemExit, KeyboardInterrupt):
             loop.run_forever()
             return
 
 
 def submit(coroutine: Coroutine[Any, Any, Result]) -> Future[Result]:
-    """Run a coroutine on the background loop; `result()` of the returned future waits for it."""
+    """Run a coroutine on the background loop and return its future. `result()` of the future waits for the
+    coroutine."""
     return asyncio.run_coroutine_threadsafe(coroutine, _loop())
 
 
 def finish(coroutine: Coroutine[Any, Any, object]) -> None:
-    """Run a coroutine on the background loop; only the end of the process waits for it.
+    """Run a coroutine on the background loop. The process waits for it only at its end.
 
-    A thread that frees tensors while the interpreter shuts down is ended inside C++ code and aborts the process with SIGABRT.
+    Without this wait, a thread might free tensors while the interpreter shuts down. The interpreter then ends the
+    thread inside C++ code, which aborts the process with SIGABRT.
     """
     future = submit(coroutine)
     _finishing.add(future)
@@ -53,7 +55,7 @@ def _wait_for_finishing() -> None:
     wait(tuple(_finishing), END_SECONDS)
 
 
-# Not `atexit`: its handlers run after the shutdown of the thread pools that the loop needs.
+# Handlers of `atexit` would run after the shutdown of the thread pools that the loop needs.
 threading._register_atexit(_wait_for_finishing)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 
 

@@ -1,4 +1,4 @@
-"""Fault injection: named points in the code at which a process can be made to die, fail or wait.
+"""Fault injection: named points in the code where a process can be made to die, fail or wait.
 
     fault_point("shop.charge")                                    # in your environment; does nothing unless a fault is armed
 
@@ -7,8 +7,9 @@
 
     with arm_for_block(Fault("shop.charge", "delay", seconds=2.0)): ...   # in a test
 
-Separate several faults by semicolons. With SPARRING_FAULTS_LOG=FILE each fault is logged before it happens, and faults that
-the file already lists count: a run that is restarted after a kill is not killed a second time.
+Separate several faults with semicolons. With SPARRING_FAULTS_LOG=FILE, each fault is logged before it happens, and the
+faults that the file already lists count as having happened. Therefore a run that is restarted after a kill is not
+killed again.
 """
 
 from __future__ import annotations
@@ -34,63 +35,65 @@ Action: TypeAlias = Literal["kill", "exit", "error", "delay"]
 FAULTS_VARIABLE, LOG_VARIABLE = "SPARRING_FAULTS", "SPARRING_FAULTS_LOG"
 
 POINTS = {
-    "step.claiming": "a batch is complete, and none of its rollouts is claimed yet",
+    "step.claiming": "a batch is complete, but none of its rollouts is claimed yet",
     "step.claimed": "the rollouts of the batch are claimed for the step",
-    "learner.forward": "a forward pass is done, its backward pass is not",
+    "learner.forward": "a forward pass is done, but its backward pass is not",
     "learner.microbatch": "between two microbatches of a batch",
-    "learner.optimizing": "the gradient is complete, the weights are as before",
-    "learner.optimized": "the weights have changed, and nothing has recorded it yet",
-    "engine.loading": "before the engine takes the new weights",
+    "learner.optimizing": "the gradient is complete, but the weights have not changed",
+    "learner.optimized": "the weights have changed, but the change is not recorded yet",
+    "engine.loading": "before the engine loads the new weights",
     "engine.loaded": "the engine samples with the new weights",
-    "ledger.committing": "a group of changes is written, and not committed",
-    "tracker.logging": "the step is over, its metrics are not written",
+    "ledger.committing": "a group of changes is written, but not committed",
+    "tracker.logging": "the step is over, but its metrics are not written",
     "checkpoint.staging": "files of a checkpoint are written under a temporary name",
     "checkpoint.renaming": "a checkpoint is complete under its temporary name",
-    "checkpoint.renamed": "a checkpoint has its name, and the ledger does not list it yet",
-    "checkpoint.pruning": "the ledger lists a checkpoint, older ones still exist",
+    "checkpoint.renamed": "a checkpoint has its final name, but the ledger does not list it yet",
+    "checkpoint.pruning": "the ledger lists a checkpoint, but older checkpoints still exist",
     "evaluation.playing": "an episode of a validation is over",
-    "run.closing": "the last checkpoint is written, and the run's status is not updated yet",
+    "run.closing": "the last checkpoint is written, but the run's status is not updated yet",
     "environment.reset": "before an environment is reset",
     "environment.tool": "before a tool is called",
     "environment.close": "before an environment is closed",
-    "reward.judging": "an episode is over, and not graded",
+    "reward.judging": "an episode is over, but not graded yet",
     "worker.answering": "in a worker process, before each call of an environment, reward or scorer",
 }
-"""Sparring's own points; points in your code have other names."""
+"""Sparring's own points. Points in user code need other names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An injected fault: `kill` (as by kill -9), `exit` (the interpreter ends at once), `error` or `delay`."""
+    """An injected fault: `kill` (like kill -9), `exit` (the interpreter ends at once), `error` or `delay`."""
 
     point: str
     action: Action
     at: int = 1
-    """The first visit of the point at which the fault happens, counted from 1."""
+    """Number of the first visit of the point at which the fault may happen, counted from 1."""
     times: int = 1
-    """Maximum number of times."""
+    """Maximum number of times that the fault happens."""
     share: float = 1.0
-    """Probability at each visit."""
+    """Probability that the fault happens at each visit."""
     seconds: float = 1.0
-    """Length of a delay."""
+    """Length of a delay, in seconds."""
     raises: str = "InfrastructureError"
-    """Exception of an `error`: InfrastructureError, or the name of a built-in exception."""
+    """Exception of an `error` fault: InfrastructureError, or the name of a built-in exception."""
 
     def __post_init__(self) -> None:
         """Raise UsageError for a fault that can never happen."""
         if self.action not in get_args(Action):
             raise UsageError(
-                f"fault {self.point}={self.action} is not an action; use one of {', '.join(get_args(Action))}."
+                f"{self.action!r} of fault {self.point}={self.action} is not an action; use one of "
+                f"{', '.join(get_args(Action))}."
             )
         own = {name.partition(".")[0] for name in POINTS}
         if self.point not in POINTS and self.point.partition(".")[0] in own:
             near = difflib.get_close_matches(self.point, POINTS, n=1)
             raise UsageError(
-                f"{self.point!r} is not a fault point of Sparring{f'; did you mean {near[0]!r}?' if near else '.'} Its points: "
-                f"{', '.join(POINTS)}; points in your own code need other names."
+                f"{self.point!r} is not a fault point of Sparring{f'; did you mean {near[0]!r}?' if near else '.'} Its "
+                "points are "
+                f"{', '.join(POINTS)}. Points in your own code need other names."
             )
         if self.at < 1 or self.times < 1 or not 0 < self.share <= 1 or self.seconds < 0:
-            raise UsageError(f"{self} would never happen; use at >= 1, times >= 1, 0 < share <= 1 and seconds >= 0.")
+            raise UsageError(f"{self} can never happen; use at >= 1, times >= 1, 0 < share <= 1 and seconds >= 0.")
         self.exception()
 
     @classmethod
@@ -112,13 +115,13 @@ class Fault:
                 options[key] = kinds[key](value)
             except (KeyError, ValueError):
                 raise UsageError(
-                    f"fault {text!r} has {one!r}; write POINT=ACTION, followed by any of "
+                    f"fault {text!r} contains {one!r}. Write POINT=ACTION, followed by any of "
                     f"{', '.join(f'{field.name}=...' for field in fields(cls)[2:])}."
                 ) from None
         return cls(point.strip(), action.strip(), **options)  # type: ignore[arg-type]
 
     def exception(self) -> Exception:
-        """Return the exception of an `error` fault. Raises UsageError when `raises` is not an exception's name."""
+        """Return the exception of an `error` fault. Raises UsageError if `raises` is not the name of an exception."""
         message = f"fault injected at {self.point}"
         if self.raises == "InfrastructureError":
             return InfrastructureError(f"{message}.")
@@ -132,7 +135,7 @@ class Fault:
 
 @final
 class _Armed:
-    """Armed faults and how often each has happened; points may be reached in any thread."""
+    """The armed faults and how often each has happened. Points may be reached in any thread."""
 
     def __init__(self, faults: Sequence[Fault], log: Path | None, seed: int) -> None:
         self._faults, self._log = tuple(faults), log
@@ -171,14 +174,14 @@ _armed: _Armed | None = None
 
 
 def fault_point(name: str) -> None:
-    """Mark a place where an armed fault happens. Raises the exception of an `error` fault."""
+    """Mark a place where an armed fault can happen. Raises the exception of an `error` fault."""
     fault = None if _armed is None else _armed.due(name)
     if fault is None:
         return
     if fault.action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif fault.action == "exit":
-        os._exit(0)  # no handler runs, and the exit code looks like success
+        os._exit(0)  # No handler runs, and the exit code looks like success.
     elif fault.action == "delay":
         time.sleep(fault.seconds)
     else:
@@ -186,7 +189,7 @@ def fault_point(name: str) -> None:
 
 
 def arm(faults: Sequence[Fault], *, log: Path | None = None, seed: int = 0) -> None:
-    """Arm these faults in this process, in place of all others."""
+    """Arm these faults in this process. They replace all faults that were armed before."""
     global _armed
     _armed = _Armed(faults, log, seed) if faults else None
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first one requests an orderly stop; the second one has its usual effect."""
+"""Handles Ctrl-C and SIGTERM. The first signal requests an orderly stop, and the second has its usual effect."""
 
 from __future__ import annotations
 
@@ -22,20 +22,22 @@ Result = TypeVar("Result")
 STOP_SECONDS: Final = 35.0
 """Time that `run` waits for a cancelled coroutine: the time limit for closing environments, plus a margin."""
 SAME_SECONDS: Final = 0.5
-"""A second signal within this time is the same request: a service manager signals every process of a command, and the
-supervisor forwards its own."""
+"""A second signal within this time belongs to the same request. A service manager signals every process of a command,
+and the supervisor forwards its own signal."""
 ANNOUNCE_SECONDS: Final = 1.0
-"""A stop that takes longer than this is announced."""
+"""A stop that takes longer than this time is announced."""
 _received: signal.Signals | None = None
 
 
 class Terminated(KeyboardInterrupt):
-    """Raised when SIGTERM ends a command, as KeyboardInterrupt is for Ctrl-C."""
+    """Raised if SIGTERM ends a command, like KeyboardInterrupt for Ctrl-C."""
 
 
 def raise_on_signals() -> None:
-    """Make Ctrl-C raise KeyboardInterrupt and SIGTERM raise Terminated in the main thread, also where a shell that starts a
-    command in the background ignores Ctrl-C."""
+    """Make Ctrl-C raise KeyboardInterrupt, and SIGTERM raise Terminated, in the main thread.
+
+    This also works if a shell started the command in the background and made it ignore Ctrl-C.
+    """
 
     def terminate(*_: object) -> NoReturn:
         raise Terminated
@@ -45,7 +47,7 @@ def raise_on_signals() -> None:
 
 
 def _reset_in_child() -> None:
-    """Restore default handlers in processes that user code forks (multiprocessing): they end on SIGTERM as usual."""
+    """Restore the default handlers in processes that user code forks (multiprocessing), so that SIGTERM ends them."""
     for number, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
         if getattr(signal.getsignal(number), "__module__", None) == __name__:
             signal.signal(number, default)
@@ -60,13 +62,13 @@ def exit_code(error: KeyboardInterrupt) -> int:
 
 
 def is_stopping() -> bool:
-    """Return whether a stop was requested; a second signal would end what is being written."""
+    """Return whether a stop was requested. A second signal would then interrupt writes in progress."""
     return _received is not None
 
 
 @contextmanager
 def interrupts(stop: Callable[[], None]) -> Iterator[None]:
-    """Turn the first Ctrl-C or SIGTERM into a call of `stop`; the second has its usual effect. Main thread only."""
+    """Call `stop` at the first Ctrl-C or SIGTERM. The second signal has its usual effect. Main thread only."""
     global _received
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -99,9 +101,10 @@ def interrupts(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def run(coroutine: Coroutine[Any, Any, Result], *, stop_seconds: float = STOP_SECONDS) -> Result:
-    """Run a coroutine on the background loop; blocks. The first Ctrl-C or SIGTERM cancels it, so that it can release its
-    resources, and raises KeyboardInterrupt or Terminated once it has ended or `stop_seconds` have passed. The second signal
-    raises at once.
+    """Run a coroutine on the background loop, and wait for its result.
+
+    The first Ctrl-C or SIGTERM cancels the coroutine, so that it can release its resources. KeyboardInterrupt or
+    Terminated is raised once the coroutine has ended or `stop_seconds` have passed. The second signal raises at once.
     """
     requested, stop = threading.Event(), asyncio.Event()
     running = event_loop.submit(_unless_stopped(coroutine, stop))
@@ -119,7 +122,7 @@ def run(coroutine: Coroutine[Any, Any, Result], *, stop_seconds: float = STOP_SE
             waited = time.monotonic() - requested_at
             if waited > stop_seconds:
                 logger.warning(
-                    "open resources were not closed within %g s; the command is ended by force", stop_seconds
+                    "open resources were not closed within %g s; the command is now ended by force", stop_seconds
                 )
                 raise interruption()
             if waited > ANNOUNCE_SECONDS and not is_announced:
@@ -136,7 +139,10 @@ def interruption() -> KeyboardInterrupt:
 
 
 async def _unless_stopped(coroutine: Coroutine[Any, Any, Result], stop: asyncio.Event) -> Result:
-    """Cancel the coroutine when `stop` is set. An event, since a task that is cancelled before its first step never runs."""
+    """Run the coroutine, and cancel it when `stop` is set.
+
+    An event is needed because a task that is cancelled before its first step never runs.
+    """
     running, stopping = asyncio.ensure_future(coroutine), asyncio.ensure_future(stop.wait())
     await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
     (stopping if running.done() else running).cancel()

@@ -1,11 +1,13 @@
-"""Find and end descendant processes. Also a keeper: a small process that starts a program and cleans up after it.
+"""Finds and ends descendant processes, and provides a keeper: a small process that starts a program and cleans up after
+it.
 
     arguments, environment = wrap_in_keeper([sys.executable, "-P", "-m", "program"], os.environ)
     process = subprocess.Popen(arguments, env=environment, start_new_session=True)
 
-When the program ends, or the process that started the keeper ends, or the keeper receives SIGTERM, the keeper kills all its
-descendants, also those in other sessions, and then ends as the program did. It forwards SIGINT and SIGABRT. The keeper is this
-file, run as a script with the standard library only. Except on Linux it only starts the program and waits.
+The keeper acts when the program ends, when the process that started the keeper ends, or when the keeper receives
+SIGTERM. It kills all its descendants, including those in other sessions, and then ends with the program's exit status.
+It forwards SIGINT and SIGABRT. The keeper is this file, run as a script that imports only the standard library. On
+systems other than Linux it only starts the program and waits.
 """
 
 from __future__ import annotations
@@ -24,26 +26,27 @@ from typing import NoReturn
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _VARIABLE = "SPARRING_KEEPER"
-"""Holds the process id of the keeper's parent, and the program's arguments. As arguments of the keeper they would make it look
-like the program."""
+"""Environment variable with the process id of the keeper's parent and the program's arguments. If the keeper had these
+arguments itself, it would look like the program in a list of processes."""
 
 
 def wrap_in_keeper(command: Sequence[str], environment: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """Return the arguments and the environment that start a program under a keeper; its first argument is a path."""
+    """Return the arguments and environment that start a program under a keeper. The first item of `command` is a
+    path."""
     return [sys.executable, "-I", "-S", __file__], {**environment, _VARIABLE: json.dumps([os.getpid(), *command])}
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant whose own parent dies (subreaper), so that none is lost. Linux only."""
+    """Become the parent of every orphaned descendant (subreaper), so that none is lost. Linux only."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def list_descendants() -> list[int]:
-    """Return the process ids of all descendants, zombies included. Empty where /proc does not exist."""
+    """Return the process ids of all descendants, including zombies. The list is empty if /proc does not exist."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, ValueError, IndexError):
-            # The name, in parentheses, may contain any character.
+            # The name is in parentheses and may contain any character.
             parent = int(stat.read_text("utf-8", errors="replace").rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(stat.parent.name))
     result: list[int] = []
@@ -55,7 +58,8 @@ def list_descendants() -> list[int]:
 
 
 def end_descendants(*, within_seconds: float = 2.0) -> list[int]:
-    """Kill and reap all descendants and return their ids. Children of a killed process become ours."""
+    """Kill and reap all descendants, and return their ids. Children of a killed process become children of this
+    process."""
     deadline = time.monotonic() + within_seconds
     ended: list[int] = []
     while True:
@@ -100,7 +104,7 @@ def _keep() -> NoReturn:
             _become(command, keeper)
         for number in (signal.SIGINT, signal.SIGABRT):
             signal.signal(number, lambda number, _: os.kill(program, number))
-        # The program's end must close its pipes, so the keeper holds no copy of them.
+        # The pipes must close when the program ends, so the keeper keeps no copies of them.
         os.closerange(3, 1 << 20)
         ended = 0
         while ended != program:
@@ -119,7 +123,8 @@ def _keep() -> NoReturn:
 
 
 def _become(command: list[str], keeper: int) -> NoReturn:
-    """Replace this process, a fork of the keeper, with the program. The kernel kills it when the keeper dies."""
+    """Replace this process, a fork of the keeper, with the program. The kernel kills the program when the keeper
+    dies."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,6 +1,6 @@
-"""Logs: warnings for people on standard error, and records for programs in the run's `log.jsonl`.
+"""Logs: readable warnings on standard error, and records in the run's `log.jsonl` for programs.
 
-Each module's logger masks secrets itself, so that no handler can write them: the command line, a notebook, a user's own.
+The logger of each module masks secrets itself, so that no handler can write them, not even a user's own handler.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final, TextIO, cast
 from sparring.runtime.redaction import mask_secrets
 
 LOG = "log.jsonl"
-"""File in a run folder with what was logged during training, one `{"time", "level", "logger", "message"}` a line."""
+"""File in a run folder with the log of the training, one `{"time", "level", "logger", "message"}` per line."""
 ROOT: Final = "sparring"
 
 
@@ -37,13 +37,13 @@ _MASKING = _Masking()
 def get_logger(name: str) -> logging.Logger:
     """Return a logger that masks secrets in messages and tracebacks."""
     logger = logging.getLogger(name)
-    # A filter of the logger, not of a handler: it applies to all present and future handlers.
+    # A filter of the logger, unlike a filter of a handler, applies to all present and future handlers.
     logger.addFilter(_MASKING)
     return logger
 
 
 class _JsonLines(logging.Handler):
-    """Opens the file anew for each record, so that a record is not lost when the process dies."""
+    """A handler that opens the file again for each record, so that no record is lost when the process dies."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -58,20 +58,20 @@ class _JsonLines(logging.Handler):
         }
         if record.exc_text:
             entry["traceback"] = record.exc_text
-        # When the disk is full, standard error still has the line.
+        # If the disk is full, the line is still on standard error.
         with suppress(OSError), self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
 
 
 class _Lines(logging.Handler):
-    """Writes to the current `sys.stderr`, which progress bars replace."""
+    """A handler that writes to the current `sys.stderr`, which progress bars replace."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print(f"{record.levelname.lower()}: {self.format(record)}", file=sys.stderr)  # noqa: T201
 
 
 class _RootElsewhere(logging.Handler):
-    """Passes records to handlers of the root logger that do not write to the terminal, such as files or services."""
+    """A handler that passes records to those handlers of the root logger that do not write to the terminal."""
 
     def emit(self, record: logging.LogRecord) -> None:
         for handler in logging.getLogger().handlers:
@@ -92,7 +92,8 @@ def _writes_to_terminal(handler: logging.Handler) -> bool:
 
 @contextmanager
 def log_to_folder(folder: Path) -> Iterator[None]:
-    """Also write Sparring's log to the folder's `log.jsonl`: warnings and errors, or more if the user sets a lower level."""
+    """Also write Sparring's log to the folder's `log.jsonl`. It contains warnings and errors, or more if the user sets
+    a lower level."""
     handler, logger = _JsonLines(folder / LOG), logging.getLogger(ROOT)
     logger.addHandler(handler)
     try:
@@ -104,7 +105,8 @@ def log_to_folder(folder: Path) -> Iterator[None]:
 def show_on_stderr() -> None:
     """Print warnings and errors on standard error, one line each, for the command line. Calling it again changes nothing.
 
-    Handlers of the root logger that write to the terminal do not receive these lines, which would appear twice.
+    Handlers of the root logger that write to the terminal do not receive these lines, because the lines would appear
+    twice.
     """
     logger = logging.getLogger(ROOT)
     if not any(isinstance(handler, _Lines) for handler in logger.handlers):
@@ -116,14 +118,17 @@ def show_on_stderr() -> None:
 
 
 def ignore_write_errors(stream: TextIO | None) -> TextIO:
-    """Wrap standard error so that write errors are ignored: the terminal was closed, a log's disk is full, `| head` has ended.
-    The text is lost, and the program continues."""
+    """Wrap standard error so that write errors are ignored.
+
+    Such errors occur if the terminal was closed, the disk of a log is full, or `| head` has ended. The text is lost,
+    and the program continues.
+    """
     return cast(TextIO, _LossyStream(stream))
 
 
 class _LossyStream:
     def __init__(self, stream: TextIO | None) -> None:
-        self._stream = stream or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (as long as the process)
+        self._stream = stream or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (open until the process ends)
 
     def write(self, text: str) -> int:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""User code by `module:name`, searched next to the recipe first."""
+"""Loads and calls user code that is named as `module:name`. Modules next to the recipe come first."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _plain: dict[Path, dict[str, ModuleType]] = {}
 
 
 def load_object(reference: str, *, folder: Path) -> Any:
-    """Return the object that `module:name` refers to; `module` is a file next to the recipe or anything importable.
+    """Return the object that `module:name` refers to. `module` is a file next to the recipe or any importable module.
 
-    Raises UsageError when the reference is malformed, the module is missing or raises, or has no such name.
+    Raises UsageError if the reference is malformed, if the module is missing or raises, or if it lacks the name.
     """
     module_name, separator, name = reference.partition(":")
     if not separator or not module_name or not name:
         raise UsageError(
-            f"{reference!r} is not of the form 'module:name'; write, for example, 'environment:MyEnvironment'."
+            f"{reference!r} does not have the form 'module:name'; write, for example, 'environment:MyEnvironment'."
         )
     module = _load_module(module_name, folder)
     target: Any = module
@@ -51,8 +51,8 @@ def load_object(reference: str, *, folder: Path) -> Any:
 async def call(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """Call user code, sync or async, and wait for its result.
 
-    Raises what it raises, except RuntimeError for errors that would end more than the call: `sys.exit`, a cancellation that does
-    not come from the run, and any other BaseException (a panic in a Rust library).
+    Raises the errors of the code, but raises RuntimeError for errors that would end more than the call: `sys.exit`, a
+    cancellation that does not come from the run, and any other BaseException (a panic in a Rust library).
     """
     try:
         result = function(*arguments, **options)
@@ -73,7 +73,8 @@ async def call(function: Callable[..., Any], *arguments: Any, **options: Any) ->
 def call_in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
     """Call sync user code in a thread that a task waits for.
 
-    Raises what it raises, except RuntimeError for StopIteration, which a future cannot hold: the task would wait forever.
+    Raises the errors of the code, but raises RuntimeError for StopIteration. A future cannot store StopIteration, and
+    the task would wait forever.
     """
     try:
         return function(*arguments)
@@ -82,15 +83,15 @@ def call_in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
 
 
 def load_function(reference: str, *parameters: str, key: str, folder: Path) -> Callable[..., Any]:
-    """Load a function that is called with these arguments, whose names only serve the message.
+    """Load a function that is called with these parameters. Their names are only used in error messages.
 
-    Raises UsageError for what is not callable or takes other arguments, before anything that takes time.
+    Raises UsageError early, before any slow work, if the object is not callable or takes other arguments.
     """
     function = load_object(reference, folder=folder)
     wanted = f"({', '.join(parameters)})"
     if not callable(function):
         raise UsageError(
-            f"{key} = {reference!r} is {function!r:.200}, which cannot be called; name a function that takes {wanted}."
+            f"{key} = {reference!r} is {function!r:.200}, which is not callable. Name a function that takes {wanted}."
         )
     try:
         inspect.signature(function).bind(*parameters)
@@ -100,13 +101,13 @@ def load_function(reference: str, *parameters: str, key: str, folder: Path) -> C
             f"{key} = {reference!r} is called with {wanted}, but is defined as {name}{inspect.signature(function)}: {error}. "
             f"Define it as {name}{wanted}."
         ) from error
-    except ValueError:  # a builtin without a signature
+    except ValueError:  # The function is a builtin without a signature.
         pass
     return function
 
 
 def error_text(error: BaseException) -> str:
-    """Return the text of an exception from user code, whose `str` may raise."""
+    """Return the text of an exception from user code. Its `str` may raise."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 (any error of user code)
@@ -120,10 +121,10 @@ def _load_module(name: str, folder: Path) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise UsageError(
-                f"module {name!r} is neither {file} nor importable; check the name, or install it."
+                f"module {name!r} is neither {file} nor importable. Check the name, or install the module."
             ) from error
         raise UsageError(
-            f"module {name!r} needs {error.name!r}, which is not installed; install it and try again."
+            f"module {name!r} needs {error.name!r}, which is not installed. Install it and try again."
         ) from error
     except (Exception, SystemExit) as error:
         raise UsageError(
@@ -145,7 +146,7 @@ def _load_file(name: str, file: Path) -> ModuleType:
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[unique] = module
-        # A neighboring file that imports this one by its plain name gets this module, not a second copy.
+        # A neighboring file that imports this file by its plain name gets this module rather than a second copy.
         is_plain = "." not in name and sys.modules.setdefault(name, module) is module
         working = os.getcwd()
         try:
@@ -153,7 +154,8 @@ def _load_file(name: str, file: Path) -> ModuleType:
             if (moved := os.getcwd()) != working:
                 os.chdir(working)
                 raise RuntimeError(
-                    f"it changes the working folder to {moved}, which breaks relative paths of runs and data; name files by "
+                    f"it changes the working folder to {moved}, which breaks relative paths of runs and data; locate "
+                    "files with "
                     "Path(__file__).parent"
                 )
         except BaseException:
@@ -166,10 +168,10 @@ def _load_file(name: str, file: Path) -> ModuleType:
 
 @contextmanager
 def _plain_names_of(folder: Path) -> Iterator[Mapping[str, ModuleType]]:
-    """Let files of a recipe import each other by plain names, which refer to this recipe's files only.
+    """Let the files of a recipe import each other by plain names, which only refer to files of this recipe.
 
-    Yields the modules imported so far. They stay importable until another recipe has a file of that name, except under names
-    of the standard library: a recipe's calendar.py does not replace `calendar` for other code.
+    Yields the modules imported so far. They stay importable until another recipe has a file with the same name. Names
+    of the standard library are an exception: a recipe's calendar.py does not replace `calendar` for other code.
     """
     own = _plain.setdefault(folder, {})
     for name, module in [pair for other, modules in _plain.items() if other != folder for pair in modules.items()]:

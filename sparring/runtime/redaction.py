@@ -1,7 +1,7 @@
-"""Masks secrets: the values of environment variables whose names mark them as secret.
+"""Masks secrets, which are the values of environment variables with names such as `..._KEY` or `..._TOKEN`.
 
-Secrets are identified by their variable's name and masked wherever the value appears: in the error of a client, in an
-address, in a tool's result.
+A secret is masked wherever its value appears, for example in the error of a client, in an address or in the result of a
+tool.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 MASK = "***"
 MIN_LENGTH = 8
-"""Shortest value that is masked: shorter ones occur in too much text that is not secret."""
+"""Length of the shortest value that is masked. Shorter values occur in too much text that is not secret."""
 _NAMED = re.compile(r"(^|_)(KEY|APIKEY|TOKEN|SECRET|PASSWORD|PASSWD|WEBHOOK|WEBHOOK_URL)$", re.IGNORECASE)
 _names: set[str] = set()
 
@@ -26,12 +26,13 @@ def register(name: str) -> None:
 
 
 def mask_secrets(text: str, *forms: Callable[[str], str]) -> str:
-    """Replace every secret in a text with `***`, also as written in addresses, in JSON, and in each of the `forms`."""
+    """Replace every secret in a text with `***`. This includes its forms in addresses, in JSON and in each of
+    `forms`."""
     return build_masker(*forms)(text)
 
 
 def build_masker(*forms: Callable[[str], str]) -> Callable[[str], str]:
-    """Return `mask_secrets` for the present secrets, for callers with many texts."""
+    """Return a `mask_secrets` function for the current secrets, for callers with many texts."""
     pattern = _pattern(frozenset(os.environ.items()), frozenset(_names), forms)
     return partial(pattern.sub, MASK) if pattern is not None else str
 
@@ -47,7 +48,7 @@ def _pattern(
         if len(value) >= MIN_LENGTH
         for form in (str, _in_address, _in_json, _in_ascii_json, *forms)
     }
-    # Longest first: a secret may be the beginning of another.
+    # The longest secret comes first, because one secret may be the beginning of another.
     return re.compile("|".join(map(re.escape, sorted(written, key=len, reverse=True)))) if written else None
 
 

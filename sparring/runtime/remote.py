@@ -1,4 +1,4 @@
-"""What clients and servers of remote engines and learners share: values and errors as JSON, and the calls of a client."""
+"""Code that clients and servers of remote engines and learners share: values and errors as JSON, and responses."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from sparring.types import Json
 Value = TypeVar("Value")
 
 PROTOCOL: Final = 1
-"""The version of the routes. Client and server must agree on it."""
+"""The version of the routes. Client and server must have the same version."""
 CONNECT_SECONDS = 10.0
 SILENCE_SECONDS = 30.0
-"""The longest that a server is silent while it works on a request; it sends a sign of life far more often."""
+"""The longest time that a server may be silent while it works on a request. Servers send keep-alive data far more
+often."""
 SIGN_OF_LIFE_SECONDS = 5.0
 
 _PASSED_ON = (
     "ConstraintError", "ContextOverflow", "DataError", "InfrastructureError", "PolicyTimeout", "ServiceError",
     "UsageError",
 )  # fmt: skip
-"""The errors that a client raises as the server raised them."""
+"""The errors that a client raises with the same type as the server."""
 
 
 @functools.cache
@@ -36,17 +37,18 @@ def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
 
 
 def to_json(value: Any) -> Json:
-    """Return one of the frozen values of `sparring.types` as a JSON value."""
+    """Return a frozen value of `sparring.types` as a JSON value."""
     return _adapter(type(value)).dump_python(value, mode="json")
 
 
 def from_json(kind: type[Value], value: Json) -> Value:
-    """Return the frozen value that `to_json` wrote. Raises DataError for anything else."""
+    """Return the frozen value that `to_json` wrote. Raises DataError for any other JSON value."""
     try:
         return _adapter(kind).validate_python(value)
     except ValidationError as error:
         raise DataError(
-            f"a message does not hold a {kind.__name__}: {error.errors()[0]}. Use the same version of Sparring on both sides."
+            f"a message does not contain a {kind.__name__}: {error.errors()[0]}. Use the same version of Sparring on "
+            "both sides."
         ) from error
 
 
@@ -58,17 +60,17 @@ def error_json(error: BaseException) -> dict[str, Json]:
 
 
 def error_from(value: Mapping[str, Json], where: str, *, otherwise: type[SparringError]) -> SparringError:
-    """Return the error that a server reported. One that is not the caller's to handle becomes `otherwise`."""
+    """Return the error that a server reported. An error that the caller cannot handle becomes `otherwise`."""
     kind, message = value.get("kind"), str(value.get("message"))
     if kind == "ConstraintError":
         return ConstraintError(message, schema=value.get("schema"))
     if kind in _PASSED_ON:
         return getattr(errors, str(kind))(message)
-    return otherwise(f"{where} failed: {message}. Its log has the details.")
+    return otherwise(f"{where} failed: {message}. See the server's log for details.")
 
 
 def decode(response: httpx.Response, where: str, *, otherwise: type[SparringError]) -> Any:
-    """Return the JSON of a response. Raises the error that it reports."""
+    """Return the JSON of a response. Raises the error that the response reports."""
     try:
         body = response.json()
     except ValueError:
@@ -76,7 +78,7 @@ def decode(response: httpx.Response, where: str, *, otherwise: type[SparringErro
     if response.status_code == 200 and body is not None:
         return body
     if response.status_code in (401, 403):
-        raise ServiceError(f"{where} refuses the key: give the one that its server was started with.")
+        raise ServiceError(f"{where} refuses the key. Use the key that the server was started with.")
     reported = body.get("error") if isinstance(body, Mapping) else None
     if not isinstance(reported, Mapping):
         reported = {"message": f"status {response.status_code}: {response.text[:300] or response.reason_phrase}"}
@@ -84,12 +86,13 @@ def decode(response: httpx.Response, where: str, *, otherwise: type[SparringErro
 
 
 def check_protocol(hello: Any, where: str, kind: str) -> None:
-    """Raise ServiceError when a server reports that it is not one of this kind and version."""
+    """Raise ServiceError if a server reports another kind or version."""
     if not isinstance(hello, Mapping) or hello.get("serves") != kind:
-        raise ServiceError(f"{where} is no {kind} of Sparring; check the address.")
+        raise ServiceError(f"{where} is not a {kind} of Sparring; check the address.")
     if hello.get("protocol") != PROTOCOL:
         raise ServiceError(
-            f"{where} speaks version {hello.get('protocol')} of the protocol, and this is {PROTOCOL}; use the same version of "
+            f"{where} uses version {hello.get('protocol')} of the protocol, but this client uses {PROTOCOL}. Use the "
+            "same version of "
             "Sparring on both sides."
         )
 
@@ -103,6 +106,6 @@ def dumps(value: Json) -> bytes:
 
 
 def unreachable(where: str, error: Exception) -> str:
-    """Return the text for a server that cannot be reached."""
+    """Return the error message for a server that cannot be reached."""
     reason = f"{type(error).__name__} {error}".strip()
     return f"{where} does not answer ({reason})"

@@ -1,1 +1,1 @@
-"""`sparring train` as two processes: one that trains, and a small one that watches it and starts it again when it crashes."""
+"""Splits `sparring train` into two processes: one trains, and a small one watches it and restarts it after a crash."""

@@ -1,4 +1,7 @@
-"""A clock of the time that a process was awake, so that a watcher that was stopped does not mistake it for another's silence."""
+"""A clock that counts only the time that a process was awake.
+
+A watcher that was stopped itself thus does not conclude that the watched process was silent.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,24 @@ import time
 from typing import final
 
 LONGEST_SECONDS = 10.0
-"""The longest time between two readings by a process that is awake, on a very busy machine."""
+"""The longest time between two readings by a process that is awake on a very busy machine."""
 
 
 @final
 class AwakeClock:
-    """Monotonic seconds, of which a process that was stopped (SIGSTOP, a frozen container) missed all but a few. The
-    watching thread must read it regularly, which moves it."""
+    """A monotonic clock that hardly advances while its process is stopped (SIGSTOP, a frozen container).
+
+    The watching thread must read the clock regularly, because only readings advance it.
+    """
 
     def __init__(self, *, longest_seconds: float = LONGEST_SECONDS) -> None:
         self._longest = longest_seconds
         self._looked_at = time.monotonic()
         self.seconds = 0.0
-        """The time at the last reading."""
+        """The time of the last reading."""
 
     def look(self) -> float:
-        """Return the seconds awake since this clock was created."""
+        """Return the seconds that the process was awake since this clock was created."""
         now = time.monotonic()
         self.seconds += min(now - self._looked_at, self._longest)
         self._looked_at = now

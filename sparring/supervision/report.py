@@ -1,6 +1,7 @@
-"""The reports of a supervised process to its supervisor: that it is alive, which run it trains, that it has ended.
+"""The reports of a supervised process to its supervisor: that it is alive, which run it trains, and that it has ended.
 
-One line of JSON each, over a socket whose other end the supervisor holds, so that the end of the supervisor is seen, too.
+Each report is one line of JSON, sent over a socket. The supervisor holds the other end of the socket, so the process
+also notices when the supervisor ends.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from sparring.runtime.interrupts import is_stopping
 from sparring.runtime.keeper import adopt_orphans, end_descendants
 
 VARIABLE: Final = "SPARRING_SUPERVISOR"
-"""The environment variable with the number of the socket's file descriptor."""
+"""The environment variable that contains the number of the socket's file descriptor."""
 BEAT_SECONDS: Final = 2.0
 FAREWELL_SECONDS: Final = 8.0
-"""The time that a process without its supervisor may take for its last checkpoint and for closing."""
+"""The time that a process may take for its last checkpoint and for closing after it has lost its supervisor."""
 
 
 @final
 class Report:
-    """The supervised side. Without a supervisor it reports nothing."""
+    """The supervised side of the socket. Without a supervisor it reports nothing."""
 
     def __init__(self) -> None:
-        """Take over the socket that the environment names."""
-        number = os.environ.pop(VARIABLE, None)  # not for the processes that this one starts
+        """Take over the socket that the environment variable names."""
+        number = os.environ.pop(VARIABLE, None)  # Child processes must not inherit it.
         self._socket = None if number is None else socket.socket(fileno=int(number))
         self._lock = threading.Lock()
         self._is_orphan = False
@@ -46,12 +47,14 @@ class Report:
         return self._socket is not None
 
     def trains(self, run: str) -> None:
-        """Report the run: from now on a restarted process would resume it."""
+        """Report the current run. From now on, a restarted process resumes this run."""
         self._tell({"run": run})
 
     def over(self, exit_code: int) -> None:
-        """The process ends by itself, in success or failure: nothing is to be started again. What it leaves behind is ended by
-        the supervisor, or here if that is gone."""
+        """Report that the process ends by itself, in success or failure, so that it is not restarted.
+
+        The supervisor ends the processes that this process leaves behind. Without a supervisor, this method ends them.
+        """
         self._tell({"over": exit_code})
         if self._is_orphan:
             end_descendants()
@@ -62,13 +65,13 @@ class Report:
                 self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def _beat(self) -> None:
-        """For ever; ends with the process. A process that holds the interpreter lock for good falls silent."""
+        """Report regularly until the process ends. A process that never releases the interpreter lock falls silent."""
         never = threading.Event()
         while not never.wait(BEAT_SECONDS):
             self._tell({"beat": 0})
 
     def _watch(self) -> None:
-        """Wait for the supervisor's end, then stop this process, with a checkpoint if there is time."""
+        """Wait until the supervisor ends, then stop this process, with a checkpoint if there is enough time."""
         assert self._socket is not None
         with suppress(OSError):
             while self._socket.recv(64):
@@ -83,5 +86,5 @@ class Report:
 
 @cache
 def supervised() -> Report:
-    """This process's own."""
+    """Return the report of this process."""
     return Report()

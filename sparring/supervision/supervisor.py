@@ -1,5 +1,8 @@
-"""The parent of a training, or of another command: starts it, watches it, may start it again after a crash, and leaves nothing
-behind. No torch here."""
+"""The parent process of a training or another command. It starts the command, watches it, may restart it after a crash,
+and leaves no processes behind.
+
+This module must not import torch.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +27,24 @@ from sparring.supervision.report import VARIABLE
 from sparring.tracking import Console, open_trackers
 
 MAX_RESTARTS = 3
-"""In a row, without a step between them."""
+"""Maximum number of restarts without a finished step between them."""
 SILENT_SECONDS = 300.0
-"""The time without a report after which a process counts as hung."""
+"""A process that has not reported for this time counts as hung."""
 IMPATIENT_SECONDS = 2.0
 """The time that a process may take to end after the second Ctrl-C."""
 POLL_SECONDS = 0.1
 CRASHED = 1
-"""Exit code when a training was given up. The code of a killed process means nothing to a shell."""
+"""Exit code if a training was given up. The exit code of a killed process has no meaning for a shell."""
 RESTARTS = "restarts.jsonl"
 
 
 @final
 class Supervisor:
-    """Runs one command to its end, a training through as many processes as that takes.
+    """Runs one command to its end. A training may need several processes.
 
-    A process that ends by itself reports its exit code first, which is then this one's: a mistake in a recipe is not fixed by
-    another attempt. One that ends in any other way, by a signal or by code that leaves the interpreter, has crashed.
+    A process that ends by itself first reports its exit code, which becomes the exit code of the supervisor. Such a
+    process is not restarted, because another attempt does not fix a mistake in a recipe. A process that ends in any
+    other way, by a signal or by code that leaves the interpreter, has crashed.
     """
 
     def __init__(
@@ -54,9 +58,12 @@ class Supervisor:
         silent_seconds: float = SILENT_SECONDS,
         pause_seconds: float = 1.0,
     ) -> None:
-        """`begin` is the command to start with, `resume` gives the one that goes on with a run folder; without it nothing is
-        started again. `what` names the command in messages. `pause_seconds` before the first restart, twice as long before each
-        next one."""
+        """Create a supervisor.
+
+        `begin` is the first command. `resume` returns the command that continues a run folder; without `resume`,
+        nothing is restarted. `what` names the command in messages. The supervisor waits `pause_seconds` before the
+        first restart, and twice as long before each further restart.
+        """
         self._begin, self._resume, self._what = tuple(begin), resume, what
         self._say = say
         self._max_restarts, self._silent_seconds = max_restarts, silent_seconds
@@ -64,9 +71,9 @@ class Supervisor:
         self._process: subprocess.Popen[bytes] | None = None
         self._run: RunFolder | None = None
         self._stop_requests: list[float] = []
-        """When a stop was requested."""
+        """The times at which a stop was requested."""
         self._stop_signal = signal.SIGINT
-        """The first signal that requested it."""
+        """The first signal that requested a stop."""
 
     def run(self) -> int:
         """Run the command and return the exit code for this process."""
@@ -84,10 +91,10 @@ class Supervisor:
                 if self._stop_requests:
                     return 128 + self._stop_signal
                 if self._resume is None:
-                    self._say(f"error: {self._what} {crash}. Its output before that is above.")
+                    self._say(f"error: {self._what} {crash}. See its earlier output above.")
                     return CRASHED
                 if self._run is None:
-                    self._say(f"error: {self._what} {crash} before it had a run folder; nothing is to be resumed.")
+                    self._say(f"error: {self._what} {crash} before it had a run folder, so there is nothing to resume.")
                     return CRASHED
                 step = int(self._run.status().get("step") or 0)
                 is_further = step > last_step or self._run is not last_run
@@ -97,38 +104,39 @@ class Supervisor:
                     reason = f"{self._what} {crash} {num_restarts} times in a row after step {step}"
                     self._run.set_status("failed", reason=reason)
                     self._say(
-                        f"error: {reason}, so it is given up. The output before it is above; {self._run.path} "
-                        "can be resumed when the cause is fixed."
+                        f"error: {reason}, so it is not restarted. See its earlier output above. Fix the cause, "
+                        f"then resume {self._run.path}."
                     )
                     break
                 self._note(crash, step)
                 self._say(
-                    f"{self._what} {crash} after step {step}; it goes on from its last checkpoint "
-                    f"({num_restarts} of at most {self._max_restarts} times without a step between)"
+                    f"{self._what} {crash} after step {step}; it continues from its last checkpoint "
+                    f"({num_restarts} of at most {self._max_restarts} restarts without a finished step)"
                 )
                 if self._waits(self._pause_seconds * 2 ** (num_restarts - 1)):
                     return 128 + self._stop_signal
                 command = tuple(self._resume(str(self._run.path)))
-        # Ctrl-C ends this.
+        # Ctrl-C ends this wait.
         self._track_failure(self._run, reason)
         return CRASHED
 
     def _track_failure(self, run: RunFolder, reason: str) -> None:
-        """Pass the status on to the trackers, since the process that would do so has ended."""
+        """Pass the status on to the trackers, because the process that would do so has ended."""
         try:
             tracker = open_trackers(run.config(), run, Console())
         except (OSError, SparringError) as error:
-            self._say(f"warning: trackers do not learn that the run has failed: {error}")
+            self._say(f"warning: the failure of the run could not be reported to the trackers: {error}")
             return
         tracker.log_status("failed", reason=reason)
         tracker.close()
 
     def _watched(self, command: Sequence[str]) -> tuple[int | None, str]:
-        """Start a process and wait for its end: the exit code that it reported, or None and how it died."""
+        """Start a process and wait for its end. Return the exit code that it reported, or None and how it died."""
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
-                # A session of its own: Ctrl-C in the terminal reaches this process alone, which passes it on.
+                # The child has its own session, so Ctrl-C in the terminal only reaches this process, which passes it
+                # on.
                 self._process = subprocess.Popen(
                     command,
                     env={**os.environ, VARIABLE: str(theirs.fileno())},
@@ -138,7 +146,7 @@ class Supervisor:
             reported: dict[str, Any] = {}
             clock, heard_at, unread, is_hung = AwakeClock(), 0.0, b"", False
             while True:
-                # In this order: the last report of a process is in the socket before it has ended.
+                # The order matters: the last report of a process is in the socket before the process has ended.
                 has_ended = self._process.poll() is not None
                 received = self._heard(ours, wait=not has_ended)
                 now = clock.look()
@@ -147,14 +155,14 @@ class Supervisor:
                     *lines, unread = (unread + received).split(b"\n")
                     for line in lines:
                         reported |= json.loads(line)
-                    # A process may train several runs, one after another; one that is resumed is named again.
+                    # A process may train several runs, one after another. A resumed run is named again.
                     if "run" in reported and (self._run is None or self._run.path != Path(reported["run"])):
                         self._run = RunFolder(Path(reported["run"]))
                 elif has_ended:
                     break
                 if now - heard_at > self._silent_seconds and not is_hung:
                     is_hung = True
-                    self._say(f"{self._what} has not reported for {self._silent_seconds:g} s; it is ended")
+                    self._say(f"{self._what} has not reported for {self._silent_seconds:g} s; it is now ended")
                     self._end_hung()
                 if len(self._stop_requests) > 1 and time.monotonic() - self._stop_requests[1] > IMPATIENT_SECONDS:
                     self._kill(signal.SIGKILL)
@@ -166,7 +174,8 @@ class Supervisor:
         return None, f"died of {signal.Signals(-code).name}" if code < 0 else f"left the interpreter (exit code {code})"
 
     def _heard(self, ours: socket.socket, *, wait: bool) -> bytes:
-        """Return what the process reported; nothing after a short while, or when it has closed its end."""
+        """Return what the process reported. The result is empty after a short wait, or if the process closed its
+        end."""
         if not select.select([ours], [], [], POLL_SECONDS if wait else 0)[0]:
             return b""
         received = ours.recv(65536)
@@ -175,7 +184,8 @@ class Supervisor:
         return received
 
     def _end_hung(self) -> None:
-        """SIGABRT first: it has the interpreter write down where every thread is."""
+        """End a hung process. SIGABRT comes first, because it makes the interpreter print the position of every
+        thread."""
         assert self._process is not None
         self._kill(signal.SIGABRT)
         with suppress(subprocess.TimeoutExpired):
@@ -193,7 +203,7 @@ class Supervisor:
             file.write(line + "\n")
 
     def _waits(self, seconds: float) -> bool:
-        """Wait, and return whether a stop was requested meanwhile."""
+        """Wait, and return whether a stop was requested during the wait."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self._stop_requests:
             time.sleep(min(POLL_SECONDS, seconds))
@@ -201,7 +211,7 @@ class Supervisor:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Pass on what asks to stop; a terminal that was closed does, too, but for `nohup`."""
+        """Pass on signals that request a stop. A closed terminal also sends one, except under `nohup`."""
 
         def pass_on(number: int, _: FrameType | None) -> None:
             if not self._stop_requests:

@@ -1,4 +1,4 @@
-"""A watchdog that reports what a run without progress waits for: the position of every thread and task in the code."""
+"""A watchdog that reports where a run without progress waits: the position of every thread and task in the code."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """The watchdog's waiting times before it acts, in seconds."""
+    """The times that the watchdog waits before it acts, in seconds."""
 
     deadly_seconds: float | None
-    """An event loop that has not run for this long ends the process by SIGABRT, so that a supervisor can restart it; None
-    disables that."""
+    """If an event loop has not run for this time, the process is ended by SIGABRT, so that a supervisor can restart it.
+    None disables this."""
     blocked_seconds: float = BLOCKED_SECONDS
     """An event loop that has not run for this long is reported."""
     quiet_seconds: float = QUIET_SECONDS
@@ -39,9 +39,9 @@ class Patience:
 
 @final
 class Watchdog:
-    """Watches an event loop and a ledger from its own thread, for the duration of the `with` block.
+    """Watches an event loop and a ledger from its own thread for the duration of the `with` block.
 
-    Reports are written to `path`, with a one-line summary through `say`. `learned` counts progress that the ledger does
+    Reports are written to `path`, and `say` receives a one-line summary. `learned` counts progress that the ledger does
     not record, such as the steps of a warm start.
     """
 
@@ -87,20 +87,20 @@ class Watchdog:
                 was_blocked = False
             elif not was_blocked:
                 was_blocked = True
-                self._tell(f"the event loop has not turned for {blocked:.0f} s: code that it called does not come back")
+                self._tell(f"the event loop has been blocked for {blocked:.0f} s by code that does not return")
             if now - done_at > patience.quiet_seconds and not was_quiet:
                 was_quiet = True
                 self._tell(f"nothing was recorded or learned for {now - done_at:.0f} s; {self._waited_for()}")
             if patience.deadly_seconds is not None and blocked > patience.deadly_seconds:
-                self._tell(f"the event loop has not turned for {blocked:.0f} s; the process is ended")
+                self._tell(f"the event loop has been blocked for {blocked:.0f} s; the process is now ended")
                 os.kill(os.getpid(), signal.SIGABRT)
 
     def _waited_for(self) -> str:
         running = self._ledger.ids(RolloutState.RUNNING)
         if not running:
-            return "no episode is in play, so the run is loading, learning one microbatch, or saving"
+            return "no episode is running, so the run is loading, learning one microbatch, or saving"
         more = f" and {len(running) - MOST_NAMED} more" if len(running) > MOST_NAMED else ""
-        return f"in play: {', '.join(running[:MOST_NAMED])}{more}"
+        return f"running episodes: {', '.join(running[:MOST_NAMED])}{more}"
 
     def _tell(self, what: str) -> None:
         with self._path.open("a", encoding="utf-8") as file:
@@ -108,7 +108,7 @@ class Watchdog:
             file.flush()
             faulthandler.dump_traceback(file, all_threads=True)
             self._write_tasks(file)
-        self._say(f"{what}. Where every thread and task is stands in {self._path}")
+        self._say(f"{what}. The position of every thread and task is in {self._path}")
 
     def _write_tasks(self, file: TextIO) -> None:
         for task in list(asyncio.all_tasks(self._loop)):

@@ -1,4 +1,5 @@
-"""Trackers: where metrics and trajectories go. Files always, the console, and MLflow, Prometheus or a webhook on request."""
+"""Trackers, which receive metrics and trajectories: files, the console and, if requested, MLflow, Prometheus or a
+webhook."""
 
 from sparring.tracking.console import Console
 from sparring.tracking.fan_out import FanOut

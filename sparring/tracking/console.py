@@ -1,4 +1,4 @@
-"""The progress that a person sees: bars with rate and remaining time on a terminal, plain lines elsewhere.
+"""Shows progress: bars with rate and remaining time on a terminal, and plain lines elsewhere.
 
 Progress goes to standard error and results to standard output, so that `--json` output stays clean.
 """
@@ -36,9 +36,9 @@ from sparring.types import Json, TrajectoryGroup
 ProgressCallback: TypeAlias = Callable[[Mapping[str, float]], None]
 
 LEAST_KEPT = 0.7
-"""Mean weight left by the correction for stale tokens below which a warning is printed."""
+"""A warning is printed if the correction for stale tokens leaves a mean weight below this value."""
 MOST_SEQUENCES = 1.2
-"""Number of sequences an episode above which a warning is printed."""
+"""A warning is printed if there are more sequences per episode than this number."""
 STEP_NUMBERS = (
     ("reward", "rollout/reward/mean", "{:.3f}"),
     ("score", "rollout/score/mean", "{:.3f}"),
@@ -49,7 +49,7 @@ STEP_NUMBERS = (
     ("tokens", "training/total_tokens", "{:.0f}"),
     ("s", "timing_s/step", "{:.1f}"),
 )
-"""Fields of the line of a step: label, metric, format. Metrics that a step lacks are left out."""
+"""Label, metric and format of each field in the line of a step. Metrics that a step lacks are left out."""
 
 
 class IntervalLike(Protocol):
@@ -97,7 +97,7 @@ class EvaluationLike(Protocol):
 
 
 class _Rate(ProgressColumn):
-    """Steps a second, or seconds a step when they are slow."""
+    """A column with the steps per second or, if steps are slow, the seconds per step."""
 
     def render(self, task: Bar) -> Text:
         if not task.speed or task.total is None:
@@ -108,7 +108,7 @@ class _Rate(ProgressColumn):
 
 @final
 class Console:
-    """Shows progress, and is a tracker that prints one line a step. `quiet` shows no progress, only tables."""
+    """A tracker that shows progress and prints one line per step. `quiet` shows only tables."""
 
     def __init__(
         self, quiet: bool = False, *, progress: RichConsole | None = None, results: RichConsole | None = None
@@ -116,7 +116,7 @@ class Console:
         self.is_quiet = quiet
         self._has_warned_of_breaks = self._has_warned_of_correction = False
         self._refused: set[str] = set()
-        """Reasons for which a warning was printed."""
+        """Reasons of refusals for which a warning was printed."""
         self._out = progress or RichConsole(stderr=True, highlight=False)
         self._results = results or RichConsole(highlight=False)
         self._bars: Progress | None = None
@@ -132,7 +132,10 @@ class Console:
 
     @contextmanager
     def steps(self, title: str, total: int) -> Iterator[ProgressCallback]:
-        """Show a bar of `total` steps. Each call of the yielded function advances it by one and shows the latest loss, if any."""
+        """Show a bar of `total` steps.
+
+        Each call of the yielded function advances the bar by one step and shows the latest loss, if there is one.
+        """
         start, done = time.monotonic(), 0
         with self._bar(title, total) as bar:
 
@@ -151,7 +154,7 @@ class Console:
 
     @contextmanager
     def training(self, max_steps: int, *, start: int = 0, episodes: int | None = None) -> Iterator[None]:
-        """Show a bar of all steps, and below it a bar of the `episodes` that the next step trains on."""
+        """Show a bar of all steps and, below it, a bar of the `episodes` that the next step trains on."""
         with self._bar("training", max_steps, completed=start) as steps, self._bar("  episodes", episodes) as played:
             self._training = _Training(steps, played, max_steps, start, episodes)
             try:
@@ -170,7 +173,7 @@ class Console:
             self._update(self._training.episodes_bar, completed=self._training.num_played)
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Print one line for a training step; other metrics (validations) have their own lines."""
+        """Print one line for a training step. Validations have their own lines."""
         if "rollout/reward/mean" not in metrics:
             return
         shown = [f"{label} {pattern.format(metrics[name])}" for label, name, pattern in STEP_NUMBERS if name in metrics]
@@ -197,29 +200,31 @@ class Console:
         self._print(f"step {step}{of}  " + "  ".join(shown) + remaining)
 
     def _warn_of_refusals(self, metrics: Mapping[str, float]) -> None:
-        """Warn once for each reason: many clients ignore a refusal, and the policy then seems to fail."""
+        """Warn once for each reason. Many clients ignore a refusal, so that the policy seems to fail."""
         new = [reason for reason in refused_reasons(metrics) if reason not in self._refused]
         self._refused.update(new)
         if new:
             self._print(
-                f"warning: the gateway refused requests of the agent's client: {', '.join(new)}. An episode whose last request "
-                "was refused is lost or scored without its answer; see docs/gateway.md for the reasons."
+                f"warning: the gateway refused requests of the agent's client: {', '.join(new)}. If the last request "
+                "of an episode was refused, the episode is lost or is scored without an answer. See docs/gateway.md for the "
+                "reasons."
             )
 
     def _warn_of_correction(self, metrics: Mapping[str, float]) -> None:
-        """Warn once when the correction for stale tokens discards most of what was sampled."""
+        """Warn once if the correction for stale tokens removes much of the weight of the sampled tokens."""
         kept = metrics.get("training/correction/weight", 1.0)
         if self._has_warned_of_correction or kept >= LEAST_KEPT or not metrics.get("training/staleness_max"):
             return
         self._has_warned_of_correction = True
         self._print(
-            f"warning: the correction for stale tokens leaves {kept:.0%} of their weight, and changes "
-            f"{metrics.get('training/correction/changed_fraction', 0.0):.0%} of them: most sampled tokens are not trained on. "
-            "`sparring diagnose` suggests a change; see docs/staleness.md."
+            f"warning: the correction for stale tokens leaves {kept:.0%} of their weight and changes the weight of "
+            f"{metrics.get('training/correction/changed_fraction', 0.0):.0%} of them. Many sampled tokens are "
+            "therefore not trained on. `sparring diagnose` suggests a change. See docs/staleness.md."
         )
 
     def _warn_of_breaks(self, metrics: Mapping[str, float]) -> None:
-        """Warn once: an agent that rewrites its history costs tokens, and trains the policy on contexts that it never saw."""
+        """Warn once if an agent rewrites its history, which costs tokens and trains the policy on contexts that it
+        never saw."""
         if self._has_warned_of_breaks or metrics.get("rollout/branches", 1.0) <= MOST_SEQUENCES:
             return
         self._has_warned_of_breaks = True
@@ -229,8 +234,9 @@ class Console:
             f"{name} {share:.0%} of turns" for name, share in sorted(reasons.items(), key=lambda one: -one[1])
         )
         self._print(
-            f"warning: an episode gives {metrics['rollout/branches']:.1f} sequences, since histories do not continue what was "
-            f"sampled: {shown}. Each sequence is computed separately; see docs/agents.md on what clients send back."
+            f"warning: an episode gives {metrics['rollout/branches']:.1f} sequences, because some histories do not "
+            "continue the sampled "
+            f"tokens: {shown}. Each sequence is computed separately. See docs/agents.md on what clients send back."
         )
 
     def evaluated(self, evaluation: EvaluationLike) -> None:
@@ -243,16 +249,16 @@ class Console:
         )
 
     def warned(self, problems: Sequence[ConfigProblem]) -> None:
-        """Print settings of the recipe that work but are probably not intended."""
+        """Print a warning for each setting of the recipe that works but is probably not intended."""
         for problem in problems:
             self._print(f"warning: {problem.key} {problem.message}")
 
     def found(self, finding: Finding) -> None:
-        """Print a finding of the check before training on one line."""
+        """Print a finding of the check before training, on one line."""
         self._print(f"{finding.severity.value}: {finding.rule}: {finding.symptom} {finding.change}")
 
     def announced(self, text: str) -> None:
-        """Print what a person must know for the run to continue, also in quiet mode."""
+        """Print a message that the user needs while the run continues, even in quiet mode."""
         self._out.print(text, markup=False, soft_wrap=True)
 
     def finished(self, run: Path, status: str, step: int) -> None:
@@ -272,7 +278,7 @@ class Console:
         self.metrics(step, metrics)
 
     def log_groups(self, step: int, groups: Sequence[TrajectoryGroup], *, split: str) -> None:
-        """Do nothing: trajectories go to files, the console shows only their metrics."""
+        """Do nothing: trajectories go to files, and the console shows only their metrics."""
 
     def log_finding(self, finding: Mapping[str, Json]) -> None:
         self._print("{severity}: {rule} after step {step}: {symptom} {change}".format_map(finding))
@@ -288,7 +294,7 @@ class Console:
 
     @contextmanager
     def _bar(self, title: str, total: int | None, *, completed: int = 0) -> Iterator[TaskID | None]:
-        """Yield one bar of the display that all open bars share. None where no bar is shown."""
+        """Yield one bar of the display that all open bars share, or None if no bar is shown."""
         if self.is_quiet or not self._out.is_terminal:
             yield None
             return
@@ -316,7 +322,7 @@ class Console:
 
 @final
 class _Training:
-    """The bars of a training in progress, and their counts."""
+    """The bars of the current training, with their counts."""
 
     def __init__(
         self, steps_bar: TaskID | None, episodes_bar: TaskID | None, max_steps: int, start: int, episodes: int | None
@@ -328,7 +334,7 @@ class _Training:
 
 
 def interval(value: IntervalLike) -> str:
-    """Format a mean with its interval for tables and lines; files have all digits."""
+    """Format a mean with its interval for tables and lines. Files have all digits."""
     return f"{value.mean:.2f} [{value.low:.2f}, {value.high:.2f}]"
 
 

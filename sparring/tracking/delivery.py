@@ -1,8 +1,9 @@
-"""Delivers the contents of a run folder to an external receiver: in order, each piece once, retrying without limit.
+"""Delivers the contents of a run folder to an external receiver, in order, and retries without limit.
 
-The folder itself is the journal, so nothing waits in memory. If the receiver cannot be reached, delivery is retried later and
-continues where it stopped. Progress is stored in a file after every piece. When a process dies, or a request times out, it is
-unknown whether that one piece arrived: it is sent again, under the same names, which is why names derive from the content.
+The folder itself is the journal, so nothing waits in memory. If the receiver cannot be reached, delivery is retried
+later and continues where it stopped. Progress is stored in a file after every piece. If a process dies or a request
+times out, it is unknown whether the current piece arrived. The piece is then sent again under the same names, which is
+why names derive from the content.
 """
 
 from __future__ import annotations
@@ -17,38 +18,43 @@ from typing import Any, Protocol
 from sparring.tracking.journal import Piece, undelivered
 
 POLL_SECONDS = 1.0
-"""Interval at which the folder is checked for new data."""
+"""Seconds between two checks of the folder for new data."""
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 30.0
-"""Time before an unreachable receiver is tried again; doubles each time."""
+"""First and longest wait before an unreachable receiver is tried again. The wait doubles after each failure."""
 
 
 class Refused(Exception):
-    """The receiver will never accept this piece; it may accept others."""
+    """The receiver will never accept this piece, but it may accept others."""
 
 
 class Receiver(Protocol):
-    """The destination of a run's data, such as a tracking server. `deliver` calls `open`, `take` for each piece, and `finish`:
+    """The destination of a run's data, such as a tracking server.
+
+    `deliver` calls `open`, then `take` for each piece, then `finish`:
 
     deliver(run, MlflowReceiver(run, uri=uri, experiment="shop"), record, is_over=..., wait=..., report=print)
     """
 
     def open(self, kept: dict[str, Any]) -> None:
-        """Connect. `kept` is what this receiver stored there before; it is saved with the progress."""
+        """Connect. The receiver may store values in `kept`, which is saved with the progress and passed again next
+        time."""
         ...
 
     def take(self, piece: Piece) -> None:
-        """Accept a piece; a repeated piece changes nothing. Raises Refused for a piece that it will never accept, any other
-        exception when a retry may help."""
+        """Accept a piece. A repeated piece must change nothing.
+
+        Raises Refused for a piece that the receiver will never accept, and any other exception if a retry may help.
+        """
         ...
 
     def finish(self) -> None:
-        """End the delivery: the run is over, and everything was delivered."""
+        """End the delivery. The run is over, and everything was delivered."""
         ...
 
 
 @dataclass
 class Record:
-    """The progress of a delivery, in a file. A receiver at another address starts with an empty record."""
+    """The progress of a delivery, stored in a file. A receiver at another address starts with an empty record."""
 
     path: Path
     address: str
@@ -57,7 +63,7 @@ class Record:
 
     @classmethod
     def read(cls, path: Path, address: str) -> Record:
-        """Read the progress for this address; empty when the file is for another address, or damaged."""
+        """Read the progress for this address. It is empty if the file is damaged or belongs to another address."""
         try:
             content = json.loads(path.read_text("utf-8"))
             if content["address"] == address:
@@ -67,7 +73,7 @@ class Record:
         return cls(path, address)
 
     def write(self) -> None:
-        """Replace the file, so that readers see all of it."""
+        """Replace the file in one step, so that readers never see part of it."""
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         content = {"address": self.address, "kept": self.kept, "told": self.delivered}
         temporary.write_text(json.dumps(content) + "\n", "utf-8")
@@ -83,14 +89,14 @@ def deliver(
     wait: Callable[[float], object],
     report: Callable[[str], object],
 ) -> bool:
-    """Deliver all of a run until `is_over` and nothing is left, or the receiver cannot be reached then.
+    """Deliver the data of a run until `is_over` is true and either nothing is left or the receiver cannot be reached.
 
-    Returns whether everything was delivered. `wait` sleeps, and returns earlier when the run is over; `report` receives messages
-    for people: when an outage starts, when it ends, and once for refused pieces.
+    Returns whether everything was delivered. `wait` sleeps, and returns early if the run ends. `report` receives a
+    message when an outage starts, when it ends, and when the first piece is refused.
     """
     is_open, has_refused, pause = False, False, 0.0
     while True:
-        # Checked before reading, so that everything written before the end is read.
+        # This is checked before reading, so that everything written before the end of the run is read.
         over = is_over()
         try:
             if not is_open:
@@ -103,23 +109,23 @@ def deliver(
                 except Refused as error:
                     if not has_refused:
                         has_refused = True
-                        report(
-                            f"{piece.name} was refused ({error}); it is left out, and later refusals are not reported"
-                        )
+                        report(f"{piece.name} was refused ({error}) and is left out; later refusals are not reported")
                 record.delivered[piece.name] = piece.mark
                 record.write()
             if over:
                 receiver.finish()
         except Exception as error:  # noqa: BLE001 - the run folder has all data, and a retry may help
             if not pause:
-                report(f"the server cannot be reached ({_short(error)}); everything is sent once it can be")
+                report(
+                    f"the server cannot be reached ({_short(error)}); all data is sent when the server can be reached again"
+                )
             if over:
                 return False
             pause = min(LONGEST_WAIT_SECONDS, 2 * pause or FIRST_WAIT_SECONDS)
             wait(pause)
             continue
         if pause:
-            report("the server can be reached again, and has received what it had missed")
+            report("the server can be reached again and has received all missing data")
             pause = 0.0
         if over:
             return True

@@ -1,4 +1,5 @@
-"""Passes each call to several trackers; a tracker that fails costs a warning, but does not stop the run or other trackers."""
+"""Passes each call to several trackers. A tracker that fails causes a warning, but it stops neither the run nor other
+trackers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A run folder read as a journal: the pieces that a receiver has not received yet, in order.
+"""Reads a run folder as a journal: the pieces that a receiver has not received yet, in order.
 
-Each piece has a name and a mark. A receiver's record keeps `delivered[name] = mark`, so that the piece is not sent again; data
-that was added or replaced since is a new piece. This module only reads.
+Each piece has a name and a mark. A receiver's record stores `delivered[name] = mark`, so that the piece is not sent
+again. Data that was added or replaced since then is a new piece. This module never writes.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from sparring.run_folders.stored import read_trajectories
 from sparring.types import Json, Trajectory
 
 Delivered: TypeAlias = MutableMapping[str, list[int]]
-"""Progress by name: bytes of a growing file, (version, lines) of trajectories, the version of a document."""
+"""Progress by name: the bytes of a growing file, (version, lines) of trajectories, or the version of a document."""
 
 LINES_AT_ONCE = 8
-"""Lines of metrics: a step writes about a hundred numbers, and a request may hold a thousand."""
+"""Lines of metrics per piece. A step writes about a hundred numbers, and a request may hold a thousand."""
 EPISODES_AT_ONCE = 32
 DOCUMENTS = ("run.toml", "manifest.json", "findings.jsonl", "evaluations/*.json", "report.html")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """Metrics of steps."""
+    """The metrics of some steps."""
 
     name: str
     mark: list[int]
     lines: tuple[tuple[int, float, Mapping[str, float]], ...]
-    """Step, time in seconds since 1970, numbers by name."""
+    """The step, the time in seconds since 1970, and the numbers by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +57,12 @@ class Episodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A whole file."""
+    """A file that is sent as a whole."""
 
     name: str
     mark: list[int]
     file: str
-    """Its path in the run folder."""
+    """The path of the file in the run folder."""
     path: Path
 
 
@@ -70,7 +70,7 @@ Piece: TypeAlias = Metrics | Findings | Episodes | Document
 
 
 def undelivered(run: Path, delivered: Mapping[str, list[int]]) -> Iterator[Piece]:
-    """Yield the pieces that are not in `delivered`: metrics first, then findings, episodes and documents, each oldest first.
+    """Yield the pieces that are not in `delivered`: metrics, then findings, episodes and documents, each oldest first.
 
     `delivered` may grow between two pieces. Raises DataError for damaged files.
     """
@@ -80,7 +80,7 @@ def undelivered(run: Path, delivered: Mapping[str, list[int]]) -> Iterator[Piece
     for pattern in DOCUMENTS:
         for path in sorted(run.glob(pattern)):
             file, version = str(path.relative_to(run)), [path.stat().st_mtime_ns]
-            # Files that grow have pieces under their own names.
+            # Files that grow are delivered in parts under their own names.
             name = f"{file} whole"
             if delivered.get(name) != version:
                 yield Document(name=name, mark=version, file=file, path=path)
@@ -113,11 +113,11 @@ def _grown(path: Path, delivered: Mapping[str, list[int]]) -> Iterator[tuple[Jso
         file.seek(end)
         for line in file:
             if not line.endswith(b"\n"):
-                return  # it is still being written
+                return  # The line is still being written.
             try:
                 row = json.loads(line)
             except ValueError as error:
-                raise DataError(f"{path}, byte {end}: {error}; every line must be a JSON object.") from error
+                raise DataError(f"{path}, byte {end}: {error}. Every line must be a JSON object.") from error
             end += len(line)
             yield row, end
 
@@ -128,14 +128,14 @@ def _episodes(run: Path, delivered: Mapping[str, list[int]]) -> Iterator[Episode
         name = f"trajectories/{path.name}"
         split, _, step = path.stem.rpartition("-")
         known, done = delivered.get(name, [0, 0])
-        # A replaced file belongs to a step that a resumed run repeated: it has other episodes.
+        # If the file was replaced, a resumed run repeated its step, and the episodes are new.
         done = done if known == version else 0
         if known == version and done < 0:
             continue
         trajectories = read_trajectories(path)
         for place in range(done, len(trajectories), EPISODES_AT_ONCE):
             end = place + EPISODES_AT_ONCE
-            # A negative place means that the whole file was delivered.
+            # A negative number means that the whole file was delivered.
             mark = [version, end if end < len(trajectories) else -1]
             yield Episodes(
                 name=name,

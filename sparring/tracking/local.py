@@ -1,12 +1,12 @@
-"""The files of a run on which everything offline is based: metrics, trajectories, the environments' logs, findings.
+"""Writes the files of a run: metrics, trajectories, the environments' logs and findings.
 
     metrics.jsonl                     {"step", "time", "metrics": {name: number}}
-    trajectories/<split>-<step>.jsonl one episode a line: messages, turns token for token, reward, score, outcome
-    environment/<split>-<step>.jsonl  one tool call a line: {"trajectory_id", "task_id", "index", "transition"}
-    findings.jsonl                    one finding a line
+    trajectories/<split>-<step>.jsonl one episode per line: messages, turns token for token, reward, score, outcome
+    environment/<split>-<step>.jsonl  one tool call per line: {"trajectory_id", "task_id", "index", "transition"}
+    findings.jsonl                    one finding per line
 
-A resumed run writes the steps that it repeats again: a line of metrics.jsonl with `training/resumed` invalidates everything that
-came after its step, and files of a step are replaced.
+A resumed run writes the steps that it repeats again. A line of metrics.jsonl with `training/resumed` invalidates all
+earlier lines for later steps, and the files of a repeated step are replaced.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from sparring.tracking.worker import TrackingThread
 from sparring.types import Json, Reward, Task, Trajectory, TrajectoryGroup, Turn
 
 _CAPACITY = 64
-"""Entries that may wait for the disk; a step writes about three."""
+"""Number of entries that may wait for the disk. A step writes about three."""
 
 
 @final
 class LocalTracker:
-    """Writes into a run folder on its own thread; `close` waits until everything is on disk."""
+    """Writes to a run folder on its own thread. `close` waits until everything is on disk."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
         self._path = path
@@ -46,7 +46,7 @@ class LocalTracker:
         name = f"{split}-{step}.jsonl"
 
         def write() -> None:
-            # The environment's log first, for readers that open the episodes as soon as they exist.
+            # The environment's log comes first, for readers that open the episodes as soon as they exist.
             _replace(self._path / "environment" / name, (entry for t in trajectories for entry in _transitions(t)))
             _replace(self._path / "trajectories" / name, (trajectory_json(t) for t in trajectories))
 
@@ -58,12 +58,12 @@ class LocalTracker:
         self._worker.submit(lambda: _append(self._path / "findings.jsonl", line))
 
     def log_artifact(self, name: str, content: Json) -> None:
-        """Raises ValueError for a name that leaves the run folder."""
+        """Write an artifact. Raises ValueError for a name that leaves the run folder."""
         target = artifact_path(self._path, name)
 
         def write() -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
-            # Readers see all of it or nothing.
+            # Readers see the whole file or nothing.
             temporary = target.with_name(f".{target.name}.tmp")
             temporary.write_bytes(encode(content, indent=True) + b"\n")
             temporary.replace(target)
@@ -81,7 +81,7 @@ def artifact_path(folder: Path, name: str) -> Path:
     """Return the path of an artifact. Raises ValueError for a name that is absolute or leaves the folder."""
     target = (folder / name).resolve()
     if not target.is_relative_to(folder.resolve()) or target == folder.resolve():
-        raise ValueError(f"artifact name {name!r} leaves the run folder; give a path relative to it.")
+        raise ValueError(f"artifact name {name!r} leaves the run folder; give a path relative to the run folder.")
     return target
 
 
@@ -158,14 +158,14 @@ def _transitions(trajectory: Trajectory) -> Iterator[dict[str, Any]]:
 
 
 def _append(path: Path, line: bytes) -> None:
-    # Opened anew each time, so that written lines survive a crash of the process.
+    # The file is opened again for each line, so that written lines survive a crash of the process.
     with path.open("ab") as file:
         file.write(line)
 
 
 def _replace(path: Path, entries: Iterator[dict[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Renamed when it is complete, for readers of a run in progress.
+    # The file is renamed when it is complete, so that readers never see part of it.
     temporary = path.with_name(f".{path.name}.part")
     with temporary.open("wb") as file:
         file.writelines(encode_line(entry) for entry in entries)
@@ -173,7 +173,7 @@ def _replace(path: Path, entries: Iterator[dict[str, Any]]) -> None:
 
 
 def _drop_torn_line(path: Path) -> None:
-    """Remove a partial last line, left by a killed process, to which appending would produce an invalid line."""
+    """Remove a partial last line that a killed process left. Appending to it would produce an invalid line."""
     if not path.exists():
         return
     content = path.read_bytes()

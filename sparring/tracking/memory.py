@@ -10,7 +10,7 @@ from sparring.types import Json, TrajectoryGroup
 
 @final
 class MemoryTracker:
-    """Keeps everything in lists, in order."""
+    """Keeps all logged values in lists, in order."""
 
     def __init__(self) -> None:
         self.metrics: list[tuple[int, dict[str, float]]] = []

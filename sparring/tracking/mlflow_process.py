@@ -1,8 +1,9 @@
-"""The MLflow exporter process of a run: `python -m sparring.tracking.mlflow_process`.
+"""The process that exports a run to MLflow: `python -m sparring.tracking.mlflow_process`.
 
-It reads only the run folder, so that no server can affect the run. A trainer starts it and closes its input when the run is
-over, which also happens when the trainer is killed. Its first line of input is JSON, `{"folder", "uri", "experiment"}`. It prints
-messages for people, one a line, and last `done` or `left` (something was not delivered).
+The process reads only the run folder, so that no server can affect the run. A trainer starts the process and closes its
+input when the run is over; the input is also closed if the trainer is killed. The first line of input is JSON,
+`{"folder", "uri", "experiment"}`. The process prints one message per line for users, and finally `done` or `left` (some
+data was not delivered).
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from sparring.tracking.mlflow_receiver import MlflowReceiver
 from sparring.tracking.process import lower_priority
 
 RECORD = "mlflow.json"
-"""File in the run folder: the MLflow run's id, and the progress of the delivery."""
+"""File in the run folder with the id of the MLflow run and the progress of the delivery."""
 LOCK = "mlflow.lock"
-"""Held by the process that exports the run; only one does at a time."""
+"""File that the exporting process locks, so that only one process exports the run at a time."""
 DONE, LEFT = "done", "left"
 
 
@@ -40,7 +41,7 @@ def main() -> None:
 
     threading.Thread(target=listen, name="sparring-over", daemon=True).start()
     with (folder / LOCK).open("w") as lock:
-        # The process of a killed trainer may still be sending. The system releases the lock when a process dies.
+        # The exporter of a killed trainer may still be sending. The system releases the lock when a process dies.
         fcntl.flock(lock, fcntl.LOCK_EX)
         is_complete = deliver(
             folder,
@@ -54,7 +55,7 @@ def main() -> None:
 
 
 def _report(text: str) -> None:
-    with suppress(OSError):  # the trainer has ended
+    with suppress(OSError):  # The trainer has ended.
         print(mask_secrets(text), flush=True)  # noqa: T201 - the trainer reads this
 
 

@@ -1,7 +1,8 @@
-"""Sends a run's data to MLflow as metrics, tags, artifacts and traces. The only module that imports mlflow.
+"""Sends a run's data to MLflow as metrics, tags, artifacts and traces. No other module imports mlflow.
 
-All names derive from the content: a metric has the time of its measurement; traces, spans and assessments have ids derived from
-the episode's id. MLflow treats data with the same names as the same, so that sending it twice changes nothing.
+All names derive from the content. A metric has the time of its measurement, and traces, spans and assessments have ids
+derived from the episode's id. MLflow treats data with the same names as the same data, so sending it twice changes
+nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _MAX_METRICS = 1000
 _MAX_PREVIEW_LENGTH = 1000
 _TRACE_PREFIX = "tr-"
 _REFUSALS = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS", "INVALID_STATE"})
-"""Error codes of MLflow that concern this piece, and not the server's state."""
+"""Error codes of MLflow that concern the piece rather than the state of the server."""
 _STATUSES = {"completed": "FINISHED", "failed": "FAILED"}
 
 
@@ -57,7 +58,7 @@ class MlflowReceiver:
         self._folder, self._uri, self._experiment = folder.resolve(), uri, experiment
 
     def open(self, kept: dict[str, Any]) -> None:
-        """Find the MLflow run that `kept` names, or create it; afterwards `kept` names it."""
+        """Find the MLflow run that `kept` names, or create one and store its id in `kept`."""
         self._mask = build_masker()
         self._client = MlflowClient(tracking_uri=self._uri)
         self._traces = TracingClient(self._uri)
@@ -65,7 +66,8 @@ class MlflowReceiver:
             self._client.update_run(kept["run_id"], status="RUNNING")
         else:
             experiment = self._find_experiment()
-            # Stored before the run is created: a request whose response was lost may have created it.
+            # The key is stored before the run is created, because a request may create the run although its response is
+            # lost.
             key = kept.setdefault("key", uuid.uuid4().hex)
             kept |= {"run_id": self._find_run(experiment, key), "experiment_id": experiment}
         self._run_id, self._experiment_id = kept["run_id"], kept["experiment_id"]
@@ -87,7 +89,7 @@ class MlflowReceiver:
             raise
 
     def finish(self) -> None:
-        """Set the status of the MLflow run to that of the run."""
+        """Set the status of the MLflow run to the status of the run."""
         status = json.loads((self._folder / "status.json").read_text("utf-8"))["status"]
         self._client.set_terminated(self._run_id, status=_STATUSES.get(status, "KILLED"))
 
@@ -95,7 +97,7 @@ class MlflowReceiver:
         found = self._client.get_experiment_by_name(self._experiment)
         if found is not None:
             return found.experiment_id
-        # With a local database, artifacts would go into the working directory; a server has its own location.
+        # With a local database, artifacts would go into the working directory. A server has its own location.
         location = (self._folder / "mlflow_artifacts").as_uri() if self._uri.startswith("sqlite") else None
         try:
             return self._client.create_experiment(self._experiment, artifact_location=location)
@@ -127,7 +129,8 @@ class MlflowReceiver:
             self._client.log_batch(self._run_id, metrics=entries[start : start + _MAX_METRICS])
 
     def _take_findings(self, piece: Findings) -> None:
-        """Store the latest finding of each rule as a tag, which the list of runs shows; the file itself is an artifact."""
+        """Store the latest finding of each rule as a tag, which the list of runs shows. The file itself is an
+        artifact."""
         tags = {
             f"finding.{_name(str(row['rule']))}": f"{row['severity']}"
             + (f" after step {row['step']}" if row.get("step") is not None else "")
@@ -179,7 +182,7 @@ class MlflowReceiver:
             execution_duration=duration,
             trace_metadata={
                 "mlflow.sourceRun": self._run_id,
-                # The episodes of one task in one step are shown side by side.
+                # MLflow shows the episodes of one task in one step together.
                 "mlflow.trace.session": trajectory.id.rpartition("/")[0] or trajectory.id,
                 "mlflow.trace.tokenUsage": json.dumps(usage),
             },
@@ -250,7 +253,9 @@ def _ms(seconds: float) -> int:
 
 
 def _name(name: str) -> str:
-    """Return a name that MLflow accepts: it refuses a whole batch for one invalid name. Users name kinds of tasks and components
-    of rewards."""
+    """Return a name that MLflow accepts.
+
+    MLflow refuses a whole batch for one invalid name, and users choose the names of task kinds and reward components.
+    """
     parts = re.sub(r"[^\w\-. :/]", "_", name).split("/")
     return "/".join(part.strip(".") or "_" for part in parts)[:_MAX_METRIC_NAME_LENGTH]

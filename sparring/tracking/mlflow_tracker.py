@@ -1,8 +1,8 @@
 """Exports a run to MLflow while it trains, from a separate process that reads the run folder.
 
-The trainer only starts that process, logs its messages, and waits some time for it at the end. A server that is down, slow,
-full or misconfigured therefore costs the run nothing; undelivered data stays in the folder and is sent by the run's next
-exporter process: when it is resumed, or by `sparring runs sync`.
+The trainer only starts that process, logs its messages, and waits a limited time for it at the end. Therefore a server
+that is down, slow, full or misconfigured costs the run nothing. Undelivered data stays in the folder, and the next
+exporter process sends it when the run is resumed or with `sparring runs sync`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from sparring.types import Json, TrajectoryGroup
 logger = get_logger(__name__)
 
 CLOSE_SECONDS = 60.0
-"""Time that the end of a run waits for undelivered data."""
+"""Time that a run waits for undelivered data when it ends."""
 REQUEST_SECONDS = 10
 MAX_STARTS = 4
-"""Maximum number of starts of the process, which the system may kill where memory is short."""
+"""Maximum number of starts of the process. The system may kill the process if memory is short."""
 COMMAND = (sys.executable, "-P", "-m", "sparring.tracking.mlflow_process")
 _REQUESTS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": str(REQUEST_SECONDS),
-    # `deliver` retries, and reports it.
+    # `deliver` itself retries and reports outages.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
@@ -47,7 +47,7 @@ class MlflowTracker:
     """One MLflow run for one run folder, which a resumed run continues."""
 
     def __init__(self, folder: Path, *, uri: str, experiment: str, command: Sequence[str] = COMMAND) -> None:
-        """`command` starts the process; tests pass a fake."""
+        """Start the exporter process with `command`, which tests replace by a fake."""
         self._folder, self._command = folder, command
         self._settings = json.dumps({"folder": str(folder.resolve()), "uri": uri, "experiment": experiment})
         self._is_closed = False
@@ -61,13 +61,13 @@ class MlflowTracker:
 
     @classmethod
     def open(cls, config: Config, folder: RunFolder) -> Self:
-        """Open with the recipe's server, else with a SQLite file in the run folder."""
+        """Open a tracker for the recipe's server or, without one, for a SQLite file in the run folder."""
         section = config.tracking
         uri = section.mlflow_uri or f"sqlite:///{(folder.path / 'mlflow.sqlite').resolve()}"
         return cls(folder.path, uri=uri, experiment=section.mlflow_experiment_name)
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Do nothing, like the methods that follow: the process reads the run folder."""
+        """Do nothing, like the following methods: the exporter process reads the run folder."""
 
     def log_groups(self, step: int, groups: Sequence[TrajectoryGroup], *, split: str) -> None: ...
 
@@ -78,11 +78,11 @@ class MlflowTracker:
     def log_status(self, status: str, *, reason: str | None = None) -> None: ...
 
     def close(self) -> None:
-        """Wait for the delivery, for at most a minute. Closing again does nothing."""
+        """Wait for the delivery for at most a minute. Closing again does nothing."""
         self.finish(CLOSE_SECONDS)
 
     def finish(self, seconds: float) -> bool:
-        """Wait for the delivery for at most this time, and return whether it is complete. Later calls do nothing."""
+        """Wait for the delivery for at most `seconds`, and return whether it is complete. Later calls do nothing."""
         if self._is_closed:
             return self._is_done.is_set()
         with self._lock:
@@ -95,15 +95,16 @@ class MlflowTracker:
         self._listener.join()
         if not self._is_done.is_set():
             logger.warning(
-                "tracking: MLflow has not received all data, which is in %s. Run `sparring runs sync %s` to send the rest.",
+                "tracking: MLflow has not received all data; the data is in %s. Run `sparring runs sync %s` to send "
+                "the rest.",
                 self._folder,
                 self._folder,
             )
         return self._is_done.is_set()
 
     def _start(self) -> subprocess.Popen[str]:
-        # In its own process group, so that Ctrl-C does not reach it; in the same session, where its low priority counts against
-        # # the trainer.
+        # The process has its own process group, so that Ctrl-C does not reach it. It stays in the same session, where
+        # its low priority counts against # the trainer.
         process = subprocess.Popen(
             self._command,
             stdin=subprocess.PIPE,
@@ -115,13 +116,14 @@ class MlflowTracker:
             process_group=0,
         )
         assert process.stdin is not None
-        with suppress(OSError):  # it has ended, which the listener reports
+        with suppress(OSError):  # The process has ended, which the listener reports.
             process.stdin.write(self._settings + "\n")
             process.stdin.flush()
         return process
 
     def _listen(self) -> None:
-        """Wait until a process has ended by itself. A killed process is replaced by another, which continues the delivery."""
+        """Wait until a process has ended by itself. If it was killed, start another process, which continues the
+        delivery."""
         for num_left in reversed(range(MAX_STARTS)):
             self._log_messages()
             code = self._process.wait()
@@ -162,7 +164,7 @@ class MlflowTracker:
 
 
 def _close_input(process: subprocess.Popen[str]) -> None:
-    """Close the process's input, which signals the end of the run."""
+    """Close the input of the process, which signals the end of the run."""
     assert process.stdin is not None
-    with suppress(OSError):  # it ended before it read its last input
+    with suppress(OSError):  # The process ended before it read its last input.
         process.stdin.close()

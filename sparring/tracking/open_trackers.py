@@ -27,12 +27,13 @@ logger = get_logger(__name__)
 def open_trackers(config: Config, folder: RunFolder, console: Console) -> Tracker:
     """Return a tracker for the run's files, the console, and every other tracker in the recipe.
 
-    Raises ServiceError for a library that is not installed, UsageError when a webhook's variable holds no address.
+    Raises ServiceError if a library is not installed, and UsageError if the variable of a webhook does not contain an
+    address.
     """
     section = config.tracking
     trackers: list[Tracker] = [LocalTracker(folder.path), console]
     if section.mlflow:
-        # Not imported here: the exporter process loads it, which takes seconds.
+        # mlflow is not imported here, because this takes seconds. The exporter process loads it.
         require_mlflow()
         trackers.append(MlflowTracker.open(config, folder))
     for key in ("prometheus_address", "prometheus_textfile_dir"):
@@ -49,7 +50,7 @@ def open_trackers(config: Config, folder: RunFolder, console: Console) -> Tracke
 
 
 def require_mlflow() -> None:
-    """Raise ServiceError when mlflow is not installed."""
+    """Raise ServiceError if mlflow is not installed."""
     _require("mlflow", "tracking.mlflow")
 
 
@@ -57,13 +58,14 @@ def _require(library: str, key: str) -> None:
     if importlib.util.find_spec(library) is None:
         extra = {"prometheus_client": "prometheus"}.get(library, library)
         raise ServiceError(
-            f"{key} is set, but {library} is not installed; install it with `pip install 'sparring[{extra}]'`, or remove {key}"
+            f"{key} is set, but {library} is not installed. Install it with `pip install 'sparring[{extra}]'`, or "
+            f"remove {key}"
             "."
         )
 
 
 def _prometheus(section: TrackingSection, folder: RunFolder, console: Console) -> list[Tracker]:
-    """Return the trackers that can be opened: two runs of one recipe use one address, which must not stop the second."""
+    """Return the trackers that can be opened. If two runs use the same address, the second run must not stop."""
     trackers: list[Tracker] = []
     run, address = folder.path.name, section.prometheus_address
     if address is not None:
@@ -77,7 +79,7 @@ def _prometheus(section: TrackingSection, folder: RunFolder, console: Console) -
 
 
 def _tracker_class() -> Any:
-    """Import only on request, since the library is optional."""
+    """Return the tracker's class. It is imported on request because the library is optional."""
     return importlib.import_module("sparring.tracking.prometheus").PrometheusTracker
 
 

@@ -1,7 +1,8 @@
-"""Serves the latest metrics of a run to Prometheus: at an HTTP address, and in a file for the node exporter. The only module
-that imports prometheus_client.
+"""Serves the latest metrics of a run to Prometheus, at an HTTP address and in a file for the node exporter.
 
-`rollout/reward/mean` is `sparring_rollout_reward_mean{run="..."}`. Alert rules for these names are in
+No other module imports prometheus_client.
+
+The metric `rollout/reward/mean` is named `sparring_rollout_reward_mean{run="..."}`. Alert rules for these names are in
 `sparring/templates/prometheus/alerts.yml`.
 """
 
@@ -26,11 +27,11 @@ logger = get_logger(__name__)
 
 STATUSES = ("running", "completed", "stopped", "failed")
 LINGER_SECONDS = 60.0
-"""Time that the address answers after the end of the run, until the end was read twice: two servers may read it."""
+"""Time that the address stays open after the end of the run, until the end was read twice. Two servers may read it."""
 READ_RECENTLY_SECONDS = 300.0
-"""An address that was not read for this long is not kept open."""
+"""If the address was not read for this time, it does not stay open."""
 _SENDING_SECONDS = 0.5
-"""Time to send the response to the last read."""
+"""Time for sending the response to the last read."""
 
 
 @final
@@ -47,8 +48,12 @@ class PrometheusTracker:
         linger_seconds: float = LINGER_SECONDS,
         report: Callable[[str], object] = logger.info,
     ) -> None:
-        """`address` is host:port; port 0 selects a free port. `textfile` is replaced as a whole at each change. `report` gets a
-        message when `close` waits. Raises OSError when the address cannot be opened, or the file cannot be written."""
+        """Open the address and write the file.
+
+        `address` is host:port, and port 0 selects a free port. `textfile` is replaced as a whole at each change.
+        `report` receives a message if `close` waits. Raises OSError if the address cannot be opened or the file cannot
+        be written.
+        """
         self._clock = clock
         self._report = report
         self._linger_seconds = linger_seconds
@@ -57,7 +62,7 @@ class PrometheusTracker:
         self._textfile = textfile
         self._registry = CollectorRegistry()
         self._reads = _Reads()
-        # Registered first, so that a read after a status was set counts as a read of it.
+        # This is registered first, so that a read after a change of the status counts as a read of the new status.
         if address is not None:
             self._registry.register(self._reads)
         self._gauges: dict[str, Gauge] = {}
@@ -73,14 +78,14 @@ class PrometheusTracker:
             host, _, port = address.rpartition(":")
             self._server, self._thread = start_http_server(int(port), addr=host, registry=self._registry)
             self.port: int = self._server.server_port
-            """Port of the server."""
+            """The port of the server."""
             self._url = f"http://{host}:{self.port}/metrics"
 
     def log_status(self, status: str, *, reason: str | None = None) -> None:
         for one in STATUSES:
             self._status.labels(self._run, one).set(one == status)
         if status == "running":
-            # The alert for a missing first step counts from the run's start.
+            # The alert for a missing first step counts from the start of the run.
             self._set(*_LAST_STEP, self._clock())
         else:
             self._reads.restart()
@@ -105,8 +110,8 @@ class PrometheusTracker:
     def close(self) -> None:
         """Wait until the end of the run was read, then close the address. The file stays.
 
-        Waits for at most LINGER_SECONDS. If the address was not read lately, waits only until it was open for that long, so
-        that a server sees a run that ended early.
+        Waits for at most LINGER_SECONDS. If the address was not read recently, waits only until the address has been
+        open for LINGER_SECONDS, so that a server can see a run that ended early.
         """
         if self._server is None:
             return
@@ -115,7 +120,7 @@ class PrometheusTracker:
             seconds = 0.0 if self._is_stopped else seconds - (time.monotonic() - self._opened)
         if seconds > 0:
             self._report(
-                f"the run has ended; {self._url} serves its last state until it was read twice, for at most "
+                f"the run has ended; {self._url} serves its last state until it has been read twice, for at most "
                 f"{seconds:.0f} s; press Ctrl-C again to end at once"
             )
         if self._reads.wait(2, max(0.0, seconds)):
@@ -142,7 +147,7 @@ _LAST_STEP = (
 
 
 class _Reads(Collector):
-    """Counts reads of the address; exports nothing."""
+    """Counts reads of the address. It exports nothing."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -169,13 +174,14 @@ class _Reads(Collector):
             return self._last is not None and time.monotonic() - self._last < seconds
 
     def wait(self, num: int, seconds: float) -> bool:
-        """Wait for `num` reads since `restart`, for at most `seconds`; return whether there were that many."""
+        """Wait at most `seconds` for `num` reads since `restart`, and return whether there were that many."""
         with self._changed:
             return self._changed.wait_for(lambda: self._num >= num, timeout=seconds)
 
 
 class _Findings(Collector):
-    """Counts findings by severity. Unlike the library's Counter it has no `_created` series, which repeats the help text."""
+    """Counts findings by severity. Unlike the library's Counter, it has no `_created` series, which repeats the help
+    text."""
 
     def __init__(self, run: str) -> None:
         self._run = run
@@ -189,5 +195,5 @@ class _Findings(Collector):
 
 
 def gauge_name(metric: str) -> str:
-    """Return the Prometheus name of a metric, which may have letters, digits and underscores only."""
+    """Return the Prometheus name of a metric, which contains only letters, digits and underscores."""
     return "sparring_" + re.sub(r"[^a-zA-Z0-9]+", "_", metric).strip("_")

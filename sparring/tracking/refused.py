@@ -1,4 +1,4 @@
-"""Refused requests of the gateway, from metrics."""
+"""Counts of the requests that the gateway refused, read from metrics."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Mapping
 
 
 def refused_reasons(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the number of requests that the gateway refused by reason, the most frequent first, from the metrics of a step,
-    including its validation, or of an evaluation."""
+    """Return the number of requests that the gateway refused by reason, the most frequent first.
+
+    `metrics` are the metrics of a step, including its validation, or of an evaluation.
+    """
     counts = Counter[str]()
     for name, number in metrics.items():
         if "/refused/" in name:

@@ -1,5 +1,5 @@
-"""An episode as a tree of spans, for systems that show traces: the episode, its turns, and in each turn the model call and its
-tool calls.
+"""An episode as a tree of spans, for systems that show traces. The spans are the episode, its turns, and the model call
+and tool calls of each turn.
 
     episode                 began ................................................ over
       turn 0                began ................ turn 1 began
@@ -7,7 +7,7 @@ tool calls.
         tool `look_up`                  ........ turn 1 began
       turn 1                                       began .......................... over
 
-The duration of a model call is measured. Tool calls share the time until the next turn equally, since they are not timed.
+The duration of a model call is measured. Tool calls are not timed, so they share the time until the next turn equally.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Span:
     """One timed operation. Times are in nanoseconds since 1970."""
 
     id: str
-    """16 hexadecimal digits derived from the trace and the span's place in it, so that sending it twice changes nothing."""
+    """16 hexadecimal digits derived from the trace and the span's place in the trace, so that sending the span twice
+    changes nothing."""
     parent: str | None
     name: str
     kind: SpanKind
@@ -57,7 +58,7 @@ class Assessment:
     source: str
     """`reward` or `scorer`."""
     span: str | None = None
-    """The span of the turn; None for the whole episode."""
+    """The span of the turn, or None for the whole episode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +72,11 @@ class Trace:
 
 
 def build_trace(trajectory: Trajectory, *, run: str, stored: float) -> Trace:
-    """Build the trace of an episode. `run` is the MLflow run's id; `stored` is the time when the episode was written, in seconds
-    since 1970, which counts as its end in runs that did not store its start."""
+    """Build the trace of an episode.
+
+    `run` is the id of the MLflow run. `stored` is the time when the episode was written, in seconds since 1970. It
+    counts as the end of the episode if the run did not store the start.
+    """
     trace = _digest(f"{run}/{trajectory.id}", 32)
     began = trajectory.began if trajectory.began is not None else stored - trajectory.seconds
     root = Span(
@@ -115,7 +119,7 @@ def _assessments(trajectory: Trajectory) -> Iterator[Assessment]:
 
 
 def _turns(trajectory: Trajectory, trace: str, root: Span, began: float) -> Iterator[tuple[Turn, list[Span]]]:
-    """Yield each turn with its spans: the turn, the model call, the tool calls."""
+    """Yield each turn with its spans: the turn, the model call and the tool calls."""
     turns = sorted((*trajectory.turns, *trajectory.other_turns), key=lambda turn: turn.id)
     starts = _starts(turns, began)
     inputs = _new_messages(trajectory)
@@ -149,7 +153,8 @@ def _turns(trajectory: Trajectory, trace: str, root: Span, began: float) -> Iter
 
 
 def _starts(turns: Sequence[Turn], began: float) -> list[float]:
-    """Return the start time of each turn; in runs that did not store it, each turn starts when the one before it ends."""
+    """Return the start time of each turn. If a run did not store start times, each turn starts when the previous turn
+    ends."""
     starts, free = [], began
     for turn in turns:
         starts.append(free if turn.began is None else began + turn.began)
@@ -202,7 +207,7 @@ def _tool_spans(
 
 
 def _new_messages(trajectory: Trajectory) -> dict[int, list[Message]]:
-    """Return for each turn the messages since the previous turn: the new input of each model call."""
+    """Return, for each turn, the messages since the previous turn, which are the new input of the model call."""
     inputs: dict[int, list[Message]] = {}
     start = 0
     for index, place in enumerate(match_turns(trajectory.messages, trajectory.turns)):
@@ -213,7 +218,8 @@ def _new_messages(trajectory: Trajectory) -> dict[int, list[Message]]:
 
 
 def _errors(trajectory: Trajectory) -> dict[str, Json]:
-    """Return the error of each failed tool call, where the environment's log has an entry for each call."""
+    """Return the error of each failed tool call. The result is empty unless the environment's log has an entry for each
+    call."""
     results = [str(one.get("tool_call_id")) for one in trajectory.messages if _is_result(one)]
     if len(results) != len(trajectory.transitions):
         return {}
@@ -225,7 +231,7 @@ def _is_result(message: Message) -> bool:
 
 
 def match_turns(messages: Sequence[Message], turns: Sequence[Turn]) -> list[int | None]:
-    """Return for each message the index of the turn that produced it: the next one with the same text and calls."""
+    """Return, for each message, the index of the turn that produced it: the next turn with the same text and calls."""
     produced = [_words(turn.message) for turn in turns]
     places: list[int | None] = []
     start = 0

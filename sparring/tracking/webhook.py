@@ -1,7 +1,7 @@
-"""Notifies a webhook of a run: when it starts, of each warning and error, when it finishes or fails.
+"""Notifies a webhook when a run starts, when it finishes or fails, and of each warning and error.
 
-The body is JSON, `{"event", "run", "text", ...}`; chat systems with incoming webhooks show `text`. The address is a secret, since
-its holder can write to the channel: it comes from an environment variable and is never logged.
+The body is JSON, `{"event", "run", "text", ...}`. Chat systems with incoming webhooks show `text`. The address is a
+secret, because whoever has it can write to the channel. It comes from an environment variable and is never logged.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ logger = get_logger(__name__)
 
 REQUEST_SECONDS = 10.0
 PAUSES_SECONDS = (1.0, 4.0)
-"""Pauses before a failed notification is sent again."""
+"""Pauses before each new attempt to send a failed notification."""
 CLOSE_SECONDS = 30.0
 _CAPACITY = 32
 _EVENTS = {"running": "started", "completed": "finished", "stopped": "finished", "failed": "failed"}
-"""Events by status; other statuses send no notification."""
+"""Events by status. Other statuses send no notification."""
 
 
 @final
 class Webhook:
-    """Sends notifications from its own thread: a slow or missing server costs a warning, and no time."""
+    """Sends notifications from its own thread. A slow or missing server causes a warning, but no delay."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Webhook:
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        """`run` is the run's name. `transport` and `sleep` are for tests."""
+        """Create a webhook for the run with the name `run`. `transport` and `sleep` are for tests."""
         self._run = run
         self._url = url
         self._sleep = sleep
@@ -71,7 +71,7 @@ class Webhook:
     def log_artifact(self, name: str, content: Json) -> None: ...
 
     def close(self) -> None:
-        """Send waiting notifications, for at most half a minute."""
+        """Send the waiting notifications, for at most half a minute."""
         self._worker.close(timeout=CLOSE_SECONDS)
         self._client.close()
 
@@ -93,14 +93,14 @@ class Webhook:
                 return
             problem = f"status {answer.status_code}"
             if answer.is_client_error and answer.status_code not in (408, 429):
-                break  # a retry would fail too
-        # Neither the address nor error texts, which contain it, are logged.
+                break  # A retry would fail, too.
+        # The address and error texts are not logged, because error texts contain the address.
         logger.warning("tracking: the notification %r was not delivered (%s); the run continues.", event, problem)
 
 
 def webhook_url(variable: str, value: str | None) -> str:
-    """Return the variable's value. Raises ValueError, which does not show the value, when it is not an address."""
+    """Return the variable's value. If it is not an address, raises ValueError, which does not show the value."""
     register(variable)
     if value and re.fullmatch(r"https?://[\w.\-]+(:\d+)?(/\S*)?", value):
         return value
-    raise ValueError(f"the environment variable {variable} must hold the address of a webhook (https://...)")
+    raise ValueError(f"the environment variable {variable} must contain the address of a webhook (https://...)")

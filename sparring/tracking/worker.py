@@ -1,4 +1,4 @@
-"""A thread for the slow part of tracking, so that a disk or a server never delays a step."""
+"""A thread for the slow part of tracking, so that neither a disk nor a server delays a step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = get_logger(__name__)
 class TrackingThread:
     """Runs jobs one after the other on a daemon thread. The first job that raises causes a warning; later failures are silent.
 
-    `capacity` jobs may wait. When the queue is full, `submit` waits, or with `drops_when_full` discards the job.
+    `capacity` jobs may wait. If the queue is full, `submit` waits or, with `drops_when_full`, discards the job.
     """
 
     def __init__(self, name: str, *, capacity: int, drops_when_full: bool = False) -> None:
@@ -38,7 +38,7 @@ class TrackingThread:
             self._num_dropped += 1
 
     def close(self, timeout: float | None = None) -> None:
-        """Finish waiting jobs, for at most `timeout` seconds (None: without limit). Closing again does nothing."""
+        """Finish the waiting jobs, for at most `timeout` seconds (None: without limit). Closing again does nothing."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -60,7 +60,7 @@ class TrackingThread:
             except Exception as error:  # noqa: BLE001 - a failing job must not stop the run
                 if not self._has_warned:
                     self._has_warned = True
-                    self._warn(f"failed ({error!r}); the run continues, and some data is missing there")
+                    self._warn(f"failed ({error!r}); the run continues, but this tracker misses some data")
 
     def _warn(self, what: str) -> None:
         logger.warning("tracking: %s %s", self._name, what)

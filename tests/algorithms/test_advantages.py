@@ -117,7 +117,7 @@ def test_pass_at_k_is_the_mean_over_all_subsets(num_right, right, wrong):
 
 
 def test_pass_at_k_refuses_rewards_between_0_and_1():
-    with pytest.raises(DataError, match=r"counts successes, but a reward is 0\.5; give rewards of 0 and 1"):
+    with pytest.raises(DataError, match=r"counts successes, but a reward is 0\.5. Return rewards of 0 and 1"):
         ADVANTAGES["pass_at_k"](FIXTURE_A)
 
 

@@ -400,7 +400,8 @@ def surrounds(tokens: object, *, kl_coef: float = 0.1) -> None: ...
         (max, "is <built-in function max>, whose arguments cannot be read"),
         (
             surrounds,
-            "has a keyword argument 'kl_coef', which is a key of [algorithm] that is applied around it; rename it",
+            "has a keyword argument 'kl_coef', which is already a key of [algorithm] with another use; rename the "
+            "argument",
         ),
     ],
 )

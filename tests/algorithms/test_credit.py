@@ -75,12 +75,12 @@ def test_rewards_per_turn_are_summed_on_demand_or_read_turn_by_turn() -> None:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ([], "gave advantages for 0 of 1 groups"),
-        ([[[1.0, 1.0]]], "gave 1 advantages for the 2 trajectories of task t"),
-        (None, "gave None; give a list of groups"),
-        ([[1.0, 2.0]], r"gave \[\[1\.0, 2\.0\]\]; give a list of groups"),
-        ([[[1.0], [1.0]]], "gave 1 numbers for the 2 turns of trajectory a"),
-        ([[[1.0, math.nan], [1.0]]], "gave nan for a turn of trajectory a"),
+        ([], "returned advantages for 0 of 1 groups"),
+        ([[[1.0, 1.0]]], "returned 1 lists for the 2 trajectories of task t"),
+        (None, "returned None; return a list of groups"),
+        ([[1.0, 2.0]], r"returned \[\[1\.0, 2\.0\]\]; return a list of groups"),
+        ([[[1.0], [1.0]]], "returned 1 numbers for the 2 turns of trajectory a"),
+        ([[[1.0, math.nan], [1.0]]], "returned nan for a turn of trajectory a"),
     ],
 )
 def test_an_estimator_that_says_too_little_is_told(answer: list, message: str) -> None:

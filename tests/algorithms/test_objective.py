@@ -182,18 +182,18 @@ def test_gradients_equal_finite_differences(loss_fn, seed):
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (lambda one: (one.logprobs_M.sum(), {}), r"a loss of shape \(\) for 4 tokens; give one number for each"),
+        (lambda one: (one.logprobs_M.sum(), {}), r"a loss of shape \(\) for 4 tokens; return one number per token"),
         (lambda one: (one.logprobs_M[:, None], {}), r"a loss of shape \(4, 1\) for 4 tokens"),
         (lambda one: (one.logprobs_M.sum(), {"loss": one.logprobs_M}), r"a loss of shape \(\) for 4 tokens"),
         (lambda one: (one.logprobs_M, {"clipped": one.logprobs_M[:2]}), r"a clipped of shape \(2,\) for 4 tokens"),
-        (lambda one: one.logprobs_M, "gave Tensor; give the losses"),
-        (lambda one: (one.logprobs_M, None), "gave tuple; give the losses"),
-        (lambda one: (one.logprobs_M, {"clipped": 0.5}), "gave 0.5 as 'clipped'; give a tensor"),
+        (lambda one: one.logprobs_M, "returned Tensor; return the losses"),
+        (lambda one: (one.logprobs_M, None), "returned tuple; return the losses"),
+        (lambda one: (one.logprobs_M, {"clipped": 0.5}), "returned 0.5 as 'clipped'; return a tensor"),
         (
             lambda one: (one.logprobs_M, {"clipped": one.logprobs_M > 0}),
-            "as 'clipped'; give a tensor of floating-point",
+            "as 'clipped'; return a tensor of floating-point",
         ),
-        (lambda one: (one.logprobs_M, {"entropy": one.logprobs_M}), "a metric 'entropy', which is the name of another"),
+        (lambda one: (one.logprobs_M, {"entropy": one.logprobs_M}), "a metric 'entropy', but this name is already in use"),
         (lambda one: (one.logprobs_M.detach(), {}), "losses without gradient"),
     ],
 )

@@ -173,15 +173,15 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "turn deleted": (
         changed("DELETE FROM turns WHERE rollout_id = (SELECT id FROM rollouts WHERE state = 'trained' LIMIT 1)"),
-        "not all of its 1 turns are there",
+        "not all of its 1 turns are stored",
     ),
     "token flipped": (
         changed("UPDATE turns SET token_ids = zeroblob(length(token_ids)) WHERE rollout_id LIKE 'train/0/%'"),
-        "it does not have the checksum it was written with",
+        "the checksum of its row is wrong",
     ),
     "result flipped": (
         changed("UPDATE rollouts SET result = replace(result, '1.0', '0.0') WHERE state = 'trained'"),
-        "its row does not have the checksum",
+        "the checksum of its row is wrong",
     ),
     "lineage deleted": (changed("DELETE FROM lineage"), "of the run's checkpoints there is none"),
     "a later format": (changed("INSERT INTO rollouts SELECT * FROM rollouts WHERE 0; "), ""),

@@ -181,8 +181,8 @@ def _forever_when_long(sleep: Callable[..., object]) -> Callable[..., object]:
     ("mutate", "symptom"),
     [
         (forget_what_is_in_play, "was skipped"),
-        (rewind_nothing, "gone back behind|at the end|was trained twice|was trained in"),
-        (keep_whatever_was_played, "are not those of version"),
+        (rewind_nothing, "resumed from an earlier checkpoint|at the end|was trained twice|was trained in"),
+        (keep_whatever_was_played, "has other weights"),
         (keep_and_play_again, "at the end"),
         (publish_before_the_checkpoint, "was published and is not there"),
         (call_trained_what_no_checkpoint_holds, "was trained twice|was trained in|at the end"),

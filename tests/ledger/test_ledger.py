@@ -142,7 +142,7 @@ def test_unknown_and_repeated_rollouts_are_refused() -> None:
             ledger.plan_nowait("r", task_id="t", attempt=1)
         with pytest.raises(DataError, match="plan it first"):
             ledger.advance_nowait("other", RolloutState.LEASED)
-        with pytest.raises(DataError, match="recorded while it is running"):
+        with pytest.raises(DataError, match="recorded while a rollout is running"):
             ledger.record_turn_nowait("r", turn(0))
         with pytest.raises(DataError, match="train, validation, held_out"):
             ledger.plan_nowait("s", task_id="t", attempt=0, split="test")
@@ -228,7 +228,7 @@ def test_files_that_are_no_ledgers_are_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "other") as db:
         db.execute("PRAGMA user_version = 99")
     for name, problem in (("text", "not a database"), ("other", "format 99")):
-        with pytest.raises(DataError, match=f"{problem}.*restore "):
+        with pytest.raises(DataError, match=f"{problem}.*[Rr]estore "):
             Ledger(tmp_path / name)
 
 
@@ -247,7 +247,7 @@ def test_a_ledger_that_the_disk_does_not_give_is_not_called_damaged(tmp_path: Pa
         (
             "INSERT INTO lineage (time, kind, step, checkpoint, event) VALUES (0, 'resumed', 4, '', 99),"
             " (0, 'published', 6, '', 99)",
-            "trained for step 5, which the run has gone back behind",
+            "trained for step 5, but the run has since been resumed from an earlier checkpoint",
         ),
         ("DELETE FROM events WHERE state = 'planned'", "does not begin with planned"),
         ("DELETE FROM events WHERE state = 'scored'", "finished cannot become admitted"),
@@ -261,8 +261,8 @@ def test_a_ledger_that_the_disk_does_not_give_is_not_called_damaged(tmp_path: Pa
             "UPDATE turns SET untrained_reason = NULL",
             "temperature 0.5 and top_p 0.9 with 0.0005 of the probability removed",
         ),
-        ("UPDATE turns SET untrained_reason = 'dull'", "'dull' is no reason"),
-        (f"UPDATE turns SET {ORDINARY}, learns = 0", "turn 0 of rollout r: of a policy that does not learn"),
+        ("UPDATE turns SET untrained_reason = 'dull'", "'dull' is not a known reason"),
+        (f"UPDATE turns SET {ORDINARY}, learns = 0", "turn 0 of rollout r: its policy does not learn"),
         (
             f"UPDATE turns SET {ORDINARY}, removed_mass = 0.5",
             "turn 0 of rollout r: sampled at temperature 1.0 and top_p 1.0 with 0.5 of the probability removed",
@@ -277,7 +277,7 @@ def test_a_ledger_that_the_disk_does_not_give_is_not_called_damaged(tmp_path: Pa
         ),
         (
             f"UPDATE turns SET {ORDINARY}, versions = '[[3,2]]', fingerprint = id",
-            "which are not those of version 3 (0 in rollout r)",
+            "but version 3 has other weights (0 in rollout r)",
         ),
         (
             f"UPDATE turns SET {ORDINARY}, sampled_logprobs = x'000080bf0000807f' WHERE id = 1",

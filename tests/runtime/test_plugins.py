@@ -110,14 +110,14 @@ def test_names_inside_classes_and_folders_are_reached_with_dots(tmp_path: Path) 
 
 @pytest.mark.parametrize("reference", ["environment", "environment:", ":Shop", ""])
 def test_a_reference_without_both_parts_is_refused(tmp_path: Path, reference: str) -> None:
-    with pytest.raises(UsageError, match=r"is not of the form 'module:name'; write, for example"):
+    with pytest.raises(UsageError, match=r"does not have the form 'module:name'; write, for example"):
         load_object(reference, folder=tmp_path)
 
 
 @pytest.mark.parametrize(
     ("source", "reference", "message"),
     [
-        ("", "nowhere:Shop", r"module 'nowhere' is neither .*nowhere\.py nor importable; check the name"),
+        ("", "nowhere:Shop", r"module 'nowhere' is neither .*nowhere\.py nor importable. Check the name"),
         ("class Shop: ...", "environment:Shp", r"environment\.py has no 'Shp'; did you mean 'Shop'\?"),
         ("", "environment:Shop", r"environment\.py has no 'Shop'; define it there"),
         ("import not_installed_here", "environment:Shop", r"needs 'not_installed_here', which is not installed"),
@@ -206,5 +206,5 @@ def test_a_function_with_other_parameters_is_refused_when_it_is_loaded(tmp_path:
         r"too many positional arguments. Define it as log\(number, seed\).",
     ):
         load("log")
-    with pytest.raises(UsageError, match=r"is 3, which cannot be called; name a function that takes \(number, seed\)"):
+    with pytest.raises(UsageError, match=r"is 3, which is not callable. Name a function that takes \(number, seed\)"):
         load("number")

@@ -36,7 +36,7 @@ def test_code_that_blocks_the_event_loop_is_named_once(tmp_path: Path) -> None:
     said: list[str] = []
     asyncio.run(main(said))
     assert len(said) == 1
-    assert "the event loop has not turned" in said[0]
+    assert "the event loop has been blocked" in said[0]
     assert "code_that_does_not_come_back" in (tmp_path / "stalls.txt").read_text()
 
 
@@ -57,7 +57,7 @@ def test_a_run_that_records_nothing_names_the_episodes_in_play(tmp_path: Path) -
     said: list[str] = []
     asyncio.run(main(said))
     assert len(said) == 1
-    assert "in play: r0, r1, r2, r3, r4 and 2 more" in said[0]
+    assert "running episodes: r0, r1, r2, r3, r4 and 2 more" in said[0]
     assert "never_answered" in (tmp_path / "stalls.txt").read_text()
 
 
@@ -104,4 +104,4 @@ def test_an_event_loop_that_never_turns_again_ends_the_process(tmp_path: Path) -
     process.start()
     process.join(30)
     assert process.exitcode == -signal.SIGABRT
-    assert "the process is ended" in (tmp_path / "stalls.txt").read_text()
+    assert "the process is now ended" in (tmp_path / "stalls.txt").read_text()

@@ -123,8 +123,8 @@ def test_an_outage_is_said_once_waited_out_longer_and_longer_and_nothing_is_lost
     assert receiver.taken == PIECES
     assert waits[:8] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
     assert said == [
-        "the server cannot be reached (refused); everything is sent once it can be",
-        "the server can be reached again, and has received what it had missed",
+        "the server cannot be reached (refused); all data is sent when the server can be reached again",
+        "the server can be reached again and has received all missing data",
     ]
 
 
@@ -134,7 +134,7 @@ def test_a_run_that_is_over_does_not_wait_for_who_cannot_be_reached_and_a_later_
     first = Receiver({1: TimeoutError()})
     done, said = told(run, first, wait=waits.append)
     assert (done, waits, first.is_finished) == (False, [], False)
-    assert said == ["the server cannot be reached (TimeoutError); everything is sent once it can be"]
+    assert said == ["the server cannot be reached (TimeoutError); all data is sent when the server can be reached again"]
     second = Receiver()
     assert told(run, second)[0]
     assert first.taken + second.taken == PIECES
@@ -145,7 +145,7 @@ def test_what_is_refused_is_left_out_and_the_rest_is_told(tmp_path: Path) -> Non
     done, said = told(stored_run(tmp_path), receiver)
     assert done
     assert receiver.taken == [PIECES[1], *PIECES[3:]]
-    assert said == ["metrics.jsonl was refused (too long); it is left out, and later refusals are not reported"]
+    assert said == ["metrics.jsonl was refused (too long) and is left out; later refusals are not reported"]
 
 
 def test_a_process_that_dies_between_telling_and_remembering_tells_that_one_piece_again(tmp_path: Path) -> None:

@@ -105,7 +105,8 @@ def test_the_address_answers_until_the_end_was_read_twice_and_what_is_waited_for
     closing.join(10)
     assert not closing.is_alive()
     assert said == [
-        f"the run has ended; http://127.0.0.1:{tracker.port}/metrics serves its last state until it was read twice, for at "
+        f"the run has ended; http://127.0.0.1:{tracker.port}/metrics serves its last state until it has been read "
+        "twice, for at "
         "most 30 s; press Ctrl-C again to end at once"
     ]
 

@@ -9,7 +9,7 @@ PRICES = {"apple": 2, "bread": 4, "cheese": 7, "honey": 9, "milk": 3, "pear": 5,
 
 
 class Shop(Environment):
-    """Sparring creates a new object for every episode: its attributes belong to one customer."""
+    """The environment of one customer. Sparring creates a new object for every episode."""
 
     def reset(self, task: Task) -> None:
         self.looked_up: list[str] = []
@@ -25,7 +25,7 @@ class Shop(Environment):
         return str(PRICES.get(item, "not for sale"))
 
     def demonstrate(self, task: Task) -> Sequence[Message]:
-        """Return a perfect episode, for the warm start: look up each price, then add."""
+        """Return a perfect episode for the warm start, which looks up each price and then adds the prices."""
         calls = [tool_call("price", item=item) for item in task.fields["items"]]
         return [*calls, answer(f"Total: {task.fields['total']}")]
 
@@ -38,15 +38,15 @@ def stated_total(trajectory: Trajectory) -> int | None:
 
 
 def reward(trajectory: Trajectory) -> tuple[float, dict[str, float]]:
-    """Return 1 for the right total and 0.2 for a wrong one, as a first step to learn. Metrics are charted."""
+    """Return 1 for the right total and 0.2 for a wrong total, which is a first step to learn. Metrics are charted."""
     named = stated_total(trajectory)
     right = float(named == trajectory.task.fields["total"])
     return right or 0.2 * (named is not None), {"right": right, "named_a_total": float(named is not None)}
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """Return 1 only when the whole last message is the right total: partial credit is for training, not for evaluation.
+    """Return 1 only if the whole last message is the right total. Partial credit is for training, not for evaluation.
 
-    It shares no code with the reward, so that the two can be compared to find mistakes.
+    The scorer shares no code with the reward, so that a comparison of the two reveals mistakes.
     """
     return float(str(trajectory.messages[-1].get("content")).strip() == f"Total: {trajectory.task.fields['total']}")
