@@ -193,7 +193,10 @@ def test_gradients_equal_finite_differences(loss_fn, seed):
             lambda one: (one.logprobs_M, {"clipped": one.logprobs_M > 0}),
             "as 'clipped'; return a tensor of floating-point",
         ),
-        (lambda one: (one.logprobs_M, {"entropy": one.logprobs_M}), "a metric 'entropy', but this name is already in use"),
+        (
+            lambda one: (one.logprobs_M, {"entropy": one.logprobs_M}),
+            "a metric 'entropy', but this name is already in use",
+        ),
         (lambda one: (one.logprobs_M.detach(), {}), "losses without gradient"),
     ],
 )

@@ -150,7 +150,10 @@ def test_a_correction_that_leaves_little_of_stale_tokens_is_warned_of_once() -> 
     shown.log_metrics(3, STEP | left)
     said = " ".join(progress.getvalue().split())
     assert (
-        said.count("warning: the correction for stale tokens leaves 18% of their weight and changes the weight of 82% of them") == 1
+        said.count(
+            "warning: the correction for stale tokens leaves 18% of their weight and changes the weight of 82% of them"
+        )
+        == 1
     )
 
 

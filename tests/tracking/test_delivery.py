@@ -134,7 +134,9 @@ def test_a_run_that_is_over_does_not_wait_for_who_cannot_be_reached_and_a_later_
     first = Receiver({1: TimeoutError()})
     done, said = told(run, first, wait=waits.append)
     assert (done, waits, first.is_finished) == (False, [], False)
-    assert said == ["the server cannot be reached (TimeoutError); all data is sent when the server can be reached again"]
+    assert said == [
+        "the server cannot be reached (TimeoutError); all data is sent when the server can be reached again"
+    ]
     second = Receiver()
     assert told(run, second)[0]
     assert first.taken + second.taken == PIECES
