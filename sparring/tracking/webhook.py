@@ -1,7 +1,7 @@
 """Notifies a webhook when a run starts, when it finishes or fails, and of each warning and error.
 
 The body is JSON, `{"event", "run", "text", ...}`. Chat systems with incoming webhooks show `text`. The address is a
-secret, because whoever has it can write to the channel. It comes from an environment variable and is never logged.
+secret, because anyone who has it can write to the channel. It comes from an environment variable and is never logged.
 """
 
 from __future__ import annotations
