@@ -145,8 +145,11 @@ def byte_tokenizer(special: tuple[str, ...], template: str) -> PreTrainedTokeniz
 
 
 class HarmonyText:
-    """Renders harmony's messages with any tokenizer. The library itself only renders with the vocabulary of gpt-oss, which is
-    too large for a small model; both give the same text for the same message."""
+    """Renders harmony's messages with any tokenizer, by the published description of the format.
+
+    The library itself only renders with the vocabulary of gpt-oss, which is too large for a small model. This text has not
+    been compared with the library's.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
