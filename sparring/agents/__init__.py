@@ -1,4 +1,4 @@
-"""Agents: whatever decides. The built-in tool loop, and agents written as functions."""
+"""Agents run episodes: the built-in tool loop, programs, and agents written as functions."""
 
 from sparring.agents.command import CommandAgent
 from sparring.agents.environment_agent import EnvironmentAgent

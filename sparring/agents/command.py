@@ -24,13 +24,13 @@ _TAIL = 400
 
 @final
 class CommandAgent:
-    """Starts a program for each episode, in its own process group, which ends with the episode.
+    """An agent that starts a program for each episode. The program's process group is killed when the episode ends.
 
-    The program finds `OPENAI_BASE_URL` and `OPENAI_API_KEY` (and Anthropic's pair) in its environment and the task as
-    JSON on its standard input: `{"id", "messages", "prompt"}`, without the fields that hold the ground truth. Where the recipe
-    names other policies, `policies` has a `base_url` and an `api_key` for each. The last line of its standard output may be
-    `{"reward": ...}` with a number or a list with one number per turn, and optionally `components` and `metrics`. Without
-    such a line the recipe's reward function grades the episode.
+    The program gets `OPENAI_BASE_URL` and `OPENAI_API_KEY` (and Anthropic's pair) as environment variables. Its
+    standard input is the task as JSON: `{"id", "messages", "prompt"}`, without the fields that hold the ground truth.
+    If the recipe names other policies, `policies` has a `base_url` and an `api_key` for each. The last line of its
+    standard output may be `{"reward": ...}` with a number or a list with one number per turn, and optionally
+    `components` and `metrics`. Without such a line the recipe's reward function grades the episode.
     """
 
     def __init__(self, command: Sequence[str], *, enter: Callable[[AnySession], EndpointLike], folder: Path) -> None:
@@ -40,7 +40,7 @@ class CommandAgent:
         self._folder = folder
 
     async def play(self, task: Task, session: AnySession) -> AgentResult:
-        """Run one episode. A program that fails ends its episode as `policy_error`, like a function that raises.
+        """Run one episode. If the program fails, the episode ends as `policy_error`, as with a function that raises.
 
         Raises ServiceError when the program cannot be started, RewardError when the value that it prints is not a reward.
         """
@@ -63,13 +63,14 @@ class CommandAgent:
             )
         except OSError as error:
             raise ServiceError(
-                f"agent.command = {list(self._command)} cannot be started in {self._folder}: {error}. Give a program that "
-                "exists, with its arguments as a list."
+                f"agent.command = {list(self._command)} cannot be started in {self._folder}: {error}. Give the path of "
+                "an "
+                "existing program and its arguments, as a list."
             ) from error
         try:
             out, err = await process.communicate(json.dumps(given).encode())
         finally:
-            # Ends the processes that the program started too, however the episode ends.
+            # This also kills the processes that the program started, however the episode ends.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
@@ -91,7 +92,7 @@ class CommandAgent:
         value = to_reward(report["reward"], turn_ids=turn_ids, source=source)
         for name in ("components", "metrics"):
             if not isinstance(report.get(name, {}), dict):
-                raise RewardError(f"{source} has {name} = {report[name]!r}; give an object of numbers by name.")
+                raise RewardError(f"{source} has {name} = {report[name]!r}; give an object that maps names to numbers.")
         return to_reward(
             Reward(
                 total=value.total,
@@ -116,6 +117,6 @@ def _environment(endpoint: EndpointLike) -> dict[str, str]:
 
 
 def _prompt(task: Task) -> Any:
-    """Return the text of the last user message, since most agents want a text."""
+    """Return the text of the last user message, since most agents expect a single text."""
     users = [message["content"] for message in task.messages if message.get("role") == "user"]
     return users[-1] if users else ""

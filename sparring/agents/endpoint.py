@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class EndpointLike(Protocol):
-    """The endpoint of one episode's requests (`sparring.gateway.EpisodeEndpoint`). Any OpenAI client works with its URL
+    """The endpoint for one episode's requests (`sparring.gateway.EpisodeEndpoint`). Any OpenAI client can use its URL
     and key."""
 
     @property

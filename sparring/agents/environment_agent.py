@@ -16,7 +16,7 @@ from sparring.types import Task
 
 @final
 class EnvironmentAgent:
-    """Runs each episode in a new environment, which is closed however the episode ends."""
+    """An agent that runs each episode in a new environment, and closes the environment however the episode ends."""
 
     def __init__(self, make_environment: Callable[[], Environment], *, max_turns: int) -> None:
         self._make_environment = make_environment
@@ -29,6 +29,6 @@ class EnvironmentAgent:
         except SparringError:
             raise
         except Exception as error:
-            raise InfrastructureError(f"Task {task.id}: the environment cannot be made: {error!r}.") from error
+            raise InfrastructureError(f"Task {task.id}: the environment cannot be created: {error!r}.") from error
         async with opened(made, task) as environment:
             return await play(task, environment, session, max_turns=self._max_turns)

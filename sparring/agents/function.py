@@ -21,8 +21,8 @@ Enter: TypeAlias = Callable[[Any], EndpointLike]
 
 @final
 class EpisodeSession:
-    """An episode's session with its endpoint: `chat` requests a turn in this process, any client does at `base_url` with
-    `api_key`."""
+    """An episode's session together with its endpoint. `chat` requests a turn in this process; any client can request
+    turns at `base_url` with `api_key`."""
 
     def __init__(self, session: SessionLike, endpoint: EndpointLike) -> None:
         self._session = session
@@ -47,11 +47,12 @@ class EpisodeSession:
         return self._session.seconds_left
 
     def of(self, name: str) -> EpisodeSession:
-        """Return the session of another policy of the episode. Raises UsageError for a name that the recipe does not have."""
+        """Return the session of another policy of the episode. Raises UsageError if the recipe does not name this
+        policy."""
         return EpisodeSession(self._session.of(name), self._endpoint.policies[name])
 
     async def chat(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Message:
-        """Sample one turn and return the assistant's message. Raises as `Session.play` does."""
+        """Sample one turn and return the assistant's message. Raises the same errors as `Session.play`."""
         return await self._session.chat(messages, tools)
 
     def client(self) -> Any:
@@ -60,14 +61,15 @@ class EpisodeSession:
             openai = importlib.import_module("openai")
         except ImportError as error:
             raise ServiceError(
-                "session.client() needs the package openai, which is not installed; `pip install openai`, or use session.chat()."
+                "session.client() needs the package openai, which is not installed. Run `pip install openai`, or use "
+                "session.chat()."
             ) from error
         return openai.AsyncOpenAI(base_url=self.base_url, api_key=self.api_key)
 
 
 @final
 class FunctionAgent:
-    """An agent from a function that runs an episode and returns its reward."""
+    """An agent that calls a function, which runs an episode and returns its reward."""
 
     def __init__(self, function: PlayFunction, *, enter: Enter | None = None) -> None:
         """Create an agent. With `enter`, which opens a gateway endpoint for a session, the function gets an
@@ -84,8 +86,9 @@ class FunctionAgent:
     async def play(self, task: Task, session: SessionLike) -> AgentResult:
         """Run one episode.
 
-        A limit of the policy becomes an outcome without reward, and so does any other exception of the function.
-        InfrastructureError and UsageError are passed on. Raises RewardError when the function does not return a reward.
+        If the policy reaches a limit, or the function raises any other exception, the result has an outcome but no
+        reward. InfrastructureError and UsageError are passed on. Raises RewardError when the function does not return a
+        reward.
         """
         try:
             value = await self._function(task, self._with_endpoint(session))
@@ -102,5 +105,5 @@ class FunctionAgent:
 
 
 def agent(function: PlayFunction) -> FunctionAgent:
-    """Turn `async def play(task, session)`, which returns its reward, into an agent. Usable as a decorator."""
+    """Turn `async def play(task, session)`, which returns its reward, into an agent. It can be used as a decorator."""
     return FunctionAgent(function)

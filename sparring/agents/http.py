@@ -1,4 +1,4 @@
-"""Agents behind a URL: each episode is posted to it, in the format of SageMaker MTRL and in simpler ones."""
+"""Agents behind a URL: each episode is one POST, in the format of SageMaker MTRL and in simpler formats."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from sparring.types import Json, Outcome, Reward, Sampling, Task
 
 _CONNECT_SECONDS = 10.0
 _GRACE_SECONDS = 2.0
-"""Seconds that an agent may take to answer after it has reported, since the answer may contain metrics."""
+"""Seconds to wait for an agent's answer after its report, since the answer may contain metrics."""
 _LONGEST_PAUSE_SECONDS = 30.0
 _OUTAGES = frozenset({429, 502, 503, 504})
 """Statuses of servers and proxies that are down or overloaded. The policy's output cannot cause them."""
@@ -42,17 +42,17 @@ class ReportLike(Protocol):
 
     @property
     def status(self) -> Literal["ready", "failed"] | None:
-        """The status that the agent reported; None before that."""
+        """The status that the agent reported, or None before its report."""
         ...
 
     @property
     def reward(self) -> Reward | None:
-        """The reported reward; None before that."""
+        """The reported reward, or None before its report."""
         ...
 
     @property
     def refusal(self) -> str | None:
-        """Why a reported reward was refused; None where none was."""
+        """Why a reported reward was refused, or None if no reward was refused."""
         ...
 
     def complete(self, status: Literal["ready", "failed"], *, error: str = "") -> None:
@@ -91,7 +91,8 @@ class GatewayLike(Protocol):
 
 
 class _Undelivered(Exception):
-    """The agent could not be reached, or reported an infrastructure failure or a failure of its own code (`is_own`)."""
+    """Raised when the agent cannot be reached, reports an infrastructure failure, or fails in its own code
+    (`is_own`)."""
 
     def __init__(self, problem: str, *, is_own: bool = False) -> None:
         super().__init__(problem)
@@ -103,25 +104,25 @@ class PushLimits:
     """The limits for posting episodes to an agent. Raises UsageError for limits under which no episode could start."""
 
     timeout_seconds: float = 600.0
-    """The most seconds that one attempt may take."""
+    """The maximum duration of one attempt."""
     max_retries: int = 3
     max_concurrency: int = 96
     tps_limit: float = 5.0
-    """The most episodes that start in one second."""
+    """The maximum number of episodes that start per second."""
 
     def __post_init__(self) -> None:
         for name in ("timeout_seconds", "max_concurrency", "tps_limit"):
             number = getattr(self, name)
             if not number > 0:
-                raise UsageError(f"{name} = {number} would let no episode start; give a number above 0.")
+                raise UsageError(f"{name} = {number} would not let any episode start; give a number above 0.")
         if self.max_retries < 0:
-            raise UsageError(f"max_retries = {self.max_retries} would make no attempt; give 0 or more.")
+            raise UsageError(f"max_retries = {self.max_retries} would not allow any attempt; give 0 or more.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MtrlJob:
-    """The training job whose ARN agents written for SageMaker MTRL see. Raises UsageError for a name that an ARN cannot
-    contain."""
+    """The training job in the ARN that agents written for SageMaker MTRL receive. Raises UsageError for a name that an
+    ARN cannot contain."""
 
     name: str = "sparring"
     region: str = "us-east-1"
@@ -129,7 +130,7 @@ class MtrlJob:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", self.name):
             raise UsageError(
-                f"job_name = {self.name!r} cannot stand in an ARN; use up to 63 letters, digits and hyphens."
+                f"job_name = {self.name!r} cannot be part of an ARN; use up to 63 letters, digits and hyphens."
             )
 
 
@@ -138,13 +139,14 @@ PUSH_LIMITS, MTRL_JOB = PushLimits(), MtrlJob()
 
 @final
 class HttpAgent:
-    """Runs each episode with one POST to an agent, which uses the policy through the gateway and grades the episode itself.
+    """An agent behind a URL. It gets each episode in one POST, uses the policy through the gateway and grades the
+    episode.
 
         async with Gateway() as gateway, HttpAgent("http://127.0.0.1:9000/rollout", gateway=gateway) as agent:
             result = await agent.play(task, session)
 
-    The reward is in the agent's answer, or is reported over the gateway, whichever comes first. If an
-    agent answers only that it has started, its report is waited for. A failure is never a reward of 0
+    The reward is in the agent's answer or is reported over the gateway, whichever comes first. If the
+    agent only answers that it has started, `play` waits for its report. A failure is never a reward of 0
     (docs/agents-mtrl.md, "Failures").
     """
 
@@ -160,10 +162,12 @@ class HttpAgent:
         clock: Clock = SYSTEM_CLOCK,
         rng: random.Random | None = None,
     ) -> None:
-        """Create an agent. `endpoint` is the gateway's address as the agent reaches it, where that differs. Raises
-        UsageError for invalid settings."""
+        """Create an agent. `endpoint` is the address at which the agent reaches the gateway, if it is not the gateway's
+        own address. Raises UsageError for invalid settings."""
         if not re.match(r"https?://[^/]+", url):
-            raise UsageError(f"url = {url!r} is no address of an agent; give the whole URL, http://HOST:PORT/PATH.")
+            raise UsageError(
+                f"url = {url!r} is not the address of an agent; give the whole URL, http://HOST:PORT/PATH."
+            )
         self._url = url
         self._gateway = gateway
         self._limits = limits
@@ -175,7 +179,8 @@ class HttpAgent:
         self._next_start = -math.inf
         self._checking = asyncio.Lock()
         self._is_healthy = False
-        # Only the episode's timeout limits how long an answer may take, and only the slots limit how many there are.
+        # The episode's timeout alone limits the duration of an answer, and the slots alone limit the number of
+        # connections.
         self._client = httpx.AsyncClient(
             headers={"content-type": "application/json", **(headers or {})},
             timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
@@ -183,13 +188,13 @@ class HttpAgent:
         )
 
     async def play(self, task: Task, session: AnySession) -> AgentResult:
-        """Run one episode. If the agent fails because of a limit of the policy, that limit is the outcome, without reward. A
-        failure of the agent's own code after a turn becomes `policy_error`.
+        """Run one episode. If the agent fails because the policy reached a limit, that limit is the outcome, without a
+        reward. If the agent's own code fails after a turn, the outcome is `policy_error`.
 
         Raises InfrastructureError when the agent fails before a turn, reports an infrastructure failure, cannot be
-        reached, does not answer in time, or requests no turn; RewardError when it answers and no valid reward comes in
-        time; ServiceError when it cannot be reached before the first episode; DataError when the task cannot be written as
-        JSON.
+        reached, does not answer in time, or requests no turn. Raises RewardError when it answers but gives no valid
+        reward in time, ServiceError when it cannot be reached before the first episode, and DataError when the task
+        cannot be written as JSON.
         """
         await self._check_health()
         async with self._slots:
@@ -199,8 +204,9 @@ class HttpAgent:
                 return ended_elsewhere(failure, session)
         if not has_played(session):
             raise InfrastructureError(
-                f"The agent at {self._url} reported a reward of {reward.total} without asking the policy for a turn, so "
-                "it is not the policy's; have it ask the endpoint or base_url that it is sent."
+                f"The agent at {self._url} reported a reward of {reward.total} but requested no turn from the policy, "
+                "so the "
+                "reward is not the policy's. Make the agent use the endpoint or base_url in the message that it gets."
             )
         return AgentResult(outcome=Outcome.FINISHED, reward=reward)
 
@@ -215,8 +221,8 @@ class HttpAgent:
         await self.aclose()
 
     async def _check_health(self) -> None:
-        """Check once that the agent answers, before the first episode. Any status below 500 is accepted, since not every agent
-        has this route."""
+        """Check once, before the first episode, that the agent answers. Any status below 500 is accepted, since not
+        every agent has this route."""
         async with self._checking:
             if self._is_healthy:
                 return
@@ -230,22 +236,22 @@ class HttpAgent:
                 ) from error
             if response.status_code >= 500:
                 raise ServiceError(
-                    f"The agent at {self._url} is not ready: GET {url} answered {response.status_code}. Look into its log."
+                    f"The agent at {self._url} is not ready: GET {url} answered {response.status_code}. Check its log."
                 )
             self._is_healthy = True
 
     async def _play(self, task: Task, session: AnySession) -> Reward:
-        """Post the episode until the agent accepts it, but never again after it has requested a turn."""
+        """Post the episode until the agent accepts it. Do not post it again after the agent has requested a turn."""
         problem: _Undelivered | None = None
         for attempt in range(self._limits.max_retries + 1):
             if attempt > 0:
-                # Full jitter, so that episodes that failed together are not repeated together.
+                # Full jitter, so that episodes that failed together are not retried together.
                 longest = min(_LONGEST_PAUSE_SECONDS, 0.25 * 2**attempt)
                 await self._clock.sleep(self._rng.uniform(0.0, longest))
                 if session.episode_turns or session.failure is not None:
                     break
             await self._pace()
-            # A new endpoint for each attempt: if an agent that seemed lost continues, its requests are refused.
+            # Each attempt has a new endpoint: if an agent that seemed lost continues, its requests are refused.
             episode_endpoint = self._gateway.register(session)
             try:
                 return await self._attempt(
@@ -268,7 +274,7 @@ class HttpAgent:
             await self._clock.sleep(start - now)
 
     async def _attempt(self, body: bytes, report: ReportLike, session: AnySession) -> Reward:
-        """Post once and wait for the reward. Raises _Undelivered when the agent did not take the episode."""
+        """Post once and wait for the reward. Raises _Undelivered when the agent did not accept the episode."""
         pushing, reporting = asyncio.ensure_future(self._push(body)), asyncio.ensure_future(report.wait())
         try:
             async with asyncio.timeout(self._limits.timeout_seconds):
@@ -292,11 +298,11 @@ class HttpAgent:
     def _overdue(self, report: ReportLike, *, has_begun: bool) -> InfrastructureError | RewardError:
         if not has_begun and report.status is None:
             return AgentTimeout(f"The agent at {self._url} did not answer within {self._limits.timeout_seconds:g} s.")
-        refusal = f" What it reported was refused: {report.refusal}" if report.refusal else ""
+        refusal = f" The reward that it reported was refused: {report.refusal}" if report.refusal else ""
         missing = "completed" if report.reward is not None else "rewarded"
         return RewardError(
-            f"The agent at {self._url} took the episode, but it was not {missing} within {self._limits.timeout_seconds:g} s. "
-            f"Answer with a `reward`, or report it over the gateway.{refusal}"
+            f"The agent at {self._url} accepted the episode, but the episode was not {missing} within "
+            f"{self._limits.timeout_seconds:g} s. Answer with a `reward`, or report it over the gateway.{refusal}"
         )
 
     async def _push(self, body: bytes) -> Answer:
@@ -313,7 +319,7 @@ class HttpAgent:
                 f"The agent at {self._url} refused the episode: it answered {response.status_code}: {response.text[:200]}"
             )
         try:
-            # Integers too large for a float become infinite, and are then refused as a reward.
+            # Integers that are too large for a float become infinite, and are then refused as a reward.
             return read_answer(json.loads(response.content, parse_int=float))
         except (ValueError, RecursionError):
             return Answer()
@@ -325,7 +331,8 @@ class HttpAgent:
             return json.dumps(payload, allow_nan=False).encode()
         except (TypeError, ValueError) as error:
             raise DataError(
-                f"Task {task.id} cannot be sent to an agent: {error}. Use values in its dataset that JSON has."
+                f"Task {task.id} cannot be sent to an agent: {error}. Use only values in its dataset that JSON can "
+                "represent."
             ) from error
 
 
@@ -334,9 +341,10 @@ def invocation(
 ) -> dict[str, Json]:
     """Return the message to an agent: the task, the address and key of its endpoint, and the sampling settings.
 
-    It has three formats at once, which do not conflict: those of MTRL's documentation, of its SDK, and of
-    agentcore-rl-toolkit. A column of the dataset is a key of the message where its name is free. The agent grades its own
-    episode, so it gets the ground truth too. The endpoints of the episode's other policies are included where there are any.
+    The message combines three formats, which do not conflict: the one in MTRL's documentation, the one of its SDK, and
+    the one of agentcore-rl-toolkit. Each column of the dataset becomes a key of the message, unless the message already
+    uses the name. The agent grades its own episode, so the message contains the ground truth too. It also contains the
+    endpoints of the episode's other policies, if there are any.
     """
     messages = [dict(message) for message in task.messages]
     is_text = len(messages) == 1 and messages[0].keys() == {"role", "content"} and messages[0]["role"] == "user"
@@ -352,7 +360,7 @@ def invocation(
     return {
         **task.fields,
         **({"policies": policies} if policies else {}),
-        # MTRL passes one text; datasets with more than that pack the row into it as JSON.
+        # MTRL passes a single text. A row with more content is packed into that text as JSON.
         "prompt": prompt if is_text else json.dumps(row),
         "messages": messages,
         "instance": row,
@@ -372,8 +380,9 @@ def invocation(
         "base_url": f"{endpoint}/v1",
         "api_key": episode_endpoint.api_key,
         "_rollout": {
-            # The key is in the path too, since older agents of the toolkit send "EMPTY" as the key. exp_id, input_id and
-            # s3_bucket are left out: the toolkit refuses two without the third, with which it would write to S3.
+            # The key is also in the path, since older agents of the toolkit send "EMPTY" as the key. exp_id, input_id
+            # and s3_bucket are left out: with all three the toolkit would write to S3, and it refuses any two of them
+            # alone.
             "base_url": f"{endpoint}/s/{episode_endpoint.api_key}/v1",
             "api_key": episode_endpoint.api_key,
             "model_id": "default",
@@ -384,12 +393,13 @@ def invocation(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The content of an agent's answer; all defaults when it only answers that it has started."""
+    """The content of an agent's answer. All fields keep their defaults if the agent only answers that it has
+    started."""
 
     reward: Json = None
     error: str | None = None
     is_outage: bool = False
-    """Whether `error` is an infrastructure failure, not a failure of the agent's own code."""
+    """Whether `error` is an infrastructure failure rather than a failure of the agent's own code."""
     components: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
 
@@ -403,7 +413,7 @@ def read_answer(answer: Json) -> Answer:
     has_failed = answer.get("status") in ("error", "failed") or "errorType" in answer
     if has_failed or (isinstance(status_code, float) and status_code >= 400):
         reasons = (answer.get(key) for key in ("error", "errorMessage", "stop_reason", "errorType"))
-        reason = without_half_characters(str(next(filter(None, reasons), "it did not say why")))
+        reason = without_half_characters(str(next(filter(None, reasons), "it gave no reason")))
         return Answer(error=reason, is_outage=status_code in _OUTAGES)
     return Answer(
         reward=answer.get("reward", answer.get("rewards")),
@@ -413,7 +423,7 @@ def read_answer(answer: Json) -> Answer:
 
 
 def _numbers(values: Json) -> dict[str, float]:
-    """Return the finite numbers. Agents add texts and lists for their own logs, which are left out."""
+    """Return the finite numbers. Texts and lists, which agents add for their own logs, are left out."""
     named = values.items() if isinstance(values, dict) else ()
     return {
         without_half_characters(name): float(value)
@@ -423,8 +433,8 @@ def _numbers(values: Json) -> dict[str, float]:
 
 
 def _take(answer: Answer, report: ReportLike) -> None:
-    """Report the content of an answer, unless the agent did so itself. Raises RewardError for an invalid reward, and
-    _Undelivered for an infrastructure failure."""
+    """Report the content of an answer, unless the agent has already reported. Raises RewardError for an invalid reward,
+    and _Undelivered for an infrastructure failure."""
     if report.status == "failed":
         return
     if answer.is_outage and report.status is None:

@@ -1,4 +1,4 @@
-"""Pull agents: each episode is offered to workers that poll the gateway, and a worker holds it under a lease."""
+"""Pull agents: workers poll the gateway for episodes, and hold each episode under a lease."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class OfferLike(Protocol):
 
     @property
     def is_expired(self) -> bool:
-        """Whether the lease of its worker expired."""
+        """Whether the lease of its worker has expired."""
         ...
 
     @property
     def lost(self) -> asyncio.Future[str]:
-        """Set when the worker no longer holds the episode, with a description of why."""
+        """A future that is set when the worker no longer holds the episode. Its result describes why."""
         ...
 
 
@@ -42,24 +42,26 @@ class QueueLike(Protocol):
         ...
 
     def offer(self, invitation: Callable[[str], Json]) -> OfferLike:
-        """Offer an episode. `invitation` returns the message to a worker, given the gateway's address."""
+        """Offer an episode. `invitation` maps the gateway's address to the message for a worker."""
         ...
 
     def withdraw(self, offer: OfferLike) -> None:
-        """End an offer, taken or not."""
+        """End an offer, whether or not a worker has taken it."""
         ...
 
 
 @final
 class PullAgent:
-    """Runs each episode by offering it to workers, which use the policy through the gateway and report their results there.
+    """An agent that offers each episode to workers. They use the policy through the gateway and report their results
+    there.
 
         queue = WorkQueue(worker_key)
         async with Gateway(queue=queue) as gateway:
             result = await PullAgent(queue, gateway=gateway).play(task, session)
 
-    A worker gets the same message as an agent behind a URL. An episode whose worker is gone is offered again as long as it
-    has no turn. After a turn it fails, since a second worker would mix two rollouts in one session.
+    A worker gets the same message as an agent behind a URL. If a worker disappears, its episode is offered again as
+    long as the episode has no turn. After a turn the episode fails, since a second worker would mix two rollouts in one
+    session.
     """
 
     def __init__(
@@ -72,8 +74,8 @@ class PullAgent:
         job: MtrlJob = MTRL_JOB,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Create an agent. `timeout_seconds` bounds an episode including its time in the queue; `max_retries` is how often
-        it is offered again."""
+        """Create an agent. `timeout_seconds` limits the duration of an episode, including its time in the queue.
+        `max_retries` is the number of times that an episode may be offered again."""
         self._queue = queue
         self._gateway = gateway
         self._timeout_seconds = timeout_seconds
@@ -82,12 +84,13 @@ class PullAgent:
         self._sleep = sleep
 
     async def play(self, task: Task, session: AnySession) -> AgentResult:
-        """Run one episode. If the agent fails because of a limit of the policy, that limit is the outcome, without reward. A
-        failure that a worker reports after a turn becomes `policy_error`.
+        """Run one episode. If the agent fails because the policy reached a limit, that limit is the outcome, without a
+        reward. If a worker reports a failure after a turn, the outcome is `policy_error`.
 
-        Raises ServiceError when no worker has polled in time; InfrastructureError when no worker was free, or when the worker
-        that took the episode is gone, does not finish in time, gives it up before a turn, or requests no turn; RewardError when
-        it reports an invalid reward; DataError when the task cannot be written as JSON.
+        Raises ServiceError when no worker has polled in time. Raises InfrastructureError when no worker was free, or
+        when the worker that took the episode disappears, does not finish in time, gives the episode up before a turn,
+        or requests no turn. Raises RewardError when it reports an invalid reward, and DataError when the task cannot be
+        written as JSON.
         """
         try:
             reward = await self._play(task, session)
@@ -95,18 +98,18 @@ class PullAgent:
             return ended_elsewhere(failure, session)
         if not has_played(session):
             raise InfrastructureError(
-                "The worker finished the episode without asking the policy for a turn, so what it reported is not the policy's; "
-                "have it ask the endpoint or base_url that it is sent."
+                "The worker finished the episode but requested no turn from the policy, so its report is not about the "
+                "policy. Make it use the endpoint or base_url in the message that it gets."
             )
         return AgentResult(outcome=Outcome.FINISHED, reward=reward)
 
     async def _play(self, task: Task, session: AnySession) -> Reward | None:
-        """Offer the episode until a worker runs it, but never again after a turn was requested. Return the reward; None
-        when the worker reported no reward."""
+        """Offer the episode until a worker runs it, but do not offer it again after a turn was requested. Return the
+        reward, or None when the worker reported no reward."""
         time_over, num_offers = asyncio.ensure_future(self._sleep(self._timeout_seconds)), 0
         try:
             while True:
-                # A new endpoint for each worker: if one that seemed gone continues, its requests are refused.
+                # Each worker gets a new endpoint: if a worker that seemed gone continues, its requests are refused.
                 episode_endpoint = self._gateway.register(session)
                 offer, num_offers = self._queue.offer(self._invitation(task, session, episode_endpoint)), num_offers + 1
                 try:
@@ -129,9 +132,10 @@ class PullAgent:
             time_over.cancel()
 
     async def _reward(self, report: ReportLike, offer: OfferLike, time_over: asyncio.Future[None]) -> Reward | None:
-        """Wait for the end of the episode and return the reward; None when its worker is gone earlier, or the time is over.
+        """Wait for the end of the episode and return the reward, or None if its worker disappears or the time runs out
+        first.
 
-        Raises InfrastructureError when the agent gives up.
+        Raises InfrastructureError when the agent gives the episode up.
         """
         reporting = asyncio.ensure_future(report.wait())
         try:
@@ -146,7 +150,7 @@ class PullAgent:
             await asyncio.gather(reporting, return_exceptions=True)
 
     def _is_unrewarded(self, report: ReportLike, offer: OfferLike) -> bool:
-        """Return whether the worker completed the episode without a reward. A worker whose lease expired is an infrastructure
+        """Return whether the worker completed the episode without a reward. An expired lease is an infrastructure
         failure instead."""
         return report.status == "ready" and offer.lost.done() and not offer.is_expired and report.refusal is None
 
@@ -157,13 +161,15 @@ class PullAgent:
         within = f"within {self._timeout_seconds:g} s"
         if not offer.is_taken and not self._queue.is_polled:
             return ServiceError(
-                f"No worker has polled for an episode {within}. Start one with the command that the console showed at "
-                "the start of the run, with its address and key; a worker that was started and finds no run reports that itself."
+                f"No worker has polled for an episode {within}. Start one with the command, address and key that the "
+                "console "
+                "showed at the start of the run. A worker that cannot find the run reports that itself."
             )
         if not offer.is_taken:
             return InfrastructureError(
-                f"No worker was free for the episode {within}. Start more of them, or set rollout.rollout_max_concurrency to "
-                "the number of episodes that they play at once."
+                f"No worker was free for the episode {within}. Start more workers, or set "
+                "rollout.rollout_max_concurrency to "
+                "the number of episodes that the workers run at once."
             )
         ended = offer.lost.result() if offer.lost.done() else f"did not finish it {within}"
         ended = f"The worker that took the episode {ended}, after {len(session.episode_turns)} turns"
@@ -172,7 +178,7 @@ class PullAgent:
         return (InfrastructureError if offer.lost.done() else AgentTimeout)(f"{ended}.")
 
     def _invitation(self, task: Task, session: AnySession, episode_endpoint: ReportedEndpoint) -> Callable[[str], Json]:
-        """Return a function from the gateway's address, as a worker reaches it, to the message for that worker."""
+        """Return a function that maps the gateway's address, as a worker reaches it, to the message for that worker."""
 
         def invitation(endpoint: str) -> Json:
             return invocation(task, session.sampling, episode_endpoint, endpoint=endpoint, job=self._job)
@@ -181,6 +187,7 @@ class PullAgent:
             json.dumps(invitation(episode_endpoint.endpoint), allow_nan=False)
         except (TypeError, ValueError) as error:
             raise DataError(
-                f"Task {task.id} cannot be sent to a worker: {error}. Use values in its dataset that JSON has."
+                f"Task {task.id} cannot be sent to a worker: {error}. Use only values in its dataset that JSON can "
+                "represent."
             ) from error
         return invitation

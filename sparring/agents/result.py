@@ -27,13 +27,14 @@ class AgentResult:
 
     outcome: Outcome
     messages: tuple[Message, ...] = ()
-    """The conversation as the agent saw it; empty when only the session knows it."""
+    """The conversation as the agent saw it. It is empty if only the session knows it."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     transitions: tuple[Mapping[str, Json], ...] = ()
     final_state: Json = None
     error: str | None = None
     reward: Reward | None = None
-    """The reward of agents that grade their own episodes; None leaves it to the recipe's reward function."""
+    """The reward from an agent that grades its own episodes. If it is None, the recipe's reward function grades
+    them."""
 
 
 LIMITS: Mapping[type[EpisodeError], Outcome] = {
@@ -43,24 +44,26 @@ LIMITS: Mapping[type[EpisodeError], Outcome] = {
     PolicyTimeout: Outcome.POLICY_TIMEOUT,
     OutputRefused: Outcome.POLICY_ERROR,
 }
-"""The outcome of an episode whose policy reached one of its limits, or whose output the gateway refused."""
+"""The outcomes of episodes whose policy reached a limit, or whose output the gateway refused."""
 _BUDGETS = (TurnLimit, TokenLimit, PolicyTimeout)
-"""The limits after which no turn can follow."""
+"""The limits after which no more turns are possible."""
 
 
 def overtime(timeout_seconds: float) -> float:
-    """Return the seconds that an agent or a call of its environment may take to return after the episode's time is over: as
-    long as the episode, but between 1 s and 60 s.
+    """Return how many seconds an agent or a call of its environment may take to return after the episode's time is
+    over. It is as long as the episode, but between 1 s and 60 s.
 
-    The result of an agent that returns in this time counts. If it hangs longer and the policy has had a turn, the policy was
-    late: the hang may follow from its output, and otherwise a policy could turn its failures into infrastructure failures.
+    The result of an agent that returns in this time counts. If the agent hangs longer and the policy has had a turn,
+    the outcome is a timeout of the policy. The hang may be caused by the policy's output, and a policy must not be able
+    to turn its failures into infrastructure failures.
     """
     return min(60.0, max(1.0, timeout_seconds))
 
 
 def limit_met(failure: Exception | None) -> AgentResult | None:
-    """Return the result of an episode whose agent failed after a turn reached a limit of the policy; None for any other
-    failure. Raises a ClientError as it is: the agent's reaction to a refused request is not evidence about the policy."""
+    """Return the result of an episode whose agent failed after a turn reached a limit of the policy, or None for any
+    other failure. Raises a ClientError unchanged: the agent's reaction to a refused request is not evidence about the
+    policy."""
     if isinstance(failure, ClientError):
         raise failure
     outcome = LIMITS.get(type(failure)) if isinstance(failure, EpisodeError) else None
@@ -68,9 +71,10 @@ def limit_met(failure: Exception | None) -> AgentResult | None:
 
 
 def ended_elsewhere(failure: InfrastructureError, session: AnySession) -> AgentResult:
-    """Return the result of an episode that an external agent did not finish. If a turn reached a limit, that is the outcome.
-    If the agent's own code failed after a turn of the policy, it is `policy_error`, or `policy_timeout` when it hung.
-    Raises the failure when it is an infrastructure failure, and a ClientError."""
+    """Return the result of an episode that an external agent did not finish. If a turn reached a limit, that limit is
+    the outcome. If the agent's own code failed after a turn of the policy, the outcome is `policy_error`, or
+    `policy_timeout` when the code hung. Raises the failure when it is an infrastructure failure, and any
+    ClientError."""
     if (limit := limit_met(session.failure)) is not None:
         return limit
     if session.failure is None and isinstance(failure, AgentFailed) and has_played(session):
@@ -85,8 +89,8 @@ def has_played(session: AnySession) -> bool:
 
 
 def within_budget(played: AgentResult, failure: Exception | None) -> AgentResult:
-    """Return the agent's result, with the outcome of the used-up budget where there is one. The agent may have finished
-    without more turns, so its reward stays."""
+    """Return the agent's result. If a budget is used up, it replaces the outcome. The agent may have finished without
+    more turns, so its reward stays."""
     limit = limit_met(failure) if isinstance(failure, _BUDGETS) else None
     if limit is None or played.outcome is not Outcome.FINISHED:
         return played
@@ -94,8 +98,9 @@ def within_budget(played: AgentResult, failure: Exception | None) -> AgentResult
 
 
 def ended_by(error: Exception | None, session: object, problem: str) -> AgentResult:
-    """Return the result of an agent that failed. If a turn reached a limit, that is the outcome: over HTTP an agent sees it
-    as an error of its client. Raises the session's InfrastructureError or ClientError where there is one."""
+    """Return the result of an agent that failed. If a turn reached a limit, that limit is the outcome, since over HTTP
+    the agent sees it as an error of its client. Raises the session's InfrastructureError or ClientError if there is
+    one."""
     for failure in (error, getattr(session, "failure", None)):
         if isinstance(failure, InfrastructureError):
             raise failure

@@ -27,7 +27,7 @@ class Asked:
 
 
 def scripted_turn(index: int, message: Message, fingerprint: str, num_tokens: int | None = None) -> Turn:
-    """Return a turn that no model sampled. It has one token for each byte of its message by default, so that rewards with a
+    """Return a turn that no model sampled. By default it has one token per byte of its message, so that rewards with a
     token cost apply."""
     written = [message.get("content") or "", message.get("tool_calls") or ""]
     count = sum(len(str(one).encode()) for one in written) if num_tokens is None else num_tokens
@@ -39,7 +39,7 @@ def scripted_turn(index: int, message: Message, fingerprint: str, num_tokens: in
 
 
 def as_trajectory(task: Task, *messages: Message) -> Trajectory:
-    """Return an episode with just these assistant messages, without an environment."""
+    """Return an episode that consists of these assistant messages, without an environment."""
     return Trajectory(
         id=f"written/{task.id}",
         task=task,
@@ -57,12 +57,12 @@ Act: TypeAlias = Callable[[Asked], Message | Awaitable[Message]]
 
 @dataclass(frozen=True, slots=True)
 class ScriptedPolicy:
-    """A policy that replaces a model. Its name identifies episodes: `Subject.play` runs each name once per task."""
+    """A policy that replaces a model. Its name identifies its episodes: `Subject.play` runs each name once per task."""
 
     name: str
     act: Act = field(compare=False)
     script: Sequence[Message] | None = field(default=None, compare=False)
-    """The messages of the policy, where they are known in advance."""
+    """The messages of the policy, or None if they are not known in advance."""
 
 
 def saying(name: str, script: Sequence[Message]) -> ScriptedPolicy:
@@ -73,7 +73,7 @@ def saying(name: str, script: Sequence[Message]) -> ScriptedPolicy:
 
 @final
 class PolicySession:
-    """Implements `protocols.SessionLike` with a scripted policy. Other policies of the episode answer with a fixed text."""
+    """A session with a scripted policy. Other policies of the episode answer with a fixed text."""
 
     def __init__(
         self, policy: ScriptedPolicy, task: Task, tools: Sequence[ToolSchema], others: Collection[str] = ()
@@ -97,18 +97,18 @@ class PolicySession:
     def of(self, name: str) -> PolicySession:
         """Return the session of another policy. Raises UsageError for a policy that the recipe does not name."""
         if name not in self._others:
-            raise UsageError(f"the recipe names no policy {name!r}; add [policies.{name}].")
+            raise UsageError(f"the recipe does not name the policy {name!r}; add [policies.{name}].")
         silent = ScriptedPolicy(name, lambda *_: {"role": "assistant", "content": "I have nothing to add."})
         return PolicySession(silent, self._task, ())
 
     async def chat(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Message:
-        # Lets episodes that run concurrently take turns.
+        # Lets concurrent episodes take turns.
         await asyncio.sleep(0)
         asked = Asked(task=self._task, messages=messages, tools=self._tools, turn=len(self.turns))
         message = copy.deepcopy(dict(await call(self._policy.act, asked)))
         calls = message.get("tool_calls") or ()
         if calls:
-            # Ids as sessions give them.
+            # These are the ids that real sessions would assign.
             named = [{**one, "id": f"call_{len(self.turns)}_{index}"} for index, one in enumerate(calls)]
             message["tool_calls"] = named
         self.turns += (scripted_turn(len(self.turns), message, f"scripted:{self._policy.name}"),)

@@ -10,10 +10,10 @@ from sparring.types import Message, Sampling, StopReason, ToolSchema, Turn
 
 @final
 class ScriptedSession:
-    """Implements `protocols.SessionLike`: answers with the given messages in order, and raises those that are exceptions.
+    """A session that answers with the given messages in order, and raises those that are exceptions.
 
-    With `cut`, every answer has reached the token limit. `others` are the sessions of the episode's other policies.
-    `requests` holds the messages and tools of all requests so far."""
+    With `cut`, every answer ends at the token limit. `others` are the sessions of the episode's other policies.
+    `requests` contains the messages and tools of all requests so far."""
 
     def __init__(
         self, *script: Message | Exception, cut: bool = False, others: Mapping[str, ScriptedSession] | None = None

@@ -26,10 +26,10 @@ _STOPPED = "error: stopped, since the time of the episode is over"
 async def play(task: Task, environment: Environment, session: SessionLike, *, max_turns: int) -> AgentResult:
     """Run one episode; the caller closes the environment (see `environments.opened`).
 
-    An answer without tool calls finishes the episode, unless the environment's user replies to it. Bad calls are counted, and
-    the policy gets an error message. InfrastructureError is passed on.
+    An answer without tool calls finishes the episode, unless the environment's user replies to it. Bad calls are
+    counted, and the policy gets an error message for each. InfrastructureError is passed on.
     """
-    # The other half of the overtime is for the final state and for closing the environment.
+    # The other half of the overtime is left for the final state and for closing the environment.
     patience = 0.0 if session.seconds_left is None else overtime(session.seconds_left) / 2
     messages = await reset(environment, task)
     transitions: list[Mapping[str, Json]] = []
@@ -84,8 +84,8 @@ async def _answered(
     patience: float,
 ) -> list[Message]:
     """Run the calls of one message in order, and return their tool messages. No call starts after the episode's time is
-    over, and a running call has `patience` seconds more. Otherwise a policy could make so many or so slow calls that the
-    episode would seem to hang."""
+    over, and a running call gets `patience` more seconds. Otherwise a policy could make so many calls, or such slow
+    ones, that the episode would seem to hang."""
     answers: list[Message] = []
     for call in calls:
         left = session.seconds_left
@@ -111,7 +111,7 @@ async def _answered(
 def _complained(malformed: Sequence[Json]) -> list[Message]:
     """Return error messages for calls that could not be parsed.
 
-    They are user messages, since such a call has no id that a tool message could refer to.
+    These are user messages, since a call that cannot be parsed has no id that a tool message could refer to.
     """
     return [
         {

@@ -1,4 +1,4 @@
-"""A worker: polls the gateway of a run for episodes, and runs them with your agent.
+"""A worker that polls the gateway of a run for episodes, and runs them with your agent.
 
     from sparring.agents.worker import work
 
@@ -41,10 +41,10 @@ logger = get_logger(__name__)
 
 KEY_VARIABLE = "SPARRING_WORKER_KEY"
 Play: TypeAlias = Callable[[dict[str, Any]], Any]
-"""A function that runs one episode from its invocation; it may be async. It returns the reward (a number, or one number per
-turn), or an answer as agents behind a URL give it, such as `{"reward", "components", "metrics"}` or a failure; None when the
-agent has reported by itself. An exception ends the episode as `policy_error` if the policy has had a turn; an
-InfrastructureError gives the episode back, to be run again."""
+"""A function that runs one episode from its invocation; it may be async. It returns the reward (a number, or one number
+per turn) or the same answer as an agent behind a URL, such as `{"reward", "components", "metrics"}` or a failure. It
+returns None if the agent has already reported. If it raises an exception and the policy has had a turn, the episode
+ends as `policy_error`. If it raises an InfrastructureError, the episode is given back and run again."""
 
 _POLL_SECONDS = 20.0
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -53,20 +53,20 @@ _LONGEST_PAUSE_SECONDS = 30.0
 def work(
     url: str, play: Play, *, key: str | None = None, concurrency: int = 1, patience_seconds: float = 600.0
 ) -> None:
-    """Run episodes until interrupted, `concurrency` at once. A function that is not async runs in threads.
+    """Run episodes until interrupted, `concurrency` at once. A function that is not async runs in a thread.
 
-    `key` is the worker key of the run, SPARRING_WORKER_KEY by default. Raises UsageError when it is missing or
-    wrong, ServiceError when the gateway could not be reached for `patience_seconds`.
+    `key` is the worker key of the run, by default the value of SPARRING_WORKER_KEY. Raises UsageError when it is
+    missing or wrong, and ServiceError when the gateway could not be reached for `patience_seconds`.
     """
     key = key or os.environ.get(KEY_VARIABLE, "")
     if not key:
-        raise UsageError(f"no worker key was given; set {KEY_VARIABLE} to the one that the run printed at its start.")
+        raise UsageError(f"no worker key was given; set {KEY_VARIABLE} to the key that the run printed at its start.")
     asyncio.run(Worker(url, play, key=key, patience_seconds=patience_seconds).run(concurrency))
 
 
 @final
 class Worker:
-    """Requests episodes and runs them, in an event loop that is already running."""
+    """A worker that requests episodes and runs them in the current event loop."""
 
     def __init__(
         self,
@@ -80,11 +80,11 @@ class Worker:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         rng: random.Random | None = None,
     ) -> None:
-        """Create a worker. `url` is the address of the gateway, with or without `/v1`; `client` replaces the HTTP client
-        in tests. Raises UsageError for an invalid address."""
+        """Create a worker. `url` is the address of the gateway, with or without `/v1`. Tests pass their own `client`.
+        Raises UsageError for an invalid address."""
         self._endpoint = url.rstrip("/").removesuffix("/v1")
         if not self._endpoint.startswith(("http://", "https://")):
-            raise UsageError(f"url = {url!r} is no address of a gateway; give http://HOST:PORT.")
+            raise UsageError(f"url = {url!r} is not the address of a gateway; give http://HOST:PORT.")
         self._play = play
         self._headers = {"authorization": f"Bearer {key}"}
         self._patience_seconds = patience_seconds
@@ -93,13 +93,13 @@ class Worker:
         self._sleep = sleep
         self._rng = rng or random.Random()
         self._is_async = inspect.iscoroutinefunction(play) or inspect.iscoroutinefunction(type(play).__call__)
-        # Its own threads: the event loop's threads resolve host names, which renewing a lease needs.
+        # Episodes get their own threads: the event loop's threads resolve host names, which lease renewals need.
         self._threads: ThreadPoolExecutor | None = None
 
     async def run(self, concurrency: int = 1) -> None:
-        """Run episodes until cancelled. Raises as `work` does."""
+        """Run episodes until cancelled. Raises the same errors as `work`."""
         if concurrency < 1:
-            raise UsageError(f"concurrency = {concurrency} would play nothing; give 1 or more.")
+            raise UsageError(f"concurrency = {concurrency} would not run any episode; give 1 or more.")
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="episode")
         async with self._client:
             loops = [asyncio.ensure_future(self._loop()) for _ in range(concurrency)]
@@ -127,7 +127,8 @@ class Worker:
         return response.json()
 
     async def _episode(self, lease: Mapping[str, Any]) -> None:
-        """Run one episode. If its lease ends earlier, an async function is cancelled; any other is waited for."""
+        """Run one episode. If its lease ends first, an async function is cancelled. Any other function runs to its
+        end."""
         invocation: dict[str, Any] = lease["invocation"]
         playing = asyncio.ensure_future(self._played(invocation))
         renewing = asyncio.ensure_future(self._renewed(lease))
@@ -139,7 +140,7 @@ class Worker:
             for one in (playing, renewing):
                 one.cancel()
             await asyncio.gather(playing, renewing, return_exceptions=True)
-            # If nothing was reported, the release lets the run know at once that nothing will be; otherwise the lease is over.
+            # If the agent reported nothing, the release lets the run know at once that no report will follow.
             outage = (
                 playing.result() if playing.done() and not playing.cancelled() and playing.exception() is None else ""
             )
@@ -158,8 +159,8 @@ class Worker:
             is_over = (await self._post(f"queue/{lease['lease_id']}/renew", {})).status_code == 404
 
     async def _played(self, invocation: dict[str, Any]) -> str:
-        """Run the episode, and report the result unless the agent did so itself. An infrastructure failure is not reported:
-        its description is returned, otherwise an empty text."""
+        """Run the episode, and report the result unless the agent has already reported. An infrastructure failure is
+        not reported. Return the description of such a failure, or otherwise an empty text."""
         try:
             if self._is_async:
                 returned = await self._play(invocation)
@@ -168,7 +169,7 @@ class Worker:
             returned = json.loads(json.dumps(returned), parse_int=float)
             answer = read_answer(returned) if isinstance(returned, dict) else Answer(reward=returned)
         except Exception as error:
-            # User code may raise anything; it gives up its episode only.
+            # User code may raise any exception, which only gives up its own episode.
             logger.warning("an episode failed", exc_info=error)
             is_outage = isinstance(error, InfrastructureError)
             answer = Answer(error=repr(error).encode("utf-8", "replace").decode(), is_outage=is_outage)
@@ -184,15 +185,16 @@ class Worker:
         return ""
 
     async def _report(self, invocation: Mapping[str, Any], what: str, body: Json) -> None:
-        """Report to the gateway. It is no error if the agent has already reported, or if the episode is over. Raises UsageError
-        for a report that the gateway refuses."""
+        """Report to the gateway. It is not an error if the agent has already reported, or if the episode is over.
+        Raises UsageError for a report that the gateway refuses."""
         headers = {"authorization": f"Bearer {invocation['api_key']}"}
         response = await self._post(f"episode/{what}", body, headers=headers)
         if not response.is_success and response.status_code not in (401, 409):
             raise UsageError(f"the {what} of an episode was refused: {response.status_code}: {response.text[:300]}")
 
     async def _post(self, path: str, body: Json, *, headers: Mapping[str, str] | None = None) -> httpx.Response:
-        """Send a request until there is an answer below status 500. Raises ServiceError when there is none for too long."""
+        """Send a request until an answer has a status below 500. Raises ServiceError after `patience_seconds` without
+        one."""
         began, pause = self._clock(), 0.5
         while True:
             try:
@@ -206,20 +208,21 @@ class Worker:
                 problem = repr(error)
             if self._clock() - began >= self._patience_seconds:
                 raise ServiceError(
-                    f"The gateway at {self._endpoint} did not answer for {self._patience_seconds:g} s: {problem}. Check that the "
-                    "run is running and that the address is right."
+                    f"The gateway at {self._endpoint} did not answer for {self._patience_seconds:g} s: {problem}. "
+                    "Check that the "
+                    "run has not ended and that the address is right."
                 )
-            # Jitter, so that workers that lost the connection together do not come back together.
+            # Jitter, so that workers that lost the connection together do not reconnect together.
             await self._sleep(self._rng.uniform(pause / 2, pause))
             pause = min(_LONGEST_PAUSE_SECONDS, 2 * pause)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m sparring.agents.worker", description="Play the episodes of a run.")
+    parser = argparse.ArgumentParser(prog="python -m sparring.agents.worker", description="Run the episodes of a run.")
     parser.add_argument("url", help="address of the run's gateway, as the run prints it")
     parser.add_argument("play", help="module:function that takes an invocation and returns its reward")
-    parser.add_argument("--concurrency", type=int, default=1, help="episodes at once")
+    parser.add_argument("--concurrency", type=int, default=1, help="number of episodes to run at once")
     given = parser.parse_args(arguments)
     try:
         work(given.url, load_object(given.play, folder=Path.cwd()), concurrency=given.concurrency)

@@ -1,4 +1,4 @@
-"""Datasets: reads files into tasks, and divides tasks into splits."""
+"""Datasets: reading files into tasks, and dividing tasks into splits."""
 
 from sparring.data.files import read_tasks
 from sparring.data.splits import split_tasks

@@ -1,8 +1,8 @@
-"""Reads dataset files into tasks: parquet, JSON lines, a JSON array, or CSV, one task per row.
+"""Reads dataset files into tasks: parquet, JSON lines, a JSON array, or CSV, with one task per row.
 
-The column `prompt`, or else the first, is the prompt: text becomes one user message, a list of messages is taken as it
-is. The column `id` names the task, or else its row number does. Every other column is kept in `Task.fields`, which the
-agent never sees. Rows are counted from 1; in text files the error names the line too where it differs.
+The prompt is the column `prompt`, or else the first column. A text becomes one user message; a list of messages is used
+as it is. The task's id is the column `id`, or else the row number. Every other column is kept in `Task.fields`, which
+the agent never sees. Error messages count rows from 1, and also give the line number if it differs.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ ROLES = ("system", "user", "assistant", "tool")
 
 
 def read_tasks(path: Path) -> list[Task]:
-    """Return the tasks of a dataset file, in its order.
+    """Return the tasks of a dataset file, in the order of the file.
 
-    Raises DataError naming file and row when the file is missing, unreadable, empty, or a row cannot be a task;
-    ServiceError when it is parquet and pyarrow is not installed.
+    Raises DataError, which names the file and the row, when the file is missing, unreadable or empty, or when a row
+    cannot be a task. Raises ServiceError when the file is parquet and pyarrow is not installed.
     """
     with _readable(path):
         tasks = list(_tasks(path, _rows(path)))
     if not tasks:
-        raise DataError(f"{path} holds no rows, so there is nothing to play; give a file with one task a row.")
+        raise DataError(f"{path} has no rows, so there is nothing to run; give a file with one task per row.")
     return tasks
 
 
 def read_rows(path: Path) -> list[tuple[str, Row]]:
-    """Return the rows of a file of one of these formats, in its order, each with its place for error messages.
+    """Return the rows of a file in one of these formats, in the order of the file, each with its position for error
+    messages.
 
-    Raises DataError and ServiceError as `read_tasks` does.
+    Raises the same errors as `read_tasks`.
     """
     with _readable(path):
         return list(_rows(path))
@@ -50,11 +51,12 @@ def _rows(path: Path) -> Iterator[tuple[str, Row]]:
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise DataError(
-            f"{path}: {path.suffix or 'no suffix'!r} is not read; give a .parquet, .jsonl, .json or .csv file."
+            f"{path}: files with {path.suffix or 'no suffix'!r} cannot be read; give a .parquet, .jsonl, .json or .csv "
+            "file."
         )
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
-        raise DataError(f"{path} {what}; give a dataset file, its path relative to the recipe or absolute.")
+        raise DataError(f"{path} {what}; give the path of a dataset file, absolute or relative to the recipe.")
     return reader(path)
 
 
@@ -70,7 +72,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def each_key_once(where: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
-    """An `object_pairs_hook` for `json.loads` that raises DataError for a key that an object has twice."""
+    """Return an `object_pairs_hook` for `json.loads` that raises DataError if an object has the same key twice."""
 
     def read(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         content = dict(pairs)
@@ -92,11 +94,11 @@ def _tasks(path: Path, rows: Iterable[tuple[str, Row]]) -> Iterator[Task]:
         task_id = row.get("id", str(number))
         if not isinstance(task_id, str) or not task_id:
             raise DataError(
-                f"{where}: id = {task_id!r} is not a text; give every task a text of its own, or leave `id` out."
+                f"{where}: id = {task_id!r} is not a text; give every task its own text as `id`, or leave `id` out."
             )
         first = rows_by_id.setdefault(task_id, place)
         if first != place:
-            raise DataError(f"{where}: id = {task_id!r} is taken by {first}; give every task an id of its own.")
+            raise DataError(f"{where}: id = {task_id!r} is already the id of {first}; give every task its own id.")
         if not row:
             raise DataError(f"{where}: the row is empty; give it a `prompt`.")
         column = "prompt" if "prompt" in row else next((name for name in row if name != "id"), "id")
@@ -105,12 +107,14 @@ def _tasks(path: Path, rows: Iterable[tuple[str, Row]]) -> Iterator[Task]:
 
 
 def _check_text(row: Row, where: str) -> None:
-    """Raise DataError for half a surrogate pair: JSON allows it, but no tokenizer, ledger or log can hold it."""
+    """Raise DataError for half a surrogate pair: JSON allows it, but tokenizers, ledgers and logs cannot contain it."""
     try:
         json.dumps(row, ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError as error:
         half = error.object[error.start]
-        raise DataError(f"{where}: {half!r} is half of a character; write the whole one, or remove it.") from error
+        raise DataError(
+            f"{where}: {half!r} is half of a character; write the whole character, or remove it."
+        ) from error
 
 
 def _messages(prompt: Any, where: str) -> tuple[Message, ...]:
@@ -119,9 +123,7 @@ def _messages(prompt: Any, where: str) -> tuple[Message, ...]:
             raise DataError(f"{where}: the prompt is blank; write one, or remove the row.")
         return ({"role": "user", "content": prompt},)
     if not isinstance(prompt, list) or not prompt:
-        raise DataError(
-            f"{where}: {_short(prompt)} is no prompt; give a text, or a list of messages with at least one."
-        )
+        raise DataError(f"{where}: {_short(prompt)} is not a prompt; give a text, or a list of at least one message.")
     for index, message in enumerate(prompt, start=1):
         if not isinstance(message, dict) or message.get("role") not in ROLES:
             raise DataError(
@@ -130,12 +132,12 @@ def _messages(prompt: Any, where: str) -> tuple[Message, ...]:
         has_text = isinstance(message.get("content"), str)
         if not has_text and not message.get("tool_calls"):
             raise DataError(f"{where}: message {index} has no text; give it a text as `content`.")
-    # Parquet fills what a message lacks with None; a template must not see those keys.
+    # Parquet sets the keys that a message lacks to None; a template must not see those keys.
     return tuple({key: value for key, value in message.items() if value is not None} for message in prompt)
 
 
 def _json_lines(path: Path) -> Iterator[tuple[str, Row]]:
-    # Not splitlines: JSON strings may hold U+2028 and its like, which end no line here.
+    # splitlines() would also split at U+2028 and similar characters, which JSON strings may contain.
     lines = path.read_text("utf-8-sig").split("\n")
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -146,10 +148,10 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Row]]:
         except ValueError as error:
             if number == len(lines):
                 raise DataError(
-                    f"{path}, {place}: the last line is not whole ({error}), as if writing it was cut off; "
+                    f"{path}, {place}: the last line is incomplete ({error}), as if writing it was interrupted; "
                     "write the file again, or remove that line."
                 ) from error
-            raise DataError(f"{path}, {place}: not JSON ({error}); give one JSON object a line.") from error
+            raise DataError(f"{path}, {place}: not JSON ({error}); give one JSON object per line.") from error
         yield place, _object(value, path, place)
 
 
@@ -161,7 +163,7 @@ def _json_array(path: Path) -> Iterator[tuple[str, Row]]:
     except ValueError as error:
         raise DataError(f"{path} is not JSON ({error}); give an array of objects, or name the file .jsonl.") from error
     if not isinstance(values, list):
-        raise DataError(f"{path} holds {_short(values)}, not an array; give an array of objects, one a task.")
+        raise DataError(f"{path} contains {_short(values)}, not an array; give an array with one object per task.")
     for number, value in enumerate(values, start=1):
         yield f"row {number}", _object(value, path, f"row {number}")
 
@@ -173,19 +175,19 @@ def _csv(path: Path) -> Iterator[tuple[str, Row]]:
             names = reader.fieldnames or []
             repeated = sorted({name for name in names if names.count(name) > 1})
             if repeated:
-                raise DataError(
-                    f"{path}: the header names {repeated} more than once; give every column a name of its own."
-                )
+                raise DataError(f"{path}: the header names {repeated} more than once; give every column its own name.")
             for number, row in enumerate(reader, start=1):
                 place = f"row {number} (line {reader.line_num})"
                 if None in row or None in row.values():
                     raise DataError(
                         f"{path}, {place}: the row does not have the {len(names)} cells of the header; "
-                        "quote cells that hold commas."
+                        "quote cells that contain commas."
                     )
                 yield place, row
         except csv.Error as error:
-            raise DataError(f"{path}, line {reader.line_num + 1}: {error}; check the quotes from there on.") from error
+            raise DataError(
+                f"{path}, line {reader.line_num + 1}: {error}; check the quotes from that line on."
+            ) from error
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
@@ -200,7 +202,7 @@ def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
     try:
         rows = parquet.read_table(path).to_pylist()
     except (ValueError, OSError) as error:
-        # pyarrow's errors derive from these.
+        # These are the base classes of pyarrow's errors.
         raise DataError(f"{path} cannot be read as parquet ({error}); write the file again.") from error
     for number, row in enumerate(rows, start=1):
         yield f"row {number}", row
@@ -208,7 +210,7 @@ def _parquet(path: Path) -> Iterator[tuple[str, Row]]:
 
 def _object(value: Any, path: Path, place: str) -> Row:
     if not isinstance(value, dict):
-        raise DataError(f"{path}, {place}: {_short(value)} is no JSON object; every row must be one.")
+        raise DataError(f"{path}, {place}: {_short(value)} is not a JSON object; every row must be one.")
     return value
 
 

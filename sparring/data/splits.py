@@ -1,4 +1,4 @@
-"""Splits that follow from each task's id alone, so that adding tasks moves no other task to another split."""
+"""Splits that depend only on each task's id, so that adding tasks moves no other task to another split."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from sparring.types import Task
 
 
 def split_tasks(tasks: Sequence[Task], fractions: Mapping[str, float], *, seed: int) -> dict[str, list[Task]]:
-    """Return `train` and one split for each name in `fractions`, with about that share of the tasks, in their order.
+    """Return `train` and one split for each name in `fractions`, with about that fraction of the tasks, in their order.
 
     Each task is placed by a hash of its id and the seed. Raises UsageError when the fractions leave no task to train on.
     """
     bounds = list(accumulate(fractions.values()))
     if any(fraction < 0 for fraction in fractions.values()) or (bounds and bounds[-1] >= 1):
         raise UsageError(
-            f"the fractions {dict(fractions)} leave nothing to train on; make them at least 0 and less than 1 together."
+            f"the fractions {dict(fractions)} leave nothing to train on; make each at least 0 and their sum less than "
+            "1."
         )
     splits: dict[str, list[Task]] = {"train": [], **{name: [] for name in fractions}}
     for task in tasks:
@@ -29,6 +30,6 @@ def split_tasks(tasks: Sequence[Task], fractions: Mapping[str, float], *, seed: 
 
 
 def _place(task_id: str, seed: int) -> float:
-    """Return a number in [0, 1) that looks random but follows from id and seed."""
+    """Return a number in [0, 1) that looks random but depends only on the id and the seed."""
     digest = hashlib.sha256(f"{seed}/{task_id}".encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:7]) / 2**56

@@ -16,10 +16,10 @@ from sparring.types import Message, Outcome, Reward, Sampling, StopReason, Task,
 
 Measure: TypeAlias = Callable[[Trajectory], float | Awaitable[float]]
 Potential: TypeAlias = Callable[[Task, Sequence[Message]], float]
-"""Returns the value of a state of the conversation, given the messages up to there."""
+"""A function that returns the value of a state of the conversation, given the task and the messages so far."""
 
 MAX_MILESTONES = 16
-"""A limit, since all subsets of milestones are compared."""
+"""The maximum number of milestones. It is limited because all subsets of milestones are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,39 +36,38 @@ class Component:
         """Raise UsageError for invalid bounds."""
         if not (math.isfinite(self.weight) and -math.inf < self.low < self.high < math.inf):
             raise UsageError(
-                f"Component {self.name!r} has weight {self.weight:g} and goes from {self.low:g} to {self.high:g}; all three must "
-                "be finite numbers, and low below high."
+                f"Component {self.name!r} has weight {self.weight:g}, low {self.low:g} and high {self.high:g}; all "
+                "three must be finite numbers, and low must be below high."
             )
 
     @property
     def span(self) -> float:
-        """The largest difference between two episodes in this part."""
+        """The largest difference that this part can make between two episodes."""
         return abs(self.weight) * (self.high - self.low)
 
 
 def outcome_with_shaping(
     outcome: Measure, *shaping: Component, outcomes: tuple[float, float] = (0.0, 1.0), gap: float = 1.0
 ) -> RewardFunction:
-    """Return a reward whose total is the outcome plus the shaping, each a named component, scaled to at most 1.
+    """Return a reward whose total is the outcome plus the shaping components, scaled to at most 1.
 
-    `outcomes` are the lowest and the highest outcome; `gap` is the least difference between a better and a worse outcome: 1 for
-    right or wrong. Where the sum could leave [-1, 1], it is divided by its largest size, so that the best episode gets 1.
+    `outcomes` are the lowest and the highest outcome. `gap` is the smallest difference between a better and a worse
+    outcome, for example 1 if an answer is either right or wrong. If the sum could leave [-1, 1], it is divided by its
+    largest absolute value.
 
-    Raises UsageError when the components together could exceed the gap: then a worse outcome could get a higher reward, and
-    training would exploit that. A measure beyond its bounds is clamped, and its own value is charted as the metric
-    `unbounded/<name>`; an outcome beyond its bounds raises RewardError.
+    Raises UsageError when the components together could reach the gap: a worse outcome could then get a higher reward,
+    and training would exploit that. A measure beyond its bounds is clamped, and its own value is logged as the metric
+    `unbounded/<name>`. An outcome beyond its bounds raises RewardError.
     """
     names = ["outcome", *(part.name for part in shaping)]
     if len(set(names)) < len(names):
-        raise UsageError(
-            f"components are called {', '.join(names)}; give each a name of its own, other than 'outcome'."
-        )
+        raise UsageError(f"the components are called {', '.join(names)}; give each its own name, other than 'outcome'.")
     span = math.fsum(part.span for part in shaping)
     if span >= gap:
         raise UsageError(
-            f"the shaping can differ by {span:g} between two episodes ({', '.join(f'{p.name} {p.span:g}' for p in shaping)}), "
-            f"and outcomes by as little as gap = {gap:g}, so that a worse outcome could be paid more; lower the weights until "
-            "they sum to less."
+            f"the shaping can differ by {span:g} between two episodes "
+            f"({', '.join(f'{p.name} {p.span:g}' for p in shaping)}), but outcomes may differ by only gap = {gap:g}. A "
+            "worse outcome could then get a higher reward. Lower the weights until their sum is less than the gap."
         )
     lowest, highest = outcomes
     if not -math.inf < lowest < highest < math.inf:
@@ -81,8 +80,8 @@ def outcome_with_shaping(
         value = float(await call(outcome, trajectory))
         if not lowest <= value <= highest:
             raise RewardError(
-                f"the outcome of {trajectory.id} is {value:g}, outside the outcomes ({lowest:g}, {highest:g}); give the bounds "
-                "that it keeps: outcome_with_shaping(..., outcomes=(lowest, highest))."
+                f"the outcome of {trajectory.id} is {value:g}, outside the outcomes ({lowest:g}, {highest:g}); set the "
+                "right bounds with outcome_with_shaping(..., outcomes=(lowest, highest))."
             )
         components = {"outcome": value / scale}
         metrics: dict[str, float] = {}
@@ -108,23 +107,24 @@ def hierarchical(
     step_cost: float = 0.0,
     max_turns: int,
 ) -> RewardFunction:
-    """Return a reward that ranks success first (1), then milestones (each its weight when met), then fewer steps.
+    """Return a reward that ranks episodes by success (worth 1), then by milestones (each worth its weight), then by
+    steps.
 
-    A milestone is met where its measure is 1 or more. A turn past `max_turns` costs nothing more. The sum is scaled as in
-    `outcome_with_shaping`. Raises UsageError when milestones and steps could outweigh success, or the cost of all steps could
-    outweigh the difference between two sets of milestones.
+    A milestone is met if its measure is at least 1. Turns beyond `max_turns` cost nothing. The sum is scaled as in
+    `outcome_with_shaping`. Raises UsageError when milestones and steps together could outweigh success, or when the
+    cost of all steps could outweigh the difference between two sets of milestones.
     """
     if len(milestones) > MAX_MILESTONES:
-        raise UsageError(f"hierarchical takes {MAX_MILESTONES} milestones at most, and was given {len(milestones)}.")
+        raise UsageError(f"hierarchical accepts at most {MAX_MILESTONES} milestones, but got {len(milestones)}.")
     parts = [
         Component(name=name, measure=_is_met(measure), weight=weight) for name, (weight, measure) in milestones.items()
     ]
     smallest = _smallest_difference([weight for weight, _ in milestones.values()])
     if step_cost * max_turns >= smallest:
         raise UsageError(
-            f"{max_turns} turns at step_cost = {step_cost:g} cost {step_cost * max_turns:g}, and sets of milestones may differ "
-            f"by as little as {smallest:g}, so that steps could outweigh milestones; lower step_cost below "
-            f"{smallest / max_turns:g}, or set the weights further apart."
+            f"{max_turns} turns at step_cost = {step_cost:g} cost {step_cost * max_turns:g}, but sets of milestones "
+            f"may differ by as little as {smallest:g}, so that steps could outweigh milestones. Lower step_cost below "
+            f"{smallest / max_turns:g}, or choose weights that differ more."
         )
     if step_cost:
         used = Component(
@@ -142,7 +142,7 @@ def _is_met(measure: Measure) -> Measure:
 
 
 def _smallest_difference(weights: Sequence[float]) -> float:
-    """Return the smallest difference between the sums of two sets of milestones; infinite without milestones."""
+    """Return the smallest difference between the weights of two sets of milestones, or infinity without milestones."""
     sums = {0.0}
     for weight in weights:
         sums |= {round(total + weight, 9) for total in sums}
@@ -152,14 +152,15 @@ def _smallest_difference(weights: Sequence[float]) -> float:
 def with_potential(
     reward: RewardFunction, potential: Potential, *, weight: float = 1.0, gamma: float = 1.0
 ) -> RewardFunction:
-    """Credit each turn with the change of a potential: gamma * potential(after) - potential(before), times `weight`.
+    """Return a reward that credits each turn with `weight` times (gamma * potential(after) - potential(before)).
 
-    The end has potential 0, so that the (discounted) sum over an episode is -potential(opening), the same for every episode
-    of a task: shaping of this form does not change which policy is best (Ng, Harada & Russell 1999, theorem 1), as long as
-    `gamma` is the algorithm's. Use it with advantages per turn (docs/algorithms.md); other algorithms use only the sum.
+    The end has potential 0, so the (discounted) sum over an episode is -potential(opening), which is the same for every
+    episode of a task. Shaping of this form therefore does not change which policy is best (Ng, Harada & Russell 1999,
+    theorem 1), as long as `gamma` is the discount of the algorithm. Use it with advantages per turn
+    (docs/algorithms.md); other algorithms use only the sum.
 
-    The value of `reward` stays on its turns, or on the last one. Raises RewardError for episodes whose turns are not the
-    assistant messages of the conversation, one by one.
+    The value of `reward` stays on its turns, or is credited to the last turn. Raises RewardError for an episode whose
+    turns do not correspond one to one to the assistant messages of the conversation.
     """
 
     async def potential_reward(trajectory: Trajectory) -> Reward:
@@ -189,8 +190,8 @@ def _states(trajectory: Trajectory) -> list[Sequence[Message]]:
     places = places[len(places) - len(turns) :] if turns else []
     if len(places) != len(turns):
         raise RewardError(
-            f"{trajectory.id} has {len(turns)} turns and {len(places)} messages of the assistant, so the state before a turn is "
-            "unknown; use potentials only with the built-in tool loop."
+            f"{trajectory.id} has {len(turns)} turns but {len(places)} assistant messages, so the state before a turn "
+            "is unknown; use potentials only with the built-in tool loop."
         )
     return [trajectory.messages[:place] for place in places]
 
@@ -200,8 +201,8 @@ def example(
 ) -> Trajectory:
     """Return an example episode without tokens or reward, for orderings and for calibrating LLM judges.
 
-    `messages` follow the task's own; there is one turn for each of the assistant's, or `num_turns`. `more` holds other
-    fields of Trajectory, such as `transitions` or `final_state`.
+    `messages` follow the task's own messages. There is one turn per assistant message, or there are `num_turns` turns.
+    `more` contains other fields of Trajectory, such as `transitions` or `final_state`.
     """
     answers = [message for message in messages if message.get("role") == "assistant"]
     answers = answers if num_turns is None else [{"role": "assistant", "content": ""}] * num_turns

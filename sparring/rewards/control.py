@@ -8,5 +8,6 @@ from sparring.types import Trajectory
 
 
 def random_reward(trajectory: Trajectory) -> float:
-    """Return 0 or 1 at random, from the episode's id alone. A policy that improves with it did not learn from rewards."""
+    """Return 0 or 1 at random, depending only on the episode's id. A policy that improves with this reward did not
+    learn from rewards."""
     return float(random.Random(trajectory.id).random() < 0.5)

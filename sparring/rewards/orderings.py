@@ -12,27 +12,30 @@ from sparring.types import Trajectory
 
 
 def ordered(reward: RewardFunction, examples: Mapping[str, Trajectory | Sequence[Trajectory]]) -> RewardFunction:
-    """Return the same reward, after checking that every example of one kind gets more than every example of the next.
+    """Return the same reward, after checking that every example of one kind gets more than every example of the next
+    kind.
 
         reward = ordered(reward, {"fast win": fast, "slow win": slow, "loss": loss, "never answered": silent})
 
-    The check runs here, when the recipe is loaded, before any command trains or evaluates it. Raises UsageError that names
-    the first two kinds out of order, and for a reward that waits for something, such as an LLM judge: check its other parts.
+    The check runs when the recipe is loaded, before any command trains or evaluates it. Raises UsageError, which names
+    the first two kinds that are out of order. Also raises UsageError for a reward that waits for something, such as an
+    LLM judge; order its other parts instead.
     """
     paid = [(kind, _paid(reward, kind, [of] if isinstance(of, Trajectory) else of)) for kind, of in examples.items()]
     for (better, rewards), (worse, lesser) in pairwise(paid):
         if min(rewards) <= max(lesser):
             listed = "; ".join(f"{kind} {', '.join(f'{value:g}' for value in values)}" for kind, values in paid)
             raise UsageError(
-                f"the reward must order {' > '.join(examples)}, and pays {min(rewards):g} for {better!r} but {max(lesser):g} for "
-                f"{worse!r} ({listed}); bound the shaping (sparring.rewards.outcome_with_shaping) or correct the rule."
+                f"the reward must order {' > '.join(examples)}, but it pays {min(rewards):g} for {better!r} and "
+                f"{max(lesser):g} for {worse!r} ({listed}). Bound the shaping (sparring.rewards.outcome_with_shaping), "
+                "or correct the rule."
             )
     return reward
 
 
 def _paid(reward: RewardFunction, kind: str, examples: Sequence[Trajectory]) -> list[float]:
     if not examples:
-        raise UsageError(f"the ordering has no example of {kind!r}; give one at least.")
+        raise UsageError(f"the ordering has no example of {kind!r}; give at least one.")
     return [_evaluated(reward, example) for example in examples]
 
 
@@ -44,9 +47,9 @@ def _evaluated(reward: RewardFunction, example: Trajectory) -> float:
     except StopIteration as done:
         return done.value.total
     except RewardError as error:
-        raise UsageError(f"the reward cannot be ordered: {error}") from error
+        raise UsageError(f"the ordering of the reward cannot be checked: {error}") from error
     running.close()
     raise UsageError(
-        f"the reward {getattr(reward, '__name__', reward)!r} waits for something, so it cannot be ordered when it is loaded; "
-        "order the parts that it is made of."
+        f"the reward {getattr(reward, '__name__', reward)!r} waits for something, so its ordering cannot be checked "
+        "when the recipe is loaded; order its parts instead."
     )

@@ -1,4 +1,4 @@
-"""Rewards as code: the check of what a reward function returns, and a dense reward for JSON answers."""
+"""Rewards as code: the check of a reward function's return value, and a dense reward for JSON answers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from sparring.runtime.plugins import call
 from sparring.types import Json, Message, Reward, Trajectory
 
 _CODE = re.compile(r"(```|~~~).*?(?:\1|$)|(?<!`)(``?)(?!`)[^\n]*?(?<!`)\2(?!`)", re.DOTALL)
-"""Fenced blocks and text in backticks, which are quotations, not answers."""
+"""Fenced blocks and text in backticks, which are quotations rather than answers."""
 
 
 async def evaluate_reward(function: RewardFunction, trajectory: Trajectory) -> Reward:
     """Call a reward function, sync or async, and check what it returns.
 
-    Raises RewardError that names the function and the trajectory when there is no usable number. Passes on
-    InfrastructureError of the function (an LLM judge that is down) and ServiceError (one that refuses the key).
+    Raises RewardError, which names the function and the trajectory, when there is no usable number. Passes on
+    InfrastructureError (an LLM judge is down) and ServiceError (an LLM judge refuses the key).
     """
     name = getattr(function, "__name__", type(function).__name__)
     source = f"Reward {name!r} of trajectory {trajectory.id}"
@@ -37,7 +37,7 @@ async def evaluate_reward(function: RewardFunction, trajectory: Trajectory) -> R
 
 
 def to_reward(value: object, *, turn_ids: Sequence[int], source: str) -> Reward:
-    """Convert a reward value of any allowed shape to a Reward. `source` begins the message of a RewardError."""
+    """Convert a reward value of any allowed shape to a Reward. The message of a RewardError begins with `source`."""
     if isinstance(value, Reward):
         return _checked(value, turn_ids, source)
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], Mapping):
@@ -45,8 +45,8 @@ def to_reward(value: object, *, turn_ids: Sequence[int], source: str) -> Reward:
     if isinstance(value, list | tuple):
         if len(value) != len(turn_ids):
             raise RewardError(
-                f"{source} is a list of {len(value)} numbers for {len(turn_ids)} turns of the policy; give one a turn, in order, "
-                "or one for each message of the user with `per_user_turn(trajectory, numbers)`."
+                f"{source} is a list of {len(value)} numbers for {len(turn_ids)} turns of the policy; give one number "
+                "per turn, in order, or one per user message with `per_user_turn(trajectory, numbers)`."
             )
         numbers = [_number(item, source) for item in value]
         return Reward(total=math.fsum(numbers), per_turn=dict(zip(turn_ids, numbers, strict=True)))
@@ -54,17 +54,17 @@ def to_reward(value: object, *, turn_ids: Sequence[int], source: str) -> Reward:
 
 
 def per_user_turn(trajectory: Trajectory, rewards: Sequence[float]) -> Reward:
-    """Return a reward with one number for each message of the user that the policy answered (`trajectory.user_turns`).
+    """Return a reward with one number for each user message that the policy answered (`trajectory.user_turns`).
 
-    Each number is credited to the turn that ends the answer, and the tool calls before it get 0; algorithms with rewards per
-    turn propagate it back to them. Use it where `reply` continues the conversation and each answer is graded separately.
-    Raises RewardError for another count.
+    Each number is credited to the turn that ends the answer, and the tool calls before that turn get 0. Algorithms with
+    rewards per turn propagate the number back to these calls. Use this function if `reply` continues the conversation
+    and each answer is graded separately. Raises RewardError if there is not one reward per answer.
     """
     answers = trajectory.user_turns
     if len(rewards) != len(answers):
         raise RewardError(
-            f"{len(rewards)} rewards for {len(answers)} answers to the user in trajectory {trajectory.id}: the episode may have "
-            "been cut before the user's last message; give one for each of `trajectory.user_turns`."
+            f"{len(rewards)} rewards for {len(answers)} answers to the user in trajectory {trajectory.id}: the episode "
+            "may have ended before the user's last message; give one reward for each of `trajectory.user_turns`."
         )
     source = f"The reward per user turn of trajectory {trajectory.id}"
     credited = {answer[-1]: _number(number, source) for answer, number in zip(answers, rewards, strict=True)}
@@ -103,7 +103,7 @@ def _number(value: object, source: str) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise RewardError(
             f"{source} is {value!r} of type {type(value).__name__}, which is not a number; "
-            "return a float, a list of one float a turn, (value, metrics), or a Reward."
+            "return a float, a list with one float per turn, (value, metrics), or a Reward."
         )
     if not math.isfinite(value):
         raise RewardError(f"{source} is {float(value)}, which cannot be learned from; return a finite number.")
@@ -115,9 +115,9 @@ def json_fields(
 ) -> RewardFunction:
     """Return a dense reward for answers like `<final_output>{"part":"B12"}</final_output>`.
 
-    (1 - format_weight) times the share of `fields` that equal those of task.fields["answer"] (all of them when
-    `fields` is None), plus format_weight when the answer is one tag around a JSON object with just these fields, each once.
-    Each is a component: the total is their sum.
+    The total is (1 - format_weight) times the share of `fields` that equal the fields of task.fields["answer"], plus
+    format_weight if the answer is a single tag around a JSON object with exactly these fields, each once. If `fields`
+    is None, all fields of the reference answer are compared. Each field and the format are separate components.
     """
 
     def json_fields_reward(trajectory: Trajectory) -> Reward:
@@ -133,8 +133,8 @@ def json_fields(
 
 
 def _tagged_object(messages: Sequence[Message], tag: str) -> tuple[Mapping[str, Json], bool]:
-    """Return the object in the last tag of the answer (empty if none), and whether it is the only tag, outside code, and
-    has each key once."""
+    """Return the object in the last tag of the answer (empty if there is none), and whether the tag is the only one, is
+    outside code, and has each key once."""
     if not messages or messages[-1].get("role") != "assistant":
         return {}, False
     text = str(messages[-1].get("content") or "")

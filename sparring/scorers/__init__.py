@@ -1,4 +1,4 @@
-"""Scorers: they measure success, separately from the training signal."""
+"""Scorers, which measure success separately from the training signal."""
 
 from sparring.scorers.conduct import by_behavior
 from sparring.scorers.score import evaluate_score

@@ -11,15 +11,15 @@ from sparring.types import Json, Trajectory
 
 
 def last_text(trajectory: Trajectory) -> str | None:
-    """Return the text of the last message; None when it is not the assistant's, or calls a tool and so is not an answer."""
+    """Return the text of the last message, or None if that message is not the assistant's or calls a tool."""
     last = trajectory.messages[-1] if trajectory.messages else {}
     text = last.get("content")
     return text if last.get("role") == "assistant" and isinstance(text, str) and not last.get("tool_calls") else None
 
 
 def tagged_answer(trajectory: Trajectory, tag: str) -> str | None:
-    """Return the text in the one `tag` of the last message; None when there is no tag, more than one, or it is quoted as code or
-    in a tool call that is text."""
+    """Return the text in the only `tag` of the last message. Return None if there is no tag or more than one, or if the
+    tag is in code or in a tool call that is text."""
     text = last_text(trajectory) or ""
     if text.count(f"<{tag}>") != 1 or text.count(f"</{tag}>") != 1:
         return None
@@ -29,10 +29,11 @@ def tagged_answer(trajectory: Trajectory, tag: str) -> str | None:
 
 
 def _is_code(before: str, after: str) -> bool:
-    """Return whether the text between these is in a fenced block, in a tool call that is text, or in backticks on its line."""
+    """Return whether the text between these two is in a fenced block, in a tool call that is text, or in backticks on
+    its line."""
     if (before.count("```") + before.count("~~~")) % 2 or before.count("<tool_call>") > before.count("</tool_call>"):
         return True
-    # One backtick or several open a quotation, and as many close it.
+    # A run of one or more backticks opens a quotation, and a run of the same length closes it.
     opened = Counter(re.findall("`+", before.rpartition("\n")[2]))
     closing = re.findall("`+", after.partition("\n")[0])
     return any(opened[run] % 2 for run in closing)
@@ -47,8 +48,8 @@ def read_json(text: str) -> Json:
 
 
 def canonical(value: Json) -> str:
-    """Return the same text for equal JSON values: 2.0 is 2, true is not 1. Raises ValueError for numbers that are not finite and
-    for too deep nesting."""
+    """Return the same text for equal JSON values: 2.0 equals 2, but true does not equal 1. Raises ValueError for
+    numbers that are not finite and for too deep nesting."""
     try:
         return json.dumps(_integral(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
     except RecursionError as error:
@@ -56,7 +57,7 @@ def canonical(value: Json) -> str:
 
 
 def is_same(left: Json, right: Json) -> bool:
-    """Return whether two JSON values are equal; a value without a canonical text equals nothing."""
+    """Return whether two JSON values are equal. A value without a canonical text equals nothing."""
     try:
         return canonical(left) == canonical(right)
     except ValueError:
@@ -66,12 +67,12 @@ def is_same(left: Json, right: Json) -> bool:
 def _without_duplicates(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("a key occurs twice")
     return result
 
 
 def _refused(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _integral(value: Json) -> Json:

@@ -1,6 +1,6 @@
-"""Runs in the candidate's box: loads a program and answers calls of its functions, one a line. Standard library only.
+"""Runs in the candidate's box: loads a program and answers calls to its functions, one per line. Standard library only.
 
-It does not grade, and its messages are not trusted: each answer counts as what the candidate's function returned.
+This program does not grade, and its messages are not trusted: an answer counts only as the candidate's return value.
 """
 
 import ast
@@ -13,7 +13,8 @@ LITERALS = (int, float, str, bytes, bool, complex, type(None))
 
 
 def literal(value, depth=0):
-    """Return a value as Python text for `ast.literal_eval`; only exact built-in types, whose repr cannot be changed."""
+    """Return a value as Python text for `ast.literal_eval`. Only exact built-in types are allowed: their repr is
+    fixed."""
     kind = type(value)
     if depth > 50:
         raise TypeError("the result is nested more than 50 deep")
@@ -37,12 +38,12 @@ def answer(module, call):
     arguments, options = ast.literal_eval(call["arguments"])
     try:
         return {"value": literal(getattr(module, call["name"])(*arguments, **options))}
-    except BaseException as error:  # noqa: BLE001 (whatever it was, it is its answer)
+    except BaseException as error:  # noqa: BLE001 (any failure of the candidate is its answer)
         return {"raised": type(error).__name__, "text": str(error)[:500]}
 
 
 def main():
-    # The candidate's own input and output are no channel of ours.
+    # The candidate's own input and output are not used for messages.
     source, sink = os.fdopen(os.dup(0), "r"), os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
@@ -51,7 +52,7 @@ def main():
     try:
         exec(compile(json.loads(source.readline()), "solution.py", "exec"), module.__dict__)
         reply = {"ready": True}
-    except BaseException as error:  # noqa: BLE001 (whatever it was, it is its answer)
+    except BaseException as error:  # noqa: BLE001 (any failure of the candidate is its answer)
         sink.write(json.dumps({"raised": type(error).__name__, "text": str(error)[:500]}) + "\n")
         sink.flush()
         os._exit(1)

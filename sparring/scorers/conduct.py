@@ -1,4 +1,5 @@
-"""Shared by the strict scorers: sub-scores of how an episode went, and the mark of scorers that grade behavior."""
+"""Code that the strict scorers share: sub-scores for an episode's conduct, and the mark of scorers that grade
+behavior."""
 
 from __future__ import annotations
 
@@ -9,8 +10,9 @@ _EXHAUSTED = frozenset({Outcome.MAX_TURNS, Outcome.MAX_TOKENS, Outcome.POLICY_TI
 
 
 def conduct(trajectory: Trajectory) -> dict[str, float]:
-    """Return sub-scores of how an episode went. `completion`: it ended by itself. `budget_exhausted`: turns, tokens or time ran
-    out, so 0 is good. `tool_use`: the share of tool calls without error; absent without calls."""
+    """Return sub-scores for the conduct of an episode. `completion`: the episode ended by itself. `budget_exhausted`:
+    turns, tokens or time ran out, so 0 is good. `tool_use`: the share of tool calls without an error, absent if there
+    are no calls."""
     calls = trajectory.transitions
     parts = {
         "completion": float(trajectory.outcome is Outcome.FINISHED),
@@ -20,8 +22,9 @@ def conduct(trajectory: Trajectory) -> dict[str, float]:
 
 
 def by_behavior(scorer: Scorer) -> Scorer:
-    """Mark a scorer that grades an answer by what it does (the rows of a query, the results of a program), so that other texts
-    may be right too. `sparring check` then does not expect a text that differs from the known answer to be wrong."""
+    """Mark a scorer that grades what an answer does (the rows of a query, the results of a program), so that other
+    texts may be right too. `sparring check` then does not expect a text that differs from the known answer to be
+    wrong."""
     scorer.grades_behavior = True  # type: ignore[attr-defined]
     return scorer
 

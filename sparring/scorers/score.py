@@ -1,4 +1,4 @@
-"""The check of what a scorer returns."""
+"""The check of a scorer's return value."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sparring.types import Score, Trajectory
 
 
 async def evaluate_score(function: Scorer, trajectory: Trajectory) -> Score:
-    """Call a scorer, sync or async, and check what it returns.
+    """Call a scorer, sync or async, and check its return value.
 
-    Raises RewardError that names it unless it returns a number in [0, 1], or a Score of such numbers. Passes on
-    InfrastructureError of the function (a sandbox that cannot start) and ServiceError (an LLM judge that refuses the key).
+    Raises RewardError, which names the scorer, unless the scorer returns a number in [0, 1] or a Score of such numbers.
+    Passes on InfrastructureError (a sandbox cannot start) and ServiceError (an LLM judge refuses the key).
     """
     name = getattr(function, "__name__", type(function).__name__)
     try:
@@ -28,7 +28,8 @@ async def evaluate_score(function: Scorer, trajectory: Trajectory) -> Score:
         return Score(_share(returned, source, trajectory))
     if not isinstance(returned.parts, Mapping):
         raise RewardError(
-            f"{source} parts {returned.parts!r} on trajectory {trajectory.id}; they must be numbers from 0 to 1 by name."
+            f"{source} parts {returned.parts!r} on trajectory {trajectory.id}; they must map names to numbers from 0 "
+            "to 1."
         )
     parts = {str(part): _share(value, f"{source} {part} =", trajectory) for part, value in returned.parts.items()}
     return Score(_share(returned.value, source, trajectory), parts)
@@ -37,7 +38,7 @@ async def evaluate_score(function: Scorer, trajectory: Trajectory) -> Score:
 def _share(value: object, source: str, trajectory: Trajectory) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise RewardError(
-            f"{source} {value!r} on trajectory {trajectory.id}; it must be a number from 0 to 1, or a Score whose value and "
-            "parts are."
+            f"{source} {value!r} on trajectory {trajectory.id}; it must be a number from 0 to 1, or a Score of such "
+            "numbers."
         )
     return float(value)

@@ -1,4 +1,4 @@
-"""Scores a query by its result: the same rows as the reference query, each on its own database."""
+"""Scores a query by its rows, which must equal the reference query's. Each query runs on its own database."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ def sql_result(
     reference: str = "query",
     ordered: bool = False,
 ) -> Scorer:
-    """Return a scorer: 1.0 when a query returns the rows of the reference query, else 0.0; column names do not matter.
+    """Return a scorer that gives 1.0 if a query returns the rows of the reference query, else 0.0. Column names do not
+    matter.
 
-    `database` creates a new database for a task, `candidate` finds the query, by default the one fenced block (`sql`) of the
-    last message, and `reference` names the task's field with the right query. Rows may come in any order unless `ordered`.
-    Parts: `format` (a query was found), `runs` (it ran), and how the episode went.
+    `database` creates a new database for a task. `candidate` finds the query, by default in the only fenced block
+    (`sql`) of the last message. `reference` names the task's field with the right query. Rows may be in any order
+    unless `ordered`. Parts: `format` (a query was found), `runs` (the query ran), and the conduct of the episode.
 
-    Raises DataError when the reference fails or its answer is cut at the limits.
+    Raises DataError when the reference query fails or its result exceeds the limits.
     """
     find = candidate or fenced_code("sql")
 
@@ -43,7 +44,7 @@ def sql_result(
             raise DataError(f"Task {task.id}: the reference query fails ({error}); correct it.") from error
         if expected is None:
             raise DataError(
-                f"Task {task.id}: the reference query returns more rows than the limits let through; raise them."
+                f"Task {task.id}: the reference query returns more rows than the limits allow; raise the limits."
             )
         try:
             given = await asyncio.to_thread(_rows, database(task), query)
@@ -56,7 +57,7 @@ def sql_result(
 
 
 def _rows(database: SqlDatabase, query: str) -> list[tuple[Json, ...]] | None:
-    """Return the rows without column names; None when there are more than can be compared."""
+    """Return the rows without column names, or None if there are too many rows to compare."""
     try:
         rows, is_whole = database.rows(query)
     finally:

@@ -1,4 +1,4 @@
-"""Scores the final state of an episode's environment, whatever the policy wrote about it."""
+"""Scores the final state of an episode's environment, regardless of what the policy wrote about it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from sparring.types import Json, Outcome, Score, Trajectory
 
 
 def state_difference(expected: str = "state", *, ignored: Collection[str] = ()) -> Scorer:
-    """Return a scorer: 1.0 when the final state equals the expected one in everything, else 0.0.
+    """Return a scorer that gives 1.0 if the final state equals the expected state in every key, else 0.0.
 
-    The final state is the object that `Environment.final_state` returned; task.fields[`expected`] is the expected one. An
-    unexpected key counts as much as a missing one; `ignored` names the keys that do not count (a log, a clock). Parts:
-    `state/<key>` of each key on either side, and how the episode went.
+    The final state is the object that `Environment.final_state` returned. The expected state is
+    task.fields[`expected`]. An unexpected key counts as much as a missing key; `ignored` names the keys that do not
+    count (a log, a clock). Parts: `state/<key>` for each key of either state, and the conduct of the episode.
 
     Raises RewardError for an episode that ended by itself without a state.
     """
@@ -27,8 +27,8 @@ def state_difference(expected: str = "state", *, ignored: Collection[str] = ()) 
         if not isinstance(state, Mapping):
             if trajectory.outcome is Outcome.FINISHED:
                 raise RewardError(
-                    f"{trajectory.id} ended with the state {state!r}, and an object is needed to compare; define `final_state` "
-                    "in the environment, which returns what its tools may change as a dict."
+                    f"{trajectory.id} ended with the state {state!r}, but the comparison needs an object. Define "
+                    "`final_state` in the environment; it must return everything that the tools may change, as a dict."
                 )
             state = {}
         keys = sorted((wanted.keys() | state.keys()) - set(ignored))

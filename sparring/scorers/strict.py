@@ -1,4 +1,4 @@
-"""Strict scorers of answers. They share no code with the rewards, so that a mistake in one is seen in the other."""
+"""Strict scorers of answers. They share no code with the rewards, so that a mistake in one shows in the other."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from sparring.scorers.conduct import conduct
 from sparring.types import Json, Score, Trajectory
 
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,99})(?:\.\d{1,100})?(?:[eE][+-]?\d{1,3})?", flags=re.ASCII)
-"""A JSON number of a length that can be computed with exactly."""
+"""A JSON number that is short enough for exact computation."""
 
 
 def json_exact(tag: str = "final_output", fields: Sequence[str] | None = None, *, allows_more: bool = False) -> Scorer:
-    """Return a scorer: 1.0 for exactly the right answer, else 0.0.
+    """Return a scorer that gives 1.0 for exactly the right answer, else 0.0.
 
-    The conversation must end with an assistant message that calls no tool and holds exactly one `tag`, outside code, around a
-    JSON object with every field of task.fields["answer"] (or those named by `fields`), no other unless `allows_more`, no key
-    twice, each canonically equal. Parts: `field/<name>`, `format`, and how the episode went (`answers.conduct`).
+    The conversation must end with an assistant message that calls no tool and contains exactly one `tag`, outside code,
+    around a JSON object. The object must have every field of task.fields["answer"] (or only those in `fields`), each
+    with a canonically equal value, and no key twice. Other fields are wrong unless `allows_more`. Parts:
+    `field/<name>`, `format`, and the conduct of the episode (`conduct.conduct`).
     """
 
     def json_exact_score(trajectory: Trajectory) -> Score:
@@ -42,10 +43,11 @@ def json_exact(tag: str = "final_output", fields: Sequence[str] | None = None, *
 
 
 def exact_match(tag: str | None = "final_output", field: str = "answer") -> Scorer:
-    """Return a scorer: 1.0 when the text in the one `tag` of the last message (all of it for None) is the task's, without the
-    spaces around it.
+    """Return a scorer that gives 1.0 if the text in the only `tag` of the last message is the task's text, else 0.0. If
+    `tag` is None, the whole message is compared.
 
-    Case, punctuation and characters that only look alike count. Parts: `format` and how the episode went.
+    Spaces around the texts are ignored. Case, punctuation and characters that only look the same do matter. Parts:
+    `format` and the conduct of the episode.
     """
 
     def exact_match_score(trajectory: Trajectory) -> Score:
@@ -59,11 +61,12 @@ def exact_match(tag: str | None = "final_output", field: str = "answer") -> Scor
 def numeric_match(
     tag: str | None = "final_output", field: str = "answer", *, tolerance: float, is_relative: bool = False
 ) -> Scorer:
-    """Return a scorer: 1.0 when the text in the one `tag` of the last message is a JSON number that differs from the task's by
-    at most `tolerance`, or by this share of the task's number where `is_relative`.
+    """Return a scorer that gives 1.0 if the text in the only `tag` of the last message is a JSON number that differs
+    from the task's number by at most `tolerance`, else 0.0. If `is_relative`, `tolerance` is a share of the task's
+    number.
 
-    The text must hold only the number: no unit, no thousands separator. Computed exactly, so that 1.01 is within 0.01 of 1.
-    Parts: `format` and how the episode went.
+    The text must contain only the number, without a unit or a thousands separator. The comparison is exact, so that
+    1.01 is within 0.01 of 1. Parts: `format` and the conduct of the episode.
     """
 
     def numeric_match_score(trajectory: Trajectory) -> Score:
@@ -78,8 +81,9 @@ def numeric_match(
 
 
 def set_match(tag: str | None = "final_output", field: str = "answer") -> Scorer:
-    """Return a scorer: 1.0 when the text in the one `tag` of the last message is a JSON array of exactly the task's values, in
-    any order, none repeated. Parts: `precision` and `recall` of the values, `format`, and how the episode went.
+    """Return a scorer that gives 1.0 if the text in the only `tag` of the last message is a JSON array of exactly the
+    task's values, in any order and without repetitions, else 0.0. Parts: `precision` and `recall` of the values,
+    `format`, and the conduct of the episode.
     """
 
     def set_match_score(trajectory: Trajectory) -> Score:

@@ -1,7 +1,8 @@
-"""Runs in the grader's box: plays tests against a candidate that is somewhere else. Standard library only.
+"""Runs in the grader's box: runs tests against a candidate in another box. Standard library only.
 
-`import solution` gives a stand-in whose functions are called in the candidate's box; only values come back. Lines out:
-{"tests": [names]}, then for each test {"begin": name}, any number of {"call": ...}, and {"passed": bool, "text": ...}.
+`import solution` gives a module whose functions are called in the candidate's box; only values come back. The program
+writes the line {"tests": [names]}, then for each test {"begin": name}, any number of {"call": ...}, and
+{"passed": bool, "text": ...}.
 """
 
 import ast
@@ -13,7 +14,7 @@ import types
 
 
 class CandidateError(Exception):
-    """The candidate failed in a way that has no built-in exception."""
+    """Raised when the candidate fails in a way that has no built-in exception."""
 
 
 class Channel:
@@ -35,7 +36,7 @@ class Channel:
 
     def call(self, name, arguments, options):
         if not self.is_open:
-            raise CandidateError("the candidate is called while the tests are read; call it inside a test")
+            raise CandidateError("the candidate was called while the tests were loaded; call it inside a test")
         self.say(call=name, arguments=repr((arguments, options)))
         reply = self.hear()
         if "value" in reply:
@@ -76,7 +77,7 @@ def main():
         try:
             test()
             reply = {"passed": True, "text": ""}
-        except BaseException as error:  # noqa: BLE001 (whatever it was, it is its answer)
+        except BaseException as error:  # noqa: BLE001 (any exception is a failure of the test)
             reply = {"passed": False, "text": (f"{type(error).__name__}: {error}")[:500]}
         channel.say(**reply)
     channel.sink.flush()

@@ -1,5 +1,5 @@
-"""Scores by unit tests in clean sandboxes: the candidate runs in one, the tests in another, and only values are
-exchanged.
+"""Scores a program by unit tests in clean sandboxes: the candidate runs in one sandbox, the tests in another, and only
+values are exchanged.
 
 The grading process contains no code of the candidate. Patched comparisons, edited tests, early exits and forged output
 therefore change nothing except the candidate's own return values.
@@ -26,17 +26,17 @@ from sparring.scorers.conduct import by_behavior, conduct
 from sparring.types import Score, Trajectory
 
 Candidate: TypeAlias = Callable[[Trajectory], str | None]
-"""Finds the program in a trajectory; None when there is none."""
+"""A function that returns the program in a trajectory, or None if there is no program."""
 
 LIMITS = Limits(seconds=20.0, output_kib=4096)
 CALL_SECONDS = 2.0
 MAX_VALUE = 1 << 20
-"""The most bytes of one return value."""
+"""The maximum size of one return value, in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestReport:
-    """The results of a candidate: the reason of each failed test by its name."""
+    """The results of a candidate, with the reason of each failed test by the test's name."""
 
     __test__ = False  # not a test itself
 
@@ -57,7 +57,8 @@ def unit_tests(
     limits: Limits = LIMITS,
     sandbox: Callable[[Limits], Sandbox] = lambda limits: open_sandbox(limits=limits),
 ) -> Scorer:
-    """Return a scorer: 1.0 when a program passes all tests, else 0.0; with `partial`, the share that it passes.
+    """Return a scorer that gives 1.0 if a program passes all tests, else 0.0. With `partial`, it gives the share that
+    passes.
 
     `candidate` finds the program, by default the only fenced block of the last message. `tests` names the task's field
     with the tests: functions `test_*` that `import solution`, call its functions with plain values and assert on the
@@ -80,7 +81,7 @@ def unit_tests(
 
 
 def fenced_code(language: str = "python") -> Candidate:
-    """Return a finder for the only fenced block of the last message, if that is the assistant's and has exactly one."""
+    """Return a function that finds the only fenced block of the last message, if the assistant wrote that message."""
     pattern = re.compile(rf"^```(?:{re.escape(language)})?[ \t]*\n(.*?)^```[ \t]*$", flags=re.DOTALL | re.MULTILINE)
 
     def find(trajectory: Trajectory) -> str | None:
@@ -95,7 +96,7 @@ def fenced_code(language: str = "python") -> Candidate:
 
 
 def submitted(tool: str = "submit", argument: str = "code") -> Candidate:
-    """Return a finder for the argument of the last call of a tool that has it."""
+    """Return a function that finds the argument of the last successful call of a tool."""
 
     def find(trajectory: Trajectory) -> str | None:
         calls = [entry for entry in trajectory.transitions if entry["tool"] == tool and entry["error"] is None]
@@ -108,8 +109,8 @@ def submitted(tool: str = "submit", argument: str = "code") -> Candidate:
 async def run_tests(
     sandbox: Sandbox, candidate: str, tests: str, *, seconds: float | None = None, call_seconds: float = CALL_SECONDS
 ) -> TestReport:
-    """Run tests against a candidate. Tests that do not end within `seconds` fail, and so does a call after
-    `call_seconds`.
+    """Run tests against a candidate. Tests that do not end within `seconds` fail, and a call fails if it takes longer
+    than `call_seconds`.
 
     Raises DataError for tests that cannot be read or contain no test, and InfrastructureError when a sandbox cannot be
     started or never starts to read the tests.
@@ -143,15 +144,18 @@ async def _run_tests(grader: Program, player: _Player, tests: str) -> TestReport
     if listing is None:
         run = await grader.wait()
         if run.ended != "exit":
-            # No code of the candidate has run yet: the tests do not end, or this machine is too busy to start.
+            # No code of the candidate has run yet: loading the tests does not end, or this machine is too busy to start
+            # it.
             raise InfrastructureError(
                 f"The tests could not be read: their box ended by {run.ended} after {run.seconds:.1f} s."
             )
         raise DataError(f"The tests cannot be read ({run.ended}): {run.stderr[-300:]} Correct the task.")
     names = json.loads(listing)["tests"]
     if not names:
-        raise DataError("The tests hold no function whose name begins with test_, so nothing can be graded; add one.")
-    failures = dict.fromkeys(names, "not over in time")
+        raise DataError(
+            "The tests contain no function whose name begins with test_, so nothing can be graded; add one."
+        )
+    failures = dict.fromkeys(names, "did not end in time")
     name = None
     while (line := await grader.read_line()) is not None:
         message = json.loads(line)
@@ -168,7 +172,7 @@ async def _run_tests(grader: Program, player: _Player, tests: str) -> TestReport
 
 
 class _Player:
-    """The candidate's program, started at its first call and again after it has ended."""
+    """The candidate's program, which is started at its first call and again after it has ended."""
 
     def __init__(self, box: Box, source: str, seconds: float, call_seconds: float) -> None:
         self._box, self._source, self._seconds, self._call_seconds = box, source, seconds, call_seconds
@@ -195,7 +199,7 @@ class _Player:
         await self._stack.aclose()
 
     async def _start(self) -> dict[str, str] | None:
-        """Load the program; return None on success, else the failure."""
+        """Load the program. Return None on success, or else the failure."""
         await self.stop()
         command = ["python3", "-I", "-B", "candidate_program.py"]
         self._program = await self._stack.enter_async_context(self._box.start(command, seconds=self._seconds))
@@ -221,7 +225,7 @@ class _Player:
         except (ValueError, RecursionError):
             message = None
         if not isinstance(message, dict) or not all(isinstance(value, str | bool) for value in message.values()):
-            return {"raised": "RuntimeError", "text": "the candidate's program answered with no value"}
+            return {"raised": "RuntimeError", "text": "the candidate's program did not answer with a value"}
         return {key: str(value) for key, value in message.items()}
 
 

@@ -1,4 +1,4 @@
-"""The worker processes of a run: started on the first request, monitored, and replaced when they die or hang."""
+"""The worker processes of a run. They are started on demand, monitored, and replaced when they die or hang."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ logger = get_logger(__name__)
 
 Result = TypeVar("Result")
 Answering: TypeAlias = Callable[[Mapping[str, Json]], Coroutine[Any, Any, Json]]
-"""Handles requests from code in a worker during a call: turns of the episode's session."""
+"""A function that handles requests from code in a worker during a call: turns of the episode's session."""
 
 START_SECONDS = 60.0
 """Time limit for a worker to import its code."""
 END_SECONDS = 2.0
 """Time for a worker to end, or to write its stack traces, before it is killed."""
 END_KEEPER_SECONDS = 5.0
-"""Time for its keeper to kill it and all its descendants."""
+"""Time for a worker's keeper to kill the worker and all its descendants."""
 
 
 class Code(TypedDict):
-    """The code that a worker loads: names as in a recipe, None for parts that do not exist."""
+    """The code that a worker loads. The names are those of a recipe, and parts that do not exist are None."""
 
     folder: str
     """The recipe's folder."""
@@ -66,14 +66,14 @@ def use_separate_workers() -> Iterator[None]:
 class WorkerPool:
     """Worker processes, managed by the pool's own event loop, so that they are monitored independently of other loops.
 
-    Methods may be called in any thread.
+    Methods may be called from any thread.
     """
 
     def __init__(self, num_workers: int, code: Code, *, silence_seconds: float) -> None:
-        """`code` is loaded by every worker. A worker that does not return to its event loop for `silence_seconds` is
-        replaced.
+        """Create a pool. Every worker loads `code`. A worker that does not return to its event loop for
+        `silence_seconds` is replaced.
 
-        Raises UsageError for code whose options are not JSON.
+        Raises UsageError if the options of the code are not JSON.
         """
         self._beat_seconds = min(1.0, silence_seconds / 4)
         self._hello = _sendable({"code": code, "beat_seconds": self._beat_seconds}, "environment.options")
@@ -87,7 +87,7 @@ class WorkerPool:
     async def ask(
         self, place: Place, do: str, *arguments: Json, what: str, answering: Answering | None = None
     ) -> Mapping[str, Any]:
-        """Return the reply of the place's worker, for `wire.result_of`; `what` names the request in errors.
+        """Return the reply of the place's worker, for `wire.decode_result`. `what` names the request in errors.
 
         Cancelling the call also cancels it in the worker. Raises InfrastructureError when the worker dies or is
         replaced, and UsageError for arguments that are not JSON.
@@ -96,7 +96,7 @@ class WorkerPool:
         return await asyncio.wrap_future(self._submit(asking))
 
     def ask_now(self, place: Place, do: str, *arguments: Json, what: str) -> Mapping[str, Any]:
-        """Do the same as `ask`, but block the calling thread."""
+        """Call `ask`, and block the calling thread until the reply."""
         return self._submit(self._ask(place, do, arguments, what)).result()
 
     def leave(self, place: Place) -> None:
@@ -106,7 +106,7 @@ class WorkerPool:
             loop.call_soon_threadsafe(self._left, place)
 
     async def aclose(self) -> None:
-        """End all workers, by force if they take longer than END_SECONDS; the next request would start new ones."""
+        """End all workers, by force if they take longer than END_SECONDS. A later request would start new workers."""
         with self._lock:
             loop, self._loop = self._loop, None
         if loop is not None:
@@ -121,7 +121,7 @@ class WorkerPool:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                # Workers are children of this thread: the kernel ends them when it ends.
+                # Workers are children of this thread: the kernel ends them when the thread ends.
                 threading.Thread(target=_run, args=(self._loop,), name="sparring-workers", daemon=True).start()
             return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
@@ -166,7 +166,7 @@ class WorkerPool:
 
 @final
 class Place:
-    """The location of one episode's environment, or of one grading: a worker, chosen at the first request."""
+    """The place of one episode's environment, or of one grading: a worker that is chosen at the first request."""
 
     _numbers = itertools.count()
 
@@ -189,7 +189,7 @@ class _Request:
     """A request that a worker has not answered yet."""
 
     def __init__(self, what: str, answering: Answering | None, loop: asyncio.AbstractEventLoop | None) -> None:
-        """`loop` is the caller's event loop, in which `answering` runs."""
+        """Create a request. `loop` is the caller's event loop, in which `answering` runs."""
         self.what = what
         self.answer: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
         self._answering, self._loop = answering, loop
@@ -210,10 +210,10 @@ class _Request:
 
 @final
 class _Worker:
-    """One worker process, as the trainer's process sees it; it belongs to the event loop of its pool."""
+    """The trainer's side of one worker process. It belongs to the event loop of its pool."""
 
     def __init__(self, hello: bytes, beat_seconds: float, silence_seconds: float) -> None:
-        """Raises InfrastructureError when no process can be started."""
+        """Start the process. Raises InfrastructureError when it cannot be started."""
         ours, theirs = socket.socketpair()
         with theirs:
             program = [
@@ -276,7 +276,8 @@ class _Worker:
     async def _send(self, content: bytes) -> None:
         _, writer = await asyncio.shield(self._connecting)
         if not writer.is_closing():
-            # Not drained: a worker that does not read is soon replaced, and the caller waits for a reply anyway.
+            # The writer is not drained: a worker that does not read is soon replaced, and the caller waits for a reply
+            # anyway.
             writer.write(content)
 
     async def _serve(self) -> None:
@@ -286,7 +287,8 @@ class _Worker:
         is_silent = False
         while not (is_silent or reading.done() or self._process.poll() is not None):
             await asyncio.wait([reading], timeout=self._beat_seconds)
-            # Counted in beats instead of clock time, so that a pause of this process does not count as silence.
+            # Silence is counted in beats instead of clock time, so that a pause of this process does not count as
+            # silence.
             self._silent_seconds += self._beat_seconds
             is_silent = self._silent_seconds > self._patience_seconds
         is_closed, self.is_over = self.is_over, True
@@ -297,16 +299,16 @@ class _Worker:
         has_ended = await asyncio.to_thread(self._end)
         writer.close()
         if is_silent:
-            self._how = f"did not come back to its event loop for {self._patience_seconds:g} s and was ended"
+            self._how = f"did not return to its event loop for {self._patience_seconds:g} s and was ended"
         elif has_ended or is_closed:
             self._how = _describe_exit(self._process.returncode)
         else:
             self._how = (
-                "closed its pipe to the trainer or wrote into it, as code does that uses descriptors which are not its own, "
-                "and was ended"
+                "closed its pipe to the trainer or wrote into it, which happens when code uses descriptors that it did "
+                "not open, and was ended"
             )
         if not is_closed:
-            logger.warning("worker process %d %s; another one replaces it", self._process.pid, self._how)
+            logger.warning("worker process %d %s; another process replaces it", self._process.pid, self._how)
         for request in self._requests.values():
             request.give_up()
             if not request.answer.done():
@@ -322,7 +324,7 @@ class _Worker:
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_KEEPER_SECONDS)
-        # Needed if the keeper knows of no descendants, or does not answer.
+        # This is needed if the keeper knows of no descendants, or does not answer.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -330,7 +332,7 @@ class _Worker:
 
     def _lost(self, request: _Request, *, was_running: bool) -> WorkerLost:
         return WorkerLost(
-            f"{request.what} has no answer: worker process {self._process.pid} {self._how}. Its episodes are run "
+            f"{request.what} got no answer: worker process {self._process.pid} {self._how}. Its episodes are run "
             "again. Fix the code that ends the interpreter or does not return; make slow code async.",
             was_running=was_running,
         )
@@ -382,7 +384,8 @@ def _sendable(value: Json, what: str) -> bytes:
         return frame(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(
-            f"{what} cannot go to a worker process: {error}. Use values that JSON has a form for, or set environment.workers = 0."
+            f"{what} cannot be sent to a worker process: {error}. Use values that JSON can represent, or set "
+            "environment.workers = 0."
         ) from error
 
 

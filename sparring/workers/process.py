@@ -1,9 +1,9 @@
 """A worker process: `python -m sparring.workers.process DESCRIPTOR` handles its pool's requests until the pipe ends.
 
-Each message is an object (see `wire`). From the pool: first {"code", "beat_seconds"}, then {"ask", "do", "place",
-"arguments", "meter"}, {"cancel": ask} and {"reply": question, "value" or "error"}. To the pool: {"answer": ask, "value"
-or "error", "is_done", "available_tools"}, {"question", "of": ask, "policy", "messages", "tools"}, and {"beat"} each
-time it has returned to its event loop.
+Each message is an object (see `wire`). The pool first sends {"code", "beat_seconds"}. Its other messages are {"ask",
+"do", "place", "arguments", "meter"}, {"cancel": ask} and {"reply": question, "value" or "error"}. The worker sends
+{"answer": ask, "value" or "error", "is_done", "available_tools"}, {"question", "of": ask, "policy", "messages",
+"tools"}, and {"beat"} each time it has returned to its event loop.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ async def _beat(writer: asyncio.StreamWriter, seconds: float) -> None:
 
 @final
 class _Loaded:
-    """The user's code, or the error of loading it. Every request raises that error, since the trainer could load the
-    code."""
+    """The user's code, or the error of loading it. Every request raises that error, since the trainer was able to load
+    the code."""
 
     def __init__(self, code: Code) -> None:
         self._refusal: Exception | None = None
@@ -140,7 +140,7 @@ class _Worker:
         self._writer.write(frame_outcome({"answer": number, **self._properties(place)}, came_of_it))
 
     def _properties(self, place: int) -> dict[str, Mapping[str, Json]]:
-        """Return the outcomes of reading the environment's properties, which the caller reads between calls."""
+        """Return the environment's properties as outcomes, since the caller reads them between calls."""
         environment = self._environments.get(place)
         if environment is None:
             return {"is_done": encode_outcome(False), "available_tools": encode_outcome(None)}
@@ -226,7 +226,8 @@ class _Session:
     @property
     def turns(self) -> tuple[Turn, ...]:
         raise UsageError(
-            "session.turns is not known in a worker process, where only session.chat is; set environment.workers = 0."
+            "session.turns is not available in a worker process, where only session.chat is; set environment.workers = "
+            "0."
         )
 
     @property

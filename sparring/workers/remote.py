@@ -15,7 +15,8 @@ from sparring.workers.wire import decode_result
 
 
 def run_in_workers(environment_class: type[Environment], pool: WorkerPool) -> type[_RemoteEnvironment]:
-    """Return a class whose objects live in the pool's workers; it is constructed without options, which the pool's code has."""
+    """Return an environment class whose objects live in the pool's workers. It takes no options: the pool's code has
+    them."""
     named = {"__module__": environment_class.__module__, "__qualname__": environment_class.__qualname__}
     return type(
         environment_class.__name__, (_RemoteEnvironment,), {**named, "_pool": pool, "_played": environment_class}
@@ -38,7 +39,7 @@ def grade_in_workers(pool: WorkerPool, key: str, grader: Callable[..., Any]) -> 
 
 
 class _RemoteEnvironment(Environment):
-    """An environment with the class's tools, whose methods run in a worker."""
+    """An environment with the tools of the original class. Its methods run in a worker."""
 
     _pool: ClassVar[WorkerPool]
     _played: ClassVar[type[Environment]]
@@ -72,7 +73,7 @@ class _RemoteEnvironment(Environment):
 
     async def close(self) -> None:
         if self._place.worker is None:
-            return  # no worker has it
+            return  # no worker has created it
         try:
             await self._ask("close")
         finally:
@@ -100,6 +101,6 @@ class _RemoteEnvironment(Environment):
 
 
 async def _answer(session: SessionLike, question: Mapping[str, Json]) -> Message:
-    """Run a turn that the environment requests, of the named policy or of the main one."""
+    """Run a turn that the environment requests from the named policy, or from the main one."""
     asked = session if question["policy"] is None else session.of(question["policy"])
     return await asked.chat(question["messages"], question["tools"])

@@ -28,7 +28,7 @@ _LENGTH_BYTES = 8
 
 
 def frame(value: Any) -> bytes:
-    """Encode a JSON value, which may contain the classes above, tuples and keys of any kind, with its length in front.
+    """Encode a JSON value, with its length in front. It may contain the classes above, tuples and keys of any kind.
 
     Raises TypeError for anything else, with the message of `json.dumps`.
     """
@@ -41,14 +41,14 @@ def check_sendable(value: Json, returned_by: str) -> Json:
     for path, odd in _odd(value, ""):
         raise UsageError(
             f"{returned_by} returned {odd!r:.60}, a {type(odd).__name__}, {f'at {path}' if path else 'as a whole'}. JSON cannot "
-            "represent it, so it stays in the worker process; return text (str, isoformat()), a number, a list or a dict in its "
-            "place, or set environment.workers = 0."
+            "represent it, so it cannot leave the worker process. Return text (str, isoformat()), a number, a list or "
+            "a dict instead, or set environment.workers = 0."
         )
     return value
 
 
 def _odd(value: object, path: str) -> Iterator[tuple[str, object]]:
-    """Yield each part that `frame` cannot encode, with its path: `orders[0].placed`."""
+    """Yield each part that `frame` cannot encode, with its path, such as `orders[0].placed`."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _odd(item, f"{path}.{key}" if path else str(key))
@@ -60,7 +60,8 @@ def _odd(value: object, path: str) -> Iterator[tuple[str, object]]:
 
 
 async def receive(reader: asyncio.StreamReader) -> Any:
-    """Return the next value. Raises EOFError or ConnectionError when the other side has ended, ValueError for invalid content."""
+    """Return the next value. Raises EOFError or ConnectionError when the other side has ended, and ValueError for
+    invalid content."""
     length = int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big")
     content = await reader.readexactly(length)
     try:
@@ -86,7 +87,7 @@ def _marked(value: Any) -> Any:
             return {key: _marked(item) for key, item in value.items()}
         return {_MARK: ["dict", [[_marked(key), _marked(item)] for key, item in value.items()]]}
     if isinstance(value, str | int | float):
-        return value  # of a class derived from these, which JSON writes as its base
+        return value  # a subclass of these, which JSON writes as its base class
     raise TypeError(f"Object of type {kind.__name__} is not JSON serializable")
 
 
@@ -131,7 +132,8 @@ def frame_outcome(head: Mapping[str, Json], came_of_it: object) -> bytes:
 def decode_result(message: Mapping[str, Any]) -> Any:
     """Return the value of an outcome, or raise its exception.
 
-    Sparring's errors and ToolFailure are raised unchanged, any other exception by its name and with its text.
+    Sparring's errors and ToolFailure are raised unchanged. Any other exception is raised as a class with its name and
+    text.
     """
     if "error" not in message:
         return message["value"]

@@ -45,6 +45,6 @@ def test_an_environment_that_cannot_be_created_is_an_outage(error: BaseException
         raise error
 
     with pytest.raises(
-        InfrastructureError, match=r"Task t1: the environment cannot be made: .*(no such server|exit\(3\))"
+        InfrastructureError, match=r"Task t1: the environment cannot be created: .*(no such server|exit\(3\))"
     ):
         asyncio.run(EnvironmentAgent(made, max_turns=3).play(TASK, ScriptedSession()))

@@ -393,7 +393,7 @@ def test_an_agent_that_does_not_answer_in_time_is_cut_off_and_an_outage_only_bef
 
 
 def test_a_reward_without_a_turn_is_not_the_policys() -> None:
-    with pytest.raises(InfrastructureError, match="without asking the policy"):
+    with pytest.raises(InfrastructureError, match="requested no turn from the policy"):
         play(answering({"reward": 1.0}, turns=0))
 
 
@@ -543,7 +543,7 @@ def test_starts_are_paced_and_concurrency_is_bounded() -> None:
     ("make", "message"),
     [
         (lambda: HttpAgent("localhost:9000", gateway=Gateway()), "give the whole URL"),
-        (lambda: MtrlJob(name="my run"), "cannot stand in an ARN"),
+        (lambda: MtrlJob(name="my run"), "cannot be part of an ARN"),
         (lambda: PushLimits(tps_limit=0), "give a number above 0"),
         (lambda: PushLimits(max_concurrency=0), "give a number above 0"),
         (lambda: PushLimits(max_retries=-1), "0 or more"),

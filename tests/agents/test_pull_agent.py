@@ -288,7 +288,7 @@ def test_a_reward_without_a_turn_is_not_the_policys() -> None:
         workplace.report(lease).update_reward(1.0)
         workplace.report(lease).complete("ready")
 
-    with pytest.raises(InfrastructureError, match="without asking the policy"):
+    with pytest.raises(InfrastructureError, match="requested no turn from the policy"):
         Workplace().play(work)
 
 
@@ -320,7 +320,7 @@ def test_turns_of_any_policy_that_learns_are_the_policys_play() -> None:
         workplace.report(lease).complete("ready")
 
     assert with_customer(learns=True).play(work).reward == Reward(total=1.0)
-    with pytest.raises(InfrastructureError, match="without asking the policy"):
+    with pytest.raises(InfrastructureError, match="requested no turn from the policy"):
         with_customer(learns=False).play(work)
 
 

@@ -289,7 +289,7 @@ def test_what_makes_no_sense_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         work("http://gateway", print)
     with pytest.raises(UsageError, match="give http://HOST:PORT"):
         Worker("gateway:8000", print, key=KEY)
-    with pytest.raises(UsageError, match="would play nothing"):
+    with pytest.raises(UsageError, match="would not run any episode"):
         asyncio.run(Worker("http://gateway", print, key=KEY).run(0))
 
 

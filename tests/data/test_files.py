@@ -75,17 +75,17 @@ def test_any_text_comes_back_from_json_lines(tmp_path_factory: pytest.TempPathFa
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.jsonl", '{"prompt": "a"}\n{"prompt": "b", "an', r"line 2: the last line is not whole.*remove that line"),
-        ("a.jsonl", '{"prompt": "a"\n{"prompt": "b"}\n', r"line 1: not JSON.*one JSON object a line"),
-        ("a.jsonl", '\n["a"]\n', r"line 2: \['a'\] is no JSON object; every row must be one"),
+        ("a.jsonl", '{"prompt": "a"}\n{"prompt": "b", "an', r"line 2: the last line is incomplete.*remove that line"),
+        ("a.jsonl", '{"prompt": "a"\n{"prompt": "b"}\n', r"line 1: not JSON.*one JSON object per line"),
+        ("a.jsonl", '\n["a"]\n', r"line 2: \['a'\] is not a JSON object; every row must be one"),
         ("a.jsonl", "{}\n", r"line 1: the row is empty; give it a `prompt`"),
-        ("a.jsonl", '{"prompt": "a", "id": 1}\n', r"line 1: id = 1 is not a text; give every task a text"),
+        ("a.jsonl", '{"prompt": "a", "id": 1}\n', r"line 1: id = 1 is not a text; give every task its own text"),
         (
             "a.jsonl",
             '{"prompt": "a", "id": "x"}\n\n{"prompt": "b", "id": "x"}\n',
-            r"line 3: id = 'x' is taken by line 1",
+            r"line 3: id = 'x' is already the id of line 1",
         ),
-        ("a.jsonl", '{"prompt": 7}\n', r"line 1, column 'prompt': 7 is no prompt; give a text, or a list of messages"),
+        ("a.jsonl", '{"prompt": 7}\n', r"line 1, column 'prompt': 7 is not a prompt; give a text, or a list of at least one message"),
         ("a.jsonl", '{"prompt": "  "}\n', r"the prompt is blank; write one, or remove"),
         (
             "a.jsonl",
@@ -97,28 +97,28 @@ def test_any_text_comes_back_from_json_lines(tmp_path_factory: pytest.TempPathFa
             '[{"prompt": [{"role": "user", "content": "\\udfff"}]}]',
             r"row 1: '\\udfff' is half of a character",
         ),
-        ("a.jsonl", '{"prompt": []}\n', r"\[\] is no prompt"),
+        ("a.jsonl", '{"prompt": []}\n', r"\[\] is not a prompt"),
         (
             "a.jsonl",
             '{"prompt": [{"role": "wizard", "content": "a"}]}\n',
             r"message 1 is .*give an object with a role of",
         ),
         ("a.jsonl", '{"prompt": [{"role": "user"}]}\n', r"message 1 has no text; give it a text as `content`"),
-        ("a.jsonl", "\n\n", r"holds no rows.*one task a row"),
+        ("a.jsonl", "\n\n", r"has no rows.*one task per row"),
         ("a.jsonl", b'{"prompt": "\xff"}\n', r"is not UTF-8 \(byte 12\); save it as UTF-8"),
-        ("a.json", '{"prompt": "a"}', r"not an array; give an array of objects"),
+        ("a.json", '{"prompt": "a"}', r"not an array; give an array with one object per task"),
         ("a.json", '[{"prompt": "a"}', r"is not JSON .*name the file \.jsonl"),
         ("a.jsonl", '{"prompt": "a", "answer": 1, "answer": 2}\n', r"line 1: .* 'answer' more than once; keep one"),
         ("a.json", '[{"prompt": "a", "prompt": "b"}]', r"the key 'prompt' more than once; keep one"),
-        ("a.json", '[{"prompt": "a"}, 3]', r"row 2: 3 is no JSON object"),
+        ("a.json", '[{"prompt": "a"}, 3]', r"row 2: 3 is not a JSON object"),
         ("a.csv", "prompt,answer\na,1\nb,2,3\n", r"row 2 \(line 3\): .* 2 cells of the header; quote cells"),
         ("a.csv", "prompt,answer\na\n", r"row 1 \(line 2\): .* 2 cells of the header"),
         ("a.csv", "prompt,answer,answer\na,1,2\n", r"names \['answer'\] more than once"),
-        ("a.csv", 'prompt\n"a\n', r"line 2: unexpected end of data; check the quotes from there on"),
-        ("a.csv", "prompt\n", r"holds no rows"),
+        ("a.csv", 'prompt\n"a\n', r"line 2: unexpected end of data; check the quotes from that line on"),
+        ("a.csv", "prompt\n", r"has no rows"),
         ("a.parquet", "not parquet", r"cannot be read as parquet .*write the file again"),
-        ("a.xlsx", "", r"'\.xlsx' is not read; give a \.parquet, \.jsonl, \.json or \.csv"),
-        ("a", "", r"'no suffix' is not read"),
+        ("a.xlsx", "", r"files with '\.xlsx' cannot be read; give a \.parquet, \.jsonl, \.json or \.csv"),
+        ("a", "", r"'no suffix' cannot be read"),
     ],
 )
 def test_a_bad_file_is_refused_with_the_row_and_what_to_do(
@@ -131,7 +131,7 @@ def test_a_bad_file_is_refused_with_the_row_and_what_to_do(
 
 
 def test_a_missing_file_and_a_folder_are_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="does not exist; give a dataset file"):
+    with pytest.raises(DataError, match="does not exist; give the path of a dataset file"):
         read_tasks(tmp_path / "none.jsonl")
     (tmp_path / "folder.jsonl").mkdir()
     with pytest.raises(DataError, match="is a folder"):

@@ -397,7 +397,7 @@ def test_parquet_is_read_with_the_types_of_its_columns(tmp_path: Path) -> None:
         (
             "a.jsonl",
             '{"tool": "t", "arguments": {}, "result": 1}\n{"tool": "t", "argu',
-            "line 2: the last line is not whole",
+            "line 2: the last line is incomplete",
         ),
         ("a.jsonl", '{"tool": "t", "result": 1}\n', "line 1: there are no 'arguments'"),
         ("a.jsonl", '{"tool": "t", "arguments": [], "result": 1}\n', r"line 1: arguments = \[\] is no object"),
@@ -420,7 +420,7 @@ def test_parquet_is_read_with_the_types_of_its_columns(tmp_path: Path) -> None:
         ("a.csv", "tool,x,result\n,1,2\n", r"row 1 \(line 2\): tool = '' is not the name"),
         ("a.csv", "tool,result\n", "holds no rows"),
         ("a.parquet", "PAR1", "cannot be read as parquet"),
-        ("a.txt", "x", "'.txt' is not read"),
+        ("a.txt", "x", "files with '.txt' cannot be read"),
         ("missing.jsonl", None, "do not exist; keep them in the folder `fixtures` next to the recipe"),
     ],
 )

@@ -54,9 +54,9 @@ def test_shaping_that_could_turn_outcomes_round_is_refused() -> None:
         outcome_with_shaping(wins, Component(name="length", measure=length, weight=0.4, high=3))
     with pytest.raises(UsageError, match=r"gap = 0\.25"):
         outcome_with_shaping(wins, Component(name="length", measure=length, weight=0.3), gap=0.25)
-    with pytest.raises(UsageError, match="a name of its own"):
+    with pytest.raises(UsageError, match="its own name"):
         outcome_with_shaping(wins, Component(name="outcome", measure=length, weight=0.3))
-    with pytest.raises(UsageError, match="low below high"):
+    with pytest.raises(UsageError, match="low must be below high"):
         Component(name="length", measure=length, low=1.0)
 
 
@@ -99,7 +99,7 @@ def test_steps_that_could_outweigh_a_milestone_are_refused() -> None:
     # Each is worth more than all steps, but the second not so much more than the first.
     with pytest.raises(UsageError, match=r"as little as 0\.05"):
         hierarchical(wins, {"a": (0.2, wins), "b": (0.25, wins)}, step_cost=0.03, max_turns=4)
-    with pytest.raises(UsageError, match="16 milestones at most"):
+    with pytest.raises(UsageError, match="at most 16 milestones"):
         hierarchical(wins, {str(number): (0.01, wins) for number in range(17)}, max_turns=4)
 
 
@@ -141,7 +141,7 @@ def test_the_best_episode_earns_one_and_no_episode_leaves_the_range() -> None:
 
 
 def test_an_outcome_beyond_its_bounds_is_an_error() -> None:
-    with pytest.raises(RewardError, match=r"is -1, outside the outcomes \(0, 1\); give the bounds"):
+    with pytest.raises(RewardError, match=r"is -1, outside the outcomes \(0, 1\); set the right bounds"):
         rewarded(outcome_with_shaping(lambda _: -1.0), "x")
     with pytest.raises(UsageError, match="the lower one first"):
         outcome_with_shaping(wins, outcomes=(1, 0))
@@ -183,7 +183,7 @@ def test_a_potential_credits_the_turn_that_gained_it() -> None:
 
 def test_a_potential_needs_a_state_before_every_turn() -> None:
     trajectory = example(TASK, {"role": "assistant", "content": "x"}, num_turns=3)
-    with pytest.raises(RewardError, match="3 turns and 1 messages of the assistant"):
+    with pytest.raises(RewardError, match="3 turns but 1 assistant messages"):
         asyncio.run(evaluate_reward(with_potential(wins, lambda *_: 0.0), trajectory))
 
 
@@ -198,7 +198,7 @@ def test_a_reward_that_keeps_the_order_is_itself_and_one_that_does_not_is_refuse
 
     assert ordered(kept, examples) is kept
     with pytest.raises(
-        UsageError, match=r"pays 1 for 'fast win' but 1 for 'slow win' \(fast win 1; slow win 1; loss 0"
+        UsageError, match=r"pays 1 for 'fast win' and 1 for 'slow win' \(fast win 1; slow win 1; loss 0"
     ):
         ordered(wins, examples)
 
@@ -217,7 +217,7 @@ def test_a_composed_reward_is_ordered_although_it_is_async_and_one_that_waits_is
     def broken(_: Trajectory) -> float:
         raise KeyError("x")
 
-    with pytest.raises(UsageError, match="the reward cannot be ordered: Reward 'broken'"):
+    with pytest.raises(UsageError, match="the ordering of the reward cannot be checked: Reward 'broken'"):
         ordered(broken, {"fast": FAST})
     with pytest.raises(UsageError, match="no example of 'fast'"):
         ordered(wins, {"fast": []})

@@ -82,7 +82,7 @@ def test_text_that_plays_the_judge_is_one_string_and_letters_of_all_scripts_stay
     ],
 )  # fmt: skip
 def test_what_is_no_verdict_is_an_infrastructure_failure_and_no_score(text: str) -> None:
-    with pytest.raises(InfrastructureError, match="in place of a verdict, 3 times"):
+    with pytest.raises(InfrastructureError, match="instead of a verdict, 3 times"):
         judged(judge_of(lambda _: text))
 
 
@@ -97,7 +97,7 @@ def test_a_judge_is_shown_what_was_no_verdict_and_asked_again() -> None:
     assert (reward.total, reward.metrics["judge/requests"]) == (1.0, 2)
     assert asked[1][:2] == asked[0]
     assert asked[1][2] == {"role": "assistant", "content": "Well, it is right."}
-    assert "no verdict" in asked[1][3]["content"]
+    assert "not a verdict" in asked[1][3]["content"]
     assert reward.record["prompt"] == asked[0]
 
 

@@ -97,7 +97,7 @@ def test_a_world_is_compared_without_what_is_ignored_and_must_be_said() -> None:
     state = {**table.STATE, "log": ["a"]}
     assert judged(state_difference(ignored=["log"]), "", {"state": table.STATE}, final_state=state).value == 1
     assert judged(state_difference(), "", {"state": table.STATE}, outcome=Outcome.POLICY_TIMEOUT).value == 0
-    with pytest.raises(Exception, match="define `final_state`"):
+    with pytest.raises(Exception, match="Define `final_state`"):
         judged(state_difference(), "", {"state": table.STATE})
 
 

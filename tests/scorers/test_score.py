@@ -61,7 +61,7 @@ def test_a_score_and_each_of_its_parts_are_numbers_from_0_to_1(said: Score) -> N
 
 def test_parts_that_are_no_mapping_are_refused() -> None:
     said: Any = Score(1.0, [0.5])  # type: ignore[arg-type]
-    with pytest.raises(RewardError, match="numbers from 0 to 1 by name"):
+    with pytest.raises(RewardError, match="must map names to numbers from 0 to 1"):
         asyncio.run(evaluate_score(saying(said), trajectory()))
 
 

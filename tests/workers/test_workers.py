@@ -231,7 +231,7 @@ def test_rewards_and_scores_are_the_same_in_a_worker_and_here(pool: WorkerPool) 
         ("exit", "ended with exit code 3"),
         ("kill", "was ended by SIGKILL"),
         ("crash", "was ended by SIGSEGV"),
-        ("hang", "did not come back to its event loop for 5 s"),
+        ("hang", "did not return to its event loop for 5 s"),
         ("write", "closed its pipe to the trainer or wrote into it"),
     ],
 )
@@ -243,9 +243,9 @@ def test_a_worker_that_dies_or_hangs_costs_its_own_episodes_and_is_replaced(
         process, other_process = await find_process(first), await find_process(other)
         assert await find_process(second) == process != other_process
         began = time.monotonic()
-        with pytest.raises(InfrastructureError, match=f"Shop.end of task a has no answer.*{cause}"):
+        with pytest.raises(InfrastructureError, match=f"Shop.end of task a got no answer.*{cause}"):
             await execute(second, "end", {"how": how})
-        with pytest.raises(InfrastructureError, match=f"Shop.count of task a has no answer.*{cause}"):
+        with pytest.raises(InfrastructureError, match=f"Shop.count of task a got no answer.*{cause}"):
             await execute(first, "count", {})
         assert await call_tool(other, "count") == "1"
         after = await open_environment(pool)
@@ -330,8 +330,8 @@ def test_a_judge_that_ends_its_worker_is_an_outage_and_no_reward(pool: WorkerPoo
     field = {"reward": "on_reward", "scorer": "on_score"}[key]
     trajectory = replace(GRADED, task=task(**{field: how}))
     judge = grade_in_workers(pool, key, load_object(f"shop:{key}", folder=RECIPE_FOLDER))
-    cause = {"crash": "SIGSEGV", "exit": "exit code 3", "hang": "did not come back"}[how]
-    with pytest.raises(InfrastructureError, match=f"{key} of r has no answer.*{cause}"):
+    cause = {"crash": "SIGSEGV", "exit": "exit code 3", "hang": "did not return"}[how]
+    with pytest.raises(InfrastructureError, match=f"{key} of r got no answer.*{cause}"):
         asyncio.run(evaluate_reward(judge, trajectory) if key == "reward" else evaluate_score(judge, trajectory))
 
 
@@ -417,10 +417,10 @@ def test_nothing_is_left_of_a_trainer_that_is_killed() -> None:
 
 def test_what_json_has_no_form_for_is_refused_with_what_to_do(pool: WorkerPool) -> None:
     with pytest.raises(
-        UsageError, match=r"Shop.reset of task a cannot go to a worker process: Object of type date .*workers = 0"
+        UsageError, match=r"Shop.reset of task a cannot be sent to a worker process: Object of type date .*workers = 0"
     ):
         asyncio.run(reset(run_in_workers(Shop, pool)(), task(on=date(2026, 1, 1))))
-    with pytest.raises(UsageError, match=r"environment.options cannot go to a worker process"):
+    with pytest.raises(UsageError, match=r"environment.options cannot be sent to a worker process"):
         WorkerPool(1, {**CODE, "options": {"on": date(2026, 1, 1)}}, silence_seconds=1)
 
 

@@ -1,4 +1,4 @@
-"""Answers built from the texts in a recipe, and how the reward and the scorer grade them. No reference answer is
+"""Answers built from the texts in a recipe, and their grades from the reward and the scorer. No reference answer is
 needed."""
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from sparring.environments import Environment
 from sparring.findings import Finding, Severity
 
 FEWEST = 2
-"""The fewest tasks in which the same problem occurs before it is reported."""
+"""The minimum number of tasks in which a problem must occur before it is reported."""
 NUM_SHOWN = 4
 _NO_VALUE = ("", "Done.", "nan", "inf", "1e999")
-"""Texts that are the right answer in no task."""
+"""Texts that are not the right answer of any task."""
 _ANSWERS = {"answer", "expected", "label", "gold", "solution", "truth", "reference"}
 
 
 async def find_overpaid_candidates(subject: Subject) -> list[Finding]:
-    """Return a finding on answers whose reward counts as a success and that the scorer rejects, in this and in every
-    other form."""
+    """Return a finding on answers whose reward counts as a success although the scorer rejects their value in every
+    form."""
     threshold = subject.config.evaluation.success_threshold - 1e-9
     seen = await grade_candidates(subject)
     right: dict[str, set[str]] = defaultdict(set)
@@ -58,16 +58,16 @@ async def find_overpaid_candidates(subject: Subject) -> list[Finding]:
         Finding(
             rule="reward.agreement",
             severity=Severity.ERROR,
-            symptom=f"The reward gives {first[0].reward:g} to {_name_answer(first[0])}, {source}, which the scorer rejects in "
-            f"every form (it gives {first[0].score:g}){_describe_tasks(first, seen)}.",
+            symptom=f"The reward gives {first[0].reward:g} to {_name_answer(first[0])}, {source}, which the scorer "
+            f"rejects in every form (the score is {first[0].score:g}){_describe_tasks(first, seen)}.",
             evidence={
                 "episodes": [one.shown for one in first[:NUM_SHOWN]],
                 "also_paid": sorted(
                     {f"{kind}: {clip(those[0].candidate.value, 60)!r}" for kind, those in kinds.items()}
                 ),
             },
-            change="Grade in the reward what the scorer grades: what was done, or whole values; where there is nothing to "
-            "compare with, give 0.",
+            change="Make the reward grade what the scorer grades: what was done, or whole values. If there is "
+            "nothing to compare with, give 0.",
             confirm="No episode in the evidence earns the success threshold.",
         )
     ]
@@ -97,19 +97,19 @@ async def find_paid_empty_answers(subject: Subject) -> list[Finding]:
             severity=Severity.WARNING,
             symptom=f"{_name_answer(paid[0])} is accepted as right, although it contains no answer{_describe_tasks(paid, seen)}.",
             evidence={"episodes": [one.shown for one in paid[:NUM_SHOWN]]},
-            change="Give 0 to an answer without a value, and where there is nothing to compare with.",
+            change="Give 0 to an answer without a value, and if there is nothing to compare with.",
             confirm="The answers in the evidence earn nothing.",
         )
     ]
 
 
 def _holds(text: str, right: set[str]) -> bool:
-    """Return True if a text is a right value in another form, or contains one."""
+    """Return True if a text is a right value in another form, or contains a right value."""
     return bool({normalize_value(text), *map(normalize_value, re.findall(r"-?[\w.,]*\w", text))} & right)
 
 
 def _is_rightly_empty(references: ReferenceEpisodes, one: GradedCandidate) -> bool:
-    """Return True if the reference answer of the task is empty, too, or is not known."""
+    """Return True if the reference answer of the task is empty too, or is not known."""
     reference = references.by_task.get(one.task.id)
     return reference is None or any(
         normalize_value(str(value)) in ("", "none", "null") for value in (reference.parts or {"": ""}).values()
@@ -117,8 +117,8 @@ def _is_rightly_empty(references: ReferenceEpisodes, one: GradedCandidate) -> bo
 
 
 async def find_never_accepted(subject: Subject) -> list[Finding]:
-    """Return a finding if no form of the field that is named as an answer gets full marks in any task. Only for
-    environments that grade the final message."""
+    """Return a finding if the field that is named as an answer gets full marks in no form and in no task. This applies
+    only to environments that grade the final message."""
     cls = subject.environment_class
     if cls is None or cls.final_state is not Environment.final_state or cls.is_done is not Environment.is_done:
         return []
@@ -138,7 +138,8 @@ async def find_never_accepted(subject: Subject) -> list[Finding]:
             symptom=f"No answer was found that the {judge} accepts: it rejects the field {own[0].candidate.source} in all "
             f"{len({one.task.id for one in own})} tasks, however it is written.",
             evidence={"tried": [one.shown for one in own[:NUM_SHOWN]]},
-            change=f"Print what the {judge} reads out of such an answer and what it compares that with; correct what differs.",
+            change=f"Print the value that the {judge} reads from such an answer, and the expected value; correct "
+            "the difference.",
             confirm="The reference answer of every task scores 1.",
         )
     ]
@@ -163,8 +164,8 @@ def _group_by_source(seen: Sequence[GradedCandidate]) -> dict[str, list[GradedCa
 
 
 def _weight(some: Sequence[GradedCandidate], seen: Sequence[GradedCandidate]) -> tuple[bool, int, bool]:
-    """Return a sort key for how well a kind of answer shows the cause: if a feature separates its tasks from the
-    others, the number of tasks, and if the text is the same in all of them."""
+    """Return a sort key for how well a kind of answer shows the cause: whether a feature separates its tasks from the
+    others, the number of tasks, and whether the text is the same in all of them."""
     num_texts = len({one.candidate.value for one in some})
     return _apart(some, seen) is not None, len({one.task.id for one in some}), num_texts == 1
 
@@ -182,7 +183,7 @@ def _name_answer(one: GradedCandidate) -> str:
 
 
 def _describe_tasks(some: Sequence[GradedCandidate], seen: Sequence[GradedCandidate]) -> str:
-    """Return the number of tasks in words, and the feature that separates them from the others."""
+    """Return a phrase with the number of tasks and the feature that separates them from the others."""
     what = _apart(some, seen)
     kinds = {one.candidate.source for one in some}
     num, of = (

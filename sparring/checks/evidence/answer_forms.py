@@ -23,7 +23,7 @@ ANSWER_TAGS = (
     "result",
     "final_answer",
 )
-"""Tags that prompts often ask for. The checks try these and the tags of the prompt with the scorer."""
+"""Tags that prompts often request. The checks try these tags and the tags of the prompt with the scorer."""
 
 _NESTED = re.compile(r"(?=<([A-Za-z_][\w-]*)>(.*?)</\1>)", flags=re.DOTALL)
 _TAGGED = re.compile(r"<([A-Za-z_][\w-]*)>(.*?)</\1>", flags=re.DOTALL)
@@ -33,8 +33,8 @@ _TAGGED = re.compile(r"<([A-Za-z_][\w-]*)>(.*?)</\1>", flags=re.DOTALL)
 class AnswerForm:
     """The form that the last messages of right episodes share.
 
-    An answer is either the arguments of a call of `tool`, or text: `before`, the answer in `tags`, `after`. With one
-    tag or none, the answer is a JSON object, or one plain text whose name is "". Several tags contain one plain text
+    An answer is either the arguments of a call of `tool`, or text: `before`, the answer in `tags`, `after`. With at
+    most one tag, the answer is a JSON object, or one plain text whose name is "". Several tags contain one plain text
     each.
     """
 
@@ -46,11 +46,11 @@ class AnswerForm:
 
     @property
     def tag(self) -> str | None:
-        """The only tag; None if there are none or several."""
+        """The only tag, or None if there are none or several."""
         return self.tags[0] if len(self.tags) == 1 else None
 
     def parts(self, message: Message) -> dict[str, Json] | None:
-        """Return the named parts of an answer; None if the message is not in this form."""
+        """Return the named parts of an answer, or None if the message is not in this form."""
         if self.tool is not None:
             return _get_arguments(message, self.tool)
         text = get_text(message)
@@ -84,7 +84,7 @@ class AnswerForm:
 
 
 def detect_answer_form(messages: Sequence[Message]) -> AnswerForm:
-    """Return the narrowest form that all these answers are in. Answers that differ from each other give a more certain
+    """Return the narrowest form that all these answers have. Answers that differ from each other give a more reliable
     form."""
     tools = {_get_last_tool(message) for message in messages}
     if len(tools) == 1 and None not in tools:
@@ -119,13 +119,13 @@ def detect_answer_form(messages: Sequence[Message]) -> AnswerForm:
 
 
 def get_text(message: Message) -> str:
-    """Return the text of a message; "" if its content is not text."""
+    """Return the text of a message, or "" if its content is not text."""
     content = message.get("content")
     return content if isinstance(content, str) else ""
 
 
 def parse_object(text: str) -> dict[str, Json] | None:
-    """Return the JSON object that a text contains; None if it is not one."""
+    """Return the JSON object in a text, or None if the text is not a JSON object."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -134,8 +134,8 @@ def parse_object(text: str) -> dict[str, Json] | None:
 
 
 def canonical(value: Json) -> str:
-    """Return one text for equal JSON values: 1 and 1.0 are equal, 1 and true or "1" are not. A value without a form in
-    JSON is converted to text."""
+    """Return the same text for equal JSON values: 1 and 1.0 are equal, but 1 does not equal true or "1". A value
+    without a form in JSON is converted to text."""
     return json.dumps(_integral(value), sort_keys=True, ensure_ascii=False, default=str)
 
 
@@ -145,7 +145,7 @@ def find_tagged(text: str) -> list[tuple[str, str]]:
 
 
 def find_frames(prompt: str) -> list[tuple[str, str]]:
-    """Return the text before and after the answer for each form that a prompt shows, the plainest first: `Price:
+    """Return the text before and after the answer for each form that a prompt shows, the simplest first: `Price:
     <cents>`, `<dose>X mg</dose>`, [[Jo Doe]], `31.5 hours`, `LEADER`."""
     found: list[tuple[str, str]] = []
     for before, name, after in re.findall(r"([^\n`\"']*)<([A-Za-z][^<>\n/]*)>([^\n`\"'.,;)]*)", prompt):
@@ -178,15 +178,15 @@ _MOST_FRAMES = 16
 
 
 def write_answers(task: Task, prompt: str) -> Iterator[tuple[tuple[str, ...], Message]]:
-    """Yield the ways to write an answer from the fields of a task, in the forms that a prompt shows, for a recipe
-    without expert. Each comes with a key that identifies the same way in other tasks."""
+    """Yield answers written from the fields of a task, in the forms that a prompt shows, for a recipe without an
+    expert. Each answer comes with a key that identifies the same way of writing in other tasks."""
     shown = dict.fromkeys(tag for tag, _ in find_tagged(prompt))
     thoughts = [tag for tag in shown if tag.lower() in _THOUGHT_TAGS]
     tags = [tag for tag in dict.fromkeys((*shown, *ANSWER_TAGS)) if tag not in thoughts]
     objects = [keys for body in re.findall(r"\{[^{}]*\}", prompt) if (keys := _KEYS.findall(body))]
     for name, value in task.fields.items():
         texts = {"text": value} if isinstance(value, str) else {}
-        # In a list of accepted spellings, each one is an answer.
+        # In a list of accepted spellings, each spelling is an answer.
         if isinstance(value, list | tuple) and value and isinstance(value[0], str):
             texts["spelling"] = value[0]
         with suppress(TypeError):  # JSON has no form for such keys
@@ -232,7 +232,7 @@ _THOUGHT = "I have looked it up."
 def _write_together(
     task: Task, objects: Sequence[Sequence[str]], tags: Sequence[str]
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield answers of several parts, each from the field of its name: as one object, or with a tag for each part."""
+    """Yield answers of several parts, each from the field with its name: as one object, or with one tag per part."""
     leaves = {str(name): value for name, value in task.fields.items()}
     leaves |= {str(key): one for value in task.fields.values() if isinstance(value, dict) for key, one in value.items()}
 
@@ -252,8 +252,8 @@ def _write_together(
 
 @final
 class ReadFields(dict[str, Any]):
-    """The fields of a task. They record the paths that a grader reads in `read`, and the paths that do not exist in
-    `missed`."""
+    """The fields of a task. They record the paths that a grader reads (`read`) and the missing paths that it looks for
+    (`missed`)."""
 
     def __init__(self, fields: Mapping[str, Json], path: tuple[str, ...] = (), root: ReadFields | None = None) -> None:
         super().__init__(fields)
@@ -279,7 +279,7 @@ class ReadFields(dict[str, Any]):
         return known
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the value of a key and record the read; `default` if the key does not exist."""
+        """Return the value of a key and record the read, or return `default` if the key does not exist."""
         return self._note(key) if key in self else default
 
     def __iter__(self) -> Iterator[str]:

@@ -64,7 +64,7 @@ class Value:
     value: Json
     words: tuple[str, ...]
     source: str
-    """For example `prompt:crate id`; the same source exists in the next task."""
+    """For example `prompt:crate id`. The same source exists in the next task."""
     record: int
     """A number that all values of one object share."""
 
@@ -207,11 +207,11 @@ class Known:
                     yield _chosen({**needed, name: pools[name][index]})
         for index in range(self.most):
             yield _chosen({name: pools[name][min(index, len(pools[name]) - 1)] for name in names})
-        # Two arguments may have to be the same.
+        # Two arguments may have to be equal.
         yield _chosen({name: pools[name][0] for name in names if name in required})
 
     def ranked(self, tool: str, name: str, schema: Mapping[str, Json], worked: Sequence[str]) -> list[Value]:
-        """Return values for an argument, the likeliest first, at most `most`."""
+        """Return at most `most` values for an argument, the likeliest first."""
         asked, about = split_words(name), split_words(tool)
         programs = [_PROGRAMS[word] for word in asked if word in _PROGRAMS] if schema.get("type") == "string" else []
         compared = self.constants.get(tool, {})
@@ -255,7 +255,7 @@ def split_words(name: str) -> tuple[str, ...]:
 
 
 def fit_to_schema(value: Json, schema: Mapping[str, Json]) -> Json | None:
-    """Return a value converted to the schema's type; None if it cannot be converted."""
+    """Return a value converted to the schema's type, or None if it cannot be converted."""
     for choice in schema.get("anyOf", schema.get("oneOf", ())):
         if choice.get("type") != "null" and (fitted := fit_to_schema(value, choice)) is not None:
             return fitted
@@ -325,7 +325,8 @@ def list_schema_values(schema: Mapping[str, Json]) -> list[Json]:
 
 
 def _choose_distinct(names: Sequence[str], pools: Mapping[str, Sequence[Value]]) -> dict[str, Value]:
-    """Return the likeliest value of each argument such that no two are equal: the sender and the receiver differ."""
+    """Return the likeliest value of each argument such that no two values are equal, as with a sender and a
+    receiver."""
     chosen: dict[str, Value] = {}
     for name in names:
         taken = {canonical(one.value) for one in chosen.values() if not isinstance(one.value, bool)}
@@ -349,7 +350,7 @@ def _rate_alikeness(asked: Sequence[str], about: Sequence[str], words: Sequence[
         return 3.0 if len(words) == len(asked) else 2.9
     shared = set(asked) & set(words)
     if not shared:
-        # `get_order(id)` and a value under `order`; `weight(parcel)` and the `id` of a parcel.
+        # For example `get_order(id)` and a value under `order`, or `weight(parcel)` and the `id` of a parcel.
         return 0.6 if set(about) & set(words) else 0.0
     both = set(about) | set(asked)
     return 1.0 + len(shared) / len(set(asked)) + 0.5 * len(both & set(words)) / len(set(words))
@@ -386,7 +387,7 @@ def _alternating(first: Sequence[Value], second: Sequence[Value]) -> Iterator[Va
 
 
 def _parsed(text: str) -> Json | None:
-    """Return the value of a text that is a JSON object or array; None if it is not one."""
+    """Return the value of a text that is a JSON object or array, or None for any other text."""
     if text.lstrip()[:1] not in ("{", "["):
         return None
     try:
@@ -396,7 +397,7 @@ def _parsed(text: str) -> Json | None:
 
 
 def _find_objects(text: str) -> Iterator[Json]:
-    """Yield the JSON objects and arrays inside a text, at most 20."""
+    """Yield at most 20 JSON objects and arrays from a text."""
     decoder, position, found = json.JSONDecoder(), 0, 0
     while found < 20 and (start := re.compile(r"[{\[]").search(text, position)) is not None:
         position = start.start() + 1
@@ -425,7 +426,8 @@ def _find_table_cells(text: str) -> Iterator[tuple[str, str]]:
         else:
             yield from zip(header, cells, strict=True)
             is_first = False
-        # With two columns a row may be a name and its value; without a line of dashes the first row is one, too.
+        # With two columns, a row may be a name and its value. Without a line of dashes, the first row is such a row
+        # too.
         if len(cells) == 2 and not (is_first and _has_rule_below(lines, index)):
             yield cells[0], cells[1]
 
@@ -461,7 +463,7 @@ def _matches(pattern: str, text: str) -> bool:
 
 
 def _write_match(pattern: str) -> str:
-    """Return the shortest and simplest text that a regular expression matches; "example" if the expression cannot be
+    """Return the shortest and simplest text that a regular expression matches, or "example" if the expression cannot be
     parsed."""
     try:
         return "".join(_simplest(regex.parse(pattern)))

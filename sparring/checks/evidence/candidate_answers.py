@@ -1,5 +1,5 @@
 """Answers built from the texts in a recipe: the example in its prompt, texts in the code of its graders, and values of
-its tasks and changes of them.
+its tasks, unchanged or changed.
 
 No reference answer is needed: the rules compare the reward with the scorer.
 """
@@ -29,7 +29,8 @@ from sparring.types import Json, Message, Task, Trajectory
 
 NUM_TASKS = 12
 MOST_TASKS = 36
-"""The most tasks to look at. After the first NUM_TASKS, only answers that are the same in all tasks are tried."""
+"""The maximum number of tasks to use. After the first NUM_TASKS, only answers that are the same in all tasks are
+tried."""
 SECONDS = 3.0
 MOST_LITERALS = 24
 MOST_VALUES = 24
@@ -51,7 +52,7 @@ _LISTS: tuple[tuple[str, Callable[[list[Json]], list[Json]]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An answer, its value, and the source of the value in words that are the same in all tasks."""
+    """An answer, its value, and a description of the value's source. The description is the same in all tasks."""
 
     source: str
     value: str
@@ -64,7 +65,7 @@ class GradedCandidate:
 
     candidate: Candidate
     after: str
-    """The calls before the answer, in words."""
+    """A description of the calls before the answer."""
     trajectory: Trajectory
     failed: GraderName | None = None
     failure: str = ""
@@ -75,7 +76,7 @@ class GradedCandidate:
 
     @property
     def reward(self) -> float | None:
-        """The total reward; None without a reward."""
+        """The total reward, or None without a reward."""
         return None if self.trajectory.reward is None else self.trajectory.reward.total
 
     @property
@@ -95,8 +96,9 @@ class GradedCandidate:
 
 
 async def grade_candidates(subject: Subject) -> list[GradedCandidate]:
-    """Return the graded candidates of a few tasks, each with no calls before it and with calls of the reading tools
-    before it. Computed once. Empty without an environment, with an LLM judge, or if episodes are slow."""
+    """Return the graded candidates of a few tasks, both without calls before the answer and after calls of the reading
+    tools. They are computed once. The list is empty without an environment, with an LLM judge, or if episodes are
+    slow."""
     if "candidates" not in subject.shared:
         found: list[GradedCandidate] = []
         subject.shared["candidates"] = found
@@ -127,7 +129,7 @@ async def _graded(subject: Subject, candidate: Candidate, after: str, trajectory
 
 
 async def _find_bases(subject: Subject, task: Task, *, are_few: bool) -> AsyncIterator[tuple[str, Trajectory]]:
-    """Yield the episodes whose last message is to be replaced, without those that the environment ends."""
+    """Yield the episodes whose last message will be replaced, except those that the environment ends."""
     end = answer("Done.")
     calls = [] if are_few else await _list_reading_calls(subject, task)
     for after, script in (("nothing", []), ("calls of the tools that read", split_into_turns(subject, calls))):
@@ -144,7 +146,7 @@ async def _find_bases(subject: Subject, task: Task, *, are_few: bool) -> AsyncIt
 
 
 async def _list_reading_calls(subject: Subject, task: Task) -> list[Call]:
-    """Return one legal call of each tool that reads."""
+    """Return one legal call of each reading tool."""
     if subject.lacks("environment") is not None or not subject.tools:
         return []
     found = await explore_task(subject, task)
@@ -166,7 +168,7 @@ async def _candidates(subject: Subject, task: Task, *, are_few: bool) -> AsyncIt
 
 
 async def _find_frames(subject: Subject, prompt: str) -> list[tuple[str, str]]:
-    """Return the texts before and after an answer: those of the reference answers if they are known, else those of the
+    """Return the texts before and after an answer, from the reference answers if they are known, else from the
     prompt."""
     references = await find_references(subject)
     if (
@@ -217,7 +219,7 @@ def _values(subject: Subject, task: Task, prompt: str, frames: Sequence[tuple[st
 
 
 def collect_literals(subject: Subject) -> list[str]:
-    """Return texts in the user's own code of the reward and the scorer. Each may be a text that they look for in an
+    """Return texts in the user's own code of the reward and the scorer. A grader may look for such a text in an
     answer."""
     if "literals of graders" not in subject.shared:
         found: dict[str, None] = {}

@@ -1,4 +1,4 @@
-"""Rounding errors in amounts of money: a number changes by almost the amount of a row, and some changes lose a cent."""
+"""Rounding errors in amounts of money: a number should change by the amount of a row, but some changes lose a cent."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ FEW_CENTS = 0.025
 HARD = ("19.99", "4.35", "8.20", "64.10", "16.40", "1.15")
 """Amounts whose product with 100 is below a whole number in binary floating point."""
 FEWEST = 3
-"""The fewest exact changes before an inexact one is reported."""
+"""The minimum number of exact changes before an inexact change is reported."""
 
 
 async def find_nearly_moved(benches: Sequence[Bench]) -> list[Finding]:
-    """Return a finding for each tool whose result changes by the amount of the row in the call, except that some
-    changes differ by a cent.
+    """Return a finding for each tool whose result usually changes by the amount of the row in the call, but sometimes
+    by a cent more or less.
 
-    The amounts are the task's own, and then amounts that are inexact in binary floating point.
+    The task's own amounts are tried first, then amounts that are inexact in binary floating point.
     """
     if not benches or benches[0].subject.timing.episode_seconds > SLOW_SECONDS:
         return []
@@ -59,7 +59,7 @@ async def find_nearly_moved(benches: Sequence[Bench]) -> list[Finding]:
 
 
 def _with_hard_amounts(task: Task) -> Task:
-    """Return the task with the amounts of HARD in place of numbers with two decimals in its rows."""
+    """Return the task with the numbers with two decimals in its rows replaced by the amounts of HARD."""
     hard = itertools.cycle(HARD)
 
     def changed(value: Json, *, is_row: bool = False) -> Json:
@@ -76,8 +76,8 @@ def _with_hard_amounts(task: Task) -> Task:
 
 async def _moves(bench: Bench, base: Call) -> list[tuple[Call, View, View, set[float]]]:
     """Call a tool for one row of the task's data after the other in one episode. Return each call, the views before and
-    after it, and the amounts of its row. Empty if the call does not have exactly one argument, or fewer than two rows
-    fit it."""
+    after it, and the amounts of its row. The list is empty if the call does not have exactly one argument, or if fewer
+    than two rows fit it."""
     if len(base.arguments) != 1:
         return []
     calls: list[tuple[Call, set[float]]] = []
@@ -118,8 +118,8 @@ def _finding(reader: str, seen: Sequence[dict[str, Json]], num_exact: int) -> Fi
     return Finding(
         rule="environment.amounts",
         severity=Severity.WARNING,
-        symptom=f"{reader} moves by less or more than the amount of {len(seen)} of {len(seen) + num_exact} rows: cents are lost, "
-        f"as of {seen[0]['amount']} after {seen[0]['call']}.",
+        symptom=f"{reader} does not change by exactly the amount for {len(seen)} of {len(seen) + num_exact} rows: "
+        f"cents are lost, for example of {seen[0]['amount']} after {seen[0]['call']}.",
         evidence={"tool": reader, "seen": list(seen[:4])},
         change="Round when decimals become cents (round(x * 100), not int(x * 100)), or count with Decimal.",
         confirm="Run `sparring check RECIPE --only environment` again: the finding is gone.",

@@ -1,4 +1,4 @@
-"""Changes of right answers that a model may produce. The grade of each shows what a grader really reads."""
+"""Changes of right answers that a model may produce. The grade of each change shows what a grader really reads."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Mutation:
 def mutate_answer(
     form: AnswerForm, right: Message, labels: Mapping[str, Sequence[Json]], tags: Sequence[str] = ()
 ) -> Iterator[Mutation]:
-    """Yield changes of one right answer. `labels` are the values of each part over all tasks, `tags` are more tags to
-    swap in.
+    """Yield changes of one right answer. `labels` are the values of each part over all tasks. `tags` are other tags to
+    try.
 
     Every change differs from `right`. Changes that do not apply to the form are left out.
     """
@@ -69,7 +69,7 @@ def mutate_answer(
 
 
 def _change_values(form: AnswerForm, parts: Mapping[str, Json], wrong: Iterator[Mutation]) -> Iterator[Mutation]:
-    """Yield the mutations whose values are not the right ones in another spelling: half of "7" is "7"."""
+    """Yield the mutations whose values are not the right values in another spelling: half of "7" is "7"."""
     return (one for one in wrong if canonical(form.parts(one.message)) != canonical(dict(parts)))
 
 
@@ -99,7 +99,7 @@ def _write_wrong(
     texts = {name: value for name, value in parts.items() if isinstance(value, str)}
     numbers = {name: v for name, v in parts.items() if isinstance(v, int | float) and not isinstance(v, bool)}
     if texts:
-        # The first digits of a number with a point, and one digit more, may be within a tolerance.
+        # The first digits of a number with a decimal point, or one more digit, may be within a tolerance.
         words = {name: text for name, text in texts.items() if not re.fullmatch(r"-?\d*\.\d+", text)}
         yield all_parts("a part of each text", {name: text[: max(1, len(text) // 2)] for name, text in words.items()})
         yield all_parts("text before each value", {name: f"un{text}" for name, text in texts.items()})
@@ -133,7 +133,7 @@ def _write_wrong(
 
 
 def split_items(value: Json) -> tuple[list[Json], str] | None:
-    """Return the elements of a list and their separator: "" for a list, and "[" for a text in JSON. None if the value
+    """Return the elements of a list and their separator ("" for a list, "[" for a text in JSON), or None if the value
     is not a list."""
     if isinstance(value, list):
         return value, ""
@@ -151,14 +151,14 @@ def split_items(value: Json) -> tuple[list[Json], str] | None:
 
 
 def shares_elements(value: Json, right: Json) -> bool:
-    """Return True if two lists have elements in common. Then one of them is not entirely wrong."""
+    """Return True if two lists have elements in common, so that neither list is entirely wrong."""
     (one, _), (other, _) = split_items(value) or ([], ""), split_items(right) or ([], "")
     return bool(set(map(canonical, one)) & set(map(canonical, other)))
 
 
 def _change_items(change: Callable[[list[Json], list[Json]], list[Json] | None]) -> _Change:
-    """Return a change of the elements of a list with at least two. The second argument of `change` contains elements of
-    other answers that this one lacks."""
+    """Return a change of the elements of a list with at least two elements. The second argument of `change` contains
+    elements of other answers that this answer lacks."""
 
     def changed(value: Json, labels: Sequence[Json]) -> Json | None:
         known = split_items(value)
@@ -216,7 +216,7 @@ def _rewrite(form: AnswerForm, right: Message, tags: Sequence[str]) -> Iterator[
 
 
 def _change_json(form: AnswerForm, parts: Mapping[str, Json]) -> Iterator[Mutation]:
-    """Yield changes of the JSON object in the answer; for other forms, spaces around the value."""
+    """Yield changes of the JSON object in the answer. For other forms, add spaces around the value."""
     if not form.is_json:
         if form.tag is not None or form.before or form.after:
             body = form.body(parts)
@@ -262,7 +262,7 @@ def _write_several(
     """Yield messages with more than one answer."""
     text, wrong = get_text(right), get_text(form.message(replace_parts(parts, labels)))
     if form.tool is None and not form.tags and not form.is_json and (form.before or form.after):
-        # The graders may read the first or the last of several lines, but not one between.
+        # The graders may read the first or the last of several lines, but not a line between them.
         yield Mutation("the right answer between wrong ones", Kind.WRONG, answer(f"{wrong}\n{text}\n{wrong}"))
         return
     yield Mutation("a wrong answer, then the right one", Kind.WRONG, answer(f"{wrong}\n{text}"))

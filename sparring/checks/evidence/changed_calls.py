@@ -28,7 +28,7 @@ def double_call(script: Sequence[Message], action: Action) -> tuple[Message, ...
 def change_arguments(
     script: Sequence[Message], action: Action, values: Mapping[tuple[str, str], Sequence[Json]]
 ) -> Iterator[tuple[str, Call, tuple[Message, ...]]]:
-    """Yield the script with one argument of a call changed: the argument's name, the changed call, and the script.
+    """Yield the script with one argument of a call changed, as the argument's name, the changed call, and the script.
     `values` are the arguments of the experts of all tasks, by tool and argument."""
     for name, value in action.arguments.items():
         others = [one for one in values.get((action.tool, name), ()) if canonical(one) != canonical(value)]
@@ -71,8 +71,8 @@ def collect_argument_values(references: ReferenceEpisodes) -> dict[tuple[str, st
 async def list_series(
     subject: Subject, reference: ReferenceEpisode, tool: Tool, idle: Json, right: Json
 ) -> list[list[Call]]:
-    """Return series of calls of a tool that the expert does not use: on each name that the expert used or changed, and
-    likely calls."""
+    """Return series of calls of a tool that the expert does not use: calls with each name that the expert used or
+    changed, and likely calls."""
     likely = await list_likely_calls(subject, reference.task, tool)
     named = []
     acted_on = [value for one in actions_of(reference.script) for value in one.arguments.values()]
@@ -116,7 +116,7 @@ def _list_changed_names(idle: Json, right: Json) -> list[Json]:
 
 
 def remove_rows(rows: Sequence[Json], others: Sequence[Json]) -> list[Json]:
-    """Return the rows without the other rows; each other row removes one equal row."""
+    """Return the rows without the other rows. Each of the other rows removes one equal row."""
     left = Counter(map(canonical, others))
     found = []
     for row in rows:

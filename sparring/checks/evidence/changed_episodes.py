@@ -1,4 +1,4 @@
-"""Changed episodes of the expert: the answer is wrong, cut, repeated or in another place, or the calls are
+"""Changed episodes of the expert, in which the answer is wrong, cut, repeated or in another place, or the calls are
 different."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sparring.scorers.conduct import grades_behavior
 from sparring.types import Json, Message, Trajectory
 
 NUM_MUTATED = 6
-"""The number of tasks whose right answers are changed, without an LLM judge."""
+"""The number of tasks whose right answers are changed, if there is no LLM judge."""
 MUTATION_SECONDS = 5.0
 """The time limit in seconds for the changed answers, and again for the changed calls."""
 MOST_CHANGED = 4
@@ -38,7 +38,7 @@ class Mutated:
     mutation: Mutation
     episode: Episode
     parts: Mapping[str, Json] | None
-    """The parts of the changed answer; None if it is not in the requested form."""
+    """The parts of the changed answer, or None if the answer is not in the requested form."""
 
     @property
     def shown(self) -> dict[str, Json]:
@@ -53,7 +53,7 @@ _changed: WeakKeyDictionary[Subject, list[Mutated]] = WeakKeyDictionary()
 
 
 async def mutate_episodes(subject: Subject) -> list[Mutated]:
-    """Return the changed episodes of the expert with their grades, computed once. Empty without reference episodes."""
+    """Return the graded changed episodes of the expert, computed once. The list is empty without reference episodes."""
     if subject not in _changed:
         references = await find_references(subject)
         found = [] if references is None else [one async for one in _mutate(subject, references)]
@@ -75,7 +75,7 @@ async def _mutate(subject: Subject, references: ReferenceEpisodes) -> AsyncItera
         if Aspect.MESSAGE not in references.graded:
             changes = [replace(change, kind=Kind.SAME) for change in changes]
         elif grades_behavior(subject.scorer):
-            # Another text may do the same, and so may one with a few letters changed.
+            # Another text may do the same, even a text with a few letters changed.
             changes = [replace(one, kind=Kind.OTHER) if one.kind in (Kind.WRONG, Kind.FORM) else one for one in changes]
         if references.form.tool is None:
             await subject.grade_ahead([replace_last_message(one.trajectory, change.message) for change in changes])
@@ -133,7 +133,7 @@ async def _act_otherwise(subject: Subject, references: ReferenceEpisodes, deeds:
 async def _change_scripts(
     subject: Subject, references: ReferenceEpisodes, deeds: Deeds, reference: ReferenceEpisode
 ) -> AsyncIterator[tuple[str, ScriptedPolicy]]:
-    """Yield changed scripts with the name of the change. Calls that change nothing that is graded are only left out."""
+    """Yield changed scripts, each with the name of its change. Calls that do not affect the grade are only left out."""
     numbers = count()
 
     def changed(name: str, script: Sequence[Message]) -> tuple[str, ScriptedPolicy]:
@@ -171,7 +171,7 @@ async def _change_scripts(
     for one in essential[:MOST_CHANGED]:
         for name, _, script in changed_calls.change_arguments(reference.script, one, values):
             yield changed(f"{one.tool} with another {name}", script)
-        if is_ended_by_answer:  # else the environment ends the episode after the first
+        if is_ended_by_answer:  # otherwise the environment ends the episode after the first call
             yield changed(f"{one.tool} twice", changed_calls.double_call(reference.script, one))
     if len(essential) > 1:
         yield changed("in another order", changed_calls.reverse_calls(reference.script, essential))
@@ -182,7 +182,7 @@ async def _change_scripts(
 
 async def _apply(subject: Subject, references: ReferenceEpisodes, right: Episode, mutation: Mutation) -> Trajectory:
     """Return the expert's episode with the changed answer. A last message that is text changes nothing in the
-    environment; a call may, so that its episode is run again."""
+    environment. A call may change the environment, so that its episode is run again."""
     if references.form.tool is None:
         return replace_last_message(right.trajectory, mutation.message)
     script = (*right.reference.script[:-1], mutation.message)
@@ -192,7 +192,7 @@ async def _apply(subject: Subject, references: ReferenceEpisodes, right: Episode
 def _answer_elsewhere(
     references: ReferenceEpisodes, reference: ReferenceEpisode
 ) -> Iterator[tuple[str, ScriptedPolicy]]:
-    """Yield policies that give the right answer in another place than the last message."""
+    """Yield policies that give the right answer outside the last message."""
     if references.form.tool is not None or len(reference.script) < 2:
         return
     text, end = get_text(reference.answer), answer("I cannot say.")

@@ -1,5 +1,5 @@
-"""Verdicts on episodes that are graded by their calls or final state: they are compared with the expert's, and with
-what the task asks for."""
+"""Verdicts on episodes that are graded by their calls or final state. The episodes are compared with the expert's
+episodes, and with the values that the task requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DEPTH = 4
 
 
 class Verdict(Enum):
-    """What is known of an episode that differs from the expert's."""
+    """The assessment of an episode that differs from the expert's."""
 
     RIGHT = "does what the expert does"
     WRONG = "cannot be right"
@@ -49,7 +49,7 @@ class _Asked:
 
 class Deeds:
     """The effects of the expert's calls in each task, the state without any call, and the parts that the task's fields
-    ask for."""
+    request."""
 
     def __init__(self, subject: Subject, references: ReferenceEpisodes) -> None:
         self._subject, self._references = subject, references
@@ -65,20 +65,20 @@ class Deeds:
         if canonical(done) == canonical(right):
             return Verdict.RIGHT, ""
         if canonical(done) == canonical(idle):
-            return Verdict.WRONG, "nothing is done"
+            return Verdict.WRONG, "no call has an effect"
         doubt = ""
         for asked in await self._all_asked():
             wanted, got = _get_at(reference.task.fields, asked.field), _get_at(done, asked.place)
             if _unordered(wanted) != _unordered(got):
-                reason = f"{_named(asked.place)} is not what the task's field {_named(asked.field)} holds"
+                reason = f"{_named(asked.place)} differs from the task's field {_named(asked.field)}"
                 if asked.is_read:
                     return Verdict.WRONG, reason
                 doubt = reason
         if _is_smaller(done, right, idle):
             if not _find_effects(idle, right) & _find_effects(idle, done):
-                return Verdict.WRONG, "nothing of what the expert does is done, and what was there is gone"
+                return Verdict.WRONG, "it lacks all effects of the expert, and something that was there is gone"
             if not _find_effects(idle, right) <= _find_effects(idle, done):
-                doubt = "not all of what the expert does is done, and what was there is gone"
+                doubt = "it lacks some effects of the expert, and something that was there is gone"
         return (Verdict.DOUBTFUL, doubt) if doubt else (Verdict.UNKNOWN, "")
 
     async def idle_and_right(self, reference: ReferenceEpisode) -> tuple[Json, Json]:
@@ -96,7 +96,8 @@ class Deeds:
         return self._known[reference.task.id]
 
     def _done(self, trajectory: Trajectory) -> Json:
-        """Return the effects of an episode: its final state; without one, the graded calls that succeeded, by tool."""
+        """Return the effects of an episode: its final state or, without one, the graded calls that succeeded, by
+        tool."""
         if trajectory.final_state is not None:
             return trajectory.final_state
         calls: dict[str, list[Json]] = {}
@@ -106,7 +107,7 @@ class Deeds:
         return calls
 
     async def _ignored_tools(self, reference: ReferenceEpisode, right: Trajectory) -> frozenset[str]:
-        """Return the tools that the expert uses and whose absence does not lower the grade, such as lookups."""
+        """Return the tools that the expert uses but whose absence does not lower the grade, such as lookups."""
         judge: GraderName = "reward" if self._subject.scorer is None else "scorer"
         best = await grade(self._subject, judge, right)
         calls, ignored = actions_of(reference.script), set()
@@ -136,8 +137,8 @@ _deeds: WeakKeyDictionary[Subject, Deeds] = WeakKeyDictionary()
 
 
 async def find_deeds(subject: Subject) -> Deeds | None:
-    """Return the effects of the expert's calls. None if neither calls nor final state are graded, or no right episode
-    is known."""
+    """Return the effects of the expert's calls, or None if neither calls nor the final state are graded, or if no right
+    episode is known."""
     references = await find_references(subject)
     if references is None or not references.graded & {Aspect.STATE, Aspect.CALLS}:
         return None
@@ -156,8 +157,8 @@ def make_idle_policy(reference: ReferenceEpisode) -> ScriptedPolicy:
 def _find_asked(
     known: Sequence[tuple[ReferenceEpisode, Json, Json]], read: frozenset[tuple[str, ...]]
 ) -> Iterator[_Asked]:
-    """Yield the largest parts that equal a field in every task, if the tasks differ in it and the expert had to change
-    something."""
+    """Yield the largest parts that equal a field in every task, if the tasks differ in this field and the expert had to
+    change something."""
     if len(known) < 2:
         return
     (first, _, right), *_ = known
@@ -240,7 +241,7 @@ def _is_smaller(done: Json, right: Json, idle: Json) -> bool:
 
 
 def _unordered(value: Json) -> str:
-    """Return one text for values that differ only in the order of lists."""
+    """Return the same text for values that differ only in the order of lists."""
     if isinstance(value, Mapping):
         return canonical({key: _unordered(item) for key, item in value.items()})
     if isinstance(value, list | tuple):
