@@ -85,7 +85,11 @@ def test_any_text_comes_back_from_json_lines(tmp_path_factory: pytest.TempPathFa
             '{"prompt": "a", "id": "x"}\n\n{"prompt": "b", "id": "x"}\n',
             r"line 3: id = 'x' is already the id of line 1",
         ),
-        ("a.jsonl", '{"prompt": 7}\n', r"line 1, column 'prompt': 7 is not a prompt; give a text, or a list of at least one message"),
+        (
+            "a.jsonl",
+            '{"prompt": 7}\n',
+            r"line 1, column 'prompt': 7 is not a prompt; give a text, or a list of at least one message",
+        ),
         ("a.jsonl", '{"prompt": "  "}\n', r"the prompt is blank; write one, or remove"),
         (
             "a.jsonl",
