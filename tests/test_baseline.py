@@ -141,12 +141,12 @@ def test_training_is_refused_with_the_reason_before_anything_is_loaded() -> None
     for arguments in (("train", "toy", *SCRIPTED), ("train", "toy", "--dry-run", *SCRIPTED)):
         refused = sparring(*arguments)
         assert refused.exit_code == 2
-        assert "engine.type: is 'scripted', which returns messages and no token ids" in refused.output
+        assert "engine.type: is 'scripted', which returns messages without token ids" in refused.output
         assert "sparring eval" in refused.output
     from sparring.errors import ConfigError
     from sparring.trainer import MultiTurnRLTrainer
 
-    with pytest.raises(ConfigError, match="no token ids"):
+    with pytest.raises(ConfigError, match="without token ids"):
         MultiTurnRLTrainer("toy", overrides=SCRIPTED, check=False)
 
 

@@ -447,7 +447,7 @@ def test_settings_beyond_what_the_engine_can_do_are_refused(monkeypatch: pytest.
     tokens_only = EngineCapabilities(reports_token_ids=True)
     monkeypatch.setattr("sparring.config.sections.config.ENGINE_CAPABILITIES", {"torch": tokens_only})
     assert "use 'latest'" in problems_of(*asynchronous)["rollout.session_weights"]
-    assert "rounds that depend on the seed only" in problems_of(*synchronous)["engine.deterministic"]
+    assert "rounds that depend only on the seed" in problems_of(*synchronous)["engine.deterministic"]
     assert not validate(NEEDED, ["rollout.max_steps_off_policy=0"]).runs_in_rounds
     monkeypatch.setattr("sparring.config.sections.config.ENGINE_CAPABILITIES", {"torch": EngineCapabilities()})
     assert not Config().is_trainable

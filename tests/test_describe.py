@@ -90,7 +90,7 @@ def test_the_command_prints_one_key_and_every_key() -> None:
     one = run("batch.group_size")
     assert "integer" in one
     assert "at least 1" in one
-    assert "Episodes a task." in one
+    assert "Episodes per task." in one
     everything = json.loads(run("--json"))
     assert len(everything) == len(describe_settings())
     assert all(setting["meaning"] for setting in everything)

@@ -100,11 +100,11 @@ def test_every_problem_of_a_place_file_is_named_with_what_would_work(tmp_path: P
         "engine.max_runing": " the nearest one is 'engine.max_running'.",
         "engine.kv_cache_tokens": "is 'many', but it should be a valid integer.",
         "optimizer.learning_rate": found["optimizer.learning_rate"],
-        "optimizer.max_tokens_per_microbatch": "is 'learner.max_tokens_per_microbatch' in a place file.",
+        "optimizer.max_tokens_per_microbatch": "is called 'learner.max_tokens_per_microbatch' in a place file.",
         "environment.target": found["environment.target"],
         "learner.devise": " the nearest one is 'learner.device'.",
         "launch.gateway_port": "is 99999, but it should be less than or equal to 65535.",
-        "zoo.x": " docs/places.md has all keys.",
+        "zoo.x": " docs/places.md lists all keys.",
     }
     assert "what is learned or evaluated, not where" in found["optimizer.learning_rate"]
     assert "optimizer.learning_rate=VALUE on the command line" in found["optimizer.learning_rate"]

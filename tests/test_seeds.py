@@ -272,8 +272,8 @@ def test_the_page_has_bands_a_line_a_seed_and_the_outlier(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("seeds", "why"),
     [
-        ("1", "is no family of runs"),
-        ("0", "is no family of runs"),
+        ("1", "is too few for a family of runs"),
+        ("0", "is too few for a family of runs"),
         ("3,", "neither a number"),
         ("a", "neither a number"),
         ("-1,2", "neither a number"),
@@ -344,7 +344,7 @@ def test_runs_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     ("words", "why"),
     [
         (["train", "--resume", "RUN", "--seeds", "3"], "a family of runs goes on by itself"),
-        (["train", str(RECIPE), "--seeds", "1"], "is no family of runs"),
+        (["train", str(RECIPE), "--seeds", "1"], "is too few for a family of runs"),
         (["eval", "--across", "FAMILY", "--compare"], "--across does not read --compare"),
         (["eval", "--across", "FAMILY", "--resume"], "--across does not read --resume"),
         (["eval", "--across", "FAMILY", "evaluation.eval_num_tasks=2"], "so it cannot use"),

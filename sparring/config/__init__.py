@@ -1,7 +1,7 @@
-"""The recipe: one frozen section per part, TOML in, every problem named at once.
+"""Read recipes: TOML files that become one frozen section per part. All problems of a recipe are reported at once.
 
-Names and defaults are MTRL's wherever the concept exists there. Ranges refuse only what cannot work.
-Override > place file > recipe > default.
+Names and defaults are those of MTRL if MTRL has the concept. Ranges refuse only values that cannot work.
+Precedence: override > place file > recipe > default.
 """
 
 from sparring.config.place import PLACE_KEYS, PLACES, Place, places_of, read_place, recipe_hash, settings_of

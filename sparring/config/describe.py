@@ -1,4 +1,4 @@
-"""Describe settings: their type, range, default and meaning, and what reads them."""
+"""Describe settings: type, range, default, meaning and readers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sparring.errors import UsageError
 from sparring.types import Json
 
 _TYPES: Mapping[Any, str] = {int: "integer", float: "number", str: "text", bool: "true or false", object: "any value"}
-_SIGNS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below", "min_length": "of at least this length:"}
+_SIGNS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below", "min_length": "minimum length:"}
 _TYPE_KEYS = {"engine": ENGINE_KEYS, "learner": LEARNER_KEYS}
 _SELECTION_READERS = {
     "easy_threshold": "curriculum.select = 'mixed'",
@@ -36,18 +36,21 @@ class Setting:
     key: str
     type: str
     range: str
-    """The allowed values; empty where the type alone limits them."""
+    """The allowed values; empty if only the type limits them."""
     default: Json
     meaning: str
     read_by: str
-    """What reads the key, and with which default where readers differ. Empty where every run reads it."""
+    """What reads the key, with the default of each reader if the defaults differ. Empty if every run reads the key."""
 
     def as_json(self) -> dict[str, Json]:
         return asdict(self)
 
 
 def describe_settings(wanted: str | None = None) -> list[Setting]:
-    """Return every setting, or those of one section or key. Raises UsageError for an unknown name, with the nearest one."""
+    """Return all settings, or the settings of one section or key.
+
+    Raises UsageError for an unknown name; the message contains the nearest known name.
+    """
     settings = [
         _describe(section, key, field)
         for section, section_field in Config.model_fields.items()
@@ -96,7 +99,7 @@ def describe_type(annotation: Any) -> str:
 
 
 def _describe_range(field: FieldInfo) -> str:
-    # The bounds of an optional number stand in the field's metadata, those of FiniteFloat (no infinity) are not shown.
+    # The bounds of an optional number are in the field's metadata. Those of FiniteFloat (no infinity) are not shown.
     bounds = [
         f"{words} {getattr(one, sign)}"
         for one in field.metadata

@@ -1,4 +1,4 @@
-"""The place file: where a recipe runs. It sets only keys that do not change what is learned or evaluated.
+"""Read the place file, which defines where a recipe runs. Its keys do not change what is learned or evaluated.
 
     [engine]
     max_running = 128
@@ -9,7 +9,7 @@
     [launch]
     gateway_host = "0.0.0.0"
 
-Override > place file > recipe > default.
+Precedence: override > place file > recipe > default.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PLACES: Mapping[str, str] = {
     "launch.gateway_host": "agent.gateway_host",
     "launch.gateway_port": "agent.gateway_port",
 }
-"""The keys of a place file, with the keys of the recipe that they set."""
+"""The keys of a place file, each with the recipe key that it sets."""
 PLACE_KEYS = frozenset(PLACES.values())
 _LOCATION = frozenset({"run.name", "run.runs_dir"})
 """Settings that name the run and its folder."""
@@ -56,12 +56,13 @@ class Place:
 
     path: Path
     settings: Mapping[str, Any]
-    """Values by the recipe's keys."""
+    """Values by recipe key."""
 
     def overrides(self, recipe: Path, changes: Sequence[str] = ()) -> list[str]:
-        """Return the settings that a recipe with these overrides reads, as overrides to put before `changes`.
+        """Return the settings that the recipe with `changes` reads, as overrides to put before `changes`.
 
-        A place serves many recipes: one whose episodes need no gateway ignores the gateway's address.
+        One place file serves many recipes. A recipe ignores settings that it does not read: without a gateway, for
+        example, it ignores the gateway's address.
         """
         tables = read_recipe(recipe)
         kept = dict(self.settings)
@@ -72,7 +73,7 @@ class Place:
             try:
                 config = Config.model_validate(merge(tables, [*written, *changes], []))
             except ValidationError:
-                return written  # the recipe's own problem, which `load_config` reports
+                return written  # `load_config` reports this problem of the recipe
             unread = find_unread(config) & kept.keys()
             if not unread:
                 return written
@@ -80,8 +81,11 @@ class Place:
 
 
 def read_place(path: Path) -> Place:
-    """Read a place file. Raises UsageError when it is not a TOML file, ConfigError with each key that is no place or has a wrong
-    value."""
+    """Read a place file.
+
+    Raises UsageError if it is not a TOML file. Raises ConfigError with every key that cannot be in a place file or has a
+    wrong value.
+    """
     tables = read_toml(path, "place file")
     problems: list[ConfigProblem] = []
     settings: dict[str, Any] = {}
@@ -101,23 +105,26 @@ def read_place(path: Path) -> Place:
 
 
 def settings_of(config: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the settings of a dumped configuration that say what is run, by key: all but places and the run's location."""
+    """Return the settings of a dumped configuration that define what runs, by key.
+
+    These are all settings except places and the run's name and folder.
+    """
     return {key: value for key, value in _flat(config).items() if key not in PLACE_KEYS | _LOCATION}
 
 
 def places_of(config: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the settings of a dumped configuration that say where it runs, by key."""
+    """Return the settings of a dumped configuration that define where it runs, by key."""
     return {key: value for key, value in _flat(config).items() if key in PLACE_KEYS}
 
 
 def recipe_hash(config: Config) -> str:
-    """Return the sha256 of a recipe's settings: the same wherever it runs."""
+    """Return the SHA-256 of a recipe's settings, which does not depend on where the recipe runs."""
     settings = settings_of(config.model_dump(mode="json"))
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 def _flat(config: Mapping[str, Json]) -> dict[str, Json]:
-    """Return all settings by key. A section that is not given has none."""
+    """Return all settings by key. A section that is None has no settings."""
     return {
         f"{section}.{key}": value
         for section, values in config.items()
@@ -127,7 +134,7 @@ def _flat(config: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _refusal(name: str) -> str:
-    """Return why a key cannot be in a place file."""
+    """Return an error message that explains why a key cannot be in a place file."""
     known = [
         f"{section}.{key}"
         for section, field in Config.model_fields.items()
@@ -135,20 +142,23 @@ def _refusal(name: str) -> str:
     ]
     by_recipe_key = {recipe_key: place_key for place_key, recipe_key in PLACES.items()}
     if name in by_recipe_key:
-        return f"is {by_recipe_key[name]!r} in a place file."
+        return f"is called {by_recipe_key[name]!r} in a place file."
     if name in known:
         return (
-            "sets what is learned or evaluated, not where, so it is no key of a place file: the same recipe would be another "
-            f"one in this place. Put it into the recipe, or give {name}=VALUE on the command line."
+            "is not a key of a place file: it changes what is learned or evaluated, not where the recipe runs. "
+            f"Put it into the recipe, or give {name}=VALUE on the command line."
         )
     near = difflib.get_close_matches(name, PLACES, n=1, cutoff=0.6)
     same_key = [other for other in PLACES if other.partition(".")[2] == name.partition(".")[2]]
     hint = [*near, *same_key][:1]
-    return f"is not a known key; {f'the nearest one is {hint[0]!r}' if hint else 'docs/places.md has all keys'}."
+    return f"is not a known key; {f'the nearest one is {hint[0]!r}' if hint else 'docs/places.md lists all keys'}."
 
 
 def _invalid(settings: Mapping[str, Any]) -> list[ConfigProblem]:
-    """Return the problems of the values, and of keys that the engine named here does not read, by the place file's keys."""
+    """Return a problem for each invalid value and each key that the engine of the place file does not read.
+
+    The problems name the keys of the place file.
+    """
     tables: dict[str, dict[str, Any]] = {}
     for key, value in settings.items():
         section, _, field = key.partition(".")

@@ -1,4 +1,4 @@
-"""Read a recipe and its overrides into a checked configuration, and write it back as text."""
+"""Read a recipe and its overrides into a validated configuration, and write the configuration back as text."""
 
 from __future__ import annotations
 
@@ -24,47 +24,47 @@ from sparring.runtime.redaction import register
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     """Read a recipe and apply `section.key=value` overrides.
 
-    Raises UsageError when the file cannot be read, ConfigError with every problem at once.
+    Raises UsageError if the file cannot be read, and ConfigError with all problems of the recipe.
     """
     return validate(read_recipe(path), overrides, source=str(path))
 
 
 def key_from(variable: str | None) -> str | None:
-    """Return the value of an environment variable; None without a name.
+    """Return the key that an environment variable contains, or None if `variable` is None.
 
-    Raises UsageError when it is not set, or its value cannot be a key.
+    Raises UsageError if the variable is not set or its value cannot be a key.
     """
     if variable is None:
         return None
     key = os.environ.get(variable, "")
     register(variable)
     if not key:
-        raise UsageError(f"the environment variable {variable} must contain the endpoint's key and is not set; set it.")
+        raise UsageError(f"the environment variable {variable} is not set; set it to the endpoint's key.")
     if not re.fullmatch(r"[!-~]+", key):
-        # Otherwise the HTTP library would report it when it is sent, with the key in its message.
+        # Otherwise the HTTP library would raise an error that contains the key.
         raise UsageError(
-            f"the environment variable {variable} contains more than a key: a space, a line break or a letter outside ASCII, "
-            "which no header can contain. Set it to the key only."
+            f"the environment variable {variable} contains a space, a line break or a character outside ASCII, which an "
+            "HTTP header cannot contain. Set the variable to the key only."
         )
     return key
 
 
 def untrainable(config: Config, source: str) -> ConfigError:
-    """Return the error for a recipe whose engine returns no token ids, which training needs."""
+    """Return the error for a recipe that cannot be trained because its engine returns no token ids."""
     message = (
-        f"is {config.engine.type!r}, which returns messages and no token ids, and training needs the token ids. "
+        f"is {config.engine.type!r}, which returns messages without token ids, but training needs token ids. "
         "Evaluate it with `sparring eval`, or train with engine.type = 'torch' or 'remote'."
     )
     return ConfigError([ConfigProblem("engine.type", message)], source)
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
-    """Return the recipe as nested tables. Raises UsageError when there is no such file or it is not TOML."""
+    """Return the recipe as nested tables. Raises UsageError if the file does not exist or is not TOML."""
     return read_toml(path / "recipe.toml" if path.is_dir() else path, "recipe")
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """Return the tables of a TOML file. Raises UsageError when there is no such file or it is not TOML."""
+    """Return the tables of a TOML file. Raises UsageError if the file does not exist or is not TOML."""
     try:
         return tomllib.loads(path.read_text("utf-8-sig"))
     except FileNotFoundError as error:
@@ -79,7 +79,10 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
 
 
 def validate(recipe: Mapping[str, Any], overrides: Sequence[str] = (), *, source: str = "the recipe") -> Config:
-    """Return the checked configuration: override > recipe > default. Raises ConfigError with every problem at once."""
+    """Return the validated configuration; overrides replace values of the recipe, which replace defaults.
+
+    Raises ConfigError with all problems.
+    """
     problems: list[ConfigProblem] = []
     merged = merge(recipe, overrides, problems)
     wrong: set[str] = set()
@@ -87,7 +90,7 @@ def validate(recipe: Mapping[str, Any], overrides: Sequence[str] = (), *, source
         config = Config.model_validate(merged)
     except ValidationError as error:
         problems += [described(detail) for detail in error.errors()]
-        # Of a named policy everything is left out: [policies] is a section of sections.
+        # A named policy with an invalid key is left out completely, because [policies] is a section of sections.
         wrong = {".".join(str(part) for part in detail["loc"][:2]) for detail in error.errors()}
         config = _without(wrong, merged)
     problems += find_conflicts(config, wrong)
@@ -97,13 +100,13 @@ def validate(recipe: Mapping[str, Any], overrides: Sequence[str] = (), *, source
 
 
 def merge(recipe: Mapping[str, Any], overrides: Sequence[str], problems: list[ConfigProblem]) -> dict[str, Any]:
-    """Return the tables of a recipe with its overrides; add to `problems` each override that cannot be applied."""
+    """Return the tables of a recipe with its overrides. Add each override that cannot be applied to `problems`."""
     merged = copy.deepcopy(dict(recipe))
     for override in overrides:
         _apply(override, merged, problems)
     chosen = _engine_type(merged)
     if chosen in ("openai", "scripted") and _engine_type(recipe) == "torch":
-        # The recipe trains a model and an override chooses another engine: leave out the settings of the recipe's engine.
+        # The recipe trains a model, but an override chooses another engine: leave out the settings for training.
         merged = _without_training(recipe, ENGINE_KEYS[chosen])
         for override in overrides:
             _apply(override, merged, [])
@@ -113,7 +116,7 @@ def merge(recipe: Mapping[str, Any], overrides: Sequence[str], problems: list[Co
 def resolved_toml(config: Config) -> str:
     """Return the recipe with its overrides as TOML, which `load_config` reads back to the same values.
 
-    Defaults are left out: they would count as given, and be refused where nothing reads them.
+    Defaults are left out: they would count as given, and would be refused if nothing reads them.
     """
     return tomli_w.dumps(tables(config))
 
@@ -122,7 +125,7 @@ def tables(config: Config) -> dict[str, Any]:
     """Return the recipe with its overrides as nested tables, the input of `validate`."""
     given = config.model_dump(mode="json", exclude_none=True, exclude_unset=True)
     for section in ("environment", "algorithm"):
-        if "options" in given.get(section, {}):  # TOML has dates and infinities, JSON has not
+        if "options" in given.get(section, {}):  # TOML has dates and infinities, JSON does not
             given[section]["options"] = copy.deepcopy(dict(getattr(config, section).options))
     return given
 
@@ -130,8 +133,10 @@ def tables(config: Config) -> dict[str, Any]:
 def resolved_view(
     recipe: Mapping[str, Any], overrides: Sequence[str], config: Config, *, placed: Sequence[str] = ()
 ) -> list[tuple[str, Any, str]]:
-    """Return every field as (key path, value, origin: override, place, recipe or default). `placed` are the overrides of a place
-    file."""
+    """Return every field as (key path, value, origin). The origin is override, place, recipe or default.
+
+    `placed` are the overrides of a place file.
+    """
     of_place = {override.partition("=")[0] for override in placed}
     overridden = {override.partition("=")[0].strip() for override in overrides}
     rows = []
@@ -167,7 +172,7 @@ def _apply(override: str, merged: dict[str, Any], problems: list[ConfigProblem])
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        value = text  # a bare word: strings need no quotes on the command line
+        value = text  # strings need no quotes on the command line
     *tables, key = path.split(".")
     target = merged
     for table in tables:
@@ -184,7 +189,7 @@ def _engine_type(tables: Mapping[str, Any]) -> Any:
 
 
 def _without_training(recipe: Mapping[str, Any], engine_keys: Container[str]) -> dict[str, Any]:
-    """Return a recipe without the keys that the other engine does not read."""
+    """Return a recipe without training keys and without the keys of [engine] that are not in `engine_keys`."""
     kept: dict[str, Any] = {}
     for name, table in recipe.items():
         unread = TRAINING_KEYS.get(name, frozenset())
@@ -199,7 +204,7 @@ def _without_training(recipe: Mapping[str, Any], engine_keys: Container[str]) ->
 
 
 def described(detail: Any) -> ConfigProblem:
-    """Return a pydantic error as a problem: the key path, the value, what is allowed, and the nearest key."""
+    """Return a pydantic error as a problem, with the key path, the value, and the allowed values or the nearest key."""
     path = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
         return ConfigProblem(path, f"is not a known key{nearest_key(path)}")
@@ -215,10 +220,10 @@ def _shown(value: Any) -> str:
 
 
 def nearest_key(path: str) -> str:
-    """Return the end of a message about an unknown key: the known one that is most like it."""
+    """Return the end of a message about an unknown key, which names the most similar known key."""
     known = list(Config.model_fields)
     for section, field in Config.model_fields.items():
-        # The keys of a named policy stand one level deeper.
+        # The keys of a named policy are one level deeper.
         prefix = ".".join(path.split(".")[:2]) if path.startswith("policies.") and section == "policies" else section
         known += [f"{prefix}.{key}" for key in section_class(field.annotation).model_fields]
     matches = difflib.get_close_matches(path, known, n=1, cutoff=0.6)
@@ -232,9 +237,9 @@ def nearest_key(path: str) -> str:
 
 
 def _without(wrong: Container[str], merged: Mapping[str, Any]) -> Config:
-    """Return the configuration with defaults in place of invalid values, so that rules between the others can run.
+    """Return the configuration with defaults in place of invalid values, so that rules can check the valid values.
 
-    Sections with keys that have no default are left out: no rule reads them.
+    Sections that have no default are left out, because no rule reads them.
     """
     sections: dict[str, Any] = {}
     for name, table in merged.items():

@@ -1,4 +1,4 @@
-"""The seeds of a family of runs."""
+"""Read the seeds of a family of runs."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from sparring.errors import UsageError
 
 
 def read_seeds(text: str, config: Config, overrides: Sequence[str] = ()) -> tuple[int, ...]:
-    """Return the seeds of `--seeds`: `3` is three seeds from `run.seed` on; `0,4,7` are these seeds.
+    """Return the seeds that `--seeds` names: `3` means three seeds starting at `run.seed`, `0,4,7` means these seeds.
 
-    Raises UsageError for anything else.
+    Raises UsageError for any other text.
     """
     if re.fullmatch(r"\d+", text):
         if int(text) < 2:
             raise UsageError(
-                f"--seeds {text} is no family of runs; give 2 seeds or more, or leave it out and set run.seed=N."
+                f"--seeds {text} is too few for a family of runs; give at least 2, or set run.seed=N instead."
             )
         return tuple(range(config.run.seed, config.run.seed + int(text)))
     if not re.fullmatch(r"\d+(,\d+)+", text):
         raise UsageError(
-            f"--seeds {text!r} is neither a number of seeds (3) nor a list of two or more seeds from 0 on (0,4,7)."
+            f"--seeds {text!r} is neither a number of seeds (such as 3) nor a list of two or more seeds (such as 0,4,7)."
         )
     seeds = tuple(map(int, text.split(",")))
     if double := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
         raise UsageError(f"--seeds {text} names {', '.join(map(str, double))} more than once; name each seed once.")
     if any(one.partition("=")[0].strip() == "run.seed" for one in overrides):
-        raise UsageError(f"--seeds {text} names the seeds, and run.seed another one; leave run.seed out.")
+        raise UsageError(f"--seeds {text} and run.seed both set the seed; leave run.seed out.")
     return seeds

@@ -100,7 +100,7 @@ REFUSED = [
     ),
     (
         ["clip_low_threshold=1", "clip_high_threshold=1"],
-        "algorithm.clip_high_threshold: is 1, the same as clip_low_threshold, so every probability ratio is clipped "
+        "algorithm.clip_high_threshold: is 1 and clip_low_threshold is 1 too, so every probability ratio is clipped "
         "to 1; use, for example, 0.8 and 1.2.",
     ),
     (
@@ -110,23 +110,23 @@ REFUSED = [
     ),
     (
         ["advantage_method=pass_at_k", "pass_k=9"],
-        "algorithm.pass_k: is 9, but a group has 8 episodes, and with at most one subset of 9 there is nothing to "
-        "compare: every advantage would be 0. Lower it, or raise batch.group_size.",
+        "algorithm.pass_k: is 9, but a group has only 8 episodes, so there is at most one subset of 9 and every "
+        "advantage would be 0. Lower pass_k, or raise batch.group_size.",
     ),
     (
         ["advantage_method=pass_at_k", "batch.group_size=2"],
-        "algorithm.pass_k: is 2, but a group has 2 episodes, and with at most one subset of 2 there is nothing to "
-        "compare: every advantage would be 0. Lower it, or raise batch.group_size.",
+        "algorithm.pass_k: is 2, but a group has only 2 episodes, so there is at most one subset of 2 and every "
+        "advantage would be 0. Lower pass_k, or raise batch.group_size.",
     ),
     (
         ["loss_fn=gspo", "off_policy_correction=sequence_tis"],
         "algorithm.off_policy_correction: is 'sequence_tis', which replaces each token's ratio, but 'gspo' has one "
-        "ratio for the whole trajectory; use 'sequence_mask', or policy_ratio = 'three_policy'.",
+        "ratio per trajectory; use 'sequence_mask', or policy_ratio = 'three_policy'.",
     ),
     (
         ["advantage_method=mine:estimate", "turn_rewards=sum"],
-        "algorithm.turn_rewards: is 'sum', but advantage_method = 'mine:estimate' reads the reward of every turn; leave it "
-        "out.",
+        "algorithm.turn_rewards: is 'sum', but advantage_method = 'mine:estimate' reads the reward of each turn; "
+        "leave turn_rewards out.",
     ),
     (
         ["loss_fn=mine:loss", "advantage_normalization=false", "advantage_std=population"],
@@ -135,13 +135,13 @@ REFUSED = [
     ),
     (
         ["curriculum.select=mixed", "schedule.max_epochs=2", "batch.group_size=2", "curriculum.history_groups=1"],
-        "curriculum.history_groups: is 1, which with batch.group_size = 2 is too few episodes to measure how hard a "
-        "task is: one lucky episode would leave it out. Make their product at least 4.",
+        "curriculum.history_groups: is 1, which with batch.group_size = 2 gives too few episodes to measure how hard "
+        "a task is: after one lucky episode the task would be left out. Make the product of the two at least 4.",
     ),
     (
         ["advantage_method=monte_carlo", "turn_rewards=sum"],
-        "algorithm.turn_rewards: is 'sum', but advantage_method = 'monte_carlo' reads the reward of every turn; leave it "
-        "out.",
+        "algorithm.turn_rewards: is 'sum', but advantage_method = 'monte_carlo' reads the reward of each turn; leave "
+        "turn_rewards out.",
     ),
     (
         ["kl_form=loss_k3"],
@@ -149,8 +149,8 @@ REFUSED = [
     ),
     (
         ["kl_coef=0.1", "model.trained_weights=full"],
-        "algorithm.kl_coef: is 0.1, but with trained_weights = 'full' no base model is kept to compare with; train "
-        "an adapter (trained_weights = 'lora').",
+        "algorithm.kl_coef: is 0.1, but with trained_weights = 'full' no base model is kept for comparison; train an "
+        "adapter (trained_weights = 'lora').",
     ),
     (
         ["policy_ratio=three_policy", "off_policy_correction=none"],
@@ -173,13 +173,13 @@ REFUSED = [
     ),
     (
         ["advantage_method=group_based_per_turn", "batch.refill_groups=2"],
-        "batch.refill_groups: is 2, but with this [algorithm] a group of equal total rewards still has a gradient; "
-        "leave it out, or use a method that compares totals and no further terms.",
+        "batch.refill_groups: is 2, but with this [algorithm] a group with equal total rewards still has a gradient; "
+        "leave it out, or use a method that compares total rewards, without an entropy bonus or a divergence.",
     ),
     (
         ["entropy_coef=0.1", "batch.refill_groups=2"],
-        "batch.refill_groups: is 2, but with this [algorithm] a group of equal total rewards still has a gradient; "
-        "leave it out, or use a method that compares totals and no further terms.",
+        "batch.refill_groups: is 2, but with this [algorithm] a group with equal total rewards still has a gradient; "
+        "leave it out, or use a method that compares total rewards, without an entropy bonus or a divergence.",
     ),
     (
         ["curriculum.easy_threshold=0.9"],
@@ -201,8 +201,8 @@ REFUSED = [
             "curriculum.easy_threshold=0.5",
             "schedule.max_epochs=2",
         ],
-        "curriculum.hard_threshold: is 0.5, but tasks are left out from easy_threshold = 0.5 on, so no task would "
-        "remain; make it smaller.",
+        "curriculum.hard_threshold: is 0.5, but easy_threshold is 0.5, so no task would be between them; lower "
+        "hard_threshold.",
     ),
     (
         ["curriculum.select=mixed"],
@@ -211,8 +211,8 @@ REFUSED = [
     ),
     (
         ["curriculum.kind_weights.hard=2.0"],
-        "curriculum.kind_weights: is given, but kind_field is not, so all tasks are of one kind; name the field "
-        "that contains the kind.",
+        "curriculum.kind_weights: is given, but kind_field is not, so all tasks are of one kind; set kind_field to "
+        "the field that contains the kind.",
     ),
     (
         ["curriculum.kind_field=hops", "curriculum.kind_weights.3=0.0"],
@@ -251,7 +251,7 @@ REFUSED = [
     (
         ["optimizer.warmup_steps=60"],
         "optimizer.warmup_steps: is 60, but the run ends at schedule.max_steps = 50, so the rate would never reach "
-        "learning_rate; make it smaller.",
+        "learning_rate; lower it.",
     ),
 ]
 
@@ -268,47 +268,48 @@ def test_what_cannot_work_or_would_be_read_by_nothing_is_refused(overrides: list
 WARNED = [
     (
         ["loss_fn=cispo", "off_policy_correction=token_tis"],
-        "algorithm.off_policy_correction: is 'token_tis' with loss_fn = 'cispo', which removes no gradient however "
-        "far the policy has moved: one of ten such runs collapsed. 'geometric_mask', the default, leaves out tokens "
-        "that the policy has moved away from.",
+        "algorithm.off_policy_correction: is 'token_tis' with loss_fn = 'cispo', which keeps every gradient even if "
+        "the policy has changed a lot. One of ten such runs collapsed. Use the default 'geometric_mask', which "
+        "leaves out tokens whose probability has changed too much.",
     ),
     (
         ["loss_fn=cispo", "clip_low_threshold=1", "rollout.max_steps_off_policy=0"],
-        "algorithm.clip_low_threshold: is 1.0 with loss_fn = 'cispo': tokens that have become unlikely keep at "
-        "least that weight and are pushed down further, which can diverge off-policy. Use 0.",
+        "algorithm.clip_low_threshold: is 1.0 with loss_fn = 'cispo', so tokens that have become unlikely keep at "
+        "least this weight and become even less likely. Off-policy training can diverge. Use 0.",
     ),
     (
         ["advantage_method=group_based_per_turn_immediate"],
         "algorithm.advantage_method: is 'group_based_per_turn_immediate', which kept 15% of the true gradient in "
-        "benchmarks/per_turn_bias.py, because the policy decides how many baselines are subtracted. "
-        "'group_based_per_turn' keeps all of it.",
+        "benchmarks/per_turn_bias.py, because the policy determines how many baselines are subtracted. Use "
+        "'group_based_per_turn', which keeps the whole gradient.",
     ),
     (
         # At best one of 8 succeeds with probability (1 - 1/8)^7 = 0.393.
         ["advantage_method=grpo_passk"],
-        "algorithm.advantage_method: is 'grpo_passk', which gives 0 wherever two episodes are best: with rewards of "
-        "0 and 1 in at least 61% of groups of 8. 'pass_at_k' learns from all mixed groups.",
+        "algorithm.advantage_method: is 'grpo_passk', whose advantages are all 0 if two episodes share the best "
+        "reward. With rewards of 0 and 1, these are at least 61% of groups of 8. Use 'pass_at_k', which learns from "
+        "all mixed groups.",
     ),
     (
         ["loss_fn=gpg", "off_policy_correction=none"],
-        "algorithm.loss_fn: is 'gpg', which ignores the policy that sampled, but tokens may be older than the "
+        "algorithm.loss_fn: is 'gpg', which ignores the policy that sampled, but tokens may come from an older "
         "policy; set off_policy_correction, or use 'ppo'.",
     ),
     (
         ["loss_fn=importance_sampling", "off_policy_correction=none"],
-        "algorithm.off_policy_correction: is 'none' with loss_fn = 'importance_sampling', which removes no gradient "
-        "however far the policy has moved: one of ten such runs collapsed. 'geometric_mask', the default, leaves "
-        "out tokens that the policy has moved away from.",
+        "algorithm.off_policy_correction: is 'none' with loss_fn = 'importance_sampling', which keeps every gradient "
+        "even if the policy has changed a lot. One of ten such runs collapsed. Use the default 'geometric_mask', "
+        "which leaves out tokens whose probability has changed too much.",
     ),
     (
         ["off_policy_correction=icepop", "rollout.max_steps_off_policy=0"],
-        "algorithm.off_policy_correction: is 'icepop', but rollouts are synchronous and every batch is used once, "
-        "so its weights are 1 up to rounding.",
+        "algorithm.off_policy_correction: is 'icepop', but rollouts are synchronous and every batch is used once, so "
+        "the weights of the correction are 1 up to rounding. Leave it out.",
     ),
     (
         ["loss_fn=gspo", "loss_reduction=token_mean"],
-        "algorithm.loss_reduction: is 'token_mean', but 'gspo' has one ratio for each trajectory and is designed "
-        "for 'trajectory_mean'.",
+        "algorithm.loss_reduction: is 'token_mean', but 'gspo' has one ratio per trajectory and is designed for "
+        "'trajectory_mean'; use that.",
     ),
     (
         ["policy_ratio=three_policy"],

@@ -1,4 +1,4 @@
-"""Rules between settings: what cannot work together, and what nothing in the chosen combination reads."""
+"""Rules between settings: combinations that cannot work, and settings that nothing in the recipe reads."""
 
 from collections.abc import Container
 
@@ -16,11 +16,11 @@ RULES: tuple[ConfigRule, ...] = (
     *data.RULES,
     *tracking.RULES,
 )
-"""Every rule, in the order in which problems are reported."""
+"""All rules, in the order in which problems are reported."""
 
 
 def find_conflicts(config: Config, wrong: Container[str] = ()) -> list[ConfigProblem]:
-    """Return the problems between settings. Rules that read a key or section in `wrong` report nothing about it."""
+    """Return the problems between settings, except those that depend on a key or section in `wrong`."""
     found: list[ConfigProblem] = []
     for rule in RULES:
         for key, message, reads in rule(config):
@@ -37,14 +37,14 @@ UNREAD: tuple[ConfigRule, ...] = (
     episodes.timeout_without_workers,
     episodes.gateway_address_without_remote_agent,
 )
-"""The rules about keys of places that nothing in a recipe reads."""
+"""The rules about keys of a place file that nothing in a recipe reads."""
 
 
 def find_unread(config: Config) -> set[str]:
-    """Return the given keys of places that nothing reads."""
+    """Return the given keys of a place file that nothing in the recipe reads."""
     return {key for rule in UNREAD for key, _, _ in rule(config)}
 
 
 def find_warnings(config: Config) -> list[ConfigProblem]:
-    """Return combinations that work and are probably not intended."""
+    """Return a problem for each combination that works but is probably not intended."""
     return [ConfigProblem(key, message) for rule in algorithm.WARNINGS for key, message, _ in rule(config)]

@@ -1,4 +1,4 @@
-"""Rules of [algorithm]: functions and hyperparameters that cannot work together (RULES) or rarely should (WARNINGS)."""
+"""Rules of [algorithm]: functions and hyperparameters that cannot work together (RULES) or probably should not (WARNINGS)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def unknown_functions(config: Config) -> Iterator[Conflict]:
 def hyperparameters_of_other_functions(config: Config) -> Iterator[Conflict]:
     section, chosen = config.algorithm, config.chosen_functions()
     if any(name not in FUNCTIONS[key] for key, name in chosen.items()):
-        return  # a function of the user may read any of them
+        return  # a user's function may read any hyperparameter
     read = {name for key, called in chosen.items() for name in read_defaults(FUNCTIONS[key][called])}
     for name in section.hyperparameters():
         if name in section.options or name in read:
@@ -86,7 +86,7 @@ def clip_bounds_that_meet(config: Config) -> Iterator[Conflict]:
     if values.get("clip_low_threshold") == values.get("clip_high_threshold") == 1:
         yield Conflict(
             "algorithm.clip_high_threshold",
-            "is 1, the same as clip_low_threshold, so every probability ratio is clipped to 1; use, for example, 0.8 and 1.2.",
+            "is 1 and clip_low_threshold is 1 too, so every probability ratio is clipped to 1; use, for example, 0.8 and 1.2.",
             ("algorithm.clip_low_threshold",),
         )
 
@@ -107,8 +107,8 @@ def subsets_as_large_as_the_group(config: Config) -> Iterator[Conflict]:
     if config.algorithm.advantage_method == "pass_at_k" and pass_k >= group_size > 1:
         yield Conflict(
             "algorithm.pass_k",
-            f"is {pass_k}, but a group has {group_size} episodes, and with at most one subset of {pass_k} there is nothing to "
-            "compare: every advantage would be 0. Lower it, or raise batch.group_size.",
+            f"is {pass_k}, but a group has only {group_size} episodes, so there is at most one subset of {pass_k} and every "
+            "advantage would be 0. Lower pass_k, or raise batch.group_size.",
             ("algorithm.advantage_method", "batch.group_size"),
         )
 
@@ -118,7 +118,7 @@ def sum_for_a_method_per_turn(config: Config) -> Iterator[Conflict]:
     if config.algorithm.turn_rewards == "sum" and (method in PER_TURN or ":" in method):
         yield Conflict(
             "algorithm.turn_rewards",
-            f"is 'sum', but advantage_method = {method!r} reads the reward of every turn; leave it out.",
+            f"is 'sum', but advantage_method = {method!r} reads the reward of each turn; leave turn_rewards out.",
             ("algorithm.advantage_method",),
         )
 
@@ -144,7 +144,7 @@ def divergence_without_base_model(config: Config) -> Iterator[Conflict]:
     if config.algorithm.kl_coef > 0 and config.model.trained_weights == "full":
         yield Conflict(
             "algorithm.kl_coef",
-            f"is {config.algorithm.kl_coef}, but with trained_weights = 'full' no base model is kept to compare with; train an "
+            f"is {config.algorithm.kl_coef}, but with trained_weights = 'full' no base model is kept for comparison; train an "
             "adapter (trained_weights = 'lora').",
             ("model.trained_weights",),
         )
@@ -156,7 +156,7 @@ def token_weights_with_gspo(config: Config) -> Iterator[Conflict]:
     if section.loss_fn == "gspo" and config.off_policy_correction == "sequence_tis" and is_two_policy:
         yield Conflict(
             "algorithm.off_policy_correction",
-            "is 'sequence_tis', which replaces each token's ratio, but 'gspo' has one ratio for the whole trajectory; use "
+            "is 'sequence_tis', which replaces each token's ratio, but 'gspo' has one ratio per trajectory; use "
             "'sequence_mask', or policy_ratio = 'three_policy'.",
             ("algorithm.loss_fn", "algorithm.policy_ratio"),
         )
@@ -197,8 +197,8 @@ def cispo_with_a_lower_bound(config: Config) -> Iterator[Conflict]:
     if config.algorithm.loss_fn == "cispo" and low > 0:
         yield Conflict(
             "algorithm.clip_low_threshold",
-            f"is {low} with loss_fn = 'cispo': tokens that have become unlikely keep at least that weight and are pushed down "
-            "further, which can diverge off-policy. Use 0.",
+            f"is {low} with loss_fn = 'cispo', so tokens that have become unlikely keep at least this weight and become even "
+            "less likely. Off-policy training can diverge. Use 0.",
         )
 
 
@@ -207,7 +207,8 @@ def biased_advantages_per_turn(config: Config) -> Iterator[Conflict]:
         yield Conflict(
             "algorithm.advantage_method",
             "is 'group_based_per_turn_immediate', which kept 15% of the true gradient in benchmarks/per_turn_bias.py, because "
-            "the policy decides how many baselines are subtracted. 'group_based_per_turn' keeps all of it.",
+            "the policy determines how many baselines are subtracted. Use 'group_based_per_turn', which keeps the whole "
+            "gradient.",
         )
 
 
@@ -217,8 +218,8 @@ def zero_advantages_of_passk(config: Config) -> Iterator[Conflict]:
         silent = 1 - (1 - 1 / group_size) ** (group_size - 1)
         yield Conflict(
             "algorithm.advantage_method",
-            f"is 'grpo_passk', which gives 0 wherever two episodes are best: with rewards of 0 and 1 in at least {silent:.0%} of "
-            f"groups of {group_size}. 'pass_at_k' learns from all mixed groups.",
+            f"is 'grpo_passk', whose advantages are all 0 if two episodes share the best reward. With rewards of 0 and 1, these "
+            f"are at least {silent:.0%} of groups of {group_size}. Use 'pass_at_k', which learns from all mixed groups.",
         )
 
 
@@ -229,14 +230,15 @@ def stale_tokens_without_correction(config: Config) -> Iterator[Conflict]:
         if max_steps > 0 or section.num_passes > 1:
             yield Conflict(
                 "algorithm.loss_fn",
-                f"is {loss!r}, which ignores the policy that sampled, but tokens may be older than the policy; set "
+                f"is {loss!r}, which ignores the policy that sampled, but tokens may come from an older policy; set "
                 "off_policy_correction, or use 'ppo'.",
             )
     elif loss in WITHOUT_TRUST_REGION and correction in ("none", "token_tis") and max_steps > 0:
         yield Conflict(
             "algorithm.off_policy_correction",
-            f"is {correction!r} with loss_fn = {loss!r}, which removes no gradient however far the policy has moved: one of ten "
-            "such runs collapsed. 'geometric_mask', the default, leaves out tokens that the policy has moved away from.",
+            f"is {correction!r} with loss_fn = {loss!r}, which keeps every gradient even if the policy has changed a lot. One "
+            "of ten such runs collapsed. Use the default 'geometric_mask', which leaves out tokens whose probability has "
+            "changed too much.",
         )
 
 
@@ -245,8 +247,8 @@ def correction_without_stale_tokens(config: Config) -> Iterator[Conflict]:
     if config.off_policy_correction != "none" and is_on_policy:
         yield Conflict(
             "algorithm.off_policy_correction",
-            f"is {config.off_policy_correction!r}, but rollouts are synchronous and every batch is used once, so its weights are "
-            "1 up to rounding.",
+            f"is {config.off_policy_correction!r}, but rollouts are synchronous and every batch is used once, so the weights of "
+            "the correction are 1 up to rounding. Leave it out.",
         )
 
 
@@ -255,7 +257,7 @@ def token_reduction_with_gspo(config: Config) -> Iterator[Conflict]:
     if config.algorithm.loss_fn == "gspo" and reduction not in ("trajectory_mean", "sequence_mean_token_mean"):
         yield Conflict(
             "algorithm.loss_reduction",
-            f"is {reduction!r}, but 'gspo' has one ratio for each trajectory and is designed for 'trajectory_mean'.",
+            f"is {reduction!r}, but 'gspo' has one ratio per trajectory and is designed for 'trajectory_mean'; use that.",
         )
 
 
@@ -277,7 +279,7 @@ WARNINGS: tuple[ConfigRule, ...] = (
     token_reduction_with_gspo,
     three_policies_in_one_pass,
 )
-"""Combinations that work and are probably not intended; they are reported and do not stop a run."""
+"""Rules about combinations that work but are probably not intended. Warnings do not stop a run."""
 
 
 def _describe_unknown(key: str, name: str) -> str:

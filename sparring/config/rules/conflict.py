@@ -1,4 +1,4 @@
-"""The shape of a rule between settings, and what rules of several sections share."""
+"""The type of rules between settings, and functions that rules of several sections share."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ class Conflict(NamedTuple):
 
 
 ConfigRule: TypeAlias = Callable[[Config], Iterable[Conflict]]
-"""Yields a conflict for each setting that cannot work. Rules run on default values in place of invalid ones."""
+"""A function that yields a conflict for each setting that cannot work. It sees defaults in place of invalid values."""
 
 
 def find_given(config: Config, section: str, *keys: str) -> list[str]:
-    """Return those of the keys that the recipe or an override sets."""
+    """Return the keys that the recipe or an override sets."""
     return [key for key in keys if key in getattr(config, section).model_fields_set]
 
 
 def endpoint_problems(*, base_url: str | None, api_key_env: str | None) -> list[tuple[str, str]]:
-    """Return (key, message) for each invalid part of an endpoint's address. Messages never contain a key."""
+    """Return (key, message) for each invalid setting of an endpoint's address. Messages never contain a secret key."""
     found: list[tuple[str, str]] = []
     if base_url is not None and not re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", base_url):
-        shown = "an address with a user or key in it" if "@" in base_url else repr(base_url)
+        shown = "an address that contains a user or key" if "@" in base_url else repr(base_url)
         message = f"is {shown}; use one like https://HOST/v1, and name the variable that holds the key in api_key_env."
         found.append(("base_url", message))
     if api_key_env is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", api_key_env):
         message = (
-            "is not a valid name of an environment variable; put the key into a variable and give its name here, "
+            "is not a valid name of an environment variable; put the key into a variable and give the variable's name here, "
             "never the key."
         )
         found.append(("api_key_env", message))

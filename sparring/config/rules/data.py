@@ -1,4 +1,4 @@
-"""Rules of [data] and [evaluation]: splits of the tasks, and what can be measured on them."""
+"""Rules of [data] and [evaluation]: how tasks are split, and what can be measured on the splits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def undefined_pass_at_k(config: Config) -> Iterator[Conflict]:
         if not 1 <= k <= largest:
             yield Conflict(
                 "evaluation.pass_k_values",
-                f"contains {k}, but with {largest} episodes a task pass@{k} is not defined; raise eval_group_size.",
+                f"contains {k}, but with {largest} episodes per task pass@{k} is not defined; raise eval_group_size.",
                 ("evaluation.val_group_size", "evaluation.eval_group_size"),
             )
 

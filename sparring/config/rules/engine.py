@@ -1,4 +1,4 @@
-"""Rules of [engine] and [learner]: keys that the chosen ones read and need, and what only a trainable engine reads."""
+"""Rules of [engine] and [learner]: keys that the chosen type reads and needs, and keys that only training reads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TRAINING_KEYS: Mapping[str, frozenset[str]] = {
     "sampling": frozenset({"temperature", "sampling_top_p"}),
     "rollout": frozenset({"max_steps_off_policy", "staleness_window", "session_weights"}),
 }
-"""Keys by section that are read only where a model is loaded and trained here."""
+"""The keys, by section, that are read only if this process trains a model."""
 
 
 def keys_of_other_engines(config: Config) -> Iterator[Conflict]:
@@ -83,14 +83,14 @@ def deterministic_and_asynchronous(config: Config) -> Iterator[Conflict]:
 
 
 def settings_beyond_the_engine(config: Config) -> Iterator[Conflict]:
-    """Settings that need a capability that a trainable engine does not have."""
+    """Report settings that need a capability that the chosen trainable engine does not have."""
     can, name = config.engine_capabilities, config.engine.type
     if not can.reports_token_ids:
-        return  # `keys_of_other_engines` and `training_keys_without_training` report them
+        return  # `keys_of_other_engines` and `training_keys_without_training` report these settings
     if config.engine.deterministic and not can.deterministic_rounds:
         yield Conflict(
             "engine.deterministic",
-            f"is true, but engine.type = {name!r} cannot sample in rounds that depend on the seed only; leave it out.",
+            f"is true, but engine.type = {name!r} cannot sample in rounds that depend only on the seed; leave it out.",
             ("engine.type",),
         )
     if config.rollout.session_weights == "pinned" and not can.pins_weights:
@@ -106,8 +106,8 @@ def deterministic_with_endpoint(config: Config) -> Iterator[Conflict]:
     if config.engine.deterministic and endpoints:
         yield Conflict(
             "engine.deterministic",
-            f"is true, but policies.{endpoints[0]} is an endpoint, and no seed fixes its answers; leave it out, or use a "
-            "model that is loaded here (role = 'frozen').",
+            f"is true, but policies.{endpoints[0]} is an endpoint, and its answers do not depend on the seed; leave it out, or "
+            "use a model that is loaded in this process (role = 'frozen').",
             (f"policies.{endpoints[0]}",),
         )
 

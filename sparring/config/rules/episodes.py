@@ -1,4 +1,4 @@
-"""Rules of [agent], [environment], [reward], [sampling] and [rollout]: what runs an episode, and within which limits."""
+"""Rules of [agent], [environment], [reward], [sampling] and [rollout]: what runs an episode, and its limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from sparring.config.sections import Config
 def several_agents(config: Config) -> Iterator[Conflict]:
     kinds = config.agent.kinds()
     if len(kinds) > 1:
-        message = f"is given together with agent.{kinds[0]}, but one agent runs an episode; leave one of them out."
+        message = (
+            f"is given together with agent.{kinds[0]}, but only one agent can run an episode; leave one of them out."
+        )
         yield Conflict(f"agent.{kinds[1]}", message)
 
 
@@ -64,14 +66,14 @@ def gateway_address_without_remote_agent(config: Config) -> Iterator[Conflict]:
     if config.agent.kind in ("url", "pull"):
         return
     for key in find_given(config, "agent", "gateway_host", "gateway_port"):
-        message = "is given, but only agents of agent.url and agent.pull connect from outside; leave it out."
+        message = "is given, but it is read only with agent.url or agent.pull; leave it out."
         yield Conflict(f"agent.{key}", message, ("agent.url", "agent.pull"))
 
 
 def gateway_address_for_url(config: Config) -> Iterator[Conflict]:
     if config.agent.url is not None and config.agent.gateway_host == "0.0.0.0":
         message = (
-            "is 0.0.0.0, which an agent cannot connect to; use the address of this machine that agent.url reaches."
+            "is 0.0.0.0, which an agent cannot connect to; use the address at which the agent reaches this machine."
         )
         yield Conflict("agent.gateway_host", message, ("agent.url",))
 
@@ -83,8 +85,8 @@ def episode_tokens_above_all_turns(config: Config) -> Iterator[Conflict]:
     if max_tokens is not None and max_turns is not None and max_tokens >= max_turns * turn_tokens:
         yield Conflict(
             "rollout.rollout_max_tokens",
-            f"is {max_tokens}, but {max_turns} turns of sampling.sampling_max_tokens = {turn_tokens} never sample more; make "
-            "it smaller, or leave it out.",
+            f"is {max_tokens}, but {max_turns} turns of sampling.sampling_max_tokens = {turn_tokens} never sample more; lower "
+            "it, or leave it out.",
             ("sampling.sampling_max_tokens", f"{'agent' if is_foreign else 'environment'}.max_turns"),
         )
 
@@ -93,8 +95,8 @@ def truncated_sampling(config: Config) -> Iterator[Conflict]:
     if config.sampling.sampling_top_p < 1:
         yield Conflict(
             "sampling.sampling_top_p",
-            f"is {config.sampling.sampling_top_p}, but the learner's ratio is over the whole vocabulary, so training on a "
-            "truncated distribution would be biased; use 1.0 and lower the temperature instead.",
+            f"is {config.sampling.sampling_top_p}, but the learner computes the ratio over the whole vocabulary, so training on "
+            "a truncated distribution would be biased; use 1.0 and lower the temperature instead.",
         )
 
 
@@ -103,7 +105,7 @@ def turn_tokens_above_sequence(config: Config) -> Iterator[Conflict]:
     if config.is_trainable and find_given(config, "sampling", "sampling_max_tokens") and tokens >= longest:
         yield Conflict(
             "sampling.sampling_max_tokens",
-            f"is {tokens}, but model.max_sequence_length = {longest} also includes the prompt; make it smaller.",
+            f"is {tokens}, but model.max_sequence_length = {longest} also includes the prompt; lower it.",
             ("model.max_sequence_length",),
         )
 
@@ -114,8 +116,8 @@ def window_above_staleness(config: Config) -> Iterator[Conflict]:
     if waits > rollout.max_steps_off_policy:
         yield Conflict(
             "rollout.staleness_window",
-            f"is {rollout.staleness_window}, so a group may wait {waits} steps, but max_steps_off_policy = "
-            f"{rollout.max_steps_off_policy}; use a smaller window or a larger bound.",
+            f"is {rollout.staleness_window}, so a group may wait {waits} steps, but max_steps_off_policy is only "
+            f"{rollout.max_steps_off_policy}; lower staleness_window or raise max_steps_off_policy.",
             ("rollout.max_steps_off_policy", "batch.global_batch_size"),
         )
 

@@ -18,7 +18,7 @@ def invalid_name(config: Config) -> Iterator[Conflict]:
             message = "is not a valid name of a policy; use lower-case letters, digits and _, starting with a letter."
             yield Conflict(f"policies.{name}", message)
         if name in _MAIN_NAMES:
-            message = f"is a name of the policy in training; choose a name other than {' and '.join(_MAIN_NAMES)}."
+            message = f"is a name of the policy in training; choose a name other than {' or '.join(_MAIN_NAMES)}."
             yield Conflict(f"policies.{name}", message)
 
 
@@ -34,7 +34,7 @@ def keys_of_other_roles(config: Config) -> Iterator[Conflict]:
 def local_model_without_engine(config: Config) -> Iterator[Conflict]:
     for name, policy in config.policies.items():
         if policy.role != "endpoint" and not config.is_trainable:
-            message = f"is {policy.role!r}, which needs a model that is loaded here; use 'endpoint'."
+            message = f"is {policy.role!r}, which needs a model that is loaded in this process; use 'endpoint'."
             yield Conflict(f"policies.{name}.role", message)
 
 
@@ -62,7 +62,7 @@ def tokens_above_sequence(config: Config) -> Iterator[Conflict]:
         if policy.role == "frozen" and (policy.max_tokens or 0) >= longest:
             yield Conflict(
                 f"policies.{name}.max_tokens",
-                f"is {policy.max_tokens}, but model.max_sequence_length = {longest} also includes the prompt; make it smaller.",
+                f"is {policy.max_tokens}, but model.max_sequence_length = {longest} also includes the prompt; lower it.",
                 ("model.max_sequence_length",),
             )
 

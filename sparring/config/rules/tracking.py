@@ -1,4 +1,4 @@
-"""Rules of [tracking]: addresses, secrets and prices, and of [limits]."""
+"""Rules of [tracking] and [limits]: addresses, secrets, prices and costs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def password_in_mlflow_uri(config: Config) -> Iterator[Conflict]:
     if uri is not None and re.search(r"://[^/@]*:[^/@]*@", uri):
         yield Conflict(
             "tracking.mlflow_uri",
-            "contains a password; use the variables MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or those that the "
-            "database reads.",
+            "contains a password; put it into the environment variables MLFLOW_TRACKING_USERNAME and "
+            "MLFLOW_TRACKING_PASSWORD, or into those that the database reads.",
         )
 
 
@@ -39,7 +39,8 @@ def invalid_webhook_variable(config: Config) -> Iterator[Conflict]:
     variable = config.tracking.webhook_url_env
     if variable is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
         message = (
-            "is not a valid name of an environment variable; put the address into a variable and give its name here."
+            "is not a valid name of an environment variable; put the address into a variable and give the variable's name "
+            "here."
         )
         yield Conflict("tracking.webhook_url_env", message)
 
@@ -47,7 +48,9 @@ def invalid_webhook_variable(config: Config) -> Iterator[Conflict]:
 def invalid_prices(config: Config) -> Iterator[Conflict]:
     for name, price in config.tracking.prices.items():
         if not has_price(name) or price < 0:
-            message = f"is not a price; prices are named {', '.join(PRICES)} or MODEL:read, and are not negative."
+            message = (
+                f"is not a valid price; its name must be {', '.join(PRICES)} or MODEL:read, its value not negative."
+            )
             yield Conflict(f"tracking.prices.{name}", message)
 
 
@@ -55,7 +58,7 @@ def cost_without_prices(config: Config) -> Iterator[Conflict]:
     if config.limits.max_cost is not None and not any(config.tracking.prices.values()):
         yield Conflict(
             "limits.max_cost",
-            "is given, but tracking.prices is not, so nothing would cost anything; set, for example, tracking.prices.hour.",
+            "is given, but tracking.prices is not, so every cost would be 0; set, for example, tracking.prices.hour.",
             ("tracking.prices",),
         )
 

@@ -17,8 +17,8 @@ def refill_of_groups_that_teach(config: Config) -> Iterator[Conflict]:
     if config.batch.refill_groups and uses_equal_groups:
         yield Conflict(
             "batch.refill_groups",
-            f"is {config.batch.refill_groups}, but with this [algorithm] a group of equal total rewards still has a gradient; "
-            "leave it out, or use a method that compares totals and no further terms.",
+            f"is {config.batch.refill_groups}, but with this [algorithm] a group with equal total rewards still has a gradient; "
+            "leave it out, or use a method that compares total rewards, without an entropy bonus or a divergence.",
             ("algorithm.advantage_method",),
         )
 
@@ -37,8 +37,8 @@ def thresholds_that_select_no_task(config: Config) -> Iterator[Conflict]:
     if curriculum.hard_threshold >= curriculum.easy_threshold:
         yield Conflict(
             "curriculum.hard_threshold",
-            f"is {curriculum.hard_threshold}, but tasks are left out from easy_threshold = {curriculum.easy_threshold} on, so "
-            "no task would remain; make it smaller.",
+            f"is {curriculum.hard_threshold}, but easy_threshold is {curriculum.easy_threshold}, so no task would be between "
+            "them; lower hard_threshold.",
             ("curriculum.easy_threshold",),
         )
 
@@ -59,8 +59,8 @@ def history_too_short(config: Config) -> Iterator[Conflict]:
     if curriculum.select != "all" and group_size * curriculum.history_groups < 4:
         yield Conflict(
             "curriculum.history_groups",
-            f"is {curriculum.history_groups}, which with batch.group_size = {group_size} is too few episodes to measure how "
-            "hard a task is: one lucky episode would leave it out. Make their product at least 4.",
+            f"is {curriculum.history_groups}, which with batch.group_size = {group_size} gives too few episodes to measure how "
+            "hard a task is: after one lucky episode the task would be left out. Make the product of the two at least 4.",
             ("batch.group_size", "curriculum.select"),
         )
 
@@ -69,7 +69,7 @@ def kind_weights_without_kinds(config: Config) -> Iterator[Conflict]:
     if config.curriculum.kind_weights and config.curriculum.kind_field is None:
         yield Conflict(
             "curriculum.kind_weights",
-            "is given, but kind_field is not, so all tasks are of one kind; name the field that contains the kind.",
+            "is given, but kind_field is not, so all tasks are of one kind; set kind_field to the field that contains the kind.",
             ("curriculum.kind_field",),
         )
 
@@ -107,7 +107,7 @@ def warmup_longer_than_run(config: Config) -> Iterator[Conflict]:
         yield Conflict(
             "optimizer.warmup_steps",
             f"is {config.optimizer.warmup_steps}, but the run ends at schedule.max_steps = {config.schedule.max_steps}, so the "
-            "rate would never reach learning_rate; make it smaller.",
+            "rate would never reach learning_rate; lower it.",
             ("schedule.max_steps",),
         )
 

@@ -1,4 +1,4 @@
-"""The base of all sections of a recipe."""
+"""The base class of all sections of a recipe."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Section(BaseModel):
-    """A frozen table of settings. Types are strict, and unknown keys are errors."""
+    """A frozen table of settings. Types are strict; unknown keys are errors."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)

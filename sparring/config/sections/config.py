@@ -66,12 +66,15 @@ class Config(Section):
 
     @property
     def engine_capabilities(self) -> EngineCapabilities:
-        """What the recipe's engine can do."""
+        """The capabilities of the recipe's engine."""
         return ENGINE_CAPABILITIES[self.engine.type]
 
     @property
     def runs_in_rounds(self) -> bool:
-        """Whether the engine is deterministic: as the recipe sets it, else when training is synchronous and the engine can."""
+        """Whether the engine runs in deterministic rounds.
+
+        If the recipe does not set it, the engine does so when training is synchronous and the engine is able to.
+        """
         if self.engine.deterministic is not None:
             return self.engine.deterministic
         # Rounds wait for every open session, and there is no limit on how long an agent or an endpoint takes.
@@ -81,7 +84,7 @@ class Config(Section):
 
     @property
     def serving_temperature(self) -> float:
-        """The temperature at which a policy is served: as the recipe sets it, else as it samples in training."""
+        """The temperature at which a policy is served; by default the temperature of training."""
         temperature = self.evaluation.eval_temperature
         return self.sampling.temperature if temperature is None else temperature
 
@@ -104,7 +107,7 @@ class Config(Section):
         }
 
     def loss_config(self) -> dict[str, Any]:
-        """Return the settings of the loss that a learner reads: its hyperparameters and the terms around it."""
+        """Return the loss settings that a learner reads: the hyperparameters, the correction and the further terms."""
         section = self.algorithm
         return section.hyperparameters() | {
             "off_policy_correction": self.off_policy_correction,
@@ -115,7 +118,7 @@ class Config(Section):
         }
 
     def algorithm_in_effect(self) -> dict[str, Any]:
-        """Return [algorithm] with the default correction, and with only those hyperparameters that are read."""
+        """Return [algorithm] with the correction in effect and only the hyperparameters that are read."""
         section = self.algorithm
         values = section.model_dump(mode="json") | {"off_policy_correction": self.off_policy_correction}
         read = choice.resolve_hyperparameters(self.chosen_functions(), section.hyperparameters())
@@ -127,7 +130,7 @@ class Config(Section):
 
 
 def section_class(annotation: Any) -> type[Section]:
-    """Return the section of a field's annotation, which may be optional or a mapping."""
+    """Return the section class in a field's annotation, which may be optional or a mapping."""
     if isinstance(annotation, type):
         return annotation
     return next(part for part in annotation.__args__ if isinstance(part, type) and issubclass(part, Section))

@@ -13,47 +13,52 @@ from sparring.types import EngineCapabilities
 
 class DataSection(Section):
     train: str | None = Field(
-        default=None, description="Dataset file (.parquet, .jsonl, .json, .csv) or `module:function` returning Tasks."
+        default=None,
+        description="Dataset file (.parquet, .jsonl, .json, .csv) or `module:function` that returns Tasks.",
     )
-    validation: str | None = Field(default=None, description="As `train`; None splits it off the training data.")
-    held_out: str | None = Field(default=None, description="As `train`; None splits it off the training data.")
+    validation: str | None = Field(
+        default=None, description="Same form as `train`; None: a share of the training data is split off."
+    )
+    held_out: str | None = Field(
+        default=None, description="Same form as `train`; None: a share of the training data is split off."
+    )
     validation_fraction: FiniteFloat = Field(
-        default=0.1, ge=0, lt=1, description="Share split off when `validation` is None."
+        default=0.1, ge=0, lt=1, description="Share that is split off if `validation` is None."
     )
     held_out_fraction: FiniteFloat = Field(
-        default=0.1, ge=0, lt=1, description="Share split off when `held_out` is None."
+        default=0.1, ge=0, lt=1, description="Share that is split off if `held_out` is None."
     )
 
 
 class EnvironmentSection(Section):
     target: str | None = Field(
-        default=None, description="`module:Class` of the Environment, looked up in the recipe's folder first."
+        default=None, description="`module:Class` of the environment, searched in the recipe's folder first."
     )
-    max_turns: int = Field(default=8, ge=1, description="Most policy calls of one episode.")
+    max_turns: int = Field(default=8, ge=1, description="Maximum number of policy calls per episode.")
     options: dict[str, object] = Field(default_factory=dict, description="Keyword arguments of the class.")
     workers: int = Field(
         default=0,
         ge=0,
-        description="Processes that environments, reward and scorer run in; 0 runs them in the trainer's process.",
+        description="Number of processes that run environments, reward and scorer; 0 runs them in the trainer's process.",
     )
     worker_timeout: FiniteFloat = Field(
-        default=60.0, gt=0, description="Seconds without a sign of a worker's event loop after which it is replaced."
+        default=60.0, gt=0, description="Seconds after which a worker whose event loop does not respond is replaced."
     )
 
 
 class AgentSection(Section):
-    """At most one of the first four keys; without any, the built-in tool loop runs the episodes."""
+    """The agent. A recipe sets at most one of the first four keys; without them, the built-in tool loop runs the episodes."""
 
     function: str | None = Field(
         default=None,
-        description="`module:function` of an agent: `async def play(task, session)`, which returns its reward.",
+        description="`module:function` of an agent, `async def play(task, session)`, which returns the episode's reward.",
     )
     command: tuple[str, ...] | None = Field(
-        default=None, strict=False, min_length=1, description="A program with its arguments, started for every episode."
+        default=None, strict=False, min_length=1, description="Program with its arguments, started for every episode."
     )
     url: str | None = Field(default=None, description="Address of a running agent that receives episodes by POST.")
     pull: bool = Field(default=False, description="Whether episodes wait for workers that poll the gateway for them.")
-    max_turns: int | None = Field(default=None, ge=1, description="Most policy calls of one episode.")
+    max_turns: int | None = Field(default=None, ge=1, description="Maximum number of policy calls per episode.")
     gateway_host: str = Field(
         default="127.0.0.1",
         description="Address that the gateway listens on, for `url` and `pull`; 0.0.0.0 is every address.",
@@ -61,7 +66,9 @@ class AgentSection(Section):
     gateway_port: int = Field(
         default=0, ge=0, le=65535, description="Port that the gateway listens on; 0 uses a free one."
     )
-    tps_limit: FiniteFloat = Field(default=5.0, gt=0, description="Most episodes a second that are started at `url`.")
+    tps_limit: FiniteFloat = Field(
+        default=5.0, gt=0, description="Maximum number of episodes per second that are started at `url`."
+    )
 
     @property
     def is_foreign(self) -> bool:
@@ -74,34 +81,35 @@ class AgentSection(Section):
         return next(iter(self.kinds()), None)
 
     def kinds(self) -> list[str]:
-        """Return every key that defines an agent. A recipe with more than one is refused."""
+        """Return all keys that define an agent. A recipe with more than one such key is refused."""
         return [kind for kind in ("function", "command", "url", "pull") if getattr(self, kind) not in (None, False)]
 
 
 class PolicySection(Section):
-    """A further policy of every episode, which agents and environments call by its name."""
+    """An additional policy of every episode, which agents and environments call by its name."""
 
     role: Literal["trained", "frozen", "endpoint"] = Field(
         default="frozen",
-        description="`trained`: the policy in training, which learns from these turns too. `frozen`: fixed weights of the same "
-        "model. `endpoint`: an OpenAI-compatible endpoint. Tokens of the last two are in no loss.",
+        description="`trained`: the policy in training, which also learns from these turns. `frozen`: fixed weights of the "
+        "same model. `endpoint`: an OpenAI-compatible endpoint. Tokens of frozen policies and endpoints are in no loss.",
     )
     weights: str = Field(
         default="base",
-        description="For `frozen`: `base`, the model as loaded; `warm_start`, as the warm start left it; or a run folder.",
+        description="For `frozen`: `base`, the model as loaded; `warm_start`, the model after the warm start; or a run "
+        "folder.",
     )
     base_url: str | None = Field(default=None, description="Address of the endpoint, with its /v1.")
     model: str | None = Field(default=None, min_length=1, description="Name of the model at the endpoint.")
     api_key_env: str | None = Field(
-        default=None, description="Name of the environment variable that holds the endpoint's key."
+        default=None, description="Name of the environment variable that contains the endpoint's key."
     )
     temperature: FiniteFloat = Field(
-        default=1.0, ge=0, le=2, description="For `frozen` and `endpoint`, in evaluations too."
+        default=1.0, ge=0, le=2, description="Sampling temperature of `frozen` and `endpoint`, also in evaluations."
     )
     max_tokens: int | None = Field(
         default=None,
         ge=1,
-        description="Most tokens of one turn of `frozen` and `endpoint`. None: sampling.sampling_max_tokens.",
+        description="Maximum tokens per turn of `frozen` and `endpoint`. None: sampling.sampling_max_tokens.",
     )
 
 
@@ -110,17 +118,18 @@ POLICY_KEYS: Mapping[str, frozenset[str]] = {
     "frozen": frozenset({"role", "weights", "temperature", "max_tokens"}),
     "endpoint": frozenset({"role", "base_url", "model", "api_key_env", "temperature", "max_tokens"}),
 }
-"""Keys of [policies.NAME] by the roles that read them."""
+"""The keys of [policies.NAME] that each role reads."""
 
 
 class RewardSection(Section):
     reward: str | None = Field(
-        default=None, description="`module:function` of the training signal. None: the agent returns its reward."
+        default=None,
+        description="`module:function` that returns the training reward. None: the agent returns the reward.",
     )
     scorer: str | None = Field(
         default=None,
-        description="`module:function` of the score, in [0, 1]. None: evaluation uses the reward and reports that this is not "
-        "independent.",
+        description="`module:function` that returns the score, in [0, 1]. None: evaluation uses the reward and reports that "
+        "the score is not independent.",
     )
 
 
@@ -130,64 +139,81 @@ class SamplingSection(Section):
         default=1.0,
         gt=0,
         le=1,
-        description="Below 1 is refused for training: the ratio would compare two distributions.",
+        description="Nucleus sampling. Values below 1 are refused for training, because the ratio would compare two different "
+        "distributions.",
     )
-    sampling_max_tokens: int = Field(default=4096, ge=1, description="Most tokens of one turn.")
+    sampling_max_tokens: int = Field(default=4096, ge=1, description="Maximum tokens per turn.")
 
 
 class RolloutSection(Section):
-    rollout_max_concurrency: int = Field(default=96, ge=1, description="Most episodes that run at the same time.")
-    rollout_timeout: FiniteFloat = Field(default=600.0, gt=0, description="Seconds of one attempt at an episode.")
-    rollout_max_retries: int = Field(default=3, ge=0, description="Further attempts after an infrastructure failure.")
+    rollout_max_concurrency: int = Field(
+        default=96, ge=1, description="Maximum number of episodes that run at the same time."
+    )
+    rollout_timeout: FiniteFloat = Field(
+        default=600.0, gt=0, description="Seconds after which an attempt at an episode times out."
+    )
+    rollout_max_retries: int = Field(
+        default=3, ge=0, description="Maximum number of retries of an episode after infrastructure failures."
+    )
     rollout_max_tokens: int | None = Field(
-        default=None, ge=1, description="Most sampled tokens of one episode, all its turns together."
+        default=None, ge=1, description="Maximum sampled tokens per episode, over all its turns."
     )
     max_lost_share: FiniteFloat = Field(
         default=0.2,
         gt=0,
         le=1,
-        description="Share of training episodes lost for good (infrastructure, `client_error`, `reward_error`) that stops a run.",
+        description="The run stops if more than this share of training episodes is lost for good (infrastructure, "
+        "`client_error`, `reward_error`).",
     )
     max_steps_off_policy: int = Field(
-        default=3, ge=0, le=10, description="Most steps between sampling a token and training on it; 0 is synchronous."
+        default=3,
+        ge=0,
+        le=10,
+        description="Maximum steps between sampling a token and training on it; 0 is synchronous.",
     )
     staleness_window: int = Field(
-        default=1, ge=1, description="Groups that may overtake each other (W of the windowed FIFO)."
+        default=1, ge=1, description="Number of groups that may overtake each other (W of the windowed FIFO)."
     )
     session_weights: Literal["latest", "pinned"] = Field(
         default="latest",
-        description="`latest`: each turn uses the newest weights and re-reads the history after an update; "
-        "`pinned`: an episode keeps those it started with.",
+        description="`latest`: each turn uses the newest weights and processes the history again after an update; "
+        "`pinned`: an episode keeps the weights that it started with.",
     )
 
 
 class EngineSection(Section):
-    """`ENGINE_KEYS` has the keys that each engine reads."""
+    """The engine that samples completions. `ENGINE_KEYS` lists the keys that each engine reads."""
 
     type: Literal["torch", "remote", "openai", "scripted"] = Field(
         default="torch",
-        description="What samples completions: the model here, an engine that another process serves (`sparring engine`), an "
-        "OpenAI-compatible endpoint, or a script. Only the first two can be trained.",
+        description="What samples completions: `torch`, the model in this process; `remote`, an engine that another process "
+        "serves (`sparring engine`); `openai`, an OpenAI-compatible endpoint; or `scripted`, a script. Only `torch` and "
+        "`remote` can be trained.",
     )
     base_url: str | None = Field(
         default=None, description="Address of the endpoint, with its /v1, or of the remote engine."
     )
     model: str | None = Field(default=None, min_length=1, description="Name of the model at the endpoint.")
     api_key_env: str | None = Field(
-        default=None, description="Name of the environment variable that holds the endpoint's key."
+        default=None, description="Name of the environment variable that contains the endpoint's key."
     )
     script: str | None = Field(
         default=None,
-        description="A .jsonl file of the assistant's messages, or `module:function` from the messages so far to the next.",
+        description="A .jsonl file of the assistant's messages, or `module:function` that takes the messages so far and "
+        "returns the next one.",
     )
-    max_running: int = Field(default=64, ge=1, description="Turns decoded together, or open requests to an endpoint.")
-    kv_cache_tokens: int = Field(default=65536, ge=64, description="Most tokens in the cache of keys and values.")
+    max_running: int = Field(
+        default=64,
+        ge=1,
+        description="Maximum number of turns that are decoded together, or of open requests to an endpoint.",
+    )
+    kv_cache_tokens: int = Field(default=65536, ge=64, description="Maximum tokens in the cache of keys and values.")
     prefill_chunk_tokens: int = Field(
-        default=2048, ge=16, description="Most prompt tokens that are processed between two decoding steps."
+        default=2048, ge=16, description="Maximum prompt tokens that are processed between two decoding steps."
     )
     deterministic: bool | None = Field(
         default=None,
-        description="Run turns in rounds whose shapes follow from the seed. None: on when training is synchronous.",
+        description="Whether turns run in rounds whose shapes depend only on the seed. None: true if training is synchronous.",
     )
 
 
@@ -197,7 +223,7 @@ ENGINE_KEYS: Mapping[str, frozenset[str]] = {
     "openai": frozenset({"type", "base_url", "model", "api_key_env", "max_running"}),
     "scripted": frozenset({"type", "script"}),
 }
-"""Keys of [engine] by the engines that read them."""
+"""The keys of [engine] that each engine reads."""
 
 _TOKENS = EngineCapabilities(
     reports_token_ids=True,
@@ -213,4 +239,4 @@ ENGINE_CAPABILITIES: Mapping[str, EngineCapabilities] = {
     "openai": EngineCapabilities(),
     "scripted": EngineCapabilities(),
 }
-"""The most that the engines can do, known before one is built. What a remote engine can do is checked when it is connected."""
+"""The capabilities that each engine can have. Those of a remote engine are checked when it is connected."""

@@ -9,44 +9,50 @@ from sparring.config.sections.base import Section
 
 class RunSection(Section):
     name: str | None = Field(
-        default=None, description="Folder name under `runs_dir`; None numbers runs after the recipe."
+        default=None, description="Folder name under `runs_dir`; None uses the recipe's name and a number."
     )
     runs_dir: str = Field(default="runs", description="Folder of all runs, relative to the working directory.")
-    seed: int = Field(default=0, ge=0, description="Seeds data order, sampling and initialisation.")
+    seed: int = Field(default=0, ge=0, description="Seed of data order, sampling and initialization.")
     num_threads: int | None = Field(default=None, ge=1, description="CPU threads of torch; None uses every core.")
 
 
 class EvaluationSection(Section):
-    val_num_tasks: int | None = Field(default=None, ge=1, description="None takes the whole validation split.")
-    val_group_size: int = Field(default=1, ge=1, description="Episodes a validation task.")
+    val_num_tasks: int | None = Field(
+        default=None, ge=1, description="Number of validation tasks; None uses the whole validation split."
+    )
+    val_group_size: int = Field(default=1, ge=1, description="Episodes per validation task.")
     val_temperature: FiniteFloat = Field(
         default=0.0, ge=0, le=2, description="Sampling temperature of validation; 0 is greedy."
     )
-    eval_num_tasks: int | None = Field(default=None, ge=1, description="None takes the whole held-out split.")
-    eval_group_size: int = Field(default=1, ge=1, description="Episodes a held-out task.")
+    eval_num_tasks: int | None = Field(
+        default=None, ge=1, description="Number of held-out tasks; None uses the whole held-out split."
+    )
+    eval_group_size: int = Field(default=1, ge=1, description="Episodes per held-out task.")
     eval_temperature: FiniteFloat | None = Field(
-        default=None, ge=0, le=2, description="At which policies are served; None: sampling.temperature."
+        default=None, ge=0, le=2, description="Temperature at which policies are served; None: sampling.temperature."
     )
     pass_k_values: tuple[int, ...] | None = Field(
-        default=None, strict=False, description="None: every k up to the episodes a task."
+        default=None,
+        strict=False,
+        description="Values of k for pass@k and pass^k; None: every k up to the episodes per task.",
     )
     success_threshold: FiniteFloat = Field(
-        default=1.0, ge=0, le=1, description="Score from which an episode is a success; scores are from 0 to 1."
+        default=1.0, ge=0, le=1, description="Lowest score that counts as a success; scores are from 0 to 1."
     )
-    allow_zero_baseline: bool = Field(default=False, description="Train although no baseline episode succeeded.")
+    allow_zero_baseline: bool = Field(default=False, description="Train even if no baseline episode succeeds.")
 
 
 class TrackingSection(Section):
-    mlflow: bool = Field(default=False, description="Whether the run is logged to MLflow too.")
-    mlflow_uri: str | None = Field(default=None, description="Tracking server; None keeps a sqlite file in the run.")
+    mlflow: bool = Field(default=False, description="Whether the run is also logged to MLflow.")
+    mlflow_uri: str | None = Field(default=None, description="Tracking server; None writes a SQLite file in the run.")
     mlflow_experiment_name: str = Field(default="sparring", description="Experiment that contains the runs.")
-    prometheus_address: str | None = Field(default=None, description="host:port that a Prometheus server reads.")
+    prometheus_address: str | None = Field(default=None, description="host:port where a Prometheus server reads.")
     prometheus_textfile_dir: str | None = Field(
-        default=None, description="Folder of the node exporter's textfile collector."
+        default=None, description="Folder that the node exporter's textfile collector reads."
     )
     webhook_url_env: str | None = Field(
         default=None,
-        description="Name of the environment variable with the address that events of the run are sent to.",
+        description="Name of the environment variable that contains the address for events of the run.",
     )
     prices: dict[str, FiniteFloat] = Field(
         default_factory=dict, description="Prices by name: see `sparring.metering.prices`."

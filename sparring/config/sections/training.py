@@ -18,61 +18,71 @@ class ModelSection(Section):
     )
     precision: Literal["auto", "fp32", "bf16"] = Field(
         default="auto",
-        description="Of the forward passes that sample and train; trained weights and the optimizer stay fp32. "
-        "`auto` is bf16 where the hardware has it, else fp32.",
+        description="Precision of the forward passes that sample and train; trained weights and the optimizer stay fp32. "
+        "`auto` is bf16 if the hardware supports it, else fp32.",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
-        default="auto", description="Where the model runs; `auto` is CUDA where there is a GPU."
+        default="auto", description="Device of the model; `auto` is CUDA if there is a GPU, else the CPU."
     )
-    max_sequence_length: int = Field(default=2048, ge=8, description="Most tokens of one episode, prompt included.")
+    max_sequence_length: int = Field(
+        default=2048, ge=8, description="Maximum tokens per episode, including the prompt."
+    )
     trained_weights: Literal["lora", "full"] = Field(
         default="lora", description="`lora` trains an adapter, `full` every weight."
     )
     lora_rank: int = Field(default=32, ge=1, description="Rank of the adapter.")
     lora_alpha: int = Field(default=64, ge=1, description="The adapter's output is scaled by lora_alpha / lora_rank.")
     lora_layers: int | None = Field(
-        default=None, ge=1, description="Adapt only this many last layers; fewer train faster. None adapts all."
+        default=None,
+        ge=1,
+        description="Number of layers, counted from the last, that get an adapter; fewer train faster. None: all layers.",
     )
     lora_targets: tuple[str, ...] = Field(
         strict=False,
         default=(),
-        description="Linear layers that get an adapter; empty: those of the model's family (docs/models.md).",
+        description="Linear layers that get an adapter. Empty: the defaults of the model's family (docs/models.md).",
     )
 
 
 class BatchSection(Section):
-    global_batch_size: int = Field(default=128, ge=1, description="Tasks a step.")
-    group_size: int = Field(default=8, ge=1, description="Episodes a task.")
+    global_batch_size: int = Field(default=128, ge=1, description="Tasks per step.")
+    group_size: int = Field(default=8, ge=1, description="Episodes per task.")
     refill_groups: int = Field(
-        default=0, ge=0, description="Most groups a step may run to replace groups of equal rewards."
+        default=0, ge=0, description="Maximum groups that a step may run to replace groups with equal rewards."
     )
 
 
 class AlgorithmSection(Section):
-    """Keys without a default here are hyperparameters of the chosen functions, whose signatures have their defaults."""
+    """The functions that make up the algorithm, and their hyperparameters.
 
-    advantage_method: str = Field(default="group_based", description="docs/algorithms.md, or `module:function`.")
-    loss_fn: str = Field(default="ppo", description="docs/algorithms.md, or `module:function`.")
+    Keys whose default is None here are hyperparameters; the signatures of the functions contain their defaults.
+    """
+
+    advantage_method: str = Field(
+        default="group_based", description="A name in docs/algorithms.md, or `module:function`."
+    )
+    loss_fn: str = Field(default="ppo", description="A name in docs/algorithms.md, or `module:function`.")
     off_policy_correction: str | None = Field(
         default=None,
-        description="None: with max_steps_off_policy > 0 `token_tis`, or `geometric_mask` for a loss that never clips; "
-        "else `none`.",
+        description="A name in docs/algorithms.md. None: `none` if max_steps_off_policy is 0, else `geometric_mask` for a "
+        "loss that never clips, and `token_tis` for other losses.",
     )
-    loss_reduction: str = Field(default="trajectory_mean", description="docs/algorithms.md.")
+    loss_reduction: str = Field(default="trajectory_mean", description="A name in docs/algorithms.md.")
     policy_ratio: Literal["two_policy", "three_policy"] = Field(
         default="two_policy",
-        description="What the loss's ratio is taken against: the policy that sampled, or the one before the step.",
+        description="Denominator of the loss's ratio: `two_policy`, the policy that sampled; `three_policy`, the policy before "
+        "the step.",
     )
-    num_passes: int = Field(default=1, ge=1, description="Optimizer steps on one batch.")
+    num_passes: int = Field(default=1, ge=1, description="Optimizer steps per batch.")
     turn_rewards: Literal["refuse", "sum"] = Field(
         default="refuse",
-        description="How rewards per turn are handled by a method that gives a trajectory one advantage.",
+        description="How a method with one advantage per trajectory handles rewards per turn: refuse or sum them.",
     )
     entropy_coef: FiniteFloat = Field(default=0.0, ge=0, description="Bonus for the entropy of sampled tokens.")
     kl_coef: FiniteFloat = Field(default=0.0, ge=0, description="Weight of the divergence from the base model.")
     kl_form: Literal["loss_k2", "loss_k3", "reward_k1"] = Field(
         default="loss_k2",
-        description="As a loss (k2, or k3 with the gradient of k2), or subtracted from the reward (k1).",
+        description="Form of the divergence: a loss (k2, or k3 with the gradient of k2), or subtracted from the reward (k1).",
     )
     options: dict[str, object] = Field(default_factory=dict, description="Keyword arguments of your own functions.")
 
@@ -80,7 +90,7 @@ class AlgorithmSection(Section):
         default=None, description="Whether advantages are divided by a standard deviation."
     )
     advantage_std: Literal["unbiased", "population"] | None = Field(
-        default=None, description="Standard deviation with n - 1 or with n in its denominator."
+        default=None, description="Denominator of the standard deviation: n - 1 (`unbiased`) or n (`population`)."
     )
     gamma: FiniteFloat | None = Field(default=None, ge=0, le=1, description="Discount per turn.")
     pass_k: int | None = Field(default=None, ge=1, description="The k of `pass_at_k`.")
@@ -99,13 +109,13 @@ class AlgorithmSection(Section):
     dual_clip: FiniteFloat | None = Field(
         default=None,
         gt=1,
-        description="Most that a token of negative advantage may cost, in advantages; None is no bound.",
+        description="Bound of the loss of a token with negative advantage, as a multiple of that advantage; None: no bound.",
     )
     tv_low_threshold: FiniteFloat | None = Field(
-        default=None, gt=0, le=1, description="How far the probability of a token of negative advantage may fall."
+        default=None, gt=0, le=1, description="How far the probability of a token with negative advantage may fall."
     )
     tv_high_threshold: FiniteFloat | None = Field(
-        default=None, gt=0, le=1, description="How far the probability of a token of positive advantage may rise."
+        default=None, gt=0, le=1, description="How far the probability of a token with positive advantage may rise."
     )
     ratio_cap: FiniteFloat | None = Field(default=None, ge=1, description="Largest weight of a token in `dppo_tv`.")
     correction_low: FiniteFloat | None = Field(
@@ -123,12 +133,12 @@ class AlgorithmSection(Section):
 
     @property
     def needs_every_token(self) -> bool:
-        """Whether tokens without advantage have a gradient too."""
-        is_plug_in = ":" in self.loss_fn  # its terms are not known
+        """Whether tokens without an advantage also have a gradient."""
+        is_plug_in = ":" in self.loss_fn  # the terms of a user's loss are not known
         return is_plug_in or self.entropy_coef > 0 or (self.kl_coef > 0 and not self.takes_reward_off)
 
     def hyperparameters(self) -> dict[str, Any]:
-        """Return those that the recipe sets, epsilons as thresholds, and the options."""
+        """Return the hyperparameters that the recipe sets, with epsilons as thresholds, and the options."""
         values = {name: getattr(self, name) for name in HYPERPARAMETERS if getattr(self, name) is not None}
         for side, sign in (("low", -1), ("high", 1)):
             epsilon = values.pop(f"clip_{side}_epsilon", None)
@@ -138,29 +148,29 @@ class AlgorithmSection(Section):
 
 
 HYPERPARAMETERS = tuple(name for name, field in AlgorithmSection.model_fields.items() if field.default is None)[1:]
-"""Keys of [algorithm] that only some of the functions read."""
+"""The keys of [algorithm] that only some functions read."""
 
 
 class CurriculumSection(Section):
     select: Literal["all", "mixed", "frontier"] = Field(
         default="all",
-        description="Which tasks run when their turn comes: all; `mixed`, those that succeed sometimes; "
-        "`frontier`, more often the nearer their success rate is to one half.",
+        description="Which tasks run when it is their turn: `all` tasks; `mixed`, tasks that succeed sometimes; `frontier`, "
+        "tasks whose success rate is near one half more often than others.",
     )
     easy_threshold: FiniteFloat = Field(
-        default=1.0, gt=0, le=1, description="`mixed`: leave a task out from this success rate on."
+        default=1.0, gt=0, le=1, description="`mixed` leaves a task out if its success rate is at least this."
     )
     hard_threshold: FiniteFloat = Field(
-        default=0.0, ge=0, lt=1, description="`mixed`: leave a task out up to this success rate."
+        default=0.0, ge=0, lt=1, description="`mixed` leaves a task out if its success rate is at most this."
     )
     retry_share: FiniteFloat = Field(
         default=0.1,
         gt=0,
         lt=1,
-        description="How often a task that is left out runs anyway, because the policy changes.",
+        description="Share of the turns of a left-out task in which it runs anyway, because the policy changes.",
     )
     history_groups: int = Field(
-        default=2, ge=1, description="Groups of a task from which its success rate is measured."
+        default=2, ge=1, description="Number of recent groups from which the success rate of a task is measured."
     )
     kind_field: str | None = Field(
         default=None,
@@ -168,14 +178,15 @@ class CurriculumSection(Section):
         description="Field of the dataset that contains the kind of a task; kinds run in equal shares.",
     )
     kind_weights: dict[str, FiniteFloat] = Field(
-        default_factory=dict, description="Relative shares of kinds; 1 for kinds that are not named."
+        default_factory=dict, description="Relative share of each kind; 1 for kinds that are not listed."
     )
 
 
 class OptimizerSection(Section):
     learning_rate: FiniteFloat = Field(default=4e-5, gt=0, le=1, description="Learning rate of the RL steps.")
     learning_rate_schedule: Literal["constant", "linear", "cosine"] = Field(
-        default="constant", description="After the warm-up; the others fall to 0 at schedule.max_steps."
+        default="constant",
+        description="Learning rate after the warm-up; `linear` and `cosine` fall to 0 at schedule.max_steps.",
     )
     warmup_steps: int = Field(default=0, ge=0, description="Steps over which the rate rises to learning_rate.")
     lora_plus_lr_ratio: FiniteFloat = Field(
@@ -186,25 +197,26 @@ class OptimizerSection(Section):
     adam_eps: FiniteFloat = Field(default=1e-8, gt=0, description="Added to the denominator of the update.")
     adam_weight_decay: FiniteFloat = Field(default=0.0, ge=0, description="Decoupled weight decay.")
     adam_grad_clip_norm: FiniteFloat = Field(
-        default=1.0, ge=0, description="Norm to which gradients are clipped; 0 does not clip."
+        default=1.0, ge=0, description="Norm to which gradients are clipped; 0 disables clipping."
     )
     max_tokens_per_microbatch: int = Field(
         default=8192,
         ge=1,
-        description="Most distinct tokens in one forward and backward pass; lower it to save memory.",
+        description="Maximum number of distinct tokens in one forward and backward pass; lower it to save memory.",
     )
 
 
 class LearnerSection(Section):
-    """`LEARNER_KEYS` has the keys that each learner reads."""
+    """The learner. `LEARNER_KEYS` lists the keys that each type reads."""
 
     type: Literal["here", "remote"] = Field(
         default="here",
-        description="Where the learner runs: `here` is this process, `remote` another one that serves it (`sparring learner`).",
+        description="Where the learner runs: `here`, in this process; `remote`, in another process that serves it (`sparring "
+        "learner`).",
     )
     base_url: str | None = Field(default=None, description="Address of the remote learner.")
     api_key_env: str | None = Field(
-        default=None, description="Name of the environment variable that holds the learner's key."
+        default=None, description="Name of the environment variable that contains the learner's key."
     )
 
 
@@ -212,29 +224,31 @@ LEARNER_KEYS: Mapping[str, frozenset[str]] = {
     "here": frozenset({"type"}),
     "remote": frozenset({"type", "base_url", "api_key_env"}),
 }
-"""Keys of [learner] by the learners that read them."""
+"""The keys of [learner] that each type reads."""
 
 
 class ScheduleSection(Section):
-    max_steps: int = Field(default=50, ge=0, description="Most RL steps.")
-    max_epochs: int = Field(default=1, ge=1, description="Most passes over the training tasks, each in a new order.")
+    max_steps: int = Field(default=50, ge=0, description="Maximum number of RL steps.")
+    max_epochs: int = Field(
+        default=1, ge=1, description="Maximum number of passes over the training tasks, each in a new order."
+    )
     val_every: int = Field(
         default=10, ge=0, description="Steps between validations; 0 validates only at the start and the end."
     )
     save_every: int = Field(default=10, ge=0, description="Steps between checkpoints; 0 saves only at the end.")
     keep_checkpoints: int = Field(
-        default=2, ge=1, description="Numbered checkpoints that are kept, in addition to the best one."
+        default=2, ge=1, description="Number of recent checkpoints that are kept, in addition to the best one."
     )
 
 
 class LimitsSection(Section):
     max_seconds: FiniteFloat | None = Field(
-        default=None, gt=0, description="Wall time of the RL steps; the running step is completed."
+        default=None, gt=0, description="Maximum wall time of the RL steps; the running step is completed."
     )
     max_cost: FiniteFloat | None = Field(
         default=None,
         gt=0,
-        description="Most money of the RL steps, at `tracking.prices`; no step starts that would exceed it.",
+        description="Maximum cost of the RL steps, at `tracking.prices`; a step that would exceed it does not start.",
     )
 
 
@@ -244,29 +258,30 @@ class WarmStartSection(Section):
         description="`expert` (the environment's own), `module:function`, a .jsonl file of conversations, or the folder of a "
         "recording.",
     )
-    num_demonstrations: int = Field(default=128, ge=1, description="Most conversations.")
+    num_demonstrations: int = Field(default=128, ge=1, description="Maximum number of conversations.")
     steps: int = Field(default=10, ge=1, description="Optimizer steps.")
-    batch_size: int = Field(default=16, ge=1, description="Conversations a step.")
+    batch_size: int = Field(default=16, ge=1, description="Conversations per step.")
     learning_rate: FiniteFloat = Field(default=2e-4, gt=0, le=1, description="Learning rate of these steps.")
     learning_rate_schedule: Literal["constant", "linear", "cosine"] = Field(
-        default="constant", description="Of the warm start: the others fall to 0 at its last step."
+        default="constant",
+        description="Schedule of the warm start; `linear` and `cosine` fall to 0 at its last step.",
     )
     control_steps: int | None = Field(
         default=None,
         ge=1,
-        description="Steps by which `sparring control` continues it, at a rate that falls to 0; None: as many as take longer "
-        "than RL did.",
+        description="Steps by which `sparring control` continues the warm start, at a rate that falls to 0. None: as many as "
+        "take longer than RL did.",
     )
 
 
 class DetectorsSection(Section):
     reaction: Literal["report", "pause", "stop", "roll_back"] = Field(
-        default="report", description="What an error that a detector finds during training leads to; docs/detectors.md."
+        default="report", description="Reaction to an error that a detector finds during training (docs/detectors.md)."
     )
     off: tuple[str, ...] = Field(strict=False, default=(), description="Names of detectors that do not run.")
     scanners: tuple[str, ...] = Field(
         strict=False,
         default=(),
-        description="`module:function` each, called with the name and the arguments (JSON text) of every tool call; returns the "
-        "exploit in words, or None.",
+        description="List of `module:function`. Each is called with the name and the arguments (JSON text) of every tool call "
+        "and returns a description of the exploit, or None.",
     )
