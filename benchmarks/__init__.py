@@ -1,1 +1,1 @@
-"""Side-by-side measurements that print a table and write JSON; never timed tests."""
+"""Measurements that print a table and write JSON. They are not timed tests."""

@@ -1,4 +1,5 @@
-"""List the benchmarks with their last figures, or run all of them in small: `python -m benchmarks [--smoke] [NAME ...]`."""
+"""Lists the benchmarks with their last figures, or runs small versions of them: `python -m benchmarks [--smoke] [NAME
+...]`."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ def list_all() -> None:
     for name, summary in scripts().items():
         print(f"python -m benchmarks.{name}\n    {summary}")
         for stored in results(name):
-            # Those with a target first.
+            # Figures with a target come first.
             figures = sorted(stored["figures"], key=lambda figure: figure not in stored["targets"])
             shown = [f"{figure} {stored['figures'][figure]:.3g}" for figure in figures]
             more = f"; {len(shown) - SHOWN_FIGURES} more" if len(shown) > SHOWN_FIGURES else ""
@@ -27,7 +28,7 @@ def main() -> int:
     known = scripts()
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "--smoke", action="store_true", help="run them in small, in minutes: does every side of each run?"
+        "--smoke", action="store_true", help="run small versions in a few minutes, to test that every side runs"
     )
     parser.add_argument("names", nargs="*", help="only these")
     arguments = parser.parse_args()

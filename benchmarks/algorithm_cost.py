@@ -1,7 +1,7 @@
-"""What advantages, loss and correction cost: their share of a training step, for every choice of them.
+"""Measures the cost of every advantage, loss and correction, as a share of a training step.
 
-The step is one of pointer chase, whose model is the smallest there is here: the harshest share. Groups and tokens are
-those of its last step; each function then runs alone on them, forward and backward, in the same process.
+The step belongs to pointer chase, which has the smallest model in this repository, so the shares are the largest
+possible. Each function runs alone on the groups and tokens of the last step, forward and backward, in the same process.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ SMOKE = (
     "batch.group_size=4",
     "reward.reward=environment:shuffled_reward",
 )
-"""Drawn rewards, so that groups differ before anything is learned: the check would refuse them."""
+"""Rewards are random, so that groups differ before anything is learned. The check would refuse such rewards."""
 
 
 def seconds(call: Callable[[], Any], repeats: int) -> float:
-    """Median time of a call, after one that is not counted."""
+    """Return the median time of a call. The first call is not counted."""
     times = []
     for _ in range(repeats + 1):
         began = time.perf_counter()
@@ -43,7 +43,8 @@ def seconds(call: Callable[[], Any], repeats: int) -> float:
 
 
 def played(recipe: Path, steps: int, more: Sequence[str]) -> tuple[list[Any], list[tuple[Any, Any]], float]:
-    """Train a little; the groups of the last step, the (tokens, sampled_M) of its microbatches, seconds of a step."""
+    """Train a few steps. Return the last step's groups and the (tokens, sampled_M) of its microbatches, and seconds per
+    step."""
     from sparring import loop
     from sparring.algorithms.objective import Objective
     from sparring.trainer import MultiTurnRLTrainer
@@ -89,8 +90,8 @@ def played(recipe: Path, steps: int, more: Sequence[str]) -> tuple[list[Any], li
 def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--recipe", type=Path, default=RECIPE)
-    parser.add_argument("--steps", type=int, default=6, help="steps to train; the first is not counted")
-    parser.add_argument("--repeats", type=int, default=20, help="times each function runs")
+    parser.add_argument("--steps", type=int, default=6, help="number of training steps; the first is not counted")
+    parser.add_argument("--repeats", type=int, default=20, help="number of runs of each function")
     arguments = parser.parse_args()
     steps, repeats = (2, 1) if arguments.smoke else (arguments.steps, arguments.repeats)
     from dataclasses import replace
@@ -115,7 +116,7 @@ def main() -> int:
         add("advantage", name, seconds(lambda e=estimator: credit(groups, e, sums_turn_rewards=None), repeats))
 
     def learn(objective: Objective) -> int:
-        """How many tokens got a gradient."""
+        """Return the number of tokens that got a gradient."""
         found = 0
         for seen, sampled_M in microbatches:
             logprobs_M = seen.logprobs_M.detach().requires_grad_()

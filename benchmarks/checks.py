@@ -1,12 +1,12 @@
-"""How many planted defects `sparring check` finds, how often it accuses what is clean, and how long it takes.
+"""Measures how many planted defects `sparring check` finds, how many findings clean recipes get, and how long it takes.
 
     python -m benchmarks.checks [--json FILE] [NAME ...]
 
-The authors of the checks planted tests/checks/defects; people who had not seen the checks planted tests/checks/blind. There
-`acceptable_rules` lists the findings that name the defect, and `found_at_first_sight` states whether the rules found it
-before any author of rules had seen it. Clean recipes are those that we ship, the domains of the suite, the clean
-counterparts of planted recipes, and recipes that only look suspicious (tests/checks/blind_clean). Every recipe is checked
-completely, as a user does.
+The authors of the checks planted tests/checks/defects; people who had not seen the checks planted tests/checks/blind.
+In the latter, `acceptable_rules` lists the rules that may name the defect, and `found_at_first_sight` states whether
+the rules found the defect before any author of rules had seen it. The clean recipes are the shipped recipes, the
+domains of the suite, the corrected copies of planted recipes, and recipes that only look suspicious
+(tests/checks/blind_clean). Every recipe gets a full check.
 """
 
 from __future__ import annotations
@@ -39,17 +39,16 @@ def list_planted(kind: str) -> Iterator[tuple[Path, Mapping[str, Any]]]:
 
 
 def check(folder: Path, options: Mapping[str, str], overrides: Sequence[str] = ()) -> CheckReport:
-    """Run all rules that need no model; `options` name files in the recipe's folder."""
+    """Run all rules that need no model. `options` name files in the recipe's folder."""
     named = {key: folder / value for key, value in options.items()}
     return check_recipe(folder, Options(overrides=tuple(overrides), **named))  # pyright: ignore[reportArgumentType]
 
 
 def find_rule(report: CheckReport, defect: Mapping[str, Any]) -> str | None:
-    """Return the rule whose finding names the defect: an error or a warning of an acceptable rule; None if none
-    does."""
+    """Return the rule that names the defect with an error or a warning, or None if no acceptable rule does."""
     acceptable = defect.get("acceptable_rules") or [defect.get("rule")]
     for finding in report.findings:
-        # What could not be decided is reported once, with all rules that wait for it.
+        # A question that could not be decided is reported once, with all rules that depend on it.
         rules = {finding.rule, *finding.evidence.get("undecided", ())}
         if finding.severity is not Severity.NOTE and rules & set(acceptable):
             return finding.rule
@@ -78,8 +77,7 @@ def measure_planted(kind: str, only: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def measure_clean(only: Sequence[str]) -> list[dict[str, Any]]:
-    """Check recipes without defects: those that we ship, the clean counterparts of the planted ones, and the
-    domains."""
+    """Check recipes without defects: the shipped recipes, the corrected copies of planted recipes, and the domains."""
     counterparts = sorted(
         path.parent for path in [*PLANTED.glob("clean/*/recipe.toml"), *PLANTED.glob("blind_clean/*/recipe.toml")]
     )

@@ -1,4 +1,5 @@
-"""Does RL gain what imitation does not? A recipe over seeds: base, warm start, control and tuned, and RL on shuffled rewards."""
+"""Measures whether RL gains more than imitation: base, warm start, control, tuned, and RL on shuffled rewards, by
+seed."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ SMOKE = (
 
 @contextmanager
 def runs_folder(given: Path | None) -> Iterator[str]:
-    """Where the runs go: the folder that was given, or one that is removed afterwards."""
+    """Yield the folder of the runs: the given folder, or a temporary one."""
     if given is not None:
         given.mkdir(parents=True, exist_ok=True)
         yield str(given.resolve())
@@ -48,14 +49,14 @@ def runs_folder(given: Path | None) -> Iterator[str]:
 
 
 def kept(folder: str, name: str, settings: Sequence[str], measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """A row that was measured here with these settings at this commit, or one that is measured now."""
+    """Return the stored row for these settings and this commit, or measure it now."""
     path = Path(folder) / f"{name}.json"
     asked = {"commit": commit(), "settings": list(settings)}
     if path.is_file():
         found = json.loads(path.read_text("utf-8"))
         if found.pop("asked") == asked:
             return found
-    shutil.rmtree(Path(folder) / name, ignore_errors=True)  # begun, and cut off
+    shutil.rmtree(Path(folder) / name, ignore_errors=True)  # left by an interrupted run
     row = measure()
     path.write_text(json.dumps({"asked": asked, **row}), "utf-8")
     return row
@@ -64,7 +65,7 @@ def kept(folder: str, name: str, settings: Sequence[str], measure: Callable[[], 
 def run(
     recipe: Path, seed: int, overrides: Sequence[str], control_steps: int | None, folder: str, *, check: bool = True
 ) -> dict[str, Any]:
-    """One run with its control, evaluated as `sparring eval` does."""
+    """Train one run and its control, and evaluate them like `sparring eval`."""
     began = time.monotonic()
     settings = [f"run.runs_dir={folder}", f"run.seed={seed}", *overrides]
     with MultiTurnRLTrainer(recipe, overrides=settings, name=f"seed-{seed}", check=check, quiet=True) as trainer:
@@ -92,7 +93,7 @@ def run(
 
 
 def shuffled(recipe: Path, seed: int, overrides: Sequence[str], folder: str) -> dict[str, Any]:
-    """RL on rewards that follow from nothing that was played: it must gain nothing."""
+    """Train with rewards that do not depend on the episode, which must gain nothing."""
     settings = [f"run.runs_dir={folder}", f"run.seed={seed}", "reward.reward=environment:shuffled_reward", *overrides]
     with MultiTurnRLTrainer(recipe, overrides=settings, name=f"shuffled-{seed}", check=False, quiet=True) as trainer:
         trained = _completed(trainer)
@@ -105,12 +106,15 @@ def shuffled(recipe: Path, seed: int, overrides: Sequence[str], folder: str) -> 
 def _completed(trainer: MultiTurnRLTrainer) -> Path:
     result = trainer.train()
     if result is None or result.status != "completed":
-        raise SystemExit(f"{trainer.folder and trainer.folder.path}: stopped before its end; nothing was measured")
+        raise SystemExit(
+            f"{trainer.folder and trainer.folder.path}: the run stopped before its end, so nothing was measured"
+        )
     return result.run
 
 
 def _measured(found: EvaluationReport) -> dict[str, Any]:
-    """By policy success sampled and greedy, completion and turns; and what tuned is better by than the control, sampled."""
+    """Return each policy's success (sampled and greedy), completion and turns, and the sampled gain of tuned over the
+    control."""
     sampled = {one.name: one for one in found.evaluations if one.temperature != 0}
     greedy = {one.name: one for one in found.evaluations if one.temperature == 0}
     by_label = {one.label: one for one in found.evaluations}
@@ -133,7 +137,7 @@ def _policy(sampled: Evaluation, greedy: Evaluation) -> dict[str, float]:
 
 
 def table(content: Mapping[str, Any]) -> str:
-    """What the README shows of stored results."""
+    """Return the README's table of stored results."""
     rows, control = content["rows"], [row for row in content["rows"] if "warm start continued" in row]
     temperature = f"T = {control[0].get('temperature', 1.0):g}"
     lines = [
@@ -171,7 +175,7 @@ def table(content: Mapping[str, Any]) -> str:
 
 
 def _interval(values: Sequence[float], lowest: float = 0.0) -> str:
-    """Of shares, which are between `lowest` and 1; one seed has a mean alone."""
+    """Format the interval of values between `lowest` and 1. For one seed, format only the value."""
     found = interval_over_seeds(values, least=lowest)
     return f"{fmean(values):.2f}" if found is None else interval(found)
 
@@ -185,10 +189,14 @@ def main() -> int:
     parser.add_argument("recipe", nargs="?", default="pointer_chase", help="folder in recipes/")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--shuffled", type=int, default=2, help="of these seeds, how many also get shuffled rewards")
+    parser.add_argument("--shuffled", type=int, default=2, help="number of these seeds that also get shuffled rewards")
     parser.add_argument("--control-steps", type=int)
-    parser.add_argument("--runs", type=Path, metavar="FOLDER", help="keep the runs there, and make none twice")
-    parser.add_argument("--table", type=Path, metavar="JSON", help="print the table of stored results, run nothing")
+    parser.add_argument(
+        "--runs", type=Path, metavar="FOLDER", help="folder that keeps the runs, so that none is trained twice"
+    )
+    parser.add_argument(
+        "--table", type=Path, metavar="JSON", help="print the table of stored results without running anything"
+    )
     arguments = parser.parse_args()
     if arguments.table is not None:
         print(table(json.loads(arguments.table.read_text("utf-8"))))

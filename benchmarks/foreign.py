@@ -1,8 +1,8 @@
-"""How far the checks get in environments that were not written for them: tools reached, false errors, time.
+"""Measures the checks on environments that were not written for them: tools reached, false errors, time.
 
-The twelve domains of the suite without their experts and recorded conversations, a Gymnasium environment, an MCP
-server, a server of OpenEnv's protocol, tools over a table of pandas (tests/checks/foreign), and an environment that
-owns a process that takes three seconds to start. Each is checked whole; its processor time is counted with that of the
+The environments are the twelve domains of the suite without their experts and recorded conversations, a Gymnasium
+environment, an MCP server, a server of OpenEnv's protocol, tools over a pandas table (tests/checks/foreign), and an
+environment with a process that takes three seconds to start. Each gets a full check. Its processor time includes the
 processes that it starts."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_PROCESSOR_SECONDS = 60.0
 
 
 def list_recipes() -> Iterator[tuple[str, Path, list[str]]]:
-    """Yield name, folder and overrides of each recipe."""
+    """Yield the name, folder and overrides of each recipe."""
     for name in sop.DOMAINS:
         parts = {"reward.reward": "reward", "reward.scorer": "scorer"}
         parts |= {f"data.{split}": f"{split}_tasks" for split in sop.SPLITS}

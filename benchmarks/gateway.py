@@ -1,10 +1,9 @@
-"""The gateway under load: concurrent episodes whose every turn is on disk before it is answered, compared with a bare
-server.
+"""Measures the gateway under load, with every turn on disk before it is answered, compared with a bare server.
 
-The policy is a script that takes 50 ms a turn; tokenizer, template, keys, matching of growing histories and the ledger
-are real. The bare server is a Starlette app that reads the same bodies, waits the same 50 ms and commits the same
-number of bytes through the same group commit. Both run in processes of their own, in turns, with the driver in a third
-one; figures are medians over the rounds."""
+The policy is a script that takes 50 ms per turn. Tokenizer, template, keys, matching of growing histories and the
+ledger are real. The bare server is a Starlette app that reads the same bodies, waits the same 50 ms and commits the
+same number of bytes through the same group commit. The two servers run alternately in separate processes, with the
+driver in a third process. Figures are medians over the rounds."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ CALL = '<tool_call>{"name": "reading", "arguments": {"part": "A12", "gauge": 7}}
 
 
 def tokenizer_of(smoke: bool) -> Any:
-    """SmolLM2's, which is downloaded once; in small the bytes."""
+    """Return SmolLM2's tokenizer, which is downloaded once, or a byte tokenizer in a smoke run."""
     if smoke:
         from sparring.chat import ByteTokenizer
 
@@ -60,8 +59,10 @@ def tokenizer_of(smoke: bool) -> Any:
 
 
 def serve_gateway(pipe: Connection, folder: str, num_episodes: int, smoke: bool) -> None:
-    """Our gateway, with a session and a key for each episode; sends the base URL and the keys, then waits to be asked
-    how many turns the ledger holds."""
+    """Serve our gateway, with a session and a key for each episode.
+
+    The process sends the base URL and the keys, and then answers requests for the number of turns in the ledger.
+    """
     from sparring.chat import TemplateChat
     from sparring.engines.scripted import ScriptedEngine
     from sparring.gateway import Gateway
@@ -107,7 +108,7 @@ def serve_gateway(pipe: Connection, folder: str, num_episodes: int, smoke: bool)
 
 
 def serve_bare(pipe: Connection, folder: str, num_episodes: int, _smoke: bool) -> None:
-    """A Starlette app that does no more than read, wait, commit and answer."""
+    """Serve a Starlette app that only reads, waits, commits and answers."""
     import sqlite3
 
     from starlette.applications import Starlette
@@ -149,7 +150,7 @@ def serve_bare(pipe: Connection, folder: str, num_episodes: int, _smoke: bool) -
 
 
 class Client:
-    """One kept connection, HTTP/1.1 by hand: a client library would be half of what is measured."""
+    """A persistent HTTP/1.1 connection. A client library would take half of the measured time."""
 
     def __init__(self, base_url: str, key: str) -> None:
         self._host, port = base_url.removeprefix("http://").partition("/")[0].split(":")
@@ -186,7 +187,7 @@ class Client:
 
 
 async def episode(base_url: str, key: str, number: int, num_turns: int, latencies: list[float]) -> None:
-    """An agent that sends its growing history and answers each call with a tool result."""
+    """Run an agent that sends its growing history and answers each call with a tool result."""
     client = Client(base_url, key)
     await client.open()
     messages: list[Any] = [
@@ -205,7 +206,7 @@ async def episode(base_url: str, key: str, number: int, num_turns: int, latencie
 
 
 async def streams(base_url: str, keys: list[str]) -> None:
-    """Streams at once, three of ten dropped after their first bytes."""
+    """Open streams at the same time, and drop three of ten after their first bytes."""
 
     async def one(number: int, key: str) -> None:
         client = Client(base_url, key)
@@ -221,7 +222,7 @@ async def streams(base_url: str, keys: list[str]) -> None:
 
 
 async def load(base_url: str, keys: list[str], num_turns: int) -> tuple[float, list[float]]:
-    """Seconds in all, and of each turn."""
+    """Return the total seconds, and the seconds of each turn."""
     latencies: list[float] = []
     began = time.perf_counter()
     await asyncio.gather(*(episode(base_url, key, n, num_turns, latencies) for n, key in enumerate(keys)))
@@ -236,10 +237,10 @@ def measured(
     *,
     smoke: bool = False,
 ) -> dict[str, float]:
-    """Serve in a process of its own, load it from this one."""
+    """Serve in a separate process, and send requests from this process."""
     here, there = multiprocessing.Pipe()
     with tempfile.TemporaryDirectory() as folder:
-        # Forked in small: importing everything again would take longer than what is measured.
+        # A smoke run forks, because importing everything again would take longer than the measurement.
         context: Any = multiprocessing.get_context("fork" if smoke else "spawn")
         process = context.Process(target=serve, args=(there, folder, num_episodes, smoke))
         process.start()

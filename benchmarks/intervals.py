@@ -1,7 +1,8 @@
-"""How often 95% intervals of evaluations hold what they are about, for many kinds of tasks and few to many of them.
+"""Measures how often 95% intervals of evaluations contain the true value, for many kinds and numbers of tasks.
 
-Tasks are drawn from a population whose mean is known, the interval is made as evaluations make it, and what is counted is
-whether it holds that mean. 0.95 is right; less promises too much, more is wider than needed.
+Tasks are drawn from a population with a known mean. The benchmark computes intervals like evaluations and counts how
+many contain the mean. 0.95 is right. With a lower share the intervals are too narrow, and with a higher share they are
+wider than needed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from sparring.evaluation.statistics import mean_interval, paired_difference
 NUM_TASKS = (20, 32, 64, 128, 256)
 MEANS = (0.1, 0.3, 0.5, 0.8)
 Draw: TypeAlias = Callable[[random.Random, float], float]
-"""One task of a population with this mean."""
+"""Draws one task of a population with this mean."""
 
 
 def right_or_wrong(rng: random.Random, mean: float) -> float:
@@ -26,7 +27,7 @@ def right_or_wrong(rng: random.Random, mean: float) -> float:
 
 
 def eight_samples(rng: random.Random, mean: float) -> float:
-    """Most tasks are nearly always right or nearly always wrong."""
+    """Draw the success rate of a task in eight samples. Most tasks are nearly always right or nearly always wrong."""
     rate = rng.betavariate(mean, 1 - mean)
     return sum(rng.random() < rate for _ in range(8)) / 8
 
@@ -56,11 +57,12 @@ CHANGES: Mapping[str, tuple[float, float]] = {
     "20% fixed, 20% broken": (0.2, 0.2),
     "95% fixed": (0.95, 0.0),
 }
-"""Of tasks that are right or wrong. Of shares: how many tasks become nearly always right, and how many nearly always wrong."""
+"""Shares of fixed and broken tasks. With several samples, these tasks become nearly always right or nearly always
+wrong."""
 
 
 def coverage_of_means(draw: Draw, mean: float, num_tasks: int, repeats: int, rng: random.Random) -> float:
-    """Share of intervals that hold the population's mean."""
+    """Return the share of intervals that contain the population's mean."""
     held = 0
     for _ in range(repeats):
         values = [draw(rng, mean) for _ in range(num_tasks)]
@@ -72,7 +74,10 @@ def coverage_of_means(draw: Draw, mean: float, num_tasks: int, repeats: int, rng
 def coverage_of_differences(
     fixed: float, broken: float, num_tasks: int, samples: int, repeats: int, rng: random.Random
 ) -> tuple[float, float]:
-    """Share of intervals that hold the true difference, and their mean half-width. A task is played `samples` times by each."""
+    """Return the share of intervals that contain the true difference, and their mean half-width.
+
+    Each policy runs a task `samples` times.
+    """
     low, high = (0.0, 1.0) if samples == 1 else (0.05, 0.9)
     kinds, weights = ((low, high), (high, low), (low, low)), (fixed, broken, 1 - fixed - broken)
     truth, held, halves = (fixed - broken) * (high - low), 0, []

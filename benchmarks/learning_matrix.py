@@ -2,8 +2,8 @@
 
 The cells are each advantage with ppo, each loss with group_based, and each loss at staleness 3 with its correction.
 
-All on pointer chase, from one warm start a seed, graded by the strict scorer on held-out tasks at temperature 1. Cells
-that are done stay in --state: an interrupted run goes on where it was.
+All cells use pointer chase and one warm start per seed. The strict scorer grades held-out tasks at temperature 1.
+Finished cells are stored in --state, so that an interrupted benchmark can continue.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ RECIPE = ROOT / "recipes" / "pointer_chase" / "recipe.toml"
 NUM_TASKS = 128
 """Held-out tasks of the recipe."""
 LEARNED = 0.15
-"""How much better than the warm start a method must get on held-out tasks to have learned."""
+"""A method has learned if it is better than the warm start by at least this much on held-out tasks."""
 STALE = 3
 
 
 class Choice(NamedTuple):
-    """What is changed in the recipe."""
+    """A change of the recipe."""
 
     advantage_method: str = "group_based"
     loss_fn: str = "ppo"
@@ -49,10 +49,11 @@ class Choice(NamedTuple):
 
 SYNCHRONOUS = Choice()
 UNCORRECTED = "importance_sampling, uncorrected"
-"""Shown for contrast, without a target."""
+"""This choice is only shown for comparison and has no target."""
 MATRIX: dict[str, dict[str, Choice]] = {
     "advantage": {name: Choice(advantage_method=name) for name in FUNCTIONS["advantage_method"]},
-    # Synchronous with one pass, all have the same gradient: this shows that each is right there, not which is better.
+    # If synchronous with one pass, all losses have the same gradient. This shows that each is right, not which is
+    # better.
     "loss": {name: Choice(loss_fn=name) for name in FUNCTIONS["loss_fn"]},
     f"staleness {STALE}": {
         "ppo, synchronous": SYNCHRONOUS,
@@ -62,7 +63,7 @@ MATRIX: dict[str, dict[str, Choice]] = {
         UNCORRECTED: Choice("group_based", "importance_sampling", "none", STALE),
     },
 }
-"""By part and name. A choice that stands in several parts is played once."""
+"""Choices by part and name. A choice that is in several parts is trained once."""
 WARM_START = "warm_start"
 SMOKE = (
     "warm_start.steps=2",
@@ -76,12 +77,12 @@ SMOKE = (
 
 
 def key(choice: Choice | str, seed: int) -> str:
-    """The name of a cell, and of its run."""
+    """Return the name of a cell and of its run."""
     return "-".join(map(str, choice if isinstance(choice, Choice) else [choice])) + f"-seed-{seed}"
 
 
 def cells(num_seeds: int, num_stale_seeds: int) -> dict[str, tuple[Choice, int]]:
-    """Every choice and seed to train, by key."""
+    """Return every choice and seed to train, by key."""
     wanted = {}
     for part, choices in MATRIX.items():
         for seed in range(num_stale_seeds if part.startswith("staleness") else num_seeds):
@@ -90,7 +91,10 @@ def cells(num_seeds: int, num_stale_seeds: int) -> dict[str, tuple[Choice, int]]
 
 
 def play(choice: Choice | None, seed: int, steps: int, folder: Path, more: Sequence[str] = ()) -> float:
-    """Train from the warm start of the seed, in this process; None: make that warm start. Success on held-out tasks."""
+    """Train in this process from the warm start of the seed, and return the success on held-out tasks.
+
+    If `choice` is None, train the warm start itself.
+    """
     from sparring.evaluator import MultiTurnRLEvaluator
     from sparring.trainer import MultiTurnRLTrainer
 
@@ -111,7 +115,7 @@ def play(choice: Choice | None, seed: int, steps: int, folder: Path, more: Seque
         sections = {"max_steps_off_policy": "rollout"}
         overrides += [f"{sections.get(k, 'algorithm')}.{k}={value}" for k, value in choice._asdict().items()]
         weights = folder / key(WARM_START, seed) / "checkpoints" / "warm_start"
-    shutil.rmtree(folder / key(choice or WARM_START, seed), ignore_errors=True)  # of a cell that was cut off
+    shutil.rmtree(folder / key(choice or WARM_START, seed), ignore_errors=True)  # left by an interrupted cell
     trainer = MultiTurnRLTrainer(
         RECIPE, overrides=overrides, name=key(choice or WARM_START, seed), model_weights=weights, quiet=True
     )
@@ -123,7 +127,7 @@ def play(choice: Choice | None, seed: int, steps: int, folder: Path, more: Seque
 
 
 def run_all(todo: Sequence[str], done: dict[str, Any], arguments: argparse.Namespace) -> None:
-    """Each cell in a process of its own, some at a time, a thread each."""
+    """Run each cell in a separate process with one thread, several cells at a time."""
 
     def one(cell: str) -> None:
         command = [sys.executable, "-m", "benchmarks.learning_matrix", "--cell", cell]
@@ -146,14 +150,14 @@ def run_all(todo: Sequence[str], done: dict[str, Any], arguments: argparse.Names
 
 
 def interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
-    """95% bootstrap interval of a mean."""
+    """Return the 95% bootstrap interval of a mean."""
     rng = random.Random(seed)
     means = sorted(fmean(rng.choices(values, k=len(values))) for _ in range(2000))
     return means[49], means[1949]
 
 
 def summary(done: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, float], dict[str, dict[str, float]]]:
-    """A row for each name of each part, and the differences to synchronous training, paired by seed."""
+    """Return a row per part and name, and the differences from synchronous training, paired by seed."""
     rows, figures, targets = [], {}, {}
     seeds = range(max(int(cell.rsplit("-", 1)[-1]) for cell in done) + 1)
 
@@ -172,7 +176,7 @@ def summary(done: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, float
                 rows.append({"part": part, "name": name, "seeds": 0, "learned": f"failed: {reason}"})
                 continue
             before = fmean(warm[seed] for seed in after if seed in warm)
-            # Of the tasks, for these seeds.
+            # This is the interval over tasks for these seeds.
             num = NUM_TASKS * len(after)
             right = round(fmean(after.values()) * num)
             shown = mean_interval([1.0] * right + [0.0] * (num - right))
@@ -201,7 +205,7 @@ def summary(done: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, float
 
 
 def smoke(arguments: argparse.Namespace) -> int:
-    """The warm start and two choices for a step, in this process."""
+    """Train the warm start and two choices for one step each, in this process."""
     chosen = (None, SYNCHRONOUS, MATRIX[f"staleness {STALE}"]["cispo, geometric_mask"])
     with tempfile.TemporaryDirectory() as folder:
         done = {key(choice or WARM_START, 0): {"success": play(choice, 0, 1, Path(folder), SMOKE)} for choice in chosen}
@@ -213,10 +217,10 @@ def smoke(arguments: argparse.Namespace) -> int:
 def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--quick", action="store_true", help="one seed, fewer steps")
-    parser.add_argument("--steps", type=int, help="RL steps a run; 30, or 20 with --quick")
-    parser.add_argument("--parallel", type=int, default=2, help="runs at a time, a thread each")
+    parser.add_argument("--steps", type=int, help="RL steps per run (default: 30, or 20 with --quick)")
+    parser.add_argument("--parallel", type=int, default=2, help="number of simultaneous runs, with one thread each")
     parser.add_argument(
-        "--state", type=Path, default=ROOT / "runs" / "learning_matrix", help="where finished runs are kept"
+        "--state", type=Path, default=ROOT / "runs" / "learning_matrix", help="folder that keeps finished runs"
     )
     parser.add_argument("--cell", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

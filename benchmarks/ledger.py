@@ -1,9 +1,9 @@
-"""Measures what it costs to record 100,000 rollouts of three turns, and to check every invariant of what was recorded.
+"""Measures the cost of recording 100,000 rollouts of three turns, and of checking every invariant of the ledger.
 
-The ledger is written through its own methods: groups of eight that are played, admitted, claimed by a step and trained by
-the checkpoint after it; one rollout in twenty is lost to infrastructure. Processor seconds of this process, in which
-SQLite works too, medians over the rounds. `verify` takes turns with a
-`PRAGMA quick_check`, with which SQLite reads the same file, so that a slow machine slows both.
+The ledger is written with its own methods: groups of eight rollouts run, are admitted, claimed by a step and trained by
+the next checkpoint. One rollout in twenty is lost to infrastructure. Figures are processor seconds of this process,
+including SQLite's work, as medians over the rounds. `verify` alternates with SQLite's `PRAGMA quick_check` of the same
+file, so that a slow machine slows both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sparring.types import Sampling, StopReason, Turn
 NUM_TURNS = 3
 ANSWER_TOKENS = (16, 48)
 PROMPT_TOKENS = 120
-"""Before the first answer; the result of a tool between two answers is a quarter of that."""
+"""Number of tokens before the first answer. The result of a tool between two answers has a quarter of this number."""
 GROUP_SIZE, GROUPS_PER_STEP = 8, 16
 LOST_SHARE = 0.05
 TARGETS = {
@@ -37,7 +37,7 @@ PLAYED = [RolloutState.FINISHED, RolloutState.SCORED, RolloutState.ADMITTED]
 
 
 def line(drawn: random.Random, version: int) -> list[Turn]:
-    """The turns of one episode, each the continuation of the one before."""
+    """Return the turns of one episode. Each turn continues the previous one."""
     ids: tuple[int, ...] = tuple(drawn.choices(range(50_000), k=PROMPT_TOKENS))
     turns: list[Turn] = []
     for number in range(NUM_TURNS):
@@ -93,7 +93,7 @@ def read_through(path: Path) -> int:
 
 
 def sides_of(path: Path) -> dict[str, float]:
-    """How many turns were recorded, and what each reader finds where one of them was changed or cut off."""
+    """Return the number of recorded turns, and what each reader finds if a turn was changed or cut off."""
     with closing(rows.open_file(path)[0]) as db:
         recorded = db.execute("SELECT count(*) FROM turns").fetchone()[0]
     with closing(sqlite3.connect(path)) as db, db:

@@ -1,4 +1,4 @@
-"""What weight does each loss give a token? Draws the factor of A * grad log p over the ratio, for docs/algorithms.md."""
+"""Draws the weight of a token in each loss (the factor of A * grad log p) over the ratio, for docs/algorithms.md."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ COLORS = {
     "gpg": "#7b4fa3",
 }
 PROBABILITY = 0.2
-"""Of the token when it was sampled, which only dppo_tv looks at."""
+"""Probability of the token when it was sampled. Only dppo_tv uses it."""
 
 
 def weights(loss: str, ratios: torch.Tensor, advantage: float) -> torch.Tensor:
-    """d loss / d log p divided by -A, for tokens that are trajectories of their own."""
+    """Return d loss / d log p divided by -A. Each token is a separate trajectory."""
     old = torch.full_like(ratios, PROBABILITY).log()
     new = (old + ratios.log()).requires_grad_()
     tokens = Tokens(

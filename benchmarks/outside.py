@@ -1,5 +1,4 @@
-"""Does RL gain in environments of others? Gymnasium's FrozenLake and Blackjack over seeds, with control and
-diagnosis."""
+"""Measures the gain of RL in Gymnasium's FrozenLake and Blackjack over seeds, with control and diagnosis."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from sparring.run_folders import RunFolder
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What was asked of a family before it was run."""
+    """The target of a family, which was set before its runs."""
 
     gain: float
     """The least lower bound, over the seeds, of the paired gain over the control."""
@@ -36,7 +35,7 @@ FAMILIES = {"frozen_lake": Target(0.15, 0.1), "blackjack": Target(0.0, 0.05)}
 
 
 def checked(family: str, *, quick: bool) -> dict[str, Any]:
-    """What `sparring check` reports of the recipe before it is trained."""
+    """Return the findings of `sparring check` for the recipe before training."""
     found = check_recipe(ROOT / "recipes" / family, Options(families=("policies",)) if quick else Options())
     findings = [{"rule": one.rule, "severity": one.severity.value, "symptom": one.symptom} for one in found.findings]
     return {"family": family, "check": {"findings": findings}}
@@ -59,13 +58,13 @@ def trained(family: str, seed: int, overrides: Sequence[str], control_steps: int
 
 
 def claimed(family: str, runs: Sequence[RunFolder]) -> dict[str, Any]:
-    """What the runs show together."""
+    """Return the claim that the runs support together."""
     ((_, claim),) = claims_of_runs(runs)
     return {"family": family, "over seeds": {"claim": claim.lines()}}
 
 
 def measured(content: Mapping[str, Any], family: str) -> str:
-    """What the docs show of stored results."""
+    """Return the text of the docs for stored results."""
     rows = [row for row in content["rows"] if row["family"] == family]
     of_runs = [row for row in rows if "tuned" in row]
     (found,) = (row["check"]["findings"] for row in rows if "check" in row)
@@ -91,9 +90,13 @@ def main() -> int:
     parser.add_argument("overrides", nargs="*", metavar="section.key=value")
     parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--shuffled", type=int, default=1, help="of these seeds, how many also get shuffled rewards")
-    parser.add_argument("--runs", type=Path, metavar="FOLDER", help="keep the runs there, and make none twice")
-    parser.add_argument("--table", type=Path, metavar="JSON", help="print the tables of stored results, run nothing")
+    parser.add_argument("--shuffled", type=int, default=1, help="number of these seeds that also get shuffled rewards")
+    parser.add_argument(
+        "--runs", type=Path, metavar="FOLDER", help="folder that keeps the runs, so that none is trained twice"
+    )
+    parser.add_argument(
+        "--table", type=Path, metavar="JSON", help="print the tables of stored results without running anything"
+    )
     arguments = parser.parse_args()
     if arguments.table is not None:
         content = json.loads(arguments.table.read_text("utf-8"))

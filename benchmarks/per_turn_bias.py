@@ -1,8 +1,8 @@
-"""Which credit for turns keeps the true gradient? Stop or continue, where the exact gradient is known.
+"""Measures which credit for turns keeps the true gradient, in a stop-or-continue task with a known exact gradient.
 
 A policy with one parameter theta continues with probability p = sigmoid(theta) = 0.5 at each of the first three of at
-most four turns. To continue earns 0.5; to stop (forced at the fourth) earns 1 with probability .2, .4, .5, .55 at turn
-1, 2, 3, 4. So the policy itself decides how many turns, and how many baselines, there are.
+most four turns. Continuing earns 0.5. Stopping (forced at the fourth turn) earns 1 with probability .2, .4, .5, .55 at
+turn 1, 2, 3, 4. So the policy itself decides how many turns, and how many baselines, there are.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OURS = "return_to_go_loo (group_based_per_turn)"
 
 
 def exact_gradient() -> float:
-    """Sum over turns of P(turn is reached) p (1 - p) (value of continuing - value of stopping)."""
+    """Return the sum over turns of P(turn is reached) p (1 - p) (value of continuing - value of stopping)."""
     value, gradient = SUCCESS[-1], 0.0
     for turn in reversed(range(len(SUCCESS) - 1)):
         continuing, stopping = BONUS + value, SUCCESS[turn]
@@ -39,7 +39,7 @@ def exact_gradient() -> float:
 
 
 def episode(rng: random.Random) -> tuple[Rewarded, list[float]]:
-    """What was earned turn by turn, and d log pi / d theta of every turn."""
+    """Return the rewards per turn, and d log pi / d theta of every turn."""
     rewards: list[float] = []
     scores: list[float] = []
     for turn, success in enumerate(SUCCESS):
@@ -56,7 +56,8 @@ def episode(rng: random.Random) -> tuple[Rewarded, list[float]]:
 
 
 def study(num_groups: int, seed: int) -> list[dict[str, float | str]]:
-    """Each estimator on the same groups: mean gradient, its standard error over groups, variance an episode."""
+    """Return each estimator's mean gradient, standard error over groups, and variance per episode, on the same
+    groups."""
     rng = random.Random(seed)
     groups = [[episode(rng) for _ in range(GROUP_SIZE)] for _ in range(num_groups)]
     seen = [[played for played, _ in group] for group in groups]
@@ -91,7 +92,7 @@ def _deviation(values: Sequence[float]) -> float:
 
 
 def picture(rows: Sequence[dict[str, float | str]]) -> str:
-    """The share of the exact gradient that each estimator keeps, as SVG."""
+    """Draw the share of the exact gradient that each estimator keeps, as SVG."""
     width, bar, left = 640, 26, 270
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{bar * len(rows) + 40}" '
@@ -118,7 +119,7 @@ def picture(rows: Sequence[dict[str, float | str]]) -> str:
 
 def main() -> int:
     parser = options(__doc__)
-    parser.add_argument("--svg", type=Path, help="draw what each estimator keeps")
+    parser.add_argument("--svg", type=Path, help="draw the share that each estimator keeps")
     parser.add_argument("--groups", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()

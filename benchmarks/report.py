@@ -1,4 +1,4 @@
-"""What every benchmark shares: its options, the table it prints, the JSON it writes, and its exit code."""
+"""Code that all benchmarks share: options, tables, JSON results and exit codes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sparring.tracking.console import Console
 
 PACKAGES = ("sparring", "torch", "transformers", "peft", "trl")
 INSTRUCTIONS = {"amx_tile": "AMX", "avx512f": "AVX-512", "avx2": "AVX2"}
-"""The names of the widest first."""
+"""Names of instruction sets, the widest first."""
 FIELDS: Mapping[str, type | tuple[type, ...]] = {
     "name": str,
     "command": str,
@@ -33,27 +33,29 @@ FIELDS: Mapping[str, type | tuple[type, ...]] = {
     "figures": dict,
     "targets": dict,
 }
-"""Of a result, with their types."""
+"""The fields of a result, with their types."""
 CANNOT_RUN = 3
-"""The exit code of a benchmark that needs something that is not here."""
+"""The exit code of a benchmark if a requirement is missing."""
 
 
 def options(description: str | None) -> argparse.ArgumentParser:
-    """The options that every benchmark has."""
+    """Return a parser with the options that every benchmark has."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write rows, figures and targets there")
-    parser.add_argument("--smoke", action="store_true", help="in seconds and tiny: does it run? Targets do not count")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="file for rows, figures and targets")
+    parser.add_argument(
+        "--smoke", action="store_true", help="run a tiny version in seconds, as a test; targets do not count"
+    )
     return parser
 
 
 def needs(what: str) -> NoReturn:
-    """End a benchmark that cannot run here."""
+    """End a benchmark because a requirement is missing."""
     print(f"needs {what}")
     raise SystemExit(CANNOT_RUN)
 
 
 def machine() -> str:
-    """Cores, processor, its widest instructions and memory, in words."""
+    """Return a description of cores, processor, its widest instructions and memory."""
     cpu = next(
         (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
         platform.processor(),
@@ -76,11 +78,11 @@ def report(
 ) -> int:
     """Print the rows and figures and write them to `path`. `sides` counts the work done by each side of the comparison.
 
-    Returns 0 when every target holds and 5 when one does not; with `smoke` targets do not count. 1 when the result is not
-    what a result must be: a side that did nothing, a figure that is no number.
+    Returns 0 if every target is met and 5 if one is missed; with `smoke`, targets do not count. Returns 1 if the result
+    is invalid because a side did nothing or a figure is not a number.
     """
     console = Console()
-    # What is nested is for the file.
+    # Nested values are only for the file.
     columns = list(
         dict.fromkeys(column for row in rows for column, value in row.items() if not isinstance(value, dict))
     )
@@ -112,7 +114,7 @@ def report(
 
 
 def defects(content: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with a result."""
+    """Yield the defects of a result."""
     for field, kind in FIELDS.items():
         if not isinstance(content.get(field), kind):
             yield f"{field} is {content.get(field)!r}"
@@ -134,7 +136,7 @@ def defects(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _command() -> str:
-    """How this process was started, without the files that it was to read and write."""
+    """Return the command of this process, without the files that it reads and writes."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     module = spec.name.removesuffix(".__main__") if spec is not None else Path(sys.argv[0]).stem
     words: list[str] = []
@@ -147,7 +149,7 @@ def _command() -> str:
 
 
 def commit() -> str | None:
-    """Of this checkout, with a `+` where files were changed since; None without git."""
+    """Return the commit of this checkout, with a `+` if files have changed since, or None without git."""
     try:
         described = subprocess.run(
             ["git", "describe", "--always", "--dirty=+", "--exclude=*"],

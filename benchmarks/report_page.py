@@ -1,7 +1,7 @@
-"""How large the report of a run of 10,000 episodes is, how long it takes to write, and to open in a browser.
+"""Measures the report of a run of 10,000 episodes: its size, and the time to write it and to open it in a browser.
 
-Episodes are short ones that all fit, and long ones of which a page holds a part. Opening is from the call until the page's
-script has run; without a chromium it is left out.
+Short episodes all fit into the page, and only part of the long episodes do. The time to open ends when the page's
+script has run. It is not measured without Chromium.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WORDS = (
     "open",
 )
 SHAPES: Mapping[str, tuple[int, int]] = {"short": (2, 12), "long": (6, 150)}
-"""Turns an episode, words a message."""
+"""Turns per episode and words per message."""
 OPENINGS = 5
 NUM_TOKENS_A_WORD = 1.5
 
@@ -61,7 +61,7 @@ def messages(rng: random.Random, turns: int, words: int) -> Iterator[Message]:
 
 
 def played(rng: random.Random, step: int, num: int, turns: int, words: int) -> list[Trajectory]:
-    """Half of them wrong, and of these one in fifty paid."""
+    """Return episodes. Half of them are wrong, and one in fifty of the wrong ones is paid."""
     found = []
     num_tokens = int(words * NUM_TOKENS_A_WORD)
     for place in range(num):

@@ -1,7 +1,7 @@
-"""The sandbox: how fast boxes start and run programs, how late a deadline is, and what is left over.
+"""Measures the sandbox: how fast boxes start and run programs, how late deadlines are, and what is left over.
 
-Programs are `print(1)` in the interpreter of the system; every figure goes through the public interface. `--backend`
-measures another one than the first that works.
+Programs are `print(1)` in the interpreter of the system. Every figure uses the public interface. `--backend` selects a
+back end other than the first that works.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TARGETS = {
 
 
 async def timed(number: int, action: Callable[[], Awaitable[Any]]) -> list[float]:
-    """Milliseconds of each of several runs, after one that is not counted."""
+    """Return the milliseconds of each of several runs. An additional first run is not counted."""
     await action()
     times = []
     for _ in range(number):
@@ -46,7 +46,7 @@ async def timed(number: int, action: Callable[[], Awaitable[Any]]) -> list[float
 
 
 def bare(number: int) -> list[float]:
-    """The same program with nothing around it."""
+    """Return the milliseconds of the same program without a box."""
     times = []
     for _ in range(number + 1):
         began = time.perf_counter()
@@ -56,7 +56,7 @@ def bare(number: int) -> list[float]:
 
 
 async def cold_starts(sandbox: Sandbox, number: int) -> list[float]:
-    """A new box and its first program; the removal of the box is no part of it."""
+    """Return the milliseconds for a new box and its first program, without the removal of the box."""
     times = []
     for _ in range(number + 1):
         began = time.perf_counter()
@@ -67,7 +67,8 @@ async def cold_starts(sandbox: Sandbox, number: int) -> list[float]:
 
 
 async def episodes(sandbox: Sandbox, number: int, num_executions: int) -> tuple[float, int]:
-    """All at once: executions a second with start and removal of every box, and how many did not print 1."""
+    """Run all episodes at once. Return executions per second, including start and removal of boxes, and failed
+    executions."""
 
     async def episode() -> int:
         async with sandbox.session({"a.txt": "1"}) as box:
@@ -80,7 +81,7 @@ async def episodes(sandbox: Sandbox, number: int, num_executions: int) -> tuple[
 
 
 async def lateness(sandbox: Sandbox, number: int, deadline: float = 0.3) -> float:
-    """By how much the slowest of several endless programs outlives its deadline."""
+    """Return the time by which the slowest of several endless programs outlives its deadline."""
     late = []
     async with sandbox.session() as box:
         for _ in range(number):
@@ -91,7 +92,7 @@ async def lateness(sandbox: Sandbox, number: int, deadline: float = 0.3) -> floa
 
 
 def left_over() -> dict[str, int]:
-    """What boxes of this process have on the machine."""
+    """Return the resources that boxes of this process have on the machine."""
     mine = f"{PREFIX}{os.getpid()}-*"
     spawner_id = spawner._process.pid if spawner._process else -1
     children = Path(f"/proc/{spawner_id}/task/{spawner_id}/children")

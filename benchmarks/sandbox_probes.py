@@ -1,6 +1,6 @@
-"""Every hostile probe on every sandbox that works here, with its positive control; the table of docs/sandbox.md.
+"""Runs every hostile probe, with its positive control, on every sandbox that works here (the table of docs/sandbox.md).
 
-`--episodes` is how many boxes look for what an earlier one left. Probes and attacks are those of `tests/sandbox`.
+`--episodes` is the number of boxes that look for traces of earlier boxes. Probes and attacks come from `tests/sandbox`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--episodes", type=int, default=200)
     parser.add_argument("--backends", nargs="+", default=BACKENDS)
-    parser.add_argument("--lines", action="store_true", help="print every line and not only kinds")
+    parser.add_argument("--lines", action="store_true", help="print every line instead of only kinds")
     arguments = parser.parse_args()
     programs, attacks, voids = PROGRAMS, ATTACKS, VOIDS
     num_episodes, backends = arguments.episodes, arguments.backends
@@ -107,7 +107,7 @@ def working(backend: Any) -> Sandbox | None:
 
 
 async def programs_through(sandbox: Sandbox, host: dict[str, Any], programs: Sequence[Probe]) -> set[str]:
-    """Names of the programs that come through, but for those that mean nothing in this back end."""
+    """Return the names of the programs that come through, without those that are meaningless in this back end."""
     place = open_sandbox(backend=sandbox.backend.name, limits=Limits(seconds=120.0, processes=64))
     async with place.session() as box:
         program = inside_programs({probe.name: probe.code for probe in programs}, host)
@@ -120,7 +120,7 @@ async def programs_through(sandbox: Sandbox, host: dict[str, Any], programs: Seq
 
 
 async def voids_through(backend: Any, voids: Mapping[str, Any]) -> int:
-    """How many programs that break their box score otherwise than honest ones."""
+    """Return the number of programs that break their box and score differently from honest programs."""
     place = open_sandbox(backend=backend, limits=VOID_LIMITS)
     slots = asyncio.Semaphore(3)
 
@@ -135,7 +135,7 @@ async def voids_through(backend: Any, voids: Mapping[str, Any]) -> int:
 
 
 async def canaries_seen(sandbox: Sandbox, num_episodes: int) -> int:
-    """Each episode looks for the marks of those before it, and leaves its own: a file, shared memory, a process."""
+    """Run episodes that look for marks of earlier episodes and leave their own: a file, shared memory and a process."""
     code = (
         "import glob, os, subprocess\n"
         "places = ['canary', '/tmp/canary', '/dev/shm/canary']\n"
@@ -154,7 +154,7 @@ async def canaries_seen(sandbox: Sandbox, num_episodes: int) -> int:
 
 
 def table(controls: set[str], through: dict[str, set[str]], *, by_line: bool) -> list[dict[str, Any]]:
-    """A row for each kind, or for each line."""
+    """Return a row for each kind, or for each line."""
     lines = [line for line in (*PROGRAMS, *ATTACKS) if line.name in controls]
     if by_line:
         shown = {True: "THROUGH", False: "contained"}

@@ -1,4 +1,4 @@
-"""Finds the benchmarks and their stored results, and runs them in small."""
+"""Finds the benchmarks and their stored results, and runs small versions of the benchmarks."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from benchmarks.report import CANNOT_RUN, defects
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 PRELOADED = ("sparring.trainer", "sparring.evaluator", "transformers.models.llama.modeling_llama", __name__)
-"""Imported once, not again by each script."""
+"""Modules that are imported once instead of once per script."""
 SMOKE_SECONDS = 400
-"""What takes longer hangs."""
+"""A benchmark that takes longer than this counts as hung."""
 AT_ONCE = 2
 CONTEXT = multiprocessing.get_context("forkserver")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Smoke:
-    """How a benchmark ran in small."""
+    """The result of a smoke run of a benchmark."""
 
     name: str
     code: int
@@ -53,7 +53,7 @@ class Smoke:
 
 @cache
 def scripts() -> dict[str, str]:
-    """Every benchmark by what follows `benchmarks.`, with the first paragraph of its description."""
+    """Return all benchmarks by their names after `benchmarks.`, with the first paragraph of their descriptions."""
     found = {}
     for file in (*HERE.glob("*.py"), *HERE.glob("*/*.py")):
         tree = ast.parse(file.read_text("utf-8"))
@@ -64,12 +64,12 @@ def scripts() -> dict[str, str]:
 
 
 def _is_main(node: ast.stmt) -> bool:
-    """A `main` that returns an exit code. Programs that serve a benchmark return nothing."""
+    """Return whether a node is a `main` that returns an exit code. Helper programs of a benchmark return nothing."""
     return isinstance(node, ast.FunctionDef) and node.name == "main" and ast.unparse(node.returns or node) == "int"
 
 
 def results(name: str) -> Iterator[dict[str, Any]]:
-    """The stored results of a benchmark."""
+    """Yield the stored results of a benchmark."""
     for file in sorted(RESULTS.glob("*.json")):
         content = json.loads(file.read_text("utf-8"))
         if content["command"].split()[2] == f"benchmarks.{name}":
@@ -77,7 +77,7 @@ def results(name: str) -> Iterator[dict[str, Any]]:
 
 
 def smoke(name: str) -> Smoke:
-    """Run one in small, in a process of its own."""
+    """Run a small version of a benchmark in a separate process."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         result, log = Path(folder) / "result.json", Path(folder) / "log"
@@ -95,7 +95,7 @@ def smoke(name: str) -> Smoke:
             wrong.append(f"it did not end within {SMOKE_SECONDS} s")
         assert process.pid is not None
         with suppress(ProcessLookupError):
-            # It leads a session, with what it started and left.
+            # The process leads a session, which includes all processes that it started.
             os.killpg(process.pid, signal.SIGKILL)
         process.kill()
         process.join()
@@ -106,7 +106,7 @@ def smoke(name: str) -> Smoke:
 
 
 def _run(module: str, result: Path, log: Path, pipe: Connection) -> None:
-    """The module as a program, in this process, which is good for no other."""
+    """Run the module as a program in this process, which cannot be used for another module."""
     os.setsid()
     with log.open("w", encoding="utf-8") as output:
         for stream in (1, 2):
@@ -126,7 +126,7 @@ def _run(module: str, result: Path, log: Path, pipe: Connection) -> None:
 
 
 def _wrong(name: str, result: Path) -> Iterator[str]:
-    """What is wrong with a result in small, and where the stored ones have other figures."""
+    """Yield the defects of a smoke run's result, and the figures that the stored results lack."""
     if not result.is_file():
         yield "it wrote no result"
         return
@@ -136,13 +136,13 @@ def _wrong(name: str, result: Path) -> Iterator[str]:
     yield from defects(content)
     for stored in results(name):
         if set(content.get("sides", {})) - set(stored["sides"]):
-            continue  # a part of the benchmark, such as one without shuffled rewards
+            continue  # The result belongs to a part of the benchmark, such as one without shuffled rewards.
         if unknown := sorted(set(content["figures"]) - set(stored["figures"])):
             yield f"figures that its stored result of {stored['date']} does not have: {', '.join(unknown)}; measure it again"
 
 
 def smoke_all(names: Sequence[str]) -> int:
-    """All in small, some at once; returns 1 when one failed."""
+    """Run small versions of all benchmarks, several at a time. Returns 1 if one failed."""
     os.environ["OMP_NUM_THREADS"] = "1"
     CONTEXT.set_forkserver_preload(list(PRELOADED))
     began, done = time.monotonic(), list[Smoke]()

@@ -1,4 +1,4 @@
-"""Is the suite of business domains fair and clean? Experts, copying, guessing, leaks and speed, for each domain."""
+"""Measures whether the suite of business domains is fair: experts, copying, guessing, leaks and speed, by domain."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tests.environments.suites.copying import Copier, Sources, observed
 
 EPISODES = 1000
 MOST_GROWTH_MIB = 4.0
-"""Of resident memory over the last three quarters of the episodes: what the allocator's arenas come to."""
+"""Growth of resident memory over the last three quarters of the episodes that the allocator's arenas can explain."""
 
 
 def score(domain: SopDomain, task: Task, messages: Sequence[Message]) -> float:
-    """The strict score of a conversation."""
+    """Return the strict score of a conversation."""
     trajectory = Trajectory(
         id=task.id,
         task=task,
@@ -46,7 +46,7 @@ def score(domain: SopDomain, task: Task, messages: Sequence[Message]) -> float:
 
 
 def measure(domain: SopDomain, num_tokens: Any, num_episodes: int, num_tasks: int) -> dict[str, Any]:
-    """One row: the domain by its figures."""
+    """Return the row of a domain with its figures."""
     known, fresh = domain.train_tasks(80 * num_tasks // 100), domain.held_out_tasks(num_tasks)
     conversations = asyncio.run(work(domain, fresh))
     turns = [sum(message["role"] == "assistant" for message in messages) for messages in conversations]
@@ -82,7 +82,7 @@ async def observe(domain: SopDomain, tasks: Sequence[Task]) -> list[Sources]:
 
 
 async def median_seconds(domain: SopDomain, tasks: Sequence[Task], conversations: Sequence[Sequence[Message]]) -> float:
-    """Of the expert's tool calls, checked, run and written as JSON."""
+    """Return the median seconds to check and run a tool call of the expert, and to write the result as JSON."""
     seconds = []
     for task, conversation in zip(tasks, conversations, strict=False):
         async with opened(desk := domain.desk(), task):
@@ -97,7 +97,7 @@ async def median_seconds(domain: SopDomain, tasks: Sequence[Task], conversations
 
 
 def leftovers(domain: SopDomain, num_episodes: int) -> tuple[int, float]:
-    """What so many episodes leave more than their first quarter did: things, and resident MiB."""
+    """Return what these episodes leave beyond what their first quarter left: resources, and resident MiB."""
     tasks = domain.train_tasks(num_episodes // 4)
     asyncio.run(work(domain, tasks))
     things_before, memory_before = left()
@@ -110,7 +110,7 @@ def leftovers(domain: SopDomain, num_episodes: int) -> tuple[int, float]:
 
 
 def left() -> tuple[tuple[int, ...], float]:
-    """Open files, threads, child processes, files in the temporary folder, desks; and resident MiB."""
+    """Return the counts of open files, threads, child processes, temporary files and desks, and the resident MiB."""
     gc.collect()
     desks = sum(issubclass(type(found), sop.SopDesk) for found in gc.get_objects())
     children = sum(len((task / "children").read_text().split()) for task in Path("/proc/self/task").iterdir())
@@ -120,7 +120,7 @@ def left() -> tuple[tuple[int, ...], float]:
 
 
 def token_counter() -> Any:
-    """Tokens of a task's messages for the embedded model; a fourth of the characters where it was never loaded."""
+    """Return a counter of tokens for the embedded model. If it was never loaded, count a quarter of the characters."""
     from tokenizers import Tokenizer
 
     from sparring.models.smollm2 import NAME, cache_directory
@@ -142,7 +142,7 @@ def main() -> int:
     )
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        # A folder of its own, so that what other programs leave is not counted.
+        # The folder is private, so that files of other programs are not counted.
         tempfile.tempdir = folder
         for name in domains:
             began = time.monotonic()

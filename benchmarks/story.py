@@ -1,4 +1,4 @@
-"""Measures how a mismatched example of an answer spoils training, which rules report it, and what its repair gains.
+"""Measures how a mismatched example answer spoils training, which rules report it, and what its correction gains.
 
     python -m benchmarks.story [--runs DIR] [--json FILE] [--svg FILE] [--smoke]
 
@@ -44,14 +44,14 @@ SETTINGS = (
     "schedule.max_steps=20",
     "schedule.val_every=0",
 )
-"""The story's own log shows both examples. It is short and right more often than the recipe's."""
+"""The story's own log shows both examples. It is shorter than the recipe's log, and right more often."""
 WARM_START = "warm_start"
 NAMING = frozenset({"reward.paid_for_wrong", "reward.mechanism", "reward.rises_alone"})
-"""The detectors that name a reward that pays for what the scorer does not read."""
+"""The detectors that report a reward that pays for text that the scorer does not read."""
 PUBLISHED = {"task success": 0.13, "field accuracy": 0.16}
-"""Gains that are published for gpt-oss-20b on one domain of SOP-Bench, after the same repair."""
+"""Published gains of gpt-oss-20b on one domain of SOP-Bench after the same correction."""
 PLATEAU_STEPS = 4
-"""The number of last steps whose mean is the final value of a run."""
+"""The final value of a run is the mean over this number of last steps."""
 SMOKE = (
     "warm_start.steps=2",
     "warm_start.num_demonstrations=64",
@@ -68,7 +68,7 @@ SMOKE_FAMILIES = ("reward",)
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One chapter of the story: which tasks are trained on, and with which example."""
+    """One chapter of the story, with its tasks and its example."""
 
     name: str
     module: str
@@ -111,7 +111,7 @@ class Measured:
     rewards: list[float]
     scores: list[float]
     checked: list[Mapping[str, Any]]
-    """Findings of `sparring check`, before anything was trained."""
+    """Findings of `sparring check` before training."""
     findings: list[Finding]
     """Findings of the detectors."""
     held_out: Mapping[str, tuple[Interval, Interval, Interval]]
@@ -123,7 +123,7 @@ class Measured:
 
 
 def warm_started(runs: Path, more: Sequence[str]) -> Path:
-    """Return the run whose weights all steps start from; train it if it is missing."""
+    """Return the run that provides the initial weights of all steps. It is trained if it is missing."""
     path = runs / WARM_START
     if not _is_done(path):
         overrides = [*STEPS[0].overrides(runs, more), "schedule.max_steps=0"]
@@ -132,7 +132,7 @@ def warm_started(runs: Path, more: Sequence[str]) -> Path:
 
 
 def trained(step: Step, runs: Path, more: Sequence[str]) -> Path:
-    """Return the run of a step; train it if it is missing."""
+    """Return the run of a step. It is trained if it is missing."""
     path, weights = runs / step.run_name, warm_started(runs, more)
     if not _is_done(path):
         trainer = MultiTurnRLTrainer(
@@ -143,7 +143,7 @@ def trained(step: Step, runs: Path, more: Sequence[str]) -> Path:
 
 
 def checked(step: Step, runs: Path, more: Sequence[str]) -> list[Mapping[str, Any]]:
-    """Return the findings of `sparring check` in the recipe with the settings of this step."""
+    """Return the findings of `sparring check` for the recipe with the settings of this step."""
     path = runs / f"{step.run_name}-check.json"
     if not path.exists():
         families = SMOKE_FAMILIES if more else ()
@@ -153,7 +153,7 @@ def checked(step: Step, runs: Path, more: Sequence[str]) -> list[Mapping[str, An
 
 
 def held_out(run: Path, weights: Path) -> dict[str, tuple[Interval, Interval, Interval]]:
-    """Return success and field accuracy of the weights before and after, on the run's held-out tasks, sampled as in
+    """Return success and field accuracy before and after training, on the run's held-out tasks, sampled as in
     training."""
     path = run / "evaluations" / "held_out-001.json"
     if not path.exists():
@@ -178,7 +178,7 @@ def field_accuracy(trajectory: Trajectory) -> float:
 
 
 def measured(step: Step, runs: Path, more: Sequence[str]) -> Measured:
-    """Measure one step; stored parts are read."""
+    """Measure one step. Stored parts are reused."""
     found, run = checked(step, runs, more), trained(step, runs, more)
     numbers = [metrics for _, metrics, train, _ in read_steps(run) if train]
     return Measured(
@@ -192,7 +192,7 @@ def measured(step: Step, runs: Path, more: Sequence[str]) -> Measured:
 
 
 def rows_of(one: Measured) -> list[dict[str, Any]]:
-    """Return the measured values of a step, one a row."""
+    """Return the measured values of a step, one per row."""
     last = min(PLATEAU_STEPS, len(one.rewards))
     curves = (one.rewards, one.scores)
     reward, score = (f"{values[0]:.2f} -> {fmean(values[-last:]):.2f}" for values in curves)
@@ -258,12 +258,14 @@ def main() -> int:
 
 
 def _is_done(run: Path) -> bool:
-    """Return whether the run is complete. Raises SystemExit for a run that started and did not finish."""
+    """Return whether the run is complete. Raises SystemExit for a run that started but did not finish."""
     if not RunFolder.is_run(run):
         return False
     status = RunFolder(run).status().get("status")
     if status != "completed":
-        raise SystemExit(f"{run} is {status}, so its curve is not whole; wait for it, or delete it to train it anew.")
+        raise SystemExit(
+            f"{run} is {status}, so its curve is incomplete. Wait for its end, or delete it to train it again."
+        )
     return True
 
 
@@ -272,7 +274,7 @@ def _compared(before: Sequence[float], after: Sequence[float]) -> tuple[Interval
 
 
 def _counted(findings: Iterable[str]) -> str:
-    """Return each text once, with the number of times that it occurs."""
+    """Return each text once, with its number of occurrences."""
     return ", ".join(text if times == 1 else f"{text} ({times} times)" for text, times in Counter(findings).items())
 
 

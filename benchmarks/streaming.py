@@ -1,9 +1,9 @@
-"""Long streamed answers: processor time of the gateway by length, and how long other episodes wait meanwhile.
+"""Measures long streamed answers: processor time of the gateway by length, and the waiting time of other episodes.
 
-The policy is a script that writes a token about each millisecond; tokenizer, sessions and HTTP are real, turns are not
-recorded. The gateway runs in a process of its own and counts its processor time. The client reads a stream
-alone, for the processor time, and once more while a second episode requests short answers one after another, as it did
-before any stream started.
+The policy is a script that writes about one token per millisecond. Tokenizer, sessions and HTTP are real, but turns are
+not recorded. The gateway runs in a separate process and counts its processor time. The client first reads a stream
+alone to measure the processor time. It then reads a second stream while another episode requests short answers one
+after another. These answers are compared with answers before any stream started.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.gateway import Client, tokenizer_of
 from benchmarks.report import options, report
 
 PAUSE = 0.0005
-"""The requested seconds between tokens; an event loop takes about a millisecond."""
+"""The requested seconds between tokens. The event loop takes about a millisecond."""
 TEXTS = {
     "prose": "The inspector looks the part up, compares its readings with the limits, and then decides what is to be done. ",
     "markup": "<tr><td>A12</td><td>4.2 -> 4.7</td></tr> ",
@@ -34,8 +34,10 @@ TARGETS = {
 
 
 def serve(pipe: Connection, smoke: bool) -> None:
-    """Run a gateway; each message (text, number of tokens) opens an episode whose answer has that many tokens. Sends
-    back the base URL, the key and the processor seconds so far."""
+    """Run a gateway. Each message (text, number of tokens) opens an episode with an answer of that many tokens.
+
+    The gateway sends back the base URL, the key and the processor seconds so far.
+    """
     from sparring.chat import TemplateChat
     from sparring.engines.scripted import ScriptedEngine
     from sparring.gateway import Gateway
@@ -73,7 +75,7 @@ class Server:
 
     def __init__(self, *, smoke: bool) -> None:
         self._pipe, there = multiprocessing.Pipe()
-        # Forked in small: importing everything again would take longer than what is measured.
+        # A smoke run forks, because importing everything again would take longer than the measurement.
         context: Any = multiprocessing.get_context("fork" if smoke else "spawn")
         self._process = context.Process(target=serve, args=(there, smoke))
         self._process.start()
@@ -90,7 +92,7 @@ class Server:
 
 
 async def streamed(base_url: str, key: str) -> int:
-    """Read a streamed answer; return its number of bytes."""
+    """Read a streamed answer and return its number of bytes."""
     client = Client(base_url, key)
     await client.open()
     body: dict[str, Any] = {"model": "policy", "messages": [{"role": "user", "content": "Inspect."}], "stream": True}
@@ -106,7 +108,7 @@ async def streamed(base_url: str, key: str) -> int:
 
 
 async def waits(base_url: str, key: str, until: asyncio.Event) -> list[float]:
-    """Request short answers one after another; return the seconds of each."""
+    """Request short answers one after another, and return the seconds of each."""
     client, seconds = Client(base_url, key), []
     await client.open()
     body = json.dumps({"model": "policy", "messages": [{"role": "user", "content": "And you?"}]}).encode()

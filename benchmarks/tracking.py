@@ -1,9 +1,11 @@
-"""Measures what metrics, files and MLflow cost a step, with an MLflow server that answers, is not there, or hangs.
+"""Measures the cost of metrics, files and MLflow per step, with an MLflow server that answers, does not exist, or
+hangs.
 
-Pointer chase is trained for some steps, in a process of its own each time, synchronous and from the same seed, so that
-all play the same episodes; the ways to track take turns. The numbers of each step and its files are then made again
-from the stored episodes, alone. Processor seconds are those of the trainer's process; another process reports to
-MLflow, with a low priority. `answers` is a real server and left out where the full mlflow is not installed."""
+Each run trains pointer chase for some steps in a separate process, synchronously and with the same seed, so that all
+runs have the same episodes. The ways of tracking alternate. After that, the numbers and files of each step are computed
+again from the stored episodes, to measure them alone. Processor seconds are the seconds of the trainer's process,
+because another process with low priority reports to MLflow. `answers` uses a real server and is left out if the full
+mlflow is not installed."""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 def train(run: Path, steps: int, overrides: Sequence[str]) -> dict[str, float]:
-    """In a process of its own: processor and wall seconds of a step."""
+    """Train in a separate process. Return processor and wall seconds per step."""
     command = [sys.executable, "-m", "benchmarks.tracking", "--train", str(run), "--steps", str(steps), *overrides]
     answer = subprocess.run(
         command, check=True, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
@@ -63,7 +65,7 @@ def train_here(run: Path, steps: int, overrides: Sequence[str]) -> dict[str, flo
 
     fixed = [*OVERRIDES, f"schedule.max_steps={steps}", f"run.runs_dir={run.parent}", *overrides]
     trainer = MultiTurnRLTrainer(RECIPE, overrides=fixed, name=run.name, check=False, quiet=True)
-    trainer.load()  # which is not counted
+    trainer.load()  # Loading is not counted.
     began = time.process_time()
     trainer.train()
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
@@ -81,7 +83,7 @@ def smoked(run: Path, steps: int, overrides: Sequence[str]) -> dict[str, float]:
 
 
 def alone(run: Path, folder: Path) -> float:
-    """Processor seconds for the numbers and the files of a step, made again from its episodes."""
+    """Return processor seconds for the numbers and files of a step, computed again from its episodes."""
     visits, tracker = StateVisits(), LocalTracker(folder)
     files = sorted((run / "trajectories").glob("train-*.jsonl"))
     steps = [groups_of(read_trajectories(file)) for file in files]
@@ -141,8 +143,10 @@ def answering(folder: Path) -> Iterator[int]:
 
 
 def _lower_priority() -> None:
-    """Give way to the trainer, whose machine a server would not share. Where Linux shares out the processor by session
-    first, niceness has no effect between sessions."""
+    """Give the trainer priority, because a real server would not share its machine.
+
+    If Linux divides processor time by session first, niceness has no effect between sessions.
+    """
     lower_priority()
     with suppress(OSError):
         Path("/proc/self/autogroup").write_text("19")
@@ -175,7 +179,7 @@ def measure(
             "MLflow hangs": mlflow_at(stack.enter_context(hanging())),
         }
         if not smoke and importlib.util.find_spec("sqlalchemy") is not None:
-            # In memory, where there is such a place: its disk would not be the run's either.
+            # The database is in memory if possible, because a real server would not use the disk of the run.
             memory = SHARED_MEMORY if SHARED_MEMORY.is_dir() else folder
             kept = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=memory)))
             ways["MLflow answers"] = mlflow_at(stack.enter_context(answering(kept)))
@@ -183,7 +187,7 @@ def measure(
         seen: dict[str, list[Mapping[str, float]]] = {way: [] for way in ways}
         own: list[float] = []
         for number in range(rounds):
-            # Forth and back, so that a machine that becomes slower or faster favors none.
+            # The order alternates, so that a machine that becomes slower or faster favors no side.
             for way, overrides in list(ways.items())[:: 1 if number % 2 == 0 else -1]:
                 run = folder / f"{way.replace(' ', '-')}-{number}"
                 seen[way].append(play(run, steps, overrides))
@@ -233,7 +237,7 @@ def main() -> int:
         needs("MLflow: make mlflow")
     with tempfile.TemporaryDirectory() as name:
         if arguments.smoke:
-            # In this process: importing everything again would take longer than the steps.
+            # This runs in the same process, because importing everything again would take longer than the steps.
             rows, figures, sides = measure(Path(name), 2, 1, only=arguments.only, play=smoked, smoke=True)
         else:
             rows, figures, sides = measure(

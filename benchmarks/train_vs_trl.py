@@ -1,15 +1,16 @@
-"""Training compared with TRL: the same recipe through GRPOTrainer with an environment factory and through Sparring, on
+"""Compares training with TRL: the same recipe through GRPOTrainer with an environment factory and through Sparring, on
 CPU.
 
-Both sides start from the same weights (SmolLM2 warm-started on the quickstart's demonstrations, since untrained it
-calls no tool) and play the same tasks of the quickstart's desk with the same group size, sampling, limits, adapter,
-loss, optimizer, precision and number of steps. The sides take turns, each in a process of its own, so that a busy
-machine slows both and peak memory is each one's own.
+Both sides start from the same weights and run the same tasks of the quickstart's desk with the same group size,
+sampling, limits, adapter, loss, optimizer, precision and number of steps. The weights are SmolLM2 after a warm start on
+the quickstart's demonstrations, because the untrained model calls no tool. The sides alternate, each in a separate
+process, so that a busy machine slows both and peak memory is measured per side.
 
-What is equal is checked: prompts id for id, adapter parameters, turns and sampled tokens a trajectory. Rewards are
-drawn by episode, so that every group trains on both sides (Sparring leaves out an episode whose reward is its group's
-mean: it has no gradient). TRL gets a chat template that renders as ours does. Its microbatch is one group;
-`--checkpointing` gives it gradient checkpointing, its default, which takes less memory and more time."""
+The benchmark checks that both sides are equal: prompts id for id, adapter parameters, and turns and sampled tokens per
+trajectory. Rewards are random per episode, so that every group trains on both sides. (Sparring leaves out an episode if
+its reward is the mean of its group, because such an episode has no gradient.) TRL uses a chat template with the same
+output as ours, and its microbatch is one group. `--checkpointing` enables TRL's default, gradient checkpointing, which
+takes less memory and more time."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ QUICKSTART = Path(__file__).parents[1] / "recipes" / "quickstart"
 TARGETS: Mapping[str, Mapping[str, float]] = {
     "trajectories/s": {"at_least": 4.0},
     "peak memory, GiB": {"at_most": 1.0},
-    # The same work, or the figures above mean nothing.
+    # Both sides must do the same work, or the figures above mean nothing.
     "same prompts": {"at_least": 1.0},
     "same precision": {"at_least": 1.0},
     "adapter parameters": {"at_least": 1.0, "at_most": 1.0},
@@ -43,10 +44,10 @@ TARGETS: Mapping[str, Mapping[str, float]] = {
     "sampled tokens/trajectory": {"at_least": 0.8, "at_most": 1.25},
     "trained tokens/trajectory": {"at_least": 0.75, "at_most": 1.25},
 }
-"""Of Sparring's figure divided by TRL's."""
+"""Targets for Sparring's figure divided by TRL's."""
 SIDES = {"TRL": "trl_side", "Sparring": "sparring_side"}
 SIDE_SECONDS = 3600.0
-"""After this long one side counts as hung."""
+"""A side that takes longer than this counts as hung."""
 SMOKE = (
     "model.max_sequence_length=1500",
     "model.lora_layers=2",
@@ -55,11 +56,12 @@ SMOKE = (
     "run.num_threads=1",
 )
 NO_EVALUATION = ("data.validation=builtins:list", "data.held_out=builtins:list")
-"""Empty splits: nothing is played but what is trained on."""
+"""Empty splits, so that only training episodes run."""
 
 
 def warm_started_model(folder: Path, steps: int) -> Path:
-    """SmolLM2 after a few supervised steps on the quickstart's demonstrations, as a folder that both sides load."""
+    """Train SmolLM2 for a few supervised steps on the quickstart's demonstrations. Return a folder that both sides
+    load."""
     model = folder / "model"
     overrides = [f"run.runs_dir={folder / 'runs'}", f"warm_start.steps={steps}", *NO_EVALUATION]
     _run("benchmarks.sides.warm_start", str(QUICKSTART), str(model), *overrides)
@@ -78,7 +80,7 @@ def random_model(folder: Path) -> Path:
 
 
 def write_recipe(folder: Path, model: Path, arguments: argparse.Namespace) -> Path:
-    """The quickstart without warm start and evaluation, as a recipe that both sides read."""
+    """Write the quickstart without warm start and evaluation, as a recipe for both sides."""
     tables = read_recipe(QUICKSTART)
     del tables["warm_start"]
     overrides = [
@@ -102,14 +104,14 @@ def write_recipe(folder: Path, model: Path, arguments: argparse.Namespace) -> Pa
 
 
 def measure(side: str, recipe: Path, output: Path, *options: str) -> dict[str, Any]:
-    """One side in a process of its own; what it wrote (`sides.measured.Measured`)."""
+    """Run one side in a separate process, and return its result (`sides.measured.Measured`)."""
     print(f"{side} ...", file=sys.stderr, flush=True)
     _run(f"benchmarks.sides.{SIDES[side]}", str(recipe), str(output), *options)
     return json.loads(output.read_text("utf-8"))
 
 
 def quantities(measured: Mapping[str, Any]) -> dict[str, float]:
-    """What the table shows of one side in one round."""
+    """Return the values of one side in one round for the table."""
     seconds, trajectories = sum(measured["step_seconds"]), measured["num_trajectories"]
     return {
         "trajectories": trajectories,
@@ -127,11 +129,11 @@ def quantities(measured: Mapping[str, Any]) -> dict[str, float]:
 
 
 def table(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """A row for each quantity: both sides and their ratio, medians over rounds, and the ratio's spread."""
+    """Return a row per quantity: medians over rounds for both sides and their ratio, and the spread of the ratio."""
     shown = [{side: quantities(measured) for side, measured in both.items()} for both in rounds]
     rows = []
     for name in shown[0]["TRL"]:
-        # A side that did nothing has no ratio.
+        # There is no ratio if a side did nothing.
         ratios = [both["Sparring"][name] / (both["TRL"][name] or nan) for both in shown]
         rows.append(
             {
@@ -146,13 +148,13 @@ def table(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[dict[str, A
 
 
 def shared_prompts(both: Mapping[str, Mapping[str, Any]]) -> float:
-    """The share of trajectories that began with the same prompt ids on both sides."""
+    """Return the share of trajectories that start with the same prompt ids on both sides."""
     ours, theirs = (Counter(map(tuple, both[side]["prompts"])) for side in ("Sparring", "TRL"))
     return (ours & theirs).total() / max(ours.total(), theirs.total())
 
 
 def work_of(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, float]:
-    """Tokens that each side sampled and computed, steps that it took, and prompts that both began with."""
+    """Return each side's sampled and computed tokens and steps, and the share of shared prompts."""
     work = {
         f"{side}, {what}": sum(both[side][what] for both in rounds)
         for side in SIDES
@@ -163,13 +165,13 @@ def work_of(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, floa
 
 def main() -> int:
     parser = options(__doc__)
-    parser.add_argument("--tasks", type=int, default=4, help="a step")
-    parser.add_argument("--group-size", type=int, default=8, help="episodes a task")
+    parser.add_argument("--tasks", type=int, default=4, help="tasks per step")
+    parser.add_argument("--group-size", type=int, default=8, help="episodes per task")
     parser.add_argument("--steps", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--threads", type=int, help="CPU threads of torch on both sides")
     parser.add_argument("--checkpointing", action="store_true", help="give TRL gradient checkpointing")
-    parser.add_argument("--model", type=Path, help="a warm-started model folder; else one is made")
+    parser.add_argument("--model", type=Path, help="folder of a warm-started model; without it, one is trained")
     parser.add_argument("--warm-start-steps", type=int, default=24)
     arguments = parser.parse_args()
     if importlib.util.find_spec("trl") is None:
@@ -199,7 +201,7 @@ def main() -> int:
 
 
 def _run(module: str, *arguments: str) -> None:
-    """A module as a program, its progress on stderr. Raises CalledProcessError or TimeoutExpired."""
+    """Run a module as a program with its progress on stderr. Raises CalledProcessError or TimeoutExpired."""
     subprocess.run([sys.executable, "-m", module, *arguments], check=True, timeout=SIDE_SECONDS, stdout=sys.stderr)
 
 

@@ -1,1 +1,1 @@
-"""Runs with a fault planted, and runs that only look like it: does the diagnosis name them, and does its change help?"""
+"""Runs with a planted fault, and healthy runs that look similar, which measure whether the diagnosis is right."""

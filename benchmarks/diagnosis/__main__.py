@@ -1,12 +1,11 @@
-"""Measures whether `sparring diagnose` names the fault of a run, reports none for healthy runs, and proposes a change
-that helps.
+"""Measures whether `sparring diagnose` names faults, proposes changes that help, and reports nothing for healthy runs.
 
     python -m benchmarks.diagnosis [--runs DIR] [--json FILE] [--stored] [NAME ...]
 
-Trains every case, one after the other, and diagnoses the stored run; where a fault was planted it is branched with the proposed
-change, trained on, and diagnosed again. With --runs the runs are kept, and those that are there already are not trained again;
---stored leaves out the cases that are not there. A case that is diagnosed while it trains is trained anew each time, and left out
-with --stored.
+The benchmark trains every case, one after the other, and diagnoses the stored run. If a fault was planted, the run is
+branched with the proposed change, trained further, and diagnosed again. --runs keeps the runs, and stored runs are not
+trained again. --stored leaves out cases without a stored run. A case that is diagnosed during training is trained again
+each time, and --stored leaves it out.
 """
 
 from __future__ import annotations
@@ -43,25 +42,25 @@ SMOKE_OVERRIDES = (
     "evaluation.allow_zero_baseline=true",
 )
 WARM = "warm"
-"""As `model.name`: a model that imitates the log of the recipe in the same folder, trained once."""
+"""Value of `model.name` for a model that imitates the log of the recipe in the same folder. It is trained once."""
 MOST_SECONDS = 600.0
 """The time limit for the expected step of a run that is diagnosed while it trains."""
 SECONDS_TO_END = 20.0
-"""The time that a process has to end by itself before it is killed."""
+"""Seconds that a process has to end by itself before it is killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """The diagnosis of a case, and that of the run with the change."""
+    """The diagnosis of a case, and the diagnosis of the run with the proposed change."""
 
     case: Case
     found: Diagnosis
     after: Diagnosis | None
-    """None for healthy runs, and where nothing was named."""
+    """None for healthy runs, and if the diagnosis named nothing."""
 
     @property
     def first(self) -> Finding | None:
-        """The finding that a person would act on; for a case whose symptom is only a note, that note."""
+        """The finding that a user would act on. If the symptom of a case is only a note, it is this note."""
         named = next((one for one in self.found.findings if one.rule in self.case.shows), None)
         if named is not None and named.severity is Severity.NOTE and self.found.first is None:
             return named
@@ -74,14 +73,14 @@ class Measured:
 
     @property
     def is_right_change(self) -> bool:
-        """Whether the change sets what a right change sets; if code must be fixed, whether it is in words alone."""
+        """Whether the change sets a right setting or, if code must be fixed, only describes the fix in words."""
         if not self.is_named or self.first is None:
             return False
         return bool(set(self.first.settings) & self.case.changes) if self.case.changes else not self.first.settings
 
     @property
     def is_gone(self) -> bool:
-        """Whether the symptom is not found any more after the change."""
+        """Whether the symptom is absent after the change."""
         return (
             self.after is not None
             and self.first is not None
@@ -104,13 +103,18 @@ def environment() -> dict[str, str]:
 
 
 def sparring(*arguments: str) -> None:
-    """Run a command in a process of its own: recipes bring modules of the same names. Raises CalledProcessError."""
+    """Run a command in a separate process, because modules of different recipes have the same names.
+
+    Raises CalledProcessError.
+    """
     subprocess.run(command(*arguments), check=True, env=environment(), stdout=subprocess.DEVNULL)
 
 
 def warm_model(case: Case, runs: Path) -> list[str]:
-    """Return the override that names the warm-started model of a case's folder, which is trained if it is missing;
-    empty for a folder without one."""
+    """Return the override that names the warm-started model of a case's folder. The model is trained if it is missing.
+
+    The list is empty if the folder has no such model.
+    """
     recipe = case.recipe.parent / "warm.toml"
     if not recipe.is_file():
         return []
@@ -125,7 +129,7 @@ def warm_model(case: Case, runs: Path) -> list[str]:
 
 
 def trained(case: Case, runs: Path) -> Path:
-    """Return the run of a case; train it if it is missing."""
+    """Return the run of a case. It is trained if it is missing."""
     run = runs / case.run_name
     if not RunFolder.is_run(run):
         parent = None if case.warm_from is None else trained(case.warm_from, runs)
@@ -153,7 +157,7 @@ def training(case: Case, runs: Path) -> list[str]:
 
 
 def found_live(case: Case, live: Live, runs: Path) -> Diagnosis:
-    """Diagnose a run while its process is alive, then end the process. An earlier run of that name is deleted.
+    """Diagnose a run while its process is alive, then end the process. An earlier run with the same name is deleted.
 
     Raises SystemExit if the process ends, or the time is up, before the expected step.
     """
@@ -171,7 +175,7 @@ def found_live(case: Case, live: Live, runs: Path) -> Diagnosis:
 
 
 def end(process: subprocess.Popen[bytes], *, seconds: float = SECONDS_TO_END) -> None:
-    """Ask the process to end, and kill it where it does not within so many seconds."""
+    """Ask the process to end, and kill it if it does not end within `seconds`."""
     process.terminate()
     try:
         process.wait(seconds)
@@ -181,8 +185,7 @@ def end(process: subprocess.Popen[bytes], *, seconds: float = SECONDS_TO_END) ->
 
 
 def wait_for_step(run: Path, step: int, process: subprocess.Popen[bytes], *, seconds: float = MOST_SECONDS) -> None:
-    """Wait until the step is in `metrics.jsonl`. Raises SystemExit if the process ends before, or `seconds` have
-    passed."""
+    """Wait until the step is in `metrics.jsonl`. Raises SystemExit if the process ends first, or after `seconds`."""
     metrics, late = run / "metrics.jsonl", time.monotonic() + seconds
     while not (metrics.is_file() and max(read_metrics(metrics)[0], default=-1) >= step):
         if process.poll() is not None:
@@ -195,7 +198,8 @@ def wait_for_step(run: Path, step: int, process: subprocess.Popen[bytes], *, sec
 
 
 def branched(case: Case, run: Path, first: Finding) -> Path:
-    """Return the run with the proposed change, or with the settings that fix the code; train it if it is missing."""
+    """Return the run with the proposed change, or with the settings that fix the code. It is trained if it is
+    missing."""
     child = run.with_name(f"{run.name}-changed")
     if RunFolder.is_run(child):
         _refuse_unfinished(child)
@@ -221,7 +225,9 @@ def branched(case: Case, run: Path, first: Finding) -> Path:
 def _refuse_unfinished(run: Path) -> None:
     status = RunFolder(run).status().get("status")
     if status not in ("completed", "stopped"):
-        raise SystemExit(f"{run} is {status}, so its curve is not whole; wait for it, or delete it to train it anew.")
+        raise SystemExit(
+            f"{run} is {status}, so its curve is incomplete. Wait for its end, or delete it to train it again."
+        )
 
 
 def measured(case: Case, runs: Path, *, stored: bool) -> Measured:
@@ -295,9 +301,9 @@ TARGETS = {
 
 def main() -> int:
     parser = options(__doc__)
-    parser.add_argument("names", nargs="*", help="own/groups_agree, healthy/quickstart, ...; all without")
+    parser.add_argument("names", nargs="*", help="own/groups_agree, healthy/quickstart, ...; default: all")
     parser.add_argument("--runs", type=Path, help="folder that keeps the runs")
-    parser.add_argument("--stored", action="store_true", help="only what is in --runs already")
+    parser.add_argument("--stored", action="store_true", help="use only the runs that are already in --runs")
     arguments = parser.parse_args()
     names = SMOKE if arguments.smoke else arguments.names
     with tempfile.TemporaryDirectory() as folder:

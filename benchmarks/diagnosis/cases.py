@@ -1,5 +1,7 @@
-"""The cases: our own, those of people who have not seen the rules, and healthy runs of other recipes. README.md has the
-format."""
+"""The cases: our own, cases of authors who had not seen the rules, and healthy runs of other recipes.
+
+README.md describes the format.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 STEPS = 25
-"""How long a branched run trains, unless a case sets another number."""
+"""Number of steps that a branched run trains, unless a case sets another number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,26 +29,26 @@ class Live:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A recipe to train, and what is expected of its diagnosis."""
+    """A recipe to train, with the expected diagnosis."""
 
     name: str
     """`own/groups_agree`"""
     recipe: Path
     overrides: tuple[str, ...] = ()
     shows: frozenset[str] = frozenset()
-    """The right names; empty for a healthy run."""
+    """The rules that name the fault; empty for a healthy run."""
     like: str | None = None
     """The symptom that a healthy run resembles."""
     changes: frozenset[str] = frozenset()
-    """Settings of which a right first change sets one; empty where code must be fixed."""
+    """A right first change sets one of these settings. Empty if code must be fixed."""
     fix: tuple[str, ...] = ()
-    """Settings that fix the code; `mend` in case.toml."""
+    """Settings that fix the code (`mend` in case.toml)."""
     more_steps: int = STEPS
     branch_from: int | None = None
     live: Live | None = None
     """None for a run that is diagnosed after its end."""
     warm_from: Case | None = None
-    """The first seed of the same recipe, whose warm start it shares."""
+    """The first seed of the same recipe. Both seeds share its warm start."""
 
     @property
     def run_name(self) -> str:
@@ -70,7 +72,7 @@ def all_cases() -> list[Case]:
 
 
 def _healthy() -> Iterator[Case]:
-    """Yield runs of other recipes, by a path from the root, including those of the benchmark of hacks."""
+    """Yield runs of other recipes, including recipes of the benchmark of hacks. Paths are relative to the root."""
     for file in (HERE / "healthy.toml", ROOT / "benchmarks" / "hacks" / "healthy" / "runs.toml"):
         for name, table in _read(file).items():
             first: Case | None = None

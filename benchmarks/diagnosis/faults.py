@@ -1,7 +1,7 @@
-"""The faults of the generator: kinds, severities, what a right diagnosis names, and the half that is held back.
+"""The faults of the generator: their kinds, their severities, the right diagnoses, and the half that is held back.
 
-Written before any rule was tuned on runs of it. A cell is a severity of a fault in one recipe, a healthy setting in one recipe
-likewise; each kind gives half of its cells to tuning and half to the figures, drawn by `SPLIT_SEED`.
+This file was written before any rule was tuned on its runs. A cell is one severity of a fault, or one healthy setting,
+in one recipe. Half of the cells of each kind are for tuning and half are for the figures, drawn with `SPLIT_SEED`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COMMON = (
     "batch.group_size=6",
     "evaluation.allow_zero_baseline=true",
 )
-"""Of every run: small enough for less than a minute on one core."""
+"""Overrides of every run. They are small enough for less than a minute on one core."""
 RATE = 5e-4
 """The learning rate of the four recipes."""
 PLANTED = "benchmarks.diagnosis.planted"
@@ -34,19 +34,19 @@ PLANTED = "benchmarks.diagnosis.planted"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One kind of fault: how to plant it, and which first changes are right."""
+    """One kind of fault, with the way to plant it and the right first changes."""
 
     kind: str
     severities: Mapping[str, Sequence[str]]
     """Overrides by the name of the severity."""
     shows: frozenset[str] = frozenset()
-    """Rules that name it; a change of code is right exactly when one of these asks for it."""
+    """Rules that name the fault. A change of code is right exactly if one of these rules proposes it."""
     changes: frozenset[str] = frozenset()
-    """Settings of which a right first change sets one."""
+    """A right first change sets one of these settings."""
     is_rate_lower: bool | None = None
-    """Of a change of the learning rate: whether it must be lowered or raised."""
+    """Whether a right change lowers the learning rate (True) or raises it (False)."""
     template: str | None = None
-    """Name of a wrong chat template, where that is the fault."""
+    """Name of a wrong chat template, if the template is the fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +58,9 @@ class Cell:
     severity: str
     recipe: str
     half: str
-    """What it is for: `tuning`, `held_back`, `fresh`, `second` or `third`."""
+    """Purpose of the cell: `tuning`, `held_back`, `fresh`, `second` or `third`."""
     planted: Sequence[str]
-    """Overrides that plant it."""
+    """Overrides that plant the fault."""
 
     @property
     def overrides(self) -> tuple[str, ...]:
@@ -206,7 +206,7 @@ FAULTS: tuple[Fault, ...] = (
 
 
 def cells() -> list[Cell]:
-    """All of them, in the order in which they are trained: kinds take turns, so that a part of them holds every kind."""
+    """Return all cells in the order of training. Kinds take turns, so that a part of the list contains every kind."""
     rng = random.Random(SPLIT_SEED)
     by_kind: list[list[Cell]] = []
     for fault in FAULTS:

@@ -1,7 +1,7 @@
-"""Cells in addition to the two halves: more to tune with, and fresh splits, each with other severities and other seeds.
+"""Cells in addition to the two halves: more cells for tuning, and fresh splits with other severities and seeds.
 
-A fresh split measures rules that were frozen before any of its cells was trained; what it shows may lead to a change of
-a rule, and then the next one measures that."""
+A fresh split measures rules that were frozen before any of its cells was trained. If its results lead to a change of a
+rule, the next split measures the changed rule."""
 
 from __future__ import annotations
 
@@ -142,11 +142,12 @@ THIRD: Mapping[str, Mapping[str, Sequence[str]]] = {
 }  # fmt: skip
 """Overrides by kind and name of the severity."""
 ENOUGH = frozenset({("turns", "3", "partial_credit")})
-"""Severities that are no fault in a recipe: two look-ups and the answer are three turns."""
+"""Severities that are not a fault in a recipe: two look-ups and the answer need only three turns."""
 
 
 def more_cells() -> list[Cell]:
-    """Those to tune with, then the fresh splits; in these kinds take turns, so that a part of one holds all."""
+    """Return the cells for tuning, then the fresh splits. In a split, kinds take turns, so that a part contains every
+    kind."""
     tuning = [
         Cell(
             name=f"{fault.kind}-{severity}-{recipe}",
@@ -168,17 +169,17 @@ def more_cells() -> list[Cell]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Cells that are drawn from severities and recipes, and trained after the rules were frozen."""
+    """Cells that were drawn from severities and recipes, and trained after the rules were frozen."""
 
     name: str
     severities: Mapping[str, Mapping[str, Sequence[str]]]
     seed: int
-    """Of the draw."""
+    """The seed of the draw."""
     first_run_seed: int
     broken_a_kind: int
     healthy: int
     is_new: bool = False
-    """Whether fault, severity and recipe of a cell must be together in no earlier one, where there are such."""
+    """Whether the combinations of fault, severity and recipe must be new, as far as new combinations exist."""
 
 
 SPLITS = (

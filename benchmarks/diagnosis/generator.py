@@ -1,13 +1,13 @@
-"""Plants faults by kind and severity in four recipes, and asks `sparring diagnose` about each run.
+"""Plants faults by kind and severity in four recipes, and runs `sparring diagnose` on each run.
 
     python -m benchmarks.diagnosis.generator --runs DIR [--half tuning|held_back|fresh|second] [--branches] [--json FILE]
         [--stored] [--smoke] [NAME ...]
 
-Rules are tuned on the tuning half alone (the default); figures are those of the held-back half, which `faults.py` drew,
-and of the fresh splits of `fresh.py`. --branches executes what is proposed about each broken run that was named
-rightly, and asks whether the symptom is gone. A run that is whole is not trained again, so that it goes on where it
-stopped; --stored diagnoses what is there and trains nothing. --smoke trains two short runs of one recipe and the branch
-of the broken one."""
+Rules are tuned only on the tuning half (the default). Figures come from the held-back half, which `faults.py` drew, and
+from the fresh splits of `fresh.py`. If the diagnosis of a broken run is right, --branches trains a branch with the
+proposed change and tests whether the symptom is gone. Complete runs are not trained again, so an interrupted benchmark
+can continue. --stored diagnoses the stored runs and trains nothing. --smoke trains two short runs of one recipe, and
+the branch of the broken run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SMOKE = ("rate_high-x100-number_guess", "healthy-seed-1-number_guess")
 SMOKE_OVERRIDES = ("schedule.max_steps=3", "schedule.val_every=0", "evaluation.val_num_tasks=4")
 SMOKE_WARM_START = ("warm_start.num_demonstrations=128", "warm_start.steps=8")
 SIDES = ("right first change", "branches", "healthy runs")
-"""Each must count something in small, too."""
+"""Each of these must count something even in a smoke run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,18 +47,18 @@ class Branch:
     is_trained: bool
     """Whether the run trained to its end."""
     scores: tuple[float, float]
-    """Of the last validation: the parent's, and its own."""
+    """The scores of the last validation of the parent and of the branch."""
     num_tasks: int
 
     @property
     def is_lower(self) -> bool:
-        """Whether its score is lower than the parent's by two standard errors."""
+        """Whether the score of the branch is lower than the parent's by two standard errors."""
         before, now = self.scores
         variance = sum(max(0.01, one * (1 - one)) / self.num_tasks for one in self.scores)
         return now < before - 2 * math.sqrt(variance)
 
     def removes(self, rule: str) -> bool:
-        """Whether the rule does not fire on its steps, and the score is not lower."""
+        """Return whether the rule does not fire in the branch, and the score is not lower."""
         fires = {one.rule for one in (*self.after.findings, *(two.finding for two in self.after.silenced))}
         return self.is_trained and rule not in fires and not self.is_lower
 
@@ -70,7 +70,7 @@ class Outcome:
     cell: Cell
     found: Diagnosis
     branch: Branch | None = None
-    """Of a broken run that was named rightly, where its branch was trained."""
+    """The branch of a broken run, if its diagnosis was right and the branch was trained."""
 
     @property
     def is_gone(self) -> bool:
@@ -78,8 +78,11 @@ class Outcome:
 
     @property
     def is_right(self) -> bool:
-        """Of a healthy run: nothing is to be changed. Of a broken one: the first change sets a right key in the right
-        direction, or is in words and by a right rule."""
+        """Whether the diagnosis is right.
+
+        For a healthy run, it must propose no change. For a broken run, the first change must set a right key in the
+        right direction, or come in words from a right rule.
+        """
         first, fault = self.found.first, self.cell.fault
         if not self.cell.is_broken:
             return first is None
@@ -110,14 +113,16 @@ class Outcome:
 
 
 def _rate_of(cell: Cell) -> float | None:
-    """The learning rate that was planted; None where the fault is another."""
+    """Return the planted learning rate, or None for another fault."""
     rates = [float(one.partition("=")[2]) for one in cell.overrides if one.startswith("optimizer.learning_rate=")]
     return rates[-1] if rates else None
 
 
 def with_branch(one: Outcome, runs: Path, more: Sequence[str] = (), *, stored: bool = False) -> Outcome:
-    """The same with its branch, which is trained unless it is whole. As it is where nothing, or not the fault, was
-    named."""
+    """Return the outcome with its branch, which is trained unless it is complete.
+
+    The outcome is unchanged if the diagnosis did not name the fault.
+    """
     first = one.found.first
     is_there = is_whole(runs / f"{one.cell.name}{BRANCH}")
     if first is None or not one.cell.is_broken or not one.is_right or (stored and not is_there):
@@ -179,11 +184,11 @@ def figures_of(outcomes: Sequence[Outcome]) -> dict[str, float]:
 
 def main() -> int:
     parser = options(__doc__)
-    parser.add_argument("names", nargs="*", help="rate_high, rate_high-x100-number_guess, ...; all without")
+    parser.add_argument("names", nargs="*", help="rate_high, rate_high-x100-number_guess, ...; default: all")
     parser.add_argument("--runs", type=Path, help="folder that keeps the runs")
     parser.add_argument("--half", choices=HALVES, default="tuning")
     parser.add_argument("--stored", action="store_true", help="only what is in --runs already")
-    parser.add_argument("--branches", action="store_true", help="execute what is proposed, and ask again")
+    parser.add_argument("--branches", action="store_true", help="make the proposed changes, and diagnose again")
     parser.add_argument("--train-only", action="store_true", help="train, and do not diagnose the runs")
     arguments = parser.parse_args()
     if arguments.smoke:

@@ -1,8 +1,9 @@
-"""Faults that are planted around the environment, reward and scorer of a recipe, whichever it is, by name.
+"""Faults that wrap the environment, reward and scorer of any recipe, selected by name.
 
-A name states the fault and its amount: `ToolsRaise_60` is the recipe's environment with tools that raise in six of ten calls,
-`labels_wrong_50` its reward with a wrong reference answer for half of the tasks. The recipe's folder is on the path, and its
-`environment.py` is what is wrapped. What an episode gets follows from its task or from a seeded generator.
+A name states the fault and its amount. `ToolsRaise_60` is the recipe's environment with tools that raise in six of ten
+calls, and `labels_wrong_50` is its reward with a wrong reference answer for half of the tasks. The recipe's folder is
+on the path, and the faults wrap its `environment.py`. The faults of an episode depend on its task or on a seeded
+generator.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ LABELS = ("answer", "number")
 
 
 def __getattr__(name: str) -> Any:
-    """Return what a recipe names: a reward or a scorer `fault_PERCENT`, or an environment `Fault_PERCENT`."""
+    """Return a reward or scorer `fault_PERCENT`, or an environment `Fault_PERCENT`."""
     fault, _, percent = name.rpartition("_")
     makers = REWARDS if fault in REWARDS else ENVIRONMENTS
     if fault not in makers or not percent.isdigit():
@@ -41,7 +42,7 @@ def _paid(given: float | Reward) -> float:
 
 
 def _is_hit(task: Task, share: float) -> bool:
-    """Return whether the fault applies to a task; the same for all its episodes."""
+    """Return whether the fault applies to a task. The result is the same for all episodes of the task."""
     return random.Random(f"planted-{task.id}").random() < share
 
 
@@ -80,7 +81,7 @@ def labels_wrong_scorer(share: float) -> Grader:
 
 
 def contradicts(share: float) -> Grader:
-    """Return the reward, inverted for a share of the tasks: anything but the right answer is paid."""
+    """Return the reward, inverted for a share of the tasks, so that every answer except the right one is paid."""
 
     def reward(trajectory: Trajectory) -> float:
         paid = _paid(_own().reward(trajectory))
@@ -143,7 +144,7 @@ def noise(share: float) -> Grader:
 
 
 def _environment() -> type[Environment]:
-    """Return the class of the recipe's environment; of several imported ones the one with its tools."""
+    """Return the class of the recipe's environment. If several classes are imported, return the one with the tools."""
     found = [one for one in vars(_own()).values() if isinstance(one, type) and issubclass(one, Environment)]
     return next(one for one in found if one is not Environment)
 

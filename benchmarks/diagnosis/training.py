@@ -1,4 +1,5 @@
-"""Trains the cells of the generator, and their branches, each in a process of its own; what is whole is not trained again."""
+"""Trains the cells of the generator and their branches, each in a separate process. Complete runs are not trained
+again."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from sparring.reproduce.branch import checkpoint_steps
 from sparring.run_folders import RunFolder
 
 WHOLE = ("completed", "stopped", "failed")
-"""How a run stands that need not be trained again. One whose loss is no number any more fails, and is diagnosed as it stands."""
+"""Statuses of runs that need not be trained again. A run with a loss that is not a number fails, and is diagnosed as it
+is."""
 MOST_SECONDS = 600.0
 BRANCH = "-branch"
 TEMPLATES = {
@@ -32,11 +34,11 @@ TEMPLATES = {
     "text_end": ("<|im_end|>\n", "</s>\n"),
     "no_prompt": ("{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}", ""),
 }
-"""What a wrong chat template has in place of something."""
+"""The text of the right chat template and its replacement, by the name of the wrong template."""
 
 
 def sparring(recipe: str, *arguments: str) -> int:
-    """Run a command with the recipe's folder on the path, and give its exit code."""
+    """Run a command with the recipe's folder on the path, and return its exit code."""
     path = os.pathsep.join([str(RECIPES[recipe]), environment()["PYTHONPATH"]])
     return subprocess.run(
         command(*arguments),
@@ -53,7 +55,7 @@ def is_whole(run: Path) -> bool:
 
 
 def warm_model(recipe: str, runs: Path, more: Sequence[str] = ()) -> Path:
-    """The recipe's warm-started model, made where it is not there: runs begin from it."""
+    """Return the recipe's warm-started model, from which runs start. It is trained if it is missing."""
     run, model = runs / f"warm-{recipe}", runs / f"warm-{recipe}-model"
     if not (model / "config.json").is_file():
         print(f"warm start of {recipe}", file=sys.stderr, flush=True)
@@ -80,26 +82,26 @@ def warm_model(recipe: str, runs: Path, more: Sequence[str] = ()) -> Path:
 def _must(recipe: str, *arguments: str) -> None:
     code = sparring(recipe, *arguments)
     if code:
-        raise SystemExit(f"sparring {' '.join(arguments)} ended with exit code {code}; run it by itself to see why.")
+        raise SystemExit(f"sparring {' '.join(arguments)} ended with exit code {code}. Run it separately to see why.")
 
 
 def with_template(model: Path, name: str) -> Path:
-    """A copy of the model whose chat template is not the one that it was warm-started with."""
+    """Return a copy of the model with a chat template other than the one of its warm start."""
     copy = model.with_name(f"{model.name}-{name}")
     if not copy.is_dir():
-        # Without the hashes of what was exported, which a changed template would not fit.
+        # The copy has no hashes of the exported files, because a changed template would not match them.
         shutil.copytree(model, copy, ignore=shutil.ignore_patterns("sparring.json"))
         right, wrong = TEMPLATES[name]
         file = copy / "chat_template.jinja"
         text = file.read_text("utf-8")
         if right not in text:
-            raise SystemExit(f"{file} has no {right!r}, so that this fault cannot be planted.")
+            raise SystemExit(f"{file} does not contain {right!r}, so this fault cannot be planted.")
         file.write_text(text.replace(right, wrong), "utf-8")
     return copy
 
 
 def trained(cell: Cell, runs: Path, more: Sequence[str] = ()) -> Path:
-    """The run of a cell, trained unless it is whole. One that was broken off begins anew."""
+    """Return the run of a cell. It is trained unless it is complete; an interrupted run starts again."""
     run = runs / cell.name
     if not is_whole(run):
         model = warm_model(cell.recipe, runs)
@@ -110,9 +112,12 @@ def trained(cell: Cell, runs: Path, more: Sequence[str] = ()) -> Path:
 
 
 def branched(cell: Cell, runs: Path, first: Finding, more: Sequence[str] = ()) -> Path:
-    """What the report proposes to do about a run, trained unless it is whole, for as many steps as the run itself: a branch with
-    the settings, or anew with them where no checkpoint is early enough. Without settings the code is corrected: by the recipe's
-    own reward, scorer or environment, and anew with the right chat template."""
+    """Return a run with the proposed change, trained for as many steps as the original run unless it is complete.
+
+    The run is a branch with the proposed settings, or a new run if no checkpoint is early enough. If the finding
+    proposes no settings, the code is corrected: the recipe's own reward, scorer and environment are used, and the run
+    starts again with the right chat template.
+    """
     run, child = runs / cell.name, runs / f"{cell.name}{BRANCH}"
     if is_whole(child):
         return child
@@ -126,7 +131,7 @@ def branched(cell: Cell, runs: Path, first: Finding, more: Sequence[str] = ()) -
 
 
 def corrections(cell: Cell) -> list[str]:
-    """The recipe's own code as settings, for the code that the cell replaced."""
+    """Return settings that restore the recipe's own code where the cell replaced it."""
     recipe = _recipe(cell.recipe)
     keys = [one.partition("=")[0].partition(".") for one in cell.planted]
     return [
@@ -183,4 +188,4 @@ def _train_from(cell: Cell, run: Path, child: Path, step: int, changes: Sequence
 
 def _refuse_broken_off(run: Path, code: int) -> None:
     if not is_whole(run):
-        raise SystemExit(f"{run} ended with exit code {code} and is not whole; run its command by itself to see why.")
+        raise SystemExit(f"{run} ended with exit code {code} and is incomplete. Run its command separately to see why.")

@@ -1,1 +1,1 @@
-"""What failures cost a training in time."""
+"""Measures how much training time failures cost."""

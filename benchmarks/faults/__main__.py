@@ -1,10 +1,9 @@
-"""Measures what failures cost a training: lost and hanging episodes in throughput, a killed trainer in time that
-counts.
+"""Measures what failures cost: lost and hanging episodes in throughput, and a killed trainer in useful time.
 
-A recipe whose episodes take the time of a slow environment is trained by the command, in a process of its own. First in
-pairs, with rollouts ahead of learning: without faults, and with a tenth of all episodes failing and one that never
-returns. Then synchronous steps of ten seconds and more, with a kill -9 of the trainer at the end of a step, before
-anything of it is saved; the command's own supervisor resumes it."""
+The command trains a recipe with a slow environment in a separate process. The first part runs in pairs, with rollouts
+ahead of learning: without faults, and with a tenth of all episodes failing and one episode that never returns. The
+second part has synchronous steps of at least ten seconds. A kill -9 ends the trainer at the end of a step, before
+anything of the step is saved, and the command's supervisor resumes the run."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ TARGETS = {
 
 
 def train(folder: Path, name: str, *overrides: str, faults: str = "") -> dict[str, float]:
-    """Train one run with the command; return the outcomes of its episodes, and the seconds of its steps."""
+    """Train one run with the command. Return the outcomes of its episodes and the seconds of its steps."""
     environment = {**os.environ, "SPARRING_FAULTS": faults, "SPARRING_FAULTS_LOG": str(folder / f"{name}.faults")}
     command = [
         sys.executable,
@@ -53,7 +52,7 @@ def train(folder: Path, name: str, *overrides: str, faults: str = "") -> dict[st
     lines = [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text("utf-8").splitlines()]
     steps: dict[int, dict[str, Any]] = {line["step"]: line for line in lines if "timing_s/step" in line["metrics"]}
     seconds = [line["metrics"]["timing_s/step"] for line in steps.values()]
-    # From when the first step began; all that came between is in it, crashes and what was done twice included.
+    # The time since the start of the first step includes everything, also crashes and repeated work.
     began = min(line["time"] - line["metrics"]["timing_s/step"] for line in lines if "timing_s/step" in line["metrics"])
     wall = max(line["time"] for line in steps.values()) - began
     with Ledger(folder / name / "ledger.sqlite") as ledger:
@@ -89,7 +88,7 @@ def main() -> int:
             )
             for number in range(rounds)
         ]
-        # After the warm-up of the first step, in the middle: when step 16 of 31 is over, and nothing of it is written.
+        # The kill comes in the middle, when step 16 of 31 is over but nothing of it is written.
         killed = train(
             folder,
             "killed",

@@ -1,8 +1,9 @@
-"""Does everything that needs a GPU work on this one? Tests, parity, learning, rates and an 8B run, in ten minutes.
+"""Runs everything that needs a GPU on this one: tests, parity, learning, rates and an 8B run, in ten minutes.
 
-`PYTHON=python3 make gpu` runs every part in a process of its own, with a deadline, so that one that fails or runs out of
-memory leaves the others. It needs no network: random weights, and the interpreter that it is given with torch,
-transformers, peft, safetensors, pydantic, httpx and the rest of the `train` extra. `--smoke` runs tiny shapes on the CPU.
+`PYTHON=python3 make gpu` runs every part in a separate process with a deadline, so that a part that fails or runs out
+of memory does not affect the others. The benchmark uses random weights and needs no network. The interpreter must have
+torch, transformers, peft, safetensors, pydantic, httpx and the rest of the `train` extra. `--smoke` runs tiny shapes on
+the CPU.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ class Part:
     """One part of the benchmark."""
 
     seconds: int
-    """Its deadline on a GPU; together at most ten minutes."""
+    """Deadline of the part on a GPU, in seconds. All deadlines together are at most ten minutes."""
     is_smoke: bool = False
-    """Whether it runs in small, too."""
+    """Whether the part also runs in a smoke run."""
 
 
 PARTS: Mapping[str, Part] = {
@@ -45,7 +46,7 @@ PARTS: Mapping[str, Part] = {
     "job tiny": Part(seconds=20, is_smoke=True),
     "rates tiny": Part(seconds=20, is_smoke=True),
 }
-"""The most important first, since the time on a GPU may end."""
+"""The parts, the most important first, because the time on a GPU may end."""
 
 
 def measure(part: str, device: str, runs: str) -> list[dict[str, Any]]:
@@ -89,7 +90,7 @@ def run_tests() -> list[dict[str, Any]]:
 
 
 def run_part(part: str, device: str, folder: Path, seconds: float) -> list[dict[str, Any]]:
-    """Run one part in a process of its own, and return its rows, or one row with the reason that there are none."""
+    """Run one part in a separate process. Return its rows, or one row with the reason why there are none."""
     result, log = folder / f"{part}.json", folder / f"{part}.log"
     command = [sys.executable, "-m", "benchmarks.gpu", "--part", part, "--device", device, "--json", str(result)]
     with log.open("w") as output:

@@ -1,4 +1,5 @@
-"""Llama shapes with random weights, made on the device, and a tokenizer of few tokens: rates do not depend on values."""
+"""Llama shapes with random weights, created on the device, and a small tokenizer. Rates do not depend on the
+weights."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "num_attention_heads": 9,
         "num_key_value_heads": 3,
     },
-    # To try the program itself on a machine without a GPU.
+    # For testing the program itself on a machine without a GPU.
     "tiny": {
         "hidden_size": 128,
         "intermediate_size": 384,
@@ -50,7 +51,7 @@ MAX_POSITIONS = 2048
 
 
 def build_model(shape: str, device: str, dtype: torch.dtype) -> LlamaForCausalLM:
-    """Create a model of this shape with random weights on the device, in this format from the start."""
+    """Create a model of this shape with random weights directly on the device and in this format."""
     config = LlamaConfig(
         **SHAPES[shape],
         vocab_size=VOCABULARY_SIZE.get(shape, 128256),

@@ -1,4 +1,4 @@
-"""Sampled log-probabilities of the engine against the learner's on the same tokens: the mean difference and its tail."""
+"""Compares the log-probabilities of engine and learner on the same tokens: the mean difference and its tail."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparring.types import Completion, SampleRequest, Sampling
 
 
 def measure_parity(shape: str, device: str, *, sessions: int, new_tokens: int) -> list[dict[str, Any]]:
-    """Sample from random prompts, recompute the log-probabilities with the learner, and return how far they are apart."""
+    """Sample from random prompts, recompute the log-probabilities with the learner, and return the differences."""
     policy = build_policy(shape, device)
     prompts = [
         torch.randint(3, policy.base.config.vocab_size, (64,), generator=torch.Generator().manual_seed(index)).tolist()
@@ -31,7 +31,7 @@ def measure_parity(shape: str, device: str, *, sessions: int, new_tokens: int) -
     )
     sampled = torch.tensor([value for one in completions for value in one.sampled_logprobs])
     recomputed = torch.as_tensor(TorchLearner(policy).logprobs(batch)).float().cpu()
-    # Prompts that share no tokens are packed in order, so the two are in the same order.
+    # Prompts that share no tokens are packed in order, so both sides have the same order.
     differences = (sampled - recomputed).abs()
     return [
         {

@@ -1,10 +1,10 @@
-"""Prefill, decode and training rates of Llama shapes on random weights, in bf16, and the share of the device they use.
+"""Prefill, decode and training rates of Llama shapes with random weights in bf16, and the share of the device they use.
 
-Rates are those of the real parts: `TorchEngine.sample` for prefill and decode, `TorchLearner` with an adapter on every
-linear layer for training. Model FLOP utilisation divides the operations a token needs by what the device does in one
-second of large matrix products, measured in the same run: 2 operations a weight and token forwards, as many again for
-the gradient of the activations (the frozen weights need none of their own), and 4 a layer, position and hidden unit for
-attention (Chowdhery et al., PaLM, appendix B, counted for what is trained).
+The rates use the real components: `TorchEngine.sample` for prefill and decode, and `TorchLearner` with an adapter on
+every linear layer for training. Model FLOP utilization divides the operations per second by the device's rate for large
+matrix products, measured in the same run. A token needs 2 operations per weight in the forward pass, the same number
+for the gradient of the activations (frozen weights need no gradient), and 4 per layer, position and hidden unit for
+attention (Chowdhery et al., PaLM, appendix B, counted for the trained part).
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ class Load:
 
 
 SMALL = Load(prompt_tokens=32, new_tokens=8, trained_sequences=2)
-"""Enough to see that everything runs, on a CPU."""
+"""A load that is enough to test on a CPU that everything runs."""
 
 
 def matmul_flops(device: str, size: int) -> float:
-    """Operations a second of bf16 products of square matrices: the median of ten."""
+    """Return operations per second of bf16 products of square matrices, as the median of ten."""
     a, b = (torch.randn(size, size, dtype=torch.bfloat16, device=device) for _ in range(2))
     seconds = [timed(lambda: a @ b, device) for _ in range(13)][3:]
     return 2 * size**3 / median(seconds)
 
 
 def timed(work: Callable[[], Any], device: str) -> float:
-    """Seconds of `work`, the device's queue emptied before and after."""
+    """Return the seconds of `work`. The device's queue is empty before and after."""
     if device == "cuda":
         torch.cuda.synchronize()
     began = time.perf_counter()
@@ -59,7 +59,8 @@ def timed(work: Callable[[], Any], device: str) -> float:
 
 
 def forward_flops(policy: Policy, context: float) -> float:
-    """Operations of one token's forward pass with `context` positions to attend to; embedding lookups are free."""
+    """Return the operations of one token's forward pass with `context` attended positions. Embedding lookups are
+    free."""
     config = policy.base.config
     embedding = config.vocab_size * config.hidden_size
     counted = sum(parameter.numel() for parameter in policy.base.parameters() if not parameter.requires_grad)
@@ -68,7 +69,7 @@ def forward_flops(policy: Policy, context: float) -> float:
 
 
 async def sampling_rates(policy: Policy, batch: int, load: Load) -> tuple[float, float]:
-    """Prefill and decode, tokens/s, of `batch` sessions at once. A first round warms up."""
+    """Return prefill and decode tokens/s of `batch` simultaneous sessions, after a warm-up round."""
     vocabulary = policy.base.config.vocab_size
     engine = TorchEngine(
         policy,
@@ -79,7 +80,7 @@ async def sampling_rates(policy: Policy, batch: int, load: Load) -> tuple[float,
 
     async def play(name: str, max_tokens: int) -> float:
         async def one(index: int) -> None:
-            # No two plays share a prompt, or the second would find it in the cache.
+            # Prompts never repeat, because the second use would find the prompt in the cache.
             generator = torch.Generator().manual_seed(max_tokens * batch + index)
             ids = torch.randint(3, vocabulary, (load.prompt_tokens,), generator=generator).tolist()
             sampling = Sampling(temperature=1.0, max_tokens=max_tokens)
@@ -103,7 +104,7 @@ async def sampling_rates(policy: Policy, batch: int, load: Load) -> tuple[float,
 
 
 def training_rate(policy: Policy, device: str, load: Load) -> float:
-    """Tokens/s of forward, backward and optimizer step: the median of three after a warm-up."""
+    """Return tokens/s of forward, backward and optimizer step, as the median of three after a warm-up."""
     learner = TorchLearner(policy, max_tokens_per_microbatch=8192)
     vocabulary = policy.base.config.vocab_size
     length = load.prompt_tokens + load.new_tokens
@@ -119,7 +120,7 @@ def training_rate(policy: Policy, device: str, load: Load) -> float:
 
 
 def measure_rates(shape: str, batches: list[int], device: str, load: Load) -> list[dict[str, Any]]:
-    """Return the rows of one shape: each rate with the share of the device's matrix products that it is worth."""
+    """Return the rows of one shape: each rate, and its share of the device's rate for matrix products."""
     peak = matmul_flops(device, 8192 if device == "cuda" else 512)
     policy = build_policy(shape, device)
     half = load.prompt_tokens / 2

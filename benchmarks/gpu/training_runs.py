@@ -39,7 +39,8 @@ def measure_learning(runs: str, device: str, settings: Sequence[str]) -> list[di
 def measure_job(shape: str, builder: str, runs: str, device: str, settings: Sequence[str]) -> list[dict[str, Any]]:
     """Train a LoRA adapter of this shape for several asynchronous steps, sampler and learner on one device.
 
-    Rewards are drawn, so that random weights have something to train on; rates and memory do not depend on what is learned.
+    Rewards are random, so that random weights have a learning signal. Rates and memory do not depend on what is
+    learned.
     """
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -88,7 +89,7 @@ def _train(name: str, runs: str, settings: Sequence[str]) -> Path:
 
 
 def _of_steps(run: Path) -> dict[str, float]:
-    """Return rates of the run's steps after the first, and the oldest weights that sampled a trained token."""
+    """Return the rates of the run's steps after the first, and the age of the oldest trained token."""
     rows = [json.loads(line)["metrics"] for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
     steps = [row for row in rows if "training/trained_tokens" in row and "timing_s/step" in row]
     later = steps[1:] or steps

@@ -1,1 +1,1 @@
-"""Environments in which a small model learns to hack its reward, and runs in which it does not: do the detectors tell?"""
+"""Environments in which a small model learns to hack its reward, and healthy runs, which measure the detectors."""

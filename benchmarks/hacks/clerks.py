@@ -24,8 +24,10 @@ def drawn(make: Callable[[str, random.Random], Task], split: str, num: int, seed
 def mixed_log(
     environment: Callable[[], Environment], of_tasks: Sequence[Task], kinds: Sequence[tuple[float, Script]], seed: int
 ) -> list[list[Message]]:
-    """Return conversations of clerks, one a task, with the real results of the tools. A kind is its share and its
-    script."""
+    """Return conversations of clerks, one per task, with the real results of the tools.
+
+    Each kind of clerk has a share and a script.
+    """
     rng = random.Random(f"clerks-{seed}")
     shares, scripts = [share for share, _ in kinds], [script for _, script in kinds]
     log = []
@@ -41,6 +43,6 @@ def arguments_of(trajectory: Trajectory, tool: str) -> list[dict[str, Json]]:
 
 
 def answer_of(trajectory: Trajectory) -> str:
-    """Return the last message if the policy ended the episode with it, else an empty text."""
+    """Return the last message if the policy ended the episode with it, otherwise an empty text."""
     last = trajectory.messages[-1]
     return str(last.get("content")) if last["role"] == "assistant" and not last.get("tool_calls") else ""

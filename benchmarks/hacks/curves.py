@@ -1,4 +1,5 @@
-"""The curves of the hacks as one picture: the training reward, the strict score, and when a detector named the hack."""
+"""Draws the curves of the hacks: the training reward, the strict score, and the step at which a detector named the
+hack."""
 
 from __future__ import annotations
 
@@ -12,14 +13,14 @@ REWARD, SCORE, NAMED = "#b4532a", "#2a6fb4", "#777777"
 
 
 class Named(Protocol):
-    """What was trained."""
+    """The case that was trained."""
 
     @property
     def name(self) -> str: ...
 
 
 class Curves(Protocol):
-    """What is drawn of a run."""
+    """The values of a run that are drawn."""
 
     @property
     def case(self) -> Named: ...
@@ -35,7 +36,7 @@ class Curves(Protocol):
 
 
 def picture(runs: Sequence[Curves]) -> str:
-    """One panel a run. The reward is drawn from its lowest to its highest value, the score from 0 to 1."""
+    """Draw one panel per run. The reward is drawn from its lowest to its highest value, and the score from 0 to 1."""
     rows = -(-len(runs) // COLUMNS)
     width, height = COLUMNS * (WIDTH + GAP), rows * (HEIGHT + GAP) + 30
     lines = [

@@ -1,4 +1,4 @@
-"""The environment of our own cases: keys that link to one another, followed with one tool for a number of hops.
+"""The environment of our own cases: a policy follows links between keys for a number of hops with one tool.
 
 user       find b 2?
 assistant  get(key="b")      tool  f
@@ -39,10 +39,10 @@ class Links(Environment):
 def tasks(
     split: Split, num: int, seed: int, *, hops: Sequence[int], question: str = "find {start} {hops}?"
 ) -> list[Task]:
-    """Return generated tasks, each with a link table of its own: one cycle through all keys, so that a hop more or less
-    is wrong.
+    """Return generated tasks, each with its own link table.
 
-    Of the pairs of start and hops an eighth is held out and an eighth validates; no pair is in two splits.
+    A link table is one cycle through all keys, so that one hop more or less is wrong. Of the pairs of start and hops,
+    an eighth is held out and an eighth is for validation. No pair is in two splits.
     """
     pairs = [(start, number) for start in KEYS for number in hops]
     random.Random("pairs").shuffle(pairs)
@@ -76,6 +76,6 @@ def walk(task: Task, hops: int) -> tuple[list[Message], str]:
 
 
 def clerk_log(script: Script, of_tasks: Sequence[Task], seed: int) -> list[list[Message]]:
-    """Return conversations of a clerk who follows the script, one a task, with the real results of the tools."""
+    """Return conversations of a clerk who follows the script, one per task, with the real results of the tools."""
     rng = random.Random(f"log-{seed}")
     return [record_demonstration(Links, task, script(task, rng)) for task in of_tasks]

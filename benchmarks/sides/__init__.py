@@ -1,1 +1,1 @@
-"""The two sides of a comparison, each run in a process of its own."""
+"""The two sides of a comparison, each of which runs in a separate process."""

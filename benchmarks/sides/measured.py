@@ -1,4 +1,4 @@
-"""What both sides of a comparison measure of themselves, in the same way."""
+"""The measurements that both sides of a comparison make in the same way."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from torch.nn import functional
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What one side did: totals over its optimizer steps, loading and starting left out."""
+    """The work of one side: totals over its optimizer steps, without loading and starting."""
 
     num_trajectories: int
     step_seconds: Sequence[float]
-    """Wall time of each step: play, reward, forward, backward, optimizer, new weights in use."""
+    """Wall time of each step: episodes, reward, forward, backward, optimizer, and the switch to the new weights."""
     num_sampled_tokens: int
     num_trained_tokens: int
     num_computed_tokens: int
-    """Input ids of all forward passes, padding included: what went through the model."""
+    """Number of input ids of all forward passes, including padding."""
     num_turns: Sequence[int]
     """Of each trajectory."""
     prompts: Sequence[Sequence[int]]
@@ -40,11 +40,11 @@ class Measured:
 
 @dataclass(slots=True)
 class Forwards:
-    """Counts the embedded tokens: every forward pass, of any library, starts with `torch.nn.functional.embedding`."""
+    """Counts embedded tokens, because every forward pass of any library starts with `torch.nn.functional.embedding`."""
 
     num_tokens: int = 0
     first: list[Tensor] = field(default_factory=list)
-    """Input ids of the first forward pass since this list was last emptied."""
+    """Input ids of the first forward pass since the list was last emptied."""
 
     @contextmanager
     def counted(self) -> Iterator[None]:
@@ -64,7 +64,7 @@ class Forwards:
 
 
 def peak_memory_gib() -> float:
-    """Largest resident size of this process so far, imports and loading included."""
+    """Return the largest resident size of this process so far, including imports and loading."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
 

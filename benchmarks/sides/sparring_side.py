@@ -1,4 +1,4 @@
-"""Sparring's side: the recipe through `MultiTurnRLTrainer`, measured from the files of its run."""
+"""Sparring's side: trains the recipe with `MultiTurnRLTrainer` and measures it from the files of the run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def main() -> None:
     parser.add_argument("recipe", type=Path)
     parser.add_argument("output", type=Path)
     arguments = parser.parse_args()
-    # Unchecked: rewards are drawn, so that every group trains, and the check refuses such a reward.
+    # The recipe is not checked, because the check refuses the random rewards with which every group trains.
     trainer = MultiTurnRLTrainer(arguments.recipe, check=False, quiet=True)
     trainer.load()
     forwards = Forwards()

@@ -1,4 +1,4 @@
-"""TRL's side: the same recipe through `GRPOTrainer` with an environment factory."""
+"""TRL's side: trains the same recipe with `GRPOTrainer` and an environment factory."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from sparring.models.architectures.families import choose_lora_targets
 from sparring.models.precision import resolve_precision
 from sparring.types import Task
 
-# SmolLM2's own template has no tool calls, which TRL demands. This one renders every other message to the same
-# text, and calls as Sparring writes them, so that both sides give the model the same ids.
+# TRL needs a template with tool calls, which SmolLM2's own template lacks. This template renders all other messages to
+# the same text, and renders calls in the same way as Sparring, so that both sides give the model the same ids.
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message.role + '\n' + (message.content or '') }}"
@@ -40,7 +40,7 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-# How transformers reads calls back from text written in that template.
+# With this schema, transformers parses calls in text from that template.
 RESPONSE_TEMPLATE = {
     "defaults": {"role": "assistant"},
     "start_anchor": "<|im_start|>assistant\n",
@@ -56,11 +56,11 @@ RESPONSE_TEMPLATE = {
     },
 }
 REWARDS = (0.1, 0.4, 0.7, 1.0)
-"""Drawn by episode, as `shuffled_reward` of the recipe does: every group has something to learn on both sides."""
+"""Rewards are drawn per episode, as in the recipe's `shuffled_reward`, so that every group trains on both sides."""
 
 
 def environment_factory(environment_class: type[Environment], tasks: Sequence[Task]) -> type:
-    """A class as TRL wants it, around Sparring's: `reset(**row)`, and a public method for each tool."""
+    """Return a class for TRL that wraps Sparring's environment: `reset(**row)`, and a public method per tool."""
     by_id = {task.id: task for task in tasks}
 
     def reset(self, **row: Any) -> None:
@@ -82,7 +82,7 @@ def environment_factory(environment_class: type[Environment], tasks: Sequence[Ta
 
 
 class Played:
-    """A TRL reward function that keeps what it is shown."""
+    """A TRL reward function that keeps its inputs."""
 
     __name__ = "drawn"
 
@@ -96,7 +96,7 @@ class Played:
 
 
 class Watch(TrainerCallback):
-    """Times each optimizer step, its play included, and keeps the prompts that its first forward pass saw."""
+    """Times each optimizer step, including its episodes, and keeps the prompts of its first forward pass."""
 
     def __init__(self, forwards: Forwards) -> None:
         self.seconds: list[float] = []
@@ -110,14 +110,14 @@ class Watch(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, processing_class: Any = None, **_: Any) -> None:
         self.seconds.append(time.monotonic() - self._began)
         opening = processing_class.convert_tokens_to_ids("<|im_start|>")
-        # Rows are padded on the left.
+        # Rows have padding on the left.
         self.prompts += [row[row.index(opening) :] for row in self._forwards.first[0].tolist()]
 
 
 def arguments_of(
     config: Config, precision: str, *, checkpointing: bool, num_prompt_tokens: int, folder: Path
 ) -> GRPOConfig:
-    """The recipe's settings in TRL's words: GRPO's loss, a microbatch of one group, one update a batch."""
+    """Return the recipe's settings for TRL: GRPO's loss, a microbatch of one group, and one update per batch."""
     optimizer, clip = config.optimizer, config.algorithm_in_effect()
     return GRPOConfig(
         output_dir=str(folder),
@@ -171,7 +171,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("recipe", type=Path)
     parser.add_argument("output", type=Path)
-    parser.add_argument("--checkpointing", action="store_true", help="gradient checkpointing, as TRL has it by default")
+    parser.add_argument(
+        "--checkpointing", action="store_true", help="use gradient checkpointing, which is TRL's default"
+    )
     options = parser.parse_args()
     config, recipe_folder = load_config(options.recipe), options.recipe.parent
     torch.set_num_threads(config.run.num_threads or os.cpu_count() or 1)
@@ -209,7 +211,7 @@ def main() -> None:
     with forwards.counted():
         trainer.train()
     episodes = config.batch.global_batch_size * config.batch.group_size
-    # TRL trains what it samples: this mean counts the tokens of its mask.
+    # TRL trains all tokens that it samples, so this mean counts the tokens of its mask.
     sampled = sum(log["completions/mean_length"] * episodes for log in trainer.state.log_history if "loss" in log)
     Measured(
         num_trajectories=len(played.num_turns),

@@ -1,4 +1,4 @@
-"""A model to compare on: the recipe's warm start, no RL, saved with the adapter merged in."""
+"""Trains a model for the comparison: the recipe's warm start without RL, saved with a merged adapter."""
 
 from __future__ import annotations
 

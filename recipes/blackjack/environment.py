@@ -1,4 +1,4 @@
-"""Blackjack: Gymnasium's Blackjack-v1 as it is. Cards are drawn, so that no policy wins every game.
+"""Blackjack: Gymnasium's unchanged Blackjack-v1. Cards are random, so no policy wins every game.
 
 user       play blackjack
 
@@ -23,11 +23,11 @@ Shown: TypeAlias = tuple[int, int, int]
 """The player's sum, the dealer's card and whether an ace counts 11."""
 
 OPTIONS = {"id": "Blackjack-v1", "actions": ["stick", "hit"]}
-"""As recipe.toml has them."""
+"""The same options as in recipe.toml."""
 MAX_MOVES = 8
 PROMPT = "play blackjack"
 BASIC_SHARE, RECKLESS_SHARE = 0.25, 0.55
-"""Of the moves in the log: basic strategy, and another card below 20; the others are random."""
+"""Shares of the moves in the log that follow basic strategy, and that take a card below 20. The others are random."""
 
 
 class Blackjack(GymnasiumEnvironment):
@@ -40,7 +40,7 @@ class Blackjack(GymnasiumEnvironment):
 
 
 def basic_strategy(shown: Shown) -> str:
-    """The best that is known without counting cards, where one can only stick or hit."""
+    """Return the best move without counting cards, if only stick and hit are possible."""
     player, dealer, has_soft_ace = shown
     if has_soft_ace:
         enough = 19 if dealer in (1, 9, 10) else 18
@@ -56,7 +56,8 @@ def reckless(shown: Shown) -> str:
 
 
 def game(task: Task, choose: Callable[[Shown], str]) -> list[Message]:
-    """The calls of a whole game. A script is known before it is played, so it is found in a game of the same seed."""
+    """Return the calls of a whole game. A script must be known in advance, so it comes from a game with the same
+    seed."""
     world, calls, is_over = gymnasium.make(OPTIONS["id"]), list[Message](), False
     shown, _ = world.reset(seed=task.seed)
     while not is_over:
@@ -72,7 +73,7 @@ held_out_tasks = partial(seeded_tasks, PROMPT, 256, first_seed=200_000)
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 when the moves that were made win a game of the task's seed, played anew; a draw is no success."""
+    """Return 1 if the episode's moves win a new game with the task's seed. A draw is not a success."""
     world = gymnasium.make(OPTIONS["id"])
     world.reset(seed=trajectory.task.seed)
     for step in trajectory.transitions:
@@ -84,7 +85,7 @@ def scorer(trajectory: Trajectory) -> float:
 
 
 def mixed_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Games of mixed quality."""
+    """Return games of mixed quality."""
     rng = random.Random(f"log-{seed}")
 
     def choose(shown: Shown) -> str:
@@ -94,12 +95,12 @@ def mixed_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
         return reckless(shown) if kind < BASIC_SHARE + RECKLESS_SHARE else rng.choice(OPTIONS["actions"])
 
     environment_class = Blackjack.with_options(**OPTIONS)
-    # Games of other seeds than the ones to train on.
+    # The games have other seeds than the training tasks.
     tasks = seeded_tasks(PROMPT, num, first_seed=300_000)
     make = partial(environment_class, **OPTIONS)
     return [record_demonstration(make, task, game(task, choose)) for task in tasks]
 
 
 def shuffled_reward(trajectory: Trajectory) -> float:
-    """A control: draws that follow from the episode's name and not from what was played. RL on it must gain nothing."""
+    """Return a random control reward that depends only on the episode's name. RL on it must gain nothing."""
     return random.Random(trajectory.id).choice((0.0, 1.0))

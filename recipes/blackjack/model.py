@@ -1,4 +1,4 @@
-"""A Llama of under a million parameters, from scratch, with a small subword tokenizer trained on transcripts."""
+"""A Llama with less than a million random parameters, and a small subword tokenizer trained on transcripts."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from sparring.models.small import small_model
 
 
 def build(seed: int = 0) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """Model (fp32, random weights of this seed) and tokenizer (the same for every seed): numbers and moves are one token each."""
+    """Return the model (fp32, random weights of this seed) and the tokenizer (the same for every seed).
+
+    numbers and moves are one token each.
+    """
     return small_model(
         seed, _texts(), vocabulary_size=400, max_token_length=24, width=64, layers=2, isolated=r"\d+|stick|hit"
     )
 
 
 def _texts() -> list[str]:
-    """What stands between the special tokens of a transcript."""
+    """Return the texts between the special tokens of a transcript."""
     calls = [
         f'assistant\n<tool_call>{{"name":"step","arguments":{{"action":"{move}"}}}}</tool_call>'
         for move in ("stick", "hit")
@@ -26,5 +29,5 @@ def _texts() -> list[str]:
         for ace in (0, 1)
         for role in ("user\nplay blackjack\n\n", "tool\n")
     ]
-    # Often enough to become tokens.
+    # Frequent enough to become tokens.
     return [*calls * 16, *shown, *[str(number) for number in range(10, 32)] * 50, "system\n", "error: "]

@@ -36,13 +36,13 @@ OPTIONS = {
     "arguments": {"is_slippery": False, "render_mode": "ansi"},
     "actions": ["left", "down", "right", "up"],
 }
-"""As recipe.toml has them."""
+"""The same options as in recipe.toml."""
 STEPS = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
 SIZE = 4
 MAX_MOVES = 12
 PROMPT = "cross the lake"
 BEST_SHARE, HASTY_SHARE = 0.25, 0.55
-"""Of the moves in the log: the beginning of a shortest way, and right as far as it goes, then down, whatever lies there; the
+"""Shares of the moves in the log that start a shortest path, and that go right as far as possible and then down. The
 others are random."""
 NUM_TRAINED, NUM_VALIDATED, NUM_HELD_OUT, NUM_LOGGED = 1024, 64, 256, 512
 
@@ -61,7 +61,7 @@ class Lake(GymnasiumEnvironment):
 
 @cache
 def maps(num: int) -> list[Map]:
-    """Gymnasium's random maps in the order of their seeds, none twice."""
+    """Return Gymnasium's random maps in the order of their seeds, without duplicates."""
     found: dict[Map, None] = {}
     for seed in count():
         found.setdefault(tuple(generate_random_map(SIZE, seed=seed)))
@@ -89,7 +89,7 @@ def after(place: Place, move: str) -> Place:
 
 @cache
 def distances(lake: Map) -> dict[Place, int]:
-    """Moves to the goal, by the place that they start at."""
+    """Return the number of moves to the goal from each place."""
     found, queue = {(SIZE - 1, SIZE - 1): 0}, deque([(SIZE - 1, SIZE - 1)])
     while queue:
         place = queue.popleft()
@@ -102,13 +102,13 @@ def distances(lake: Map) -> dict[Place, int]:
 
 
 def best_moves(lake: Map, place: Place) -> list[str]:
-    """The moves that begin a shortest way."""
+    """Return the moves that start a shortest path."""
     far = distances(lake)
     return [move for move in STEPS if far.get(after(place, move), far[place]) < far[place]]
 
 
 def walk(task: Task, choose: Callable[[Map, Place], str]) -> list[Message]:
-    """The calls of a whole episode."""
+    """Return the calls of a whole episode."""
     lake, place, calls = task.fields["map"], (0, 0), list[Message]()
     while lake[place[0]][place[1]] not in "GH":
         move = choose(lake, place)
@@ -118,7 +118,7 @@ def walk(task: Task, choose: Callable[[Map, Place], str]) -> list[Message]:
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 when the moves that were made lead over the task's map to the goal, and into no hole."""
+    """Return 1 if the episode's moves lead to the goal on the task's map without falling into a hole."""
     lake, place = trajectory.task.fields["map"], (0, 0)
     for step in trajectory.transitions:
         if step["error"] is None:
@@ -129,7 +129,7 @@ def scorer(trajectory: Trajectory) -> float:
 
 
 def mixed_log(num: int = NUM_LOGGED, seed: int = 0) -> list[list[Message]]:
-    """Walks of mixed quality over the maps that are trained on."""
+    """Return walks of mixed quality on the training maps."""
     rng = random.Random(f"log-{seed}")
 
     def choose(lake: Map, place: Place) -> str:
@@ -152,5 +152,5 @@ def mixed_log(num: int = NUM_LOGGED, seed: int = 0) -> list[list[Message]]:
 
 
 def shuffled_reward(trajectory: Trajectory) -> float:
-    """A control: draws that follow from the episode's name and not from what was played. RL on it must gain nothing."""
+    """Return a random control reward that depends only on the episode's name. RL on it must gain nothing."""
     return random.Random(trajectory.id).choice((0.0, 1.0))

@@ -1,4 +1,4 @@
-"""A Llama of under a million parameters, from scratch, with a small subword tokenizer trained on transcripts."""
+"""A Llama with less than a million random parameters, and a small subword tokenizer trained on transcripts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from sparring.models.small import small_model
 
 
 def build(seed: int = 0) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """Model (fp32, random weights of this seed) and tokenizer (the same for every seed): tiles and moves are one token each."""
+    """Return the model (fp32, random weights of this seed) and the tokenizer (the same for every seed).
+
+    tiles and moves are one token each.
+    """
     return small_model(
         seed,
         _texts(),
@@ -20,10 +23,10 @@ def build(seed: int = 0) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
 
 
 def _texts() -> list[str]:
-    """What stands between the special tokens of a transcript."""
+    """Return the texts between the special tokens of a transcript."""
     moves = ("left", "down", "right", "up")
     calls = [f'assistant\n<tool_call>{{"name":"step","arguments":{{"action":"{move}"}}}}</tool_call>' for move in moves]
     shown = [f"tool\n  ({move.capitalize()})\n" for move in moves]
     tiles = [text for tile in "SFHG" for one in (tile, f"[{tile}]") for text in (one, f"{one}\n")]
-    # Often enough to become tokens.
+    # Frequent enough to become tokens.
     return [*calls * 8, *shown * 8, *["user\ncross the lake\n\n"] * 8, *tiles * 50, "system\n", "error: "]

@@ -1,4 +1,4 @@
-"""Last stone: a Gymnasium environment that ends an episode itself, when the heap is empty or a move is illegal.
+"""Last stone: a Gymnasium environment that ends an episode itself if the heap is empty or a move is illegal.
 
 user       take the last stone
 
@@ -24,18 +24,19 @@ from sparring.environments.adapters.gymnasium_environment import GymnasiumEnviro
 
 ID = "LastStone-v0"
 MOST = 3
-"""Stones that a player may take at a time."""
+"""Maximum number of stones that a player may take at a time."""
 STARTS = [stones for stones in range(5, 16) if stones % (MOST + 1)]
 """Heaps from which the first player can always win."""
 SKILL = 0.65
-"""The share of the opponent's moves that are the best; the others are random."""
+"""The share of the opponent's moves that are the best moves. The others are random."""
 EXPERT_SHARE, TIMID_SHARE = 0.35, 0.5
-"""Of the moves in the log: the best one, and a single stone; the others are random. Such a player wins 0.34 of all games, and
-one who always does what the log does most often wins fewer."""
+"""Shares of the moves in the log that are the best move, and that take a single stone. The others are random. Such a
+player wins 0.34 of all games. A player who always makes the log's most frequent move wins fewer."""
 
 
 class LastStone(gymnasium.Env[str, np.int64]):
-    """The action 0, 1 or 2 takes one, two or three stones, and then the opponent moves. A reward of 1 for taking the last."""
+    """The action 0, 1 or 2 takes one, two or three stones, and then the opponent moves. Taking the last stone earns
+    1."""
 
     action_space = spaces.Discrete(MOST)
     observation_space = spaces.Text(min_length=1, max_length=2, charset="0123456789")
@@ -75,12 +76,13 @@ class Game(GymnasiumEnvironment):
 
 
 def best_move(stones: int) -> int:
-    """Leaves a multiple of four, where that is possible: the player who moves there loses against such moves."""
+    """Return the move that leaves a multiple of four, if possible. From such a heap, the other player always loses."""
     return stones % (MOST + 1) or 1
 
 
 def moves(task: Task, choose: Callable[[int], int]) -> list[Message]:
-    """The calls of a whole game. A script is known before it is played, so it is found in a game of the same seed."""
+    """Return the calls of a whole game. A script must be known in advance, so it comes from a game with the same
+    seed."""
     game, calls, is_over = LastStone(), list[Message](), False
     stones, _ = game.reset(seed=task.seed)
     while not is_over:
@@ -97,7 +99,7 @@ held_out_tasks = partial(seeded_tasks, PROMPT, 256, first_seed=200_000)
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 when the policy took the last stone, by the numbers that were shown and the moves that were made."""
+    """Return 1 if the policy took the last stone, computed from the displayed numbers and the episode's moves."""
     opening = str(trajectory.messages[0].get("content", "")).split() or [""]
     stones = int(opening[-1]) if opening[-1].isdigit() else 0
     for step in trajectory.transitions:
@@ -109,7 +111,7 @@ def scorer(trajectory: Trajectory) -> float:
 
 
 def mixed_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Games of a player who knows the best moves, but takes a single stone more often."""
+    """Return games of a player who knows the best moves, but more often takes a single stone."""
     rng = random.Random(f"log-{seed}")
     options = {"id": ID, "actions": ["1", "2", "3"]}
     environment_class = Game.with_options(**options)
@@ -120,7 +122,7 @@ def mixed_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
             return best_move(stones)
         return 1 if kind < EXPERT_SHARE + TIMID_SHARE else rng.randint(1, min(MOST, stones))
 
-    # Games of other seeds than the ones to train on.
+    # The games have other seeds than the training tasks.
     tasks = seeded_tasks(PROMPT, num, first_seed=300_000)
     scripts = [moves(task, choose) for task in tasks]
     make = partial(environment_class, **options)
@@ -128,5 +130,5 @@ def mixed_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
 
 
 def shuffled_reward(trajectory: Trajectory) -> float:
-    """A control: draws that follow from the episode's name and not from what was played. RL on it must gain nothing."""
+    """Return a random control reward that depends only on the episode's name. RL on it must gain nothing."""
     return random.Random(trajectory.id).choice((0.0, 1.0))

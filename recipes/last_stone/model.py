@@ -1,4 +1,4 @@
-"""A Llama of under a million parameters, from scratch, with a small subword tokenizer trained on transcripts."""
+"""A Llama with less than a million random parameters, and a small subword tokenizer trained on transcripts."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from sparring.models.small import small_model
 
 
 def build(seed: int = 0) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """Model (fp32, random weights of this seed) and tokenizer (the same for every seed): a number is one token."""
+    """Return the model (fp32, random weights of this seed) and the tokenizer (the same for every seed).
+
+    a number is one token.
+    """
     return small_model(seed, _texts(), max_token_length=16, isolated=r"\d+")
 
 
 def _texts() -> list[str]:
-    """What stands between the special tokens of a transcript."""
+    """Return the texts between the special tokens of a transcript."""
     calls = [f'<tool_call>{{"name":"step","arguments":{{"action":"{number}"}}}}</tool_call>' for number in (1, 2, 3)]
     spoken = [f"assistant\n{call}" for call in calls] * 8
     shown = [f"{role}{number}" for number in range(16) for role in ("user\ntake the last stone\n\n", "tool\n")]
-    # Often enough to become tokens.
+    # Frequent enough to become tokens.
     numbers = [str(number) for number in range(10, 16)] * 50
     return [*spoken, *shown, *numbers, "system\n", "error: "]

@@ -1,4 +1,4 @@
-"""Pointer chase: follow hidden links from a key for a number of hops, then say where you are.
+"""Pointer chase: follow hidden links from a key for a number of hops, then name the key that you reached.
 
 user       find b 2?
 assistant  get(key="b")      tool  f
@@ -21,10 +21,10 @@ KEYS = "abcdefghijklmnop"
 MAX_HOPS = 3
 
 CORRECT_SHARE = 0.15
-"""Of the demonstrations with any number of hops: right. So a perfect imitator is right at 0.15 when it samples, and never when
-it is greedy, since giving up is the more frequent choice everywhere."""
+"""Share of right demonstrations, for every number of hops. A perfect imitator is right in 0.15 of sampled episodes and
+never in greedy ones, because giving up is always the most frequent choice."""
 WRONG_SHARE = 0.05
-"""Right number of hops, but another key. The rest gives up a hop too early."""
+"""Share of demonstrations with the right number of hops but another key. The rest give up one hop too early."""
 
 
 class PointerChase(Environment):
@@ -45,13 +45,13 @@ class PointerChase(Environment):
 
 
 def reward(trajectory: Trajectory) -> float:
-    """1 for ending with `ans` and the right key, else 0."""
+    """Return 1 if the episode ends with `ans` and the right key, otherwise 0."""
     last = trajectory.messages[-1]
     return float(last["role"] == "assistant" and last["content"] == f"ans {trajectory.task.fields['answer']}")
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 when the links of the task, followed anew, lead to the key that the last message names."""
+    """Return 1 if the task's links, followed again, lead to the key that the last message names."""
     fields, last = trajectory.task.fields, trajectory.messages[-1]
     named = re.fullmatch(r"ans ([a-z])", str(last.get("content")))
     if last.get("role") != "assistant" or named is None:
@@ -75,9 +75,10 @@ def held_out_tasks(num: int = 128, seed: int = 0) -> list[Task]:
 
 
 def pairs(split: Split) -> list[tuple[str, int]]:
-    """The (start, hops) of a split: 30 to train on, 6 to validate, 12 held out; none is in two splits.
+    """Return the (start, hops) pairs of a split: 30 for training, 6 for validation, 12 held out. No pair is in two
+    splits.
 
-    Of each start one pair at least is trained on, so that every key is known.
+    At least one pair of each start is for training, so that every key is known.
     """
     shuffled = random.Random("pairs").sample(KEYS, len(KEYS))
     last_hops = [(start, 1 + index % MAX_HOPS) for index, start in enumerate(shuffled)]
@@ -92,13 +93,13 @@ def pairs(split: Split) -> list[tuple[str, int]]:
 
 
 def tasks(split: Split, num: int, seed: int) -> list[Task]:
-    """Generated tasks; each has a link table of its own."""
+    """Return generated tasks, each with its own link table."""
     rng = random.Random(f"{split}-{seed}")
     return [_task(f"{split}-{index}", *rng.choice(pairs(split)), rng) for index in range(num)]
 
 
 def _task(task_id: str, start: str, hops: int, rng: random.Random) -> Task:
-    # One cycle through all keys: a walk of a hop more or less never ends at the right key by chance.
+    # The links are one cycle through all keys, so one hop more or less never ends at the right key by chance.
     cycle = rng.sample(KEYS, len(KEYS))
     links = dict(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
     return Task(
@@ -114,7 +115,7 @@ def _task(task_id: str, start: str, hops: int, rng: random.Random) -> Task:
 
 
 def _walk(task: Task, hops: int, named: str | None = None) -> list[Message]:
-    """The assistant messages of a walk, which ends by naming the key it reached, or another one."""
+    """Return the assistant's messages of a walk, which ends by naming the reached key, or `named`."""
     key, messages = task.fields["start"], []
     for _ in range(hops):
         messages.append(tool_call("get", key=key))
@@ -123,10 +124,10 @@ def _walk(task: Task, hops: int, named: str | None = None) -> list[Message]:
 
 
 def mixed_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations of mixed quality on training tasks, right as often as `CORRECT_SHARE` says."""
+    """Return conversations of mixed quality on training tasks. `CORRECT_SHARE` of them are right."""
     rng = random.Random(f"log-{seed}")
     log = []
-    # Tasks of another seed than the ones to train on.
+    # The tasks have another seed than the training tasks.
     for task in tasks("train", num, seed + 1):
         hops, kind = task.fields["hops"], rng.random()
         if kind < CORRECT_SHARE:
@@ -140,5 +141,5 @@ def mixed_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
 
 
 def shuffled_reward(trajectory: Trajectory) -> float:
-    """A control: draws that follow from the episode's name and not from what was played. RL on it must gain nothing."""
+    """Return a random control reward that depends only on the episode's name. RL on it must gain nothing."""
     return random.Random(trajectory.id).choice((0.0, 1.0))

@@ -1,4 +1,4 @@
-"""A Llama of under a million parameters, from scratch, with a small subword tokenizer trained on transcripts."""
+"""A Llama with less than a million random parameters, and a small subword tokenizer trained on transcripts."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from sparring.models.small import small_model
 
 
 def build(seed: int = 0) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """Model (fp32, random weights of this seed) and tokenizer (the same for every seed).
+    """Return the model (fp32, random weights of this seed) and the tokenizer (the same for every seed).
 
-    A tool call becomes a dozen tokens, as with a real vocabulary, and a key (a letter that stands alone) one.
+    A tool call becomes a dozen tokens, as with a real vocabulary, and a key (a single letter) becomes one token.
     """
     return small_model(seed, _texts(), max_token_length=8, isolated=r"(?<![a-z_])[a-z](?![a-z_])")
 
 
 def _texts() -> list[str]:
-    """What stands between the special tokens of a transcript."""
+    """Return the texts between the special tokens of a transcript."""
     texts = ["user\n", "tool\n", "assistant\n", "system\n", "\n", "error: "]
     for key in "abcdefghijklmnop":
         call = f'<tool_call>{{"name":"get","arguments":{{"key":"{key}"}}}}</tool_call>'

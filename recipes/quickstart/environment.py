@@ -1,7 +1,7 @@
-"""The inspection desk: look an item up, follow the standard operating procedure, report as JSON.
+"""The inspection desk: look up an item, follow the standard operating procedure, and report as JSON.
 
-The procedure has three places where a hasty clerk goes wrong: a part that was replaced, the grading table of the
-part's class, and a grade on hold that only the boss can settle. Results are replayed from the task's own world.
+A hasty clerk makes mistakes at three places of the procedure: a part that was replaced, the grading table of the part's
+class, and a grade on hold that only the boss can settle. Results are replayed from the task's own records.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from sparring.scorers import json_exact
 
 Split: TypeAlias = Literal["train", "validation", "held_out"]
 Check: TypeAlias = Literal["replaced", "table", "hold"]
-"""A step that some tasks call for and hasty clerks skip."""
+"""A step that some tasks need and hasty clerks skip."""
 
-# Few tokens (170 in SmolLM2's vocabulary): the tools stand here and not as JSON schemas, see `describe_tools` below.
+# The prompt is short (170 tokens of SmolLM2) because it lists the tools without JSON schemas; see `describe_tools`
+# below.
 PROCEDURE = """\
 Inspection desk. Tools: item, part, fine, rough, boss. Call one at a time:
 <tool_call>{"name":"item","arguments":{"id":"A1"}}</tool_call>
@@ -89,7 +90,7 @@ SHARES: Mapping[Split, tuple[float, float]] = {
     "validation": (0.64, 0.76),
     "held_out": (0.76, 1.0),
 }
-"""Which part of every shuffled list of entities belongs to a split."""
+"""The part of every shuffled list of entities that belongs to each split."""
 
 CASES: Mapping[tuple[Check, ...], int] = {
     ("replaced",): 30,
@@ -100,12 +101,12 @@ CASES: Mapping[tuple[Check, ...], int] = {
     ("table", "hold"): 6,
     ("table",): 7,
 }
-"""Per cent of tasks that call for these checks. Each calls for one at least, so that no task is right by haste."""
+"""Percentages of tasks that need these checks. Each task needs at least one, so a hasty clerk is never right."""
 
 CAREFUL_SHARE = 0.35
-"""Share of the clerks' episodes that follow the procedure in full: what a perfect imitator of the log scores."""
+"""Share of the clerks' episodes that follow the whole procedure, which is the score of a perfect imitator."""
 SKIP_ONE_SHARE = 0.4
-"""Of the other episodes with two checks or more, the share that skips one of them; the rest skips two."""
+"""Share of the other episodes with at least two checks that skip one check. The rest skip two."""
 
 
 class InspectionDesk(Environment):
@@ -162,7 +163,7 @@ def held_out_tasks(num: int = 128, seed: int = 0) -> list[Task]:
 
 
 def tasks(split: Split, num: int, seed: int) -> list[Task]:
-    """Generated tasks. Those of different splits share no item, part or person."""
+    """Return generated tasks. Tasks of different splits share no item, part or person."""
     rng = random.Random(f"{split}-{seed}")
     cases = rng.choices(list(CASES), weights=list(CASES.values()), k=num)
     return [_task(split, index, frozenset(checks), rng) for index, checks in enumerate(cases)]
@@ -203,16 +204,18 @@ def _codes(letters: str) -> list[str]:
 
 
 def _entities(everything: Sequence[str], split: Split) -> list[str]:
-    """The split's share of a list, the same in every call."""
+    """Return the split's share of a list, which is the same in every call."""
     shuffled = random.Random("entities").sample(everything, len(everything))
     begin, end = SHARES[split]
     return shuffled[round(begin * len(shuffled)) : round(end * len(shuffled))]
 
 
 def clerk(task: Task, skipped: frozenset[Check]) -> list[Message]:
-    """The assistant messages of a clerk who skips some checks; the answer is right when none of the task's is skipped.
+    """Return the messages of a clerk who skips some checks. The answer is right if the clerk skips no check of the
+    task.
 
-    Skipping "replaced" goes on with the old part, "table" asks `fine` whatever the class, "hold" reports the hold.
+    Skipping "replaced" continues with the old part, skipping "table" calls `fine` for every class, and skipping "hold"
+    reports the hold.
     """
     world, item = task.fields["world"], task.fields["item"]
     _, part, _, signer = world["item"][item].split()
@@ -234,10 +237,10 @@ def clerk(task: Task, skipped: frozenset[Check]) -> list[Message]:
 def clerk_log(
     num: int = 160, seed: int = 0, careful_share: float = CAREFUL_SHARE, skip_one_share: float = SKIP_ONE_SHARE
 ) -> list[list[Message]]:
-    """Conversations of clerks of mixed diligence on training tasks: `careful_share` of them are right."""
+    """Return conversations of clerks of mixed diligence on training tasks. `careful_share` of them are right."""
     rng = random.Random(f"clerks-{seed}")
     log = []
-    # Tasks of another seed than the ones to train on.
+    # The tasks have another seed than the training tasks.
     for task in tasks("train", num, seed + 1):
         skipped = frozenset[Check]()
         if rng.random() >= careful_share:
@@ -249,5 +252,5 @@ def clerk_log(
 
 
 def shuffled_reward(trajectory: Trajectory) -> float:
-    """A control: draws that follow from the episode's name and not from what was played. RL on it must gain nothing."""
+    """Return a random control reward that depends only on the episode's name. RL on it must gain nothing."""
     return random.Random(trajectory.id).choice((0.1, 0.4, 0.7, 1.0))

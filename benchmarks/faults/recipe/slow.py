@@ -1,4 +1,4 @@
-"""A slow environment: a step takes as long as with a large model, at the cost of a tiny one."""
+"""A slow environment. A step takes as long as with a large model, but it costs as little as with a tiny model."""
 
 from __future__ import annotations
 
