@@ -31,14 +31,14 @@ _NEAR = 80
 
 
 async def access(subject: Subject) -> Iterable[Finding]:
-    """What is refused until permission is obtained for a thing stays refused for the other things.
+    """A call that needs permission for one thing stays refused for all other things.
 
-    Where a call is refused in a fresh environment, and works after another tool was called with the same value of the same
-    argument, that other tool is called, and then the first one is called with a different value. A warning where that works,
-    too, although the value was refused before: a permission given once opens everything. Look up which thing the permission is
-    for, not whether any was given. Where the prompt or a description states that only some values of a task field allow an
-    action (`only admins and editors may delete`), the tool is called in tasks of every value: a warning where the action works
-    for the other values as well, or for none of the allowed ones.
+    If a call is refused in a fresh environment, and works after another tool was called with the same value of the same
+    argument, the rule calls that other tool and then makes the first call with a different value. It warns if this
+    works although the value was refused before: one permission then opens everything. Look up the thing for which
+    permission was given, not whether any permission was given. If the prompt or a description states that only some
+    values of a task field allow an action (`only admins and editors may delete`), the rule calls the tool in tasks of
+    every value. It warns if the action works for the other values as well, or for none of the allowed values.
     """
     with subject.timing.as_far_as_it_goes():
         for task in subject.sample[:NUM_TASKS]:

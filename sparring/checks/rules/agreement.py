@@ -44,13 +44,14 @@ class Pair:
 
 
 async def agreement(subject: Subject) -> Iterable[Finding]:
-    """Tools return the same values for the same thing: in the same units, equally exact, and complete.
+    """Tools return the same values for the same thing: in the same units, with the same precision, and complete.
 
-    Tools that read are called with everything that other results name. Values that two of them return under one name for a
-    thing that both identify are compared. Reported are numbers that differ by one factor (units), numbers cut to fewer digits,
-    texts that are cut or written differently, fields that are swapped, and values that simply differ. A description that
-    announces this, for example "rounded" or "the first 40 characters", is respected. Times of one thing in UTC and in local time
-    must differ by the offset of the named place on that day, in summer and in winter. Read both values from one source.
+    The rule calls the tools that read with every name that appears in other results. If two tools identify the same
+    thing and return a value of it under the same name, the rule compares the two values. It reports numbers that differ
+    by one factor (units), numbers with fewer digits, texts that are cut or written differently, swapped fields, and
+    values that simply differ. It accepts differences that a description announces, for example with "rounded" or "the
+    first 40 characters". Times of one thing in UTC and in local time must differ by the offset of the named place on
+    that day, in summer and in winter. Read both values from one source.
     """
     pairs: dict[tuple[str, str, str, str], list[Pair]] = defaultdict(list)
     surveys = await survey_steady_tools(subject)

@@ -28,13 +28,13 @@ _DECIMALS = (0.1, 0.2, 19.99, 4.35)
 async def amounts(subject: Subject) -> Iterable[Finding]:
     """Numbers that tools move keep their sum, and can be compared.
 
-    A warning where a number moves between two things named by one call and one loses a different amount than the other gains;
-    where payer and payee are the same and it gets richer; where a tool that refuses 0 or too large amounts accepts a negative
-    amount and moves it the other way; where the amount moved differs by a cent from the amount of the named thing; and where
-    sums of decimals appear in the final state as 0.30000000000000004 and the scorer compares exactly. Fees and rates that the
-    description names are respected. Round what is stored, or count in cents. Also a warning where a thing that a tool moves is
-    afterwards in its old place as well as in the new one, and where a tool that is described as setting a number adds to it,
-    or the other way round.
+    The rule warns in these cases: a number moves between two things that one call names, and one thing loses a
+    different amount than the other gains; payer and payee are the same, and this account gains; a tool that refuses 0
+    or too large amounts accepts a negative amount and moves it in the opposite direction; the moved amount differs by a
+    cent from the amount of the named thing; or sums of decimals appear in the final state as 0.30000000000000004, and
+    the scorer compares exactly. It accepts fees and rates that the description names. Round what is stored, or count in
+    cents. The rule also warns if a moved thing is afterwards in its old place as well as in the new one, and if a tool
+    that is described as setting a number adds to it, or the other way round.
     """
     found: list[Finding] = []
     with subject.timing.as_far_as_it_goes():
@@ -246,10 +246,11 @@ class _Limit:
 async def limits(subject: Subject) -> Iterable[Finding]:
     """Limits are where the schema and the description put them.
 
-    Bounds of the schema, and phrases such as "at most 20 characters", "1 to 12" or "more than 0" in the description of an
-    argument, are tried: the last allowed value, the one before it, and the first value beyond. A warning where the last one is
-    refused in every task while its neighbours are accepted, or where the value beyond is accepted and stored; and where a tool
-    described as taking one letter, character or digit accepts several at once.
+    The rule tries the bounds of the schema, and phrases such as "at most 20 characters", "1 to 12" or "more than 0" in
+    the description of an argument. It passes the last allowed value, the value before it, and the first value beyond.
+    It warns if the last allowed value is refused in every task while its neighbors are accepted, or if the value beyond
+    is accepted and stored. It also warns if a tool that is described as taking one letter, character or digit accepts
+    several at once.
     """
     outcomes: dict[_Limit, list[dict[str, Json]]] = {}
     beyond: dict[_Limit, dict[str, Json]] = {}

@@ -23,19 +23,22 @@ MINUTES = 30 * 60.0
 async def success(subject: Subject) -> Iterable[Finding]:
     """The model succeeds in some of 100 episodes before training, and not in all.
 
-    Success is measured with its 95 % interval over tasks, sampled as in training. No success at all is an error: nothing would
-    be reinforced. Make the task easier, or begin with demonstrations ([warm_start]); where the recipe has them this is a note,
-    since the first validation of the run measures their effect. Success nearly everywhere leaves nothing to learn.
+    Success is measured with its 95 % interval over tasks, sampled as in training. No success at all is an error:
+    nothing would be reinforced. Make the task easier, or begin with demonstrations ([warm_start]). If the recipe has a
+    warm start, the finding is a note, because the first validation of the run measures the effect of the
+    demonstrations. A model that succeeds nearly everywhere has nothing to learn.
     """
     played = await run_model_baseline(subject)
     return find_success(played, subject)
 
 
 async def limits(subject: Subject) -> Iterable[Finding]:
-    """In the baseline, under 5 % of turns end at the token cap, and under 10 % of episodes at the turn limit without an answer.
+    """In the baseline, under 5 % of turns end at the token cap, and under 10 % of episodes end at the turn limit
+    without an answer.
 
-    Measured as `budgets.at_limits` measures a stored run. Raise `sampling_max_tokens` for the first, `max_turns` for the
-    second. A note where the recipe has a warm start: demonstrations teach where to end.
+    The shares are measured in the same way as `budgets.at_limits` measures them in a stored run. Raise
+    `sampling_max_tokens` for the first, and `max_turns` for the second. If the recipe has a warm start, the finding is
+    a note: demonstrations teach the model where to end.
     """
     played = await run_model_baseline(subject)
     stops = [turn.stop_reason.value for one in played.trajectories for turn in one.turns]
@@ -47,8 +50,9 @@ async def limits(subject: Subject) -> Iterable[Finding]:
 async def refusals(subject: Subject) -> Iterable[Finding]:
     """The gateway refuses no request of the agent's client in the baseline.
 
-    Many clients ignore a refusal and end as if nothing had happened: then the policy is scored for a request that it never
-    received. The reason names the refused field or type; leave it out, or configure the client to send what is supported.
+    Many clients ignore a refusal and end as if nothing had happened. The policy is then scored for a request that it
+    never received. The reason names the refused field or type. Leave it out, or configure the client to send only what
+    is supported.
     """
     played = await run_model_baseline(subject)
     refused = refused_reasons(played.evaluation.metrics)
@@ -69,10 +73,10 @@ async def refusals(subject: Subject) -> Iterable[Finding]:
 
 
 async def reference(subject: Subject) -> Iterable[Finding]:
-    """What a reference endpoint scores on the same tasks, as a note; a warning when it never succeeds.
+    """The score of a reference endpoint on the same tasks, as a note; a warning if it never succeeds.
 
-    A strong model that never succeeds suggests that the task, the tools or the scorer are wrong, and not that the model is too
-    small. Read its episodes before anything else.
+    A strong model that never succeeds suggests that the task, the tools or the scorer are wrong, and not that the model
+    is too small. Read its episodes before anything else.
     """
     found = []
     for one in subject.user_inputs.reference:

@@ -77,13 +77,14 @@ async def expert_sizes(subject: Subject, characters: float = CHARACTERS_A_TOKEN)
 
 
 async def context(subject: Subject) -> Iterable[Finding]:
-    """An episode fits the context: max_turns x (sampling_max_tokens + tool output) + prompt <= model.max_sequence_length.
+    """An episode fits the context: max_turns x (sampling_max_tokens + tool output) + prompt <=
+    model.max_sequence_length.
 
-    An error when the expert's own episodes do not fit: then no policy can succeed. A warning when only the budget of a policy
-    that uses every turn to its end does not fit: such an episode ends as `max_tokens`, without an answer. Sizes are measured on
-    the expert's episodes. Without an expert, an error where the openings of some tasks alone do not fit, and a warning where
-    the result of one legal call is longer than the context. Lower `max_turns` or `sampling_max_tokens`, shorten the prompt or
-    the tool results, or raise the context.
+    The rule reports an error if the expert's own episodes do not fit, because then no policy can succeed. It warns if
+    only the budget of a policy that uses every turn to its end does not fit. Such an episode ends as `max_tokens`,
+    without an answer. Sizes are measured on the expert's episodes. Without an expert, the rule reports an error if the
+    initial messages of some tasks alone do not fit, and warns if the result of one legal call is longer than the
+    context. Lower `max_turns` or `sampling_max_tokens`, shorten the prompt or the tool results, or raise the context.
     """
     config = subject.config
     if subject.lacks("expert"):
@@ -127,8 +128,8 @@ async def context(subject: Subject) -> Iterable[Finding]:
 async def turn_tokens(subject: Subject) -> Iterable[Finding]:
     """The expert's longest message fits `sampling_max_tokens`.
 
-    A turn that is cut at the cap is no tool call and no answer. Without an expert, the right answers that were found are
-    counted, and the calls that solve a task. Raise the cap; it costs nothing where turns stay short.
+    A turn that is cut at the cap is neither a tool call nor an answer. Without an expert, the rule counts the right
+    answers that it found, and the calls that solve a task. Raise the cap: this costs nothing if turns stay short.
     """
     cap = subject.config.sampling.sampling_max_tokens
     if subject.lacks("expert"):
@@ -150,10 +151,11 @@ async def turn_tokens(subject: Subject) -> Iterable[Finding]:
 
 
 async def max_turns(subject: Subject) -> Iterable[Finding]:
-    """`max_turns` is 1.5 times what the task takes: ceil(1.5 N), N being the expert's turns in its longest episode.
+    """`max_turns` is 1.5 times what the task takes: ceil(1.5 N), where N is the number of the expert's turns in its
+    longest episode.
 
-    An error when the expert itself needs more turns than allowed. Far more than advised is a warning: episodes that make no
-    progress run to their end, and every step waits for them.
+    The rule reports an error if the expert itself needs more turns than allowed. It warns if `max_turns` is far more
+    than advised: episodes that make no progress run to their end, and every step waits for them.
     """
     given = subject.config.environment.max_turns
     needed = [_script_length(subject, index) for index in range(len(subject.sample))]
@@ -180,10 +182,11 @@ async def max_turns(subject: Subject) -> Iterable[Finding]:
 
 
 async def at_limits(subject: Subject) -> Iterable[Finding]:
-    """In a stored run, under 5 % of turns end at the token cap, and under 10 % of episodes at the turn limit without an answer.
+    """In a stored run, under 5 % of turns end at the token cap, and under 10 % of episodes end at the turn limit
+    without an answer.
 
-    More than that and the budget, not the task, decides what is learned. Raise `sampling_max_tokens` for the first and
-    `max_turns` for the second; completion and correctness are different numbers.
+    Above these shares, the budget decides what is learned, not the task. Raise `sampling_max_tokens` for the first and
+    `max_turns` for the second. Completion and correctness are different numbers.
     """
     assert subject.user_inputs.run is not None, "the rule needs a run"
     files = sorted((subject.user_inputs.run / "trajectories").glob("*.jsonl"))
@@ -223,8 +226,8 @@ def find_limits_met(stops: Sequence[str], outcomes: Sequence[str], source: str) 
 async def cost(subject: Subject) -> Iterable[Finding]:
     """What the whole run will take, as a note: episodes, tokens, and, when the model is loaded, time and memory.
 
-    Estimated from the expert's episodes: a policy that explores takes more, up to the budget. Compare it with what you have
-    before you start.
+    The estimate uses the expert's episodes. A policy that explores takes more, up to the budget. Compare the estimate
+    with your resources before you start.
     """
     config, size = subject.config, await expert_sizes(subject)
     if not config.is_trainable or not subject.tasks.train:

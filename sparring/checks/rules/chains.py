@@ -31,11 +31,12 @@ FEWEST = 2
 async def chains(subject: Subject) -> Iterable[Finding]:
     """There are enough turns for the calls that a task takes.
 
-    Without an expert, the necessary calls are found in three ways. Starting from what the prompt names, each result is searched
-    for the one new value that the same tool takes, until there is none and a result holds a graded field of the task that names
-    no value on the way. Calls are searched that lead to the final state held in a field of the task. And where each call is one
-    of a few, as in a game, all of them are tried, breadth first, until an episode is paid. A warning where these calls and the
-    answer take more turns than `max_turns`, with one call a turn. Raise it, or make shorter tasks.
+    Without an expert, the rule finds the necessary calls in three ways. First, it starts from what the prompt names,
+    and searches each result for the one new value that the same tool takes. It stops when there is no such value and a
+    result contains a graded field of the task, which names no value on the way. Second, it searches for calls that lead
+    to the final state in a field of the task. Third, if each call is one of a few, as in a game, it tries all of them,
+    breadth first, until an episode is paid. The rule warns if these calls and the answer take more turns than
+    `max_turns`, at one call per turn. Raise `max_turns`, or make shorter tasks.
     """
     most = subject.config.environment.max_turns
     needed = {name: (calls, len(calls) + 1, "for a chain") for name, calls in (await find_chains(subject)).items()}

@@ -65,11 +65,12 @@ class _Claim:
 async def claims(subject: Subject) -> Iterable[Finding]:
     """What tools state about rows is true of the rows.
 
-    A count is the number of rows that are returned, or that another tool lists for the same arguments; a sum, an average, a
-    minimum or a maximum is that of a column of these rows; rows that a description calls sorted are in that order, numbers as
-    numbers; an argument named like a column, alone or with `min` or `max`, lets through all the rows that it should and no
-    others; groups contain all rows of the task's data, including those without a value unless a description leaves them out.
-    Usual causes are one row too few at an end, a limit that excludes its own value, and texts compared in place of numbers.
+    A count must equal the number of rows that are returned, or that another tool lists for the same arguments. A sum,
+    an average, a minimum or a maximum must be that of a column of these rows. Rows that a description calls sorted must
+    be in that order, with numbers sorted as numbers. An argument that is named like a column, alone or with `min` or
+    `max`, must select all matching rows and no others. Groups must contain all rows of the task's data, including those
+    without a value, unless a description leaves them out. Usual causes are a missing row at one end, a limit that
+    excludes its own value, and texts compared in place of numbers.
     """
     seen: dict[Key, _Claim] = defaultdict(_Claim)
     for survey in await survey_steady_tools(subject):

@@ -44,12 +44,12 @@ _NUMBER = re.compile(r"(?<![A-Za-z\d])-?\d+(?:\.\d+)?")
 async def computed(subject: Subject) -> Iterable[Finding]:
     """What tools compute from the task's own rows is right.
 
-    A warning where a mean, a sum, a minimum or a maximum of a column includes numbers that stand for missing values (-999,
-    9999); where times offered as free lie inside an entry of the task's calendar; and where a result follows from the number in
-    a text of the row (`3 days`) in most rows, but not where the text is written differently (`1 day`), or is that number in
-    several units alike (`2 t`, `300 kg`). The unit may be in another column, where the tool's description names one of its
-    kind. Leave out missing values, compare starts and ends, convert units, and fail on text that cannot be parsed instead of
-    continuing with 0.
+    The rule warns if a mean, a sum, a minimum or a maximum of a column includes numbers that stand for missing values
+    (-999, 9999), and if times offered as free lie inside an entry of the task's calendar. It also warns if a result
+    follows from the number in a text of the row (`3 days`) in most rows, but not in rows with a differently written
+    text (`1 day`), or if the result is the bare number in several units (`2 t`, `300 kg`). The unit may be in another
+    column if the tool's description names a unit of the same kind. Leave out missing values, compare starts and ends,
+    convert units, and fail on text that cannot be parsed instead of continuing with 0.
     """
     seen: dict[tuple[str, str, str], list[dict[str, Json]]] = defaultdict(list)
     surveys = await survey_steady_tools(subject)

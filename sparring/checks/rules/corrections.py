@@ -44,14 +44,17 @@ class _Leak:
 
 
 async def leak_in_results(subject: Subject) -> Iterable[Finding]:
-    """No wrong call is answered with what the policy has to find out.
+    """The answer to a wrong call does not contain what the policy has to find out.
 
-    The expert's calls are made with a wrong value in them, one at a time. An error message or a result that then contains a value
-    of the right call, or of the answer, which neither prompt nor tools had shown before (`expected 37`), is the shortest way to
-    it: training learns to call wrongly first. State that the call is wrong, not what is right. Lists of everything that is
-    allowed are no leak. Without an expert, a warning where a tool that reads shows the whole reference answer of several tasks,
-    under a name such as `answer`, or from a file whose name begins with a dot or an underscore and which no description
-    mentions; and where a field of its records always is the answer, and its description names the other fields but not this one.
+    The rule makes the expert's calls with one wrong value at a time. A leak is an error message or a result that
+    contains a value of the right call or of the answer, which neither prompt nor tools had shown before (`expected
+    37`). This is then the shortest way to the value, and training learns to make a wrong call first. State that the
+    call is wrong, not what is right. Lists of everything that is allowed are not leaks.
+
+    Without an expert, the rule warns if a tool that reads shows the whole reference answer of several tasks under a
+    name such as `answer`, or from a file whose name begins with a dot or an underscore and which no description
+    mentions. It also warns if a field of the tool's records is always the answer, and the tool's description names the
+    other fields but not this one.
     """
     references = await find_references(subject)
     if references is None:

@@ -88,11 +88,11 @@ def get_prompt_text(task: Task) -> str:
 async def contamination(subject: Subject) -> Iterable[Finding]:
     """No task of the validation or held-out split is also a training task, word for word or nearly.
 
-    Prompts are compared without case, punctuation and filler words, and by their distinctive words, so that tasks of one
-    template that name different things count as different, and so does one question about other data with another answer. Tasks
-    that differ by their seed alone, as in a game, are compared by it; a warning where the same actions give the same conversation
-    under several of their seeds, since they are then one task. Split by the entity that must be unknown (customer, item,
-    document), not by row.
+    The rule compares prompts without case, punctuation and filler words, and by their distinctive words. Tasks of one
+    template that name different things therefore count as different, and so does one question about other data with
+    another answer. Tasks that differ only by their seed, as in a game, are compared by the seed. The rule warns if the
+    same actions give the same conversation for several of these seeds, because these tasks are then one task. Split the
+    data by the entity that must be unknown (customer, item, document), not by row.
     """
     everything = place_tasks(subject)
     train = [one for one in everything if one.split == "train"]
@@ -161,9 +161,9 @@ def _contaminated(
 async def duplicates(subject: Subject) -> Iterable[Finding]:
     """No task appears twice in a split, no two tasks share an id, and no two equal tasks have different answers.
 
-    Repeated tasks weigh more in training, and make confidence intervals too narrow. Without tools, and without a user who
-    replies, the same prompt with two answers cannot be answered: one of the two rows is wrong. Results, histories and comparisons
-    identify tasks by their id.
+    Repeated tasks have more weight in training, and make confidence intervals too narrow. Without tools, and without a
+    user who replies, the policy cannot know which of two answers to the same prompt is right: one of the two rows is
+    wrong. Results, histories and comparisons identify tasks by their id.
     """
     found = []
     everything, by_seed = place_tasks(subject), _differ_by_seed(subject)
@@ -312,8 +312,8 @@ def _seed(task: Task) -> int | None:
 async def columns(subject: Subject) -> Iterable[Finding]:
     """Every task has the fields that reset, tools, expert, reward and scorer read.
 
-    The fields that reward and scorer read are recorded while they grade a right answer. A task that lacks such a field fails, or
-    is graded against nothing. Fill the column in, or remove the row.
+    The rule records the fields that reward and scorer read while they grade a right answer. A task that lacks such a
+    field fails, or is graded against nothing. Fill in the column, or remove the row.
     """
     everything = place_tasks(subject)
     counts = Counter(name for one in everything for name in one.task.fields if isinstance(name, str))
@@ -392,10 +392,11 @@ async def _unopened(subject: Subject, everything: Sequence[Placed]) -> list[Find
 
 
 async def rows(subject: Subject) -> Iterable[Finding]:
-    """No row is damaged or odd: cut off, unfilled, wrongly encoded, far longer or shorter than the others, of another type.
+    """No row is damaged or odd: cut off, unfilled, wrongly encoded, far longer or shorter than the others, or of
+    another type.
 
-    Such rows are left by a broken export. The evidence names file rows, counted from 1. (Rows that cannot be parsed at
-    all are refused before any check, with their line.)
+    A broken export leaves such rows. The evidence names file rows, counted from 1. Rows that cannot be parsed at all
+    are refused before any check, with their line.
     """
     everything = place_tasks(subject)
     names = {name for one in everything for name in one.task.fields}

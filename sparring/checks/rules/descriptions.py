@@ -54,12 +54,12 @@ _PERCENT = re.compile(r"\b(?:in|as|a) percent(?:age)?\b|\bin %", re.I)
 async def described(subject: Subject) -> Iterable[Finding]:
     """Descriptions are correct about defaults, arguments, the maximum number of rows, digits, dates and percentages.
 
-    A call without an argument must return the same as the call with the default that the description names (`4 when left
-    out`), and a call that the prompt or a description shows must use only arguments that the tool has. Lists are counted
-    against `at most 5`, numbers compared with `two decimals`, dates with `YYYY-MM-DD`, and numbers that are called percentages
-    must not all be fractions of 1. Where a prompt promises a number of guesses, moves or questions (`you have six guesses`),
-    the episode must not end one call earlier or later, and `max_turns` must not be less. Correct the code or the
-    description: the policy believes what it reads.
+    A call without an argument must return the same as the call with the default that the description names (`4 when
+    left out`). A call that the prompt or a description shows must only use arguments that the tool has. The rule counts
+    the items of lists that are described as `at most 5`, and compares numbers with `two decimals` and dates with
+    `YYYY-MM-DD`. Numbers that are called percentages must not all be fractions of 1. If a prompt promises a number of
+    guesses, moves or questions (`you have six guesses`), the episode must not end one call earlier or later, and
+    `max_turns` must not be smaller. Correct the code or the description: the policy believes what it reads.
     """
     findings = [
         *_unknown_arguments(subject),

@@ -54,11 +54,11 @@ _NUMBER_CHANGES = r"\bround(?:ed|s|ing)?\b|whole (?:number|euro|unit)|\bclamp|tr
 async def writes_lost(subject: Subject) -> Iterable[Finding]:
     """What a tool reports as written can be read afterwards, as it was written.
 
-    Tools that write are called in fresh environments with values that are not there yet: other members of enumerations, long
-    texts, texts with accents, line breaks and quotes, decimals, unused names. Before and after each call all reading tools are
-    called, and the final state is compared. A warning where a call reports success and nothing changed; where the value is cut,
-    rounded, clamped or stored in another form than it was passed, and neither the description nor the result announces it; and
-    where a tool raises in its own code for a legal text.
+    The rule calls tools that write in fresh environments with values that are not there yet: other members of
+    enumerations, long texts, texts with accents, line breaks and quotes, decimals, and unused names. Before and after
+    each call it calls all reading tools, and it compares the final state. It warns if a call reports success and
+    nothing changed, and if a tool raises in its own code for a legal text. It also warns if the value is cut, rounded,
+    clamped or stored in another form than it was passed, and neither the description nor the result announces it.
     """
     found: list[Finding] = []
     for bench in await probe_unspoilt(subject):
@@ -218,9 +218,10 @@ _REACHING = (
 async def writes_reach(subject: Subject) -> Iterable[Finding]:
     """A call that names one thing changes that thing and no other of its kind.
 
-    After each writing call the neighbours of the named thing are read too: other keys of the same object, other items of the same
-    list, names that begin with the name. An error where another one is gone, holds the written value, or moved by the same
-    number. Tools whose description announces a wider effect (all, every, folder, related) are not checked.
+    After each writing call the rule also reads the neighbors of the named thing: other keys of the same object, other
+    items of the same list, and things whose name begins with the same name. It reports an error if a neighbor is gone,
+    has the written value, or changed by the same number. Tools whose description announces a wider effect (all, every,
+    folder, related) are not checked.
     """
     found = []
     for bench in await probe_unspoilt(subject):
@@ -317,8 +318,8 @@ def _moves_alike(probe: Probe, named: str, other: str, values: list[Json]) -> bo
 async def refused_writes(subject: Subject) -> Iterable[Finding]:
     """A call that fails changes nothing.
 
-    Writing tools are called with names that do not exist, for each argument in turn, and with numbers out of range. A
-    warning where the result is an error or a refusal, and a reading tool or the final state shows a change all the same:
+    The rule calls writing tools with names that do not exist, for each argument in turn, and with numbers out of range.
+    It warns if the result is an error or a refusal, but a reading tool or the final state shows a change. In that case
     half of the work was done before a lookup failed. Counted attempts and logs are fine.
     """
     found = []
@@ -364,13 +365,14 @@ def is_history(change: Change) -> bool:
 
 
 async def stale_reads(subject: Subject) -> Iterable[Finding]:
-    """What was read before a change does not affect what is read after it.
+    """Reading before a change does not affect what is read after the change.
 
-    The same writing call is made in two fresh environments: in one all reading tools were called before, in the other none.
-    Afterwards all are called, and must return the same in both. An error where one still returns its old result, from a cache
-    that the write does not clear; a warning where a tool still returns a value from before the write that is different in the
-    final state, where a number that equaled the count of things stays the same when there is one more, and where a tool that
-    lists everything of a kind does not list the new thing.
+    The rule makes the same writing call in two fresh environments. In one of them it calls all reading tools before the
+    write, in the other it calls none. Afterwards it calls all of them, and they must return the same in both
+    environments. It reports an error if a tool still returns its old result, from a cache that the write does not
+    clear. It warns if a tool still returns a value from before the write that is different in the final state. It also
+    warns if a number that equaled the count of things stays the same after one was added, and if a tool that lists
+    everything of a kind does not list the new thing.
     """
     found = []
     for bench in await probe_unspoilt(subject):
@@ -526,9 +528,9 @@ def _is_distinctive(value: Json) -> bool:
 async def carried_over(subject: Subject) -> Iterable[Finding]:
     """What one episode writes is not visible in the next.
 
-    After episodes in which every writing tool wrote new values, a fresh environment is reset for the same task and read. An error
-    where it returns something else than before: module-level tables, class attributes and default arguments are shared by all
-    episodes. Copy them in `reset`.
+    After episodes in which every writing tool wrote new values, a fresh environment is reset for the same task and
+    read. The rule reports an error if a tool then returns something else than before the writes. Module-level tables,
+    class attributes and default arguments are shared by all episodes. Copy them in `reset`.
     """
     for bench in await probe_writing_tools(subject):
         if not bench.carried:

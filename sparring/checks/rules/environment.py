@@ -46,9 +46,9 @@ AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is go
 async def plays(subject: Subject) -> Iterable[Finding]:
     """Episodes run to their end.
 
-    The scripted expert, where there is one, and a policy that calls every tool once run on a sample of the training tasks. A
-    `reset` or `close` that raises, a call that does not return or that ends the process makes every other check worthless, and
-    each such episode would be lost in training. Fix it first.
+    The rule runs a sample of the training tasks with the scripted expert, if there is one, and with a policy that calls
+    every tool once. A `reset` or `close` that raises, or a call that does not return or that ends the process, makes
+    every other check worthless. Training would lose each such episode. Fix this finding first.
     """
     with subject.timing.as_far_as_it_goes():
         for task in subject.sample:
@@ -60,8 +60,9 @@ async def plays(subject: Subject) -> Iterable[Finding]:
 async def same_twice(subject: Subject) -> Iterable[Finding]:
     """The same task and the same actions give the same conversation, twice in one process.
 
-    A reward can only be compared within a group when its members met the same environment. Draw from `random.Random(task.seed)`,
-    keep nothing between episodes, and sort whatever is read from sets and directories.
+    The rewards of a group can only be compared if all its members met the same environment. Draw random numbers from
+    `random.Random(task.seed)`, keep nothing between episodes, and sort everything that is read from sets and
+    directories.
     """
     with subject.timing.as_far_as_it_goes():
         for task in subject.sample:
@@ -87,12 +88,14 @@ def _not_the_same(task: Task, policy: ScriptedPolicy, difference: Mapping[str, J
 
 
 async def order(subject: Subject) -> Iterable[Finding]:
-    """Tools that read return the same results in another order, after other reading tools, and when called again.
+    """Tools that read return the same results in another order, after other reading tools, and when they are called
+    again.
 
-    Legal calls are made in reverse order, and each twice, in fresh environments. Where a result differs, the call that makes the
-    difference is searched. A tool that changes something, by its effect, its name or its description, may differ; so may one
-    whose description mentions what comes next or was last, a `StatefulEnvironment`, and the only tool of an environment. A result
-    that depends on earlier calls is a hidden state: the policy cannot know it.
+    Legal calls are made in reverse order, and each call is made twice, in fresh environments. If a result differs, the
+    rule searches for the call that makes the difference. The results may differ for a tool that changes something,
+    according to its effect, its name or its description. They may also differ for a tool whose description mentions
+    what comes next or was last, for a `StatefulEnvironment`, and for the only tool of an environment. Any other result
+    that depends on earlier calls reveals a hidden state, which the policy cannot know.
     """
     assert subject.environment_class is not None, "the rule needs an environment"
     if issubclass(subject.environment_class, StatefulEnvironment) or len(subject.tools) < 2:
@@ -175,12 +178,14 @@ async def _made_different(
 
 
 async def isolation(subject: Subject) -> Iterable[Finding]:
-    """Two concurrent episodes give what each gives alone, and no data of one appears in the other.
+    """Each of two concurrent episodes gives what it gives alone, and no data of one appears in the other.
 
-    Episodes run concurrently, so whatever they share leaks: class attributes, module globals, files and database rows under
-    fixed names, or under the name of the task, which all episodes of a group have. A marked text is passed to the tools of one
-    episode, and searched in the other's conversation and in what the modules keep afterwards. Two episodes of one task make
-    the same calls concurrently, and must end in the state that one alone ends in. Keep state on `self`, created in `reset`.
+    Episodes run concurrently, so everything that they share leaks: class attributes, module globals, and files and
+    database rows under fixed names. The same holds for names derived from the task, because all episodes of a group
+    have the same task. The rule passes a marked text to the tools of one episode, and searches for it in the other
+    episode's conversation and in what the modules keep afterwards. Two episodes of one task also make the same calls
+    concurrently, and must end in the same state as an episode that runs alone. Keep state on `self`, and create it in
+    `reset`.
     """
     findings: list[Finding] = []
     pairs = list(zip(subject.sample, [*subject.sample[1:], subject.sample[0]], strict=True))

@@ -18,12 +18,12 @@ CONFIRM = "Run `sparring check` again: the finding is gone."
 
 
 async def files(subject: Subject) -> Iterable[Finding]:
-    """The files that the recipe's code reads are in a run, too.
+    """The files that the recipe's code reads are also in the run folder.
 
-    Each run has a copy of the files in the recipe's folder, and its code reads those. Hidden files and folders, caches, virtual
-    environments and run folders are not copied, and a path relative to the working folder points elsewhere from there: a run
-    that is resumed or evaluated would fail, or read something else. Name files by `Path(__file__).parent`. Files that other
-    processes read, or that a library reads in C, are not detected.
+    Each run has a copy of the files in the recipe's folder, and its code reads this copy. Hidden files and folders,
+    caches, virtual environments and run folders are not copied. A path relative to the working folder points elsewhere
+    from the copy, so that a resumed or evaluated run would fail or read something else. Name files by
+    `Path(__file__).parent`. The rule does not detect files that other processes or C libraries read.
     """
     opened = subject.shared.get("opened")
     if not isinstance(opened, OpenedFiles):

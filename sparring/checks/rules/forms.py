@@ -42,13 +42,13 @@ Rewrite = Callable[[str], str | None]
 async def form(subject: Subject) -> Iterable[Finding]:
     """The right answer is paid when it is written as the prompt requests.
 
-    Where the prompt names a form (`two decimals`, `to the cent`, `to the nearest integer`, `in lower case`, `YYYY-MM-DD`,
-    `hh:mm`), or shows a number in its example of an answer (`EUR 1,284.50`), right answers are written in that form and graded. A
-    warning where the scorer then rejects them: a policy that follows the prompt is graded wrong. Also where the prompt lists
-    the answers (`red, green or blue`) and a reference answer is not one of them, and where it requests per cent and all
-    reference answers are fractions of 1. And where right answers come after a line of reasoning, in any order or in any case, as
-    the prompt allows, or in the only spelling that tools show. Write the reference answers in the form of the prompt,
-    or compare numbers as numbers.
+    If the prompt names a form (`two decimals`, `to the cent`, `to the nearest integer`, `in lower case`, `YYYY-MM-DD`,
+    `hh:mm`), or shows a number in its example of an answer (`EUR 1,284.50`), the rule writes right answers in that form
+    and grades them. It warns if the scorer then rejects them, because a policy that follows the prompt is then graded
+    as wrong. It also warns if the prompt lists the answers (`red, green or blue`) and a reference answer is not one of
+    them, and if it requests per cent although all reference answers are fractions of 1. It grades right answers after a
+    line of reasoning, in any order or in any case if the prompt allows this, and in the only spelling that tools show.
+    Write the reference answers in the form of the prompt, or compare numbers as numbers.
     """
     references = await find_references(subject)
     right = await get_episodes(subject, EXPERT) if references is not None else []
@@ -280,11 +280,11 @@ async def _rejected(
 
 
 async def split(subject: Subject) -> Iterable[Finding]:
-    """Validation and held-out tasks are of the kinds that are trained on.
+    """Validation and held-out tasks are of the kinds that training uses.
 
-    A warning where evaluated tasks have an answer from a list and no training task has that answer, or where all of their
-    prompts have words that no training prompt has and the other way round: then a split by order or by kind is measured, and
-    not what was learned. Draw the splits at random from each kind of task.
+    The rule warns if evaluated tasks have an answer from a list that no training task has. It also warns if the prompts
+    of all evaluated tasks have words that no training prompt has, and the other way round. The evaluation then measures
+    a split by order or by kind, and not what was learned. Draw the splits at random from each kind of task.
     """
     train = [*subject.tasks.train]
     references = await find_references(subject)

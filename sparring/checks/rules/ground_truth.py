@@ -50,10 +50,10 @@ _LABEL_WORD = r"(?:answer|label|expected|solution|gold|target|correct|truth)"
 async def leak(subject: Subject) -> Iterable[Finding]:
     """The prompt does not name the answer.
 
-    For each part of the answer, the check counts how often a prompt names its own task's value more often than other prompts do,
-    and how often it names another task's value so: a list of all labels in the instructions is no leak, nor are the candidates
-    of a task. Values that the expert passes to its first call are inputs. Keep ground truth in fields, out of `prompt` and out
-    of the messages of `reset`.
+    For each part of the answer, the rule counts how often a prompt names its own task's value and how often it names
+    the value of another task. It reports a leak if prompts name their own value more often. A list of all labels in the
+    instructions is therefore not a leak, nor are the candidates of a task. Values that the expert passes to its first
+    call are inputs. Keep ground truth in fields, out of `prompt` and out of the messages of `reset`.
     """
     references = await find_references(subject)
     if references is None or not references.labels():
@@ -178,10 +178,10 @@ def _around(prompt: str, value: Json) -> str:
 async def unanswerable(subject: Subject) -> Iterable[Finding]:
     """Every scored field can be known: from the prompt, a tool, or a rule that maps them to it.
 
-    An error where tasks whose prompt and tool results are equal have different answers, and where names or codes of the
-    answer appear nowhere. Without an expert a warning, and only where every tool that reads was called for everything that is
-    named and found something, and the answer is not computed from other data of the task. Let a tool or the prompt give what the
-    field follows from, or stop scoring it.
+    The rule reports an error if tasks with equal prompts and tool results have different answers, or if names or codes
+    of the answer appear nowhere. Without an expert, it only warns, and only under two conditions: it called every tool
+    that reads with everything that is named and got results, and the answer is not computed from other data of the
+    task. Let a tool or the prompt provide what the field follows from, or stop scoring the field.
     """
     references = await find_references(subject)
     played = await get_episodes(subject, EXPERT)
@@ -348,8 +348,8 @@ def _evidence(one: Episode, copied: Episode | None) -> str:
 async def imbalance(subject: Subject) -> Iterable[Finding]:
     """No single answer is right for most tasks.
 
-    The best constant answer is a policy, and training finds it first. Its share of the training tasks and its score, measured
-    with the tool loop, are reported. Draw tasks by answer, or measure success by class.
+    The best constant answer is a policy, and training finds it first. The rule reports its share of the training tasks
+    and its score, measured with the tool loop. Draw tasks by answer, or measure success by class.
     """
     references = await find_references(subject)
     # Where only actions are graded, no last message is right or wrong.
@@ -390,9 +390,11 @@ async def imbalance(subject: Subject) -> Iterable[Finding]:
 
 
 async def schema(subject: Subject) -> Iterable[Finding]:
-    """The ground truth follows one schema: a type for each field, no empty cells, only values that the prompt names.
+    """The ground truth follows one schema: it has one type per field, no empty cells, and only values that the prompt
+    names.
 
-    A strict scorer compares types and spelling: "3" is not 3, and `Late ` is not `late`. Clean the rows in the evidence.
+    A strict scorer compares types and spelling: "3" is not 3, and `Late ` is not `late`. Clean the rows in the
+    evidence.
     """
     references = await find_references(subject)
     if references is None or not references.labels():

@@ -42,10 +42,11 @@ FEWEST_LOST = 3
 async def held_out(subject: Subject) -> Iterable[Finding]:
     """Tools find something in held-out tasks as they do in training tasks.
 
-    Every tool is called in some of both, with arguments that are found by trying. A warning where a tool returns something in
-    most training tasks and finds nothing in any held-out one: a table of names, a limit or a file covers only the training tasks,
-    and the evaluation does not measure what was learned. Also where a tool finds what the task itself names in every training
-    task, and does not in at least one of five held-out tasks.
+    The rule calls every tool in some training tasks and in some held-out tasks, with arguments that it derives itself.
+    It warns if a tool returns something in most training tasks and finds nothing in any held-out task. In that case, a
+    table of names, a limit or a file covers only the training tasks, and the evaluation does not measure what was
+    learned. It also warns if a tool finds the thing that the task names in every training task, but not in at least one
+    of five held-out tasks.
     """
     tasks = subject.tasks.held_out if subject.tasks.train else ()
     if len(tasks) < FEWEST_TASKS or subject.timing.episode_seconds > SLOW_SECONDS:

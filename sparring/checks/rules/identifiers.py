@@ -50,13 +50,14 @@ _AVAILABLE = frozenset(
 
 
 async def identifiers(subject: Subject) -> Iterable[Finding]:
-    """What is created gets a unique identifier, and stays there when more is created.
+    """A created thing gets a unique identifier, and stays there when more things are created.
 
-    Tools that create are called twice, and again after something was removed. An error where two things get one identifier,
-    or where a later one replaces another, as where numbers follow from the count of things; a warning where the identifier of
-    something removed is assigned again, since stored references to it now mean something else; and where the first added thing
-    is gone when a second is added. Things that existed from the start are removed, too, before one is created: an error where the
-    new one gets the identifier of another that is still there, and that one is gone. Count upwards, and never back.
+    The rule calls tools that create things twice, and once more after a thing was removed. It reports an error if two
+    things get the same identifier, or if a later thing replaces an earlier one, for example because numbers follow from
+    the count of things. It warns if the identifier of a removed thing is assigned again, because stored references to
+    it then mean something else. It also warns if the first added thing is gone after a second one is added. The rule
+    also removes things that existed from the start before it creates a new one. It reports an error if the new thing
+    gets the identifier of a thing that is still there and replaces it. Count upwards, and never back.
     """
     found: list[Finding] = []
     with subject.timing.as_far_as_it_goes():
@@ -283,13 +284,14 @@ async def _taking_away(bench: Bench, create: Call, name: str) -> Call | None:
 
 
 async def undone(subject: Subject) -> Iterable[Finding]:
-    """What is done and undone leaves the state as it was.
+    """Doing and undoing something leaves the state as it was.
 
-    Something is created and removed, a value is set and set back, and a tool named for undoing (cancel, return, release) is
-    called with the arguments of another. A warning where most of what changed is as before and a number is not: a total
-    that is added to twice, a free place that is not given back; where what was created is gone and a thing that it took is not
-    back in its place; and where everything looks as before and the same call is refused when it is made again. Logs and
-    histories may grow; a description that mentions a fee or what is kept is respected.
+    The rule creates and removes a thing, sets a value and sets it back, and calls a tool that is named for undoing
+    (cancel, return, release) with the arguments of another tool. It warns if most of the changes were reverted, but one
+    number was not, such as a total that was increased twice or a free place that was not given back. It warns if the
+    created thing is gone, but a thing that it took is not back in its place. It also warns if everything looks as
+    before, but the same call is refused when it is made again. Logs and histories may grow. The rule accepts a fee, or
+    a record that is kept, if the description mentions it.
     """
     found: list[Finding] = []
     with subject.timing.as_far_as_it_goes():

@@ -50,15 +50,17 @@ class Seen:
 
 
 async def labels(subject: Subject) -> Iterable[Finding]:
-    """Reference answers are what tools and the prompt's limits give, in all tasks alike.
+    """In all tasks, the reference answers follow in the same way from the tools and from the prompt's limits.
 
-    Tools that read are called in up to 40 tasks with what the prompt names. A warning where a result is the reference answer in
-    some tasks, and in all others it is the answer in another unit, or differs in its last digit, or by a fixed number of days;
-    where counts and sums of listed rows are the answer only without the rows at one end of the requested range; and where labels
-    of tasks exactly at a limit that the prompt names (`more than 500`, `at least 18`) are those of the other side.
-    Where none of this holds, a warning where one value (a result, a count, a sum, two numbers added, subtracted or multiplied)
-    is the reference answer in three of four tasks, and no visible feature separates the others. Compute tool result and
-    reference answer by one rule, the one that the prompt states.
+    The rule calls the tools that read with what the prompt names, in up to 40 tasks. It warns if a result is the
+    reference answer in some tasks, while in all others it is the answer in another unit, or differs in its last digit
+    or by a fixed number of days. It warns if counts and sums of listed rows equal the answer only without the rows at
+    one end of the requested range. It also warns if the labels of tasks exactly at a limit that the prompt names (`more
+    than 500`, `at least 18`) are the labels of the other side.
+
+    If none of this applies, the rule warns if one value is the reference answer in three of four tasks, and no visible
+    feature separates the other tasks. Such a value is a result, a count, a sum, or two numbers added, subtracted or
+    multiplied. Compute tool result and reference answer by the same rule, the one that the prompt states.
     """
     references = await find_references(subject)
     if references is None or not references.labels():

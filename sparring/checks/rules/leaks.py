@@ -29,10 +29,11 @@ PolicyOf: TypeAlias = Callable[[Subject, Task], Awaitable[ScriptedPolicy]]
 async def leaks(subject: Subject) -> Iterable[Finding]:
     """Episodes leak nothing, however they end: finished, cut short by an error, timed out, or after calls that fail.
 
-    Threads, processes, file handles, sqlite connections, asyncio tasks, files, and module globals are counted before and
-    after a few episodes of different tasks; what grows once, as caches of a library do, is no leak. Leaks of a thousand episodes
-    end a run. Release resources in `close`, which is always called; a `StatefulEnvironment` closes what it registered. A
-    cache that is meant to grow is named in the class's `persists`.
+    The rule counts threads, processes, file handles, sqlite connections, asyncio tasks, files, and module globals
+    before and after a few episodes of different tasks. Growth that happens only once, such as the cache of a library,
+    is not a leak. The leaks of a thousand episodes end a run. Release resources in `close`, which is always called. A
+    `StatefulEnvironment` closes everything that was registered with it. List a cache that is meant to grow in the
+    class's `persists`.
     """
     num = next((num for num in (NUM_LEAK_EPISODES, 2) if subject.timing.has_time_for(1 + 2 * num)), 0)
     if not num:
@@ -108,8 +109,8 @@ async def _player(subject: Subject, task: Task) -> ScriptedPolicy:
 async def close(subject: Subject) -> Iterable[Finding]:
     """`close` works on every path: after a full episode, after one that was cut short, and when `reset` failed.
 
-    `close` is always called, also for an object whose `reset` never ran or stopped half-way: attributes that only `reset`
-    creates may not be there. Set them in the class or in `__init__`.
+    `close` is always called, even if `reset` never ran or stopped half-way. Attributes that only `reset` creates may
+    then be missing. Set them in the class or in `__init__`.
     """
     task = subject.sample[0]
     policy = (await make_policies(subject, task))[0]

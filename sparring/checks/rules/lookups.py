@@ -50,17 +50,19 @@ class _Looked:
 
 
 async def found(subject: Subject) -> Iterable[Finding]:
-    """What one tool shows another finds, exactly as it is shown; and unknown values are not found.
+    """A value that one tool shows can be found with another tool, exactly as it is shown; unknown values are not found.
 
-    Every value that a tool shows is passed to the tools that take such values. A tool that accepts some and answers others as if
-    they did not exist uses another spelling, another range or another set. A tool that refuses unknown values is also called with
-    values that nothing shows: a known one without its last character, with one more, with a blank, with a wildcard in place of
-    a character. It must not answer them with what belongs to another one. A description of a search, for parts or regardless of
-    case, is respected. Where a tool finds rows of the task's own data by the values of one field, all other values of the field
-    are looked up, too: those with accents, hyphens, underscores and the like must be found as others are, and codes with leading
-    zeros where the argument is a number, which has none; and the result must be of the requested row. Where a few rows have one
-    value in the field, and the tool returns one of them and never the others, these cannot be found; unless the description
-    mentions the first, the last or any.
+    The rule passes every value that a tool shows to the tools that take such values. A tool that accepts some of them
+    and answers as if the others did not exist uses another spelling, another range or another set. A tool that refuses
+    unknown values is also called with values that no tool shows: a known value without its last character, with one
+    more character, with a blank, or with a wildcard in place of a character. It must not return the data of another
+    value. The rule accepts partial or case-insensitive matches if the description announces them.
+
+    If a tool finds rows of the task's own data by the values of one field, the rule looks up all other values of the
+    field, too. Values with accents, hyphens, underscores and the like must be found like the others. So must codes with
+    leading zeros, which a numeric argument cannot express. The result must belong to the requested row. If several rows
+    share one value in the field and the tool returns only one of them, the other rows cannot be found. The rule accepts
+    this if the description mentions the first, the last or any.
     """
     seen: dict[tuple[str, str, str, str], _Looked] = defaultdict(_Looked)
     wrong: dict[str, list[dict[str, Json]]] = defaultdict(list)

@@ -27,8 +27,8 @@ def announce(subject: Subject) -> str | None:
 async def model_judge(subject: Subject) -> Iterable[Finding]:
     """What an LLM judge will cost in the run, as a note.
 
-    An LLM judge is called for each different episode, once a vote. The tokens per grade are those that this check used, and
-    `tracking.prices` gives them a cost. This check runs fewer tasks where an LLM judges.
+    An LLM judge is called once per vote for each different episode. The tokens per grade are those that this check
+    used, and `tracking.prices` gives their cost. This check runs fewer tasks if an LLM judge grades.
     """
     if not subject.model_judges:
         return []

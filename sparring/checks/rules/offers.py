@@ -33,11 +33,12 @@ class _Offers:
 
 
 async def offers(subject: Subject) -> Iterable[Finding]:
-    """A tool accepts what another one names as possible, and refuses the rest.
+    """A tool accepts the choices that another tool names as possible, and refuses the others.
 
-    Where a tool takes one of a list of choices and another tool's result names some of these, each choice is made in a fresh
-    environment. A choice that is named and has no effect, while one that is not named has, shows that the two tools read the
-    state in two ways: directions, places, states that are possible next. Have both read one table.
+    If a tool takes one of a list of choices, and another tool's result names some of these choices, the rule makes each
+    choice in a fresh environment. The two tools interpret the state differently if a named choice has no effect while a
+    choice that is not named has one. Such choices are directions, places, and possible next states. Let both tools read
+    one table.
     """
     found: dict[tuple[str, str], _Offers] = {}
     with subject.timing.as_far_as_it_goes():

@@ -78,12 +78,14 @@ class _Seen:
 
 
 async def pages(subject: Subject) -> Iterable[Finding]:
-    """Pages hold every row once, whatever their size, and a page that claims to be the last one is.
+    """Pages contain every row exactly once, whatever their size, and the page that claims to be the last one is the
+    last.
 
-    A tool with a page, an offset or a cursor, or one that continues when it is called again, is called until no more rows come.
-    The rows are compared with the number that a result or another tool states, with those of pages of another size, with the
-    task's own list, and at the borders of the pages with each other; `limit` is compared with the number of rows returned.
-    Rows that are on no page cannot be known. Cut at `page * size`, with the actual size of the page.
+    If a tool has a page, an offset or a cursor, or continues when it is called again, the rule calls it until no more
+    rows come. It compares the rows with the number that a result or another tool states, with the rows of pages of
+    another size, and with the task's own list. It compares neighboring pages at their borders, and `limit` with the
+    number of returned rows. The policy cannot know rows that are on no page. Cut at `page * size`, with the actual size
+    of the page.
     """
     found: dict[str, list[_Seen]] = {}
     with subject.timing.as_far_as_it_goes():

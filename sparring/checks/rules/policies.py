@@ -32,13 +32,16 @@ NUM_SHOWN = 3
 async def expert(subject: Subject) -> Iterable[Finding]:
     """The scripted expert gets 1.0 from the scorer, and the top reward.
 
-    If it does not, the expert, the ground truth, the answer's form or the grading is wrong, and training optimizes something
-    else than what is measured. Compare the expert's last message with what reward and scorer read, and correct the one that is
-    wrong. A warning where the environment itself ends every episode and its own rewards, above 0 or not, agree with the scorer
-    on each: then chance may decide, and a policy can be compared with the expert's mean score.
-    Without an expert (`Environment.demonstrate`), a warning where the reward pays for the right answers of some tasks, but not
-    for those of others, which the scorer accepts, or where the scorer rejects the reference answers of some.
-    Without a field that the scorer pays for, the other rules can show little; then this is a note.
+    If it does not, the expert, the ground truth, the answer's form or the grading is wrong. Training then optimizes
+    something else than what is measured. Compare the expert's last message with what reward and scorer read, and
+    correct the one that is wrong. The rule only warns if the environment itself ends every episode and its own rewards,
+    above 0 or not, agree with the scorer on each episode. Then chance may decide, and you can compare a policy with the
+    expert's mean score.
+
+    Without an expert (`Environment.demonstrate`), the rule warns if the reward pays for the right answers of some
+    tasks, but not for those of others, which the scorer accepts. It also warns if the scorer rejects the reference
+    answers of some tasks. If no field is known that the scorer pays for, the other rules can show little, and the
+    finding is a note.
     """
     references = await find_references(subject)
     if references is None:
@@ -198,7 +201,7 @@ def _expert_reward(played: Sequence[Episode], everybody: Sequence[Episode]) -> I
 async def null(subject: Subject) -> Iterable[Finding]:
     """An empty message, or no answer at all, scores 0 and earns little.
 
-    A reward for an empty answer is the first thing that a policy finds. Give 0 (or less) where there is no answer: an
+    A reward for an empty answer is the first thing that a policy finds. Give 0 (or less) if there is no answer: an
     empty message, no assistant message at the end, or turns that ran out.
     """
     played = [*await get_episodes(subject, "says nothing"), *await get_episodes(subject, "never answers")]
@@ -226,11 +229,11 @@ def _scored_for_nothing(played: Sequence[UnguidedEpisode]) -> list[Finding]:
 
 
 async def empty(subject: Subject) -> Iterable[Finding]:
-    """An answer of the right form with nothing in it scores 0 and earns little.
+    """An answer of the right form without content scores 0 and earns little.
 
-    Where blank fields are paid, the comparison treats null-like values as equal, or counts fields that it does not compare. A
-    warning where no right answer is known and a blank, nan or infinity is paid in the form that the prompt requests, and a bare
-    "Done." is not.
+    If blank fields are paid, the comparison treats null-like values as equal, or counts fields that it does not
+    compare. The rule warns if no right answer is known and a blank, nan or infinity is paid in the form that the prompt
+    requests, while a bare "Done." is not.
     """
     found = _paid_for_nothing(subject, "policies.empty", "a blank answer", await get_episodes(subject, "empty answer"))
     return found or await find_paid_empty_answers(subject)
@@ -252,7 +255,8 @@ async def random_policy(subject: Subject) -> Iterable[Finding]:
 async def example(subject: Subject) -> Iterable[Finding]:
     """Copying the example out of the prompt scores 0 and earns little.
 
-    Small models begin by copying it. Where that is paid, compare values and not fields, or take true values out of the example.
+    Small models begin by copying it. If this is paid, compare values and not fields, or remove true values from the
+    example.
     """
     played = await get_episodes(subject, "example")
     return _paid_for_nothing(subject, "policies.example", "a copy of the prompt's example", played)
@@ -261,8 +265,9 @@ async def example(subject: Subject) -> Iterable[Finding]:
 async def every_tool(subject: Subject) -> Iterable[Finding]:
     """Calling every tool and copying the results, without reasoning, solves few tasks.
 
-    Where it solves many, the tools return the scored fields themselves: training shows coverage and format, not the procedure.
-    Let tools return facts and leave the decision to the policy. This rule is skipped where there are no tools.
+    If it solves many tasks, the tools return the scored fields themselves: training then measures coverage and format,
+    not the procedure. Let tools return facts and leave the decision to the policy. This rule is skipped if there are no
+    tools.
     """
     played = [one for one in await get_episodes(subject, "every tool") if one.score is not None]
     mean = _mean([one.score for one in played])
@@ -283,10 +288,11 @@ async def every_tool(subject: Subject) -> Iterable[Finding]:
 
 
 async def at_once(subject: Subject) -> Iterable[Finding]:
-    """Answering in the first turn, without any tool, is not paid when it is wrong, and not better than working and being wrong.
+    """Answering in the first turn, without any tool, is not paid when the answer is wrong, and earns no more than using
+    tools and being wrong.
 
-    A reward that subtracts for turns or calls teaches to give up at once. Pay for the outcome; keep penalties for
-    length small, and only on right answers.
+    A reward that subtracts for turns or calls teaches the policy to give up at once. Pay for the outcome. Keep
+    penalties for length small, and apply them only to right answers.
     """
     guessed = await get_episodes(subject, "most frequent values")
     found = _paid_for_wrong(subject, "policies.at_once", guessed)
@@ -322,7 +328,7 @@ async def at_once(subject: Subject) -> Iterable[Finding]:
 async def everything(subject: Subject) -> Iterable[Finding]:
     """An answer that names every label scores 0 and earns little.
 
-    A grader that searches for the right value anywhere in the answer pays for it. Compare whole values.
+    A grader that searches for the right value anywhere in the answer pays for such an answer. Compare whole values.
     """
     played = await get_episodes(subject, "every label")
     return _paid_for_nothing(subject, "policies.everything", "an answer that names every label", played)

@@ -25,13 +25,14 @@ AGAIN = "Run `sparring check RECIPE --only environment` with the same file again
 
 
 async def production_schema(subject: Subject) -> Iterable[Finding]:
-    """The tools are those of production: the same names, and arguments that take the same values.
+    """The tools are those of production: they have the same names, and their arguments take the same values.
 
-    Given the production's tools (`--schemas FILE`: OpenAI, Anthropic or Bedrock tools, an MCP listing, an OpenAPI document),
-    both are compared as JSON Schemas: types, enumerations, bounds, patterns, formats, unions, defaults, `required` and
-    `additionalProperties`, however they are written. What is learned against other schemas are calls that production
-    refuses. A default that production leaves open and null for an argument that may be left out are no differences. Where
-    type hints cannot say what production takes, return `SchemaTool`s with its schemas from the environment's `tools()`.
+    If the production's tools are given (`--schemas FILE`: OpenAI, Anthropic or Bedrock tools, an MCP listing, an
+    OpenAPI document), the rule compares the two sets of tools as JSON Schemas. It compares types, enumerations, bounds,
+    patterns, formats, unions, defaults, `required` and `additionalProperties`, however they are written. A model that
+    trains against other schemas learns calls that production refuses. It is not a difference if production does not
+    state a default, or allows null for an argument that may be left out. If type hints cannot express what production
+    takes, return `SchemaTool`s with production's schemas from the environment's `tools()`.
     """
     given = subject.user_inputs.schemas or {}
     here = {name: tool.schema for name, tool in subject.tools.items()}
@@ -59,11 +60,11 @@ async def production_schema(subject: Subject) -> Iterable[Finding]:
 
 
 async def representative(subject: Subject) -> Iterable[Finding]:
-    """Calls, results and tasks look like those of production.
+    """Calls, results and tasks resemble those of production.
 
-    Given a sample of production logs (`--production FILE`), the mix of tools, the form of argument values, the keys and the
-    size of results and the mix of task kinds are compared with the expert's episodes. What training never shows is not
-    learned: add tasks and records of the kinds that are missing.
+    If a sample of production logs is given (`--production FILE`), the rule compares them with the expert's episodes:
+    the mix of tools, the form of argument values, the keys and the size of results, and the mix of task kinds. The
+    model cannot learn what training never shows: add tasks and records of the missing kinds.
     """
     rows = subject.user_inputs.production or ()
     theirs = [call for row in rows for call in list_calls(row)]

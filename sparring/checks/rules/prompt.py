@@ -73,8 +73,8 @@ def find_example(messages: Sequence[Message], references: ReferenceEpisodes) -> 
 async def example(subject: Subject) -> Iterable[Finding]:
     """The example of an answer in the prompt has exactly the fields that are scored, with their types.
 
-    Small models copy the example: a scored field that it lacks is never reported, and a field of another task makes the answer
-    wrong. Write the example from the ground truth's fields; keep placeholders of the right type.
+    Small models copy the example. They never report a scored field that the example lacks, and a field of another task
+    makes the answer wrong. Write the example from the ground truth's fields, with placeholders of the right type.
     """
     references = await find_references(subject)
     if references is None or not references.form.is_json or not references.labels():
@@ -192,8 +192,9 @@ def _unnamed(subject: Subject, own: Sequence[str], prompt: str) -> list[Finding]
 async def tag(subject: Subject) -> Iterable[Finding]:
     """The tag that the prompt requests is the tag that the scorer reads.
 
-    The right answer is put into every tag that the prompt names and into the usual ones, to see which are paid. Where prompt,
-    reward and scorer read different tags, the reward rises and the score falls. Use one tag everywhere.
+    The rule puts the right answer into every tag that the prompt names and into the usual tags, and records which of
+    them are paid. If prompt, reward and scorer read different tags, the reward rises and the score falls. Use one tag
+    everywhere.
     """
     references = await find_references(subject)
     right = await get_episodes(subject, EXPERT)
@@ -303,10 +304,10 @@ async def _try(subject: Subject, references: ReferenceEpisodes, right: Episode, 
 
 
 async def tools(subject: Subject) -> Iterable[Finding]:
-    """The tools that the prompt names exist, and where only the prompt describes the tools, it names them all.
+    """The tools that the prompt names exist. If only the prompt describes the tools, it names all of them.
 
-    A tool that does not exist costs turns and teaches errors; a tool that is not described is not called, unless a warm start
-    shows it, which is a note. Spell tools as the methods are spelled.
+    A tool that does not exist costs turns and teaches errors. A model does not call a tool that is not described. If a
+    warm start demonstrates such a tool, the finding is a note. Spell tools like their methods.
     """
     found: list[Finding] = []
     references = await find_references(subject)
@@ -360,10 +361,10 @@ async def tools(subject: Subject) -> Iterable[Finding]:
 
 
 async def round_trip(subject: Subject) -> Iterable[Finding]:
-    """The expert's messages survive this model's template: written as tokens and parsed back they are the same, nothing of the
-    prompt is dropped, and an answer begins as the template requires.
+    """The expert's messages survive this model's template: written as tokens and parsed back they are the same, nothing
+    of the prompt is dropped, and an answer begins as the template requires.
 
-    Where they do not, demonstrations teach one thing and episodes are graded by another. Choose a model whose template supports
+    Otherwise, demonstrations teach one thing and episodes are graded by another. Choose a model whose template supports
     tools and system messages, or set describe_tools = "prompt".
     """
     chat = subject.chat

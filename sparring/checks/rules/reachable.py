@@ -58,15 +58,15 @@ class _Seen:
 
 
 async def unreachable(subject: Subject) -> Iterable[Finding]:
-    """Tools can bring about the final state that a task requires, each with the call that names what it changes.
+    """Tools can bring about the final state that a task requires, with calls that name the things that they change.
 
-    Where the final state that is paid is a field of the tasks, or composed of their fields, calls that lead to it are searched,
-    with the required values, and with what worked in other tasks. A warning where the state comes close and a written value
-    differs from the required one (cut off, rounded, in other case), where a call that works in other tasks is refused or fails in
-    the tool's own code, where a call changes something else in addition, and where a call has to name another thing than it
-    changes. No policy can be right in such a task, or only by a detour. An error where a required value is excluded by the schema
-    of the one argument that writes such values. Correct the tool, or the expected state. Where no calls are found and none of
-    this is seen, nothing is reported.
+    If the paid final state is a field of the tasks, or consists of their fields, the rule searches for calls that lead
+    to it. It uses the required values and what worked in other tasks. It warns if the state comes close and a written
+    value differs from the required value (cut off, rounded, in another case), if a call that works in other tasks is
+    refused or fails in the tool's own code, if a call also changes something else, or if a call has to name another
+    thing than the one that it changes. No policy can be right in such a task without a detour. The rule reports an
+    error if the schema of the one argument that writes such values excludes a required value. Correct the tool, or the
+    expected state. If the search finds no calls and none of these defects, the rule reports nothing.
     """
     plans = await make_plans(subject)
     ruled_out = list(_ruled_out(subject, plans))
@@ -100,9 +100,10 @@ def _fewest(seen: Sequence[_Seen], num_plans: int) -> int:
 async def done_already(subject: Subject) -> Iterable[Finding]:
     """Tasks require an action: an episode that does nothing and answers "Done." is not paid.
 
-    A warning where at least one in ten tasks is already solved when it begins, and the expert, where there is one, has something
-    to do there. Such tasks teach to do nothing, and count as solved in every evaluation. Make tasks whose expected state differs
-    from the first one; where refusing to act is the task, have the scorer read the answer.
+    The rule warns if at least one in ten tasks is already solved when it begins, and the expert, if there is one, takes
+    actions in it. Such tasks teach the policy to do nothing, and every evaluation counts them as solved. Make tasks
+    whose expected state differs from their initial state. If refusing to act is the task, let the scorer read the
+    answer.
     """
     assert subject.environment_class is not None, "the rule needs an environment"
     if subject.environment_class.final_state is Environment.final_state:

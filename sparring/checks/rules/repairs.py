@@ -14,11 +14,11 @@ CONFIRM = "The finding is gone, or names only what you accept."
 
 
 async def repairs(subject: Subject) -> Iterable[Finding]:
-    """Changes made to a foreign environment so that it can run are listed: results and tasks.
+    """The rule lists the changes that were made to the results and tasks of a foreign environment so that it can run.
 
-    A result that JSON cannot represent (NaN, a set, a picture) is read by the policy in another form than the environment
-    returned it, and an environment whose results need this is often broken in other ways. Correct it at its source, or accept the
-    change. The repairs that tasks list in their field `repairs` are a note.
+    The policy reads a result that JSON cannot represent (NaN, a set, a picture) in another form than the environment
+    returned it. An environment whose results need such changes often has other defects, too. Correct the results at
+    their source, or accept the change. Repairs that tasks list in their field `repairs` are a note.
     """
     made = Counter[str]()
     results = 0

@@ -72,10 +72,10 @@ _LIBRARIES = (str(Path(sys.prefix).resolve()), str(Path(sys.base_prefix).resolve
 
 
 async def reward_range(subject: Subject) -> Iterable[Finding]:
-    """Every episode gets a number in [0, 1], or in [-1, 1] where being wrong costs something.
+    """Every episode gets a number in [0, 1], or in [-1, 1] if wrong answers cost something.
 
-    Advantages, charts, thresholds and advice assume this range. A reward that raises on an empty or odd answer discards the
-    episodes that most need a signal: return 0 there.
+    Advantages, charts, thresholds and advice assume this range. A reward that raises on an empty or odd answer discards
+    the episodes that most need a signal. Return 0 for them.
     """
     played = await get_all_episodes(subject)
     beyond = [one for one in played if one.reward is not None and not -1.0 <= one.reward <= 1.0]
@@ -123,8 +123,8 @@ async def _failures(subject: Subject, grader: GraderName, *, rule: str, number: 
 async def variance(subject: Subject) -> Iterable[Finding]:
     """Over some 100 episodes of policies from perfect to silent, the reward takes more than one value.
 
-    Where all rewards are equal, every advantage is 0 and nothing is learned. Usually the reward reads another tag, field or
-    message than the answer has.
+    If all rewards are equal, every advantage is 0 and nothing is learned. Usually the reward reads another tag, field
+    or message than the one that contains the answer.
     """
     played = [one for one in await get_all_episodes(subject) if one.reward is not None]
     values = {round(one.reward or 0.0, 9) for one in played}
@@ -152,10 +152,9 @@ async def variance(subject: Subject) -> Iterable[Finding]:
 async def agreement(subject: Subject) -> Iterable[Finding]:
     """No episode is paid for what the scorer rejects.
 
-    An episode whose reward counts as success (evaluation.success_threshold) while its strict score is below 1 and below the
-    reward is over-credited, and training amplifies it: the reward rises and the evaluation does not. Also where no right answer
-    is known, episodes are run in which nothing is done, in which every tool is called, in which calls are repeated, and in
-    which calls are random.
+    An episode is over-credited if its reward counts as success (evaluation.success_threshold), but its strict score is
+    below 1 and below the reward. Training amplifies this: the reward rises and the evaluation does not. Even if no
+    right answer is known, the rule runs episodes that do nothing, call every tool, repeat calls, or make random calls.
     """
     over: list[Episode | UnguidedEpisode] = [
         one for one in await get_all_episodes(subject) if is_overpaid(subject, one)
@@ -186,12 +185,12 @@ def _all_say_what_is_right(over: Sequence[Episode | UnguidedEpisode]) -> bool:
 
 
 async def baseline(subject: Subject) -> Iterable[Finding]:
-    """Over 100 episodes that the model itself runs, rewards differ, also within the groups of a task, and none is paid for
-    what the scorer rejects.
+    """Over 100 episodes that the model itself runs, rewards differ, also within the groups of a task, and no episode is
+    paid for what the scorer rejects.
 
-    Groups whose rewards are all equal teach nothing: give partial credit, choose tasks that the model sometimes solves, or
-    warm-start it; where the recipe has a warm start, or allows a baseline without success, this is a note, since training has not
-    begun. An overpaid episode shows how the model already exploits the reward.
+    Groups whose rewards are all equal teach nothing: give partial credit, choose tasks that the model sometimes solves,
+    or use a warm start. If the recipe has a warm start, or allows a baseline without success, the finding is a note,
+    because training has not started. An overpaid episode shows how the model already exploits the reward.
     """
     played, config = await run_model_baseline(subject), subject.config
     return baseline_findings(
@@ -268,11 +267,13 @@ def _last_text(trajectory: Trajectory) -> dict[str, Json]:
 async def order(subject: Subject) -> Iterable[Finding]:
     """`never answered <= wrong < right`, and more calls earn nothing.
 
-    The order decides what is learned first. Where a wrong answer costs more than none, policies stop answering; where a wrong one
-    earns as much as a right one, nothing is learned; where calls are paid, they multiply. Where only actions are graded, a
-    wrong episode is one whose calls were changed so that it cannot be right. A warning where calls cost so much that silence
-    earns as much as the right answer, after a chain of calls in which each result names what the next call needs; and where
-    the same calls are paid again and again, of a tool that changes nothing, or of two of which one undoes what the other does.
+    The order decides what is learned first. If a wrong answer costs more than no answer, policies stop answering. If a
+    wrong answer earns as much as a right one, nothing is learned. If calls are paid, policies make more of them. If
+    only actions are graded, a wrong episode is one whose calls were changed so that it cannot be right.
+
+    The rule warns if calls cost so much that no answer earns as much as the right answer after a chain of calls in
+    which each result names what the next call needs. It also warns if the same calls are paid again and again: calls of
+    a tool that changes nothing, or of two tools, one of which undoes what the other does.
     """
     right, wrong = await _rewards(subject, EXPERT), await _wrong_rewards(subject)
     never = await _rewards(subject, "says nothing") | await _rewards(subject, "never answers", only_wrong=True)
@@ -405,8 +406,8 @@ async def _rewards(subject: Subject, name: str, *, only_wrong: bool = False) -> 
 async def components(subject: Subject) -> Iterable[Finding]:
     """A reward of several parts names them, so that each has its own curve.
 
-    Return `Reward(total=..., components={...})`: when the total rises, the parts show whether the answers got better or only
-    their form. Won, drawn and lost (1, 0 and -1) are one part. Parts that do not sum to the total are a note.
+    Return `Reward(total=..., components={...})`. When the total rises, the parts show whether the answers or only their
+    form got better. Won, drawn and lost (1, 0 and -1) are one part. Parts that do not sum to the total are a note.
     """
     played = [one for one in await get_all_episodes(subject) if one.trajectory.reward is not None]
     rewards = [one.trajectory.reward for one in played if one.trajectory.reward is not None]
@@ -445,10 +446,10 @@ async def components(subject: Subject) -> Iterable[Finding]:
 
 
 async def deterministic(subject: Subject) -> Iterable[Finding]:
-    """Reward and scorer grade the same episode the same, always, whatever its name is.
+    """Reward and scorer always give the same episode the same grade, whatever its name is.
 
-    A grader that draws random numbers, keeps state between calls, reads a clock, or depends on the episode's id teaches noise.
-    Grade the messages and the actions only.
+    A grader that draws random numbers, keeps state between calls, reads a clock, or depends on the episode's id teaches
+    noise. Grade only the messages and the actions.
     """
     found = []
     for one in (await get_all_episodes(subject))[:NUM_MUTATED] + await get_episodes(subject, "wrong"):
@@ -486,10 +487,11 @@ def _reward_values(trajectory: Trajectory) -> Json:
 
 
 async def shared_code(subject: Subject) -> Iterable[Finding]:
-    """Reward and scorer apply the same rule by separate code, so that a mistake in one shows against the other.
+    """Reward and scorer apply the same rule with separate code, so that the other one reveals a mistake in either.
 
-    A warning where the code that reads or grades the answer is shared: no check and no evaluation can see its mistakes. A
-    note where only the ground truth is computed by the same code.
+    The rule warns if reward and scorer share the code that reads or grades the answer, because no check and no
+    evaluation can then detect its mistakes. If they only share the code that computes the ground truth, the finding is
+    a note.
     """
     played = await get_episodes(subject, EXPERT) + await get_episodes(subject, "wrong")
     assert subject.reward is not None and subject.scorer is not None, "the rule needs both"  # noqa: PT018
@@ -547,14 +549,15 @@ async def _reached(grader: Callable[..., Any], trajectory: Trajectory) -> dict[C
 
 
 async def reward_mutations(subject: Subject) -> Iterable[Finding]:
-    """Right episodes are changed, and the reward pays for none that the scorer rejects: answers in some sixty ways (tag dropped
-    or swapped, wrapped, doubled, padded, cut, other case, all labels, values nearly right, ...), and calls, where actions are
-    graded (left out, doubled, with other arguments, in another order, a tool that the expert does not use in their place).
+    """The reward pays for no changed right episode that the scorer rejects.
 
-    None earns more than the right one either, as where length is paid. Every change in the evidence is one that a policy can
-    find. A warning where all of them have the right values, in another form or with text around them. Read the last
-    message, once, in the form that the prompt requests, or the final state, and compare whole values. The
-    other way round, a right episode that only the scorer pays for, is a warning.
+    The rule changes answers in some sixty ways: tag dropped or swapped, wrapped, doubled, padded, cut, other case, all
+    labels, values nearly right, and others. If actions are graded, it changes calls: left out, doubled, with other
+    arguments, in another order, or replaced by a tool that the expert does not use. No changed episode may earn more
+    than the right one either, for example because length is paid. A policy can find every change in the evidence. The
+    rule only warns if all of these changes have the right values in another form or with text around them. Read the
+    last message once, in the form that the prompt requests, or read the final state, and compare whole values. The rule
+    also warns if only the scorer pays for a right episode.
     """
     changed = await mutate_episodes(subject)
     earned = await _rewards(subject, EXPERT)
@@ -626,11 +629,11 @@ def _may_not_earn_more(changed: Mutated) -> bool:
 
 
 async def parts(subject: Subject) -> Iterable[Finding]:
-    """No part of the reward is above what a strict comparison of that field gives.
+    """No part of the reward is higher than a strict comparison of its field gives.
 
-    A component with the name of a field is paid in full although the field is not equal to the ground truth; or an answer
-    without one right value adds half of what the right one earns to what the same calls earn without any answer. The grader
-    compares parts of texts, ignores case or types, or pays for form.
+    The rule reports two cases. A component with the name of a field is paid in full although the field is not equal to
+    the ground truth. An answer without one right value adds half of what the right answer earns to what the same calls
+    earn without any answer. The grader then compares parts of texts, ignores case or types, or pays for form.
     """
     over: list[dict[str, Json]] = []
     unsaid: dict[str, float] = {}
@@ -678,15 +681,19 @@ async def parts(subject: Subject) -> Iterable[Finding]:
 
 
 async def scorer(subject: Subject) -> Iterable[Finding]:
-    """The scorer pays for right episodes only.
+    """The scorer pays only for right episodes.
 
-    Changing one thing at a time shows what the scorer depends on: the last message, the final state, the calls. Then that is
-    changed. An error where other values pass (parts of texts, texts around values, all labels at once, null-like values, a wrong
-    answer next to the right one), and where nothing was done, something else than the task's fields require was done, or the
-    required result is gone: the measured success is not success. An error, too, where it gives no number from 0 to 1, for the
-    first such episode ends the run. A warning where the right values pass in another form than was requested, which the consumer
-    of the answer may not read, and where a field of the task that the expert always carries out is not compared, or something is
-    gone that the expert leaves. A note where another way earns as much: check whether that is intended.
+    The rule changes one thing at a time to find out what the scorer depends on: the last message, the final state, or
+    the calls. Then it changes that input. It reports an error if other values pass: parts of texts, texts around
+    values, all labels at once, null-like values, or a wrong answer next to the right one. It also reports an error if
+    the scorer pays although nothing was done, something else was done than the task's fields require, or the required
+    result is gone: the measured success is then not success. A score that is not a number from 0 to 1 is an error too,
+    because the first such episode ends the run.
+
+    The rule warns if the right values pass in another form than the requested one, because the consumer of the answer
+    may not read that form. It also warns if a field of the task that the expert always carries out is not compared, or
+    if something is gone that the expert leaves. If another way earns as much, the finding is a note: check whether that
+    is intended.
     """
     passed = [
         one for one in await mutate_episodes(subject) if one.episode.score is not None and one.episode.score >= 1.0

@@ -68,13 +68,13 @@ PROCESS = Change("in another process", "Seed what is drawn at import, and use no
 
 
 async def same_elsewhere(subject: Subject) -> Iterable[Finding]:
-    """Tasks, tools and episodes are the same in another process: with another hash seed, time zone, locale, working directory
-    and user, in another order, and a year later by the clock.
+    """Tasks, tools and episodes are the same in another process: with another hash seed, time zone, locale, working
+    directory and user, in another order, and a year later by the clock.
 
-    A run that is resumed, a replay and an evaluation next month on another machine must meet the same environment. The finding
-    names which of these makes the difference. Differences come from the order of sets, from dates in results, from times
-    without a time zone, from randomness at import, and from state left by earlier episodes. Take the time of a task from the
-    task, sort, and keep nothing.
+    A resumed run, a replay, and an evaluation next month on another machine must meet the same environment. The finding
+    names the condition that makes the difference. Differences come from the order of sets, from dates in results, from
+    times without a time zone, from randomness at import, and from state that earlier episodes left. Read the time from
+    the task, sort, and keep nothing between episodes.
     """
     episodes = await _episodes(subject)
     later = await _later(subject)
@@ -113,8 +113,8 @@ async def _cause(
 async def tool_order(subject: Subject) -> Iterable[Finding]:
     """The tools are offered in the same order every time.
 
-    The list is part of every prompt. Another order is another prompt for the model, and it ends the reuse of what was
-    computed for it. Define tools as methods; if `offered_tools` is overridden, have it return a sorted list.
+    The list of tools is part of every prompt. Another order is another prompt for the model, and it prevents the reuse
+    of the cached computation. Define tools as methods. If you override `offered_tools`, return a sorted list.
     """
     cls = subject.environment_class
     assert cls is not None, "the rule needs an environment"

@@ -16,8 +16,9 @@ AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is go
 async def clock(subject: Subject) -> Iterable[Finding]:
     """The environment does not read the clock.
 
-    An episode that is replayed, resumed or evaluated later meets another time. Put the time into the task, or use the clock
-    of a `StatefulEnvironment`, which starts at a time derived from the seed. Timers that only measure durations are fine.
+    An episode that is replayed, resumed or evaluated later would read another time. Put the time into the task, or use
+    the clock of a `StatefulEnvironment`, which starts at a time derived from the seed. Timers that only measure
+    durations are fine.
     """
     return _seen(
         "environment.clock",
@@ -31,8 +32,9 @@ async def clock(subject: Subject) -> Iterable[Finding]:
 async def randomness(subject: Subject) -> Iterable[Finding]:
     """The environment draws random numbers only from its own seeded generators.
 
-    The process-wide generators of `random` and `numpy.random`, unseeded ones, `uuid4`, `secrets` and `os.urandom` give every
-    episode another environment. Use `random.Random(task.seed)`, or `state.rng` and `state.new_id` of a `StatefulEnvironment`.
+    The process-wide generators of `random` and `numpy.random`, unseeded generators, `uuid4`, `secrets` and `os.urandom`
+    give every episode a different environment. Use `random.Random(task.seed)`, or `state.rng` and `state.new_id` of a
+    `StatefulEnvironment`.
     """
     return _seen(
         "environment.randomness",
@@ -46,8 +48,9 @@ async def randomness(subject: Subject) -> Iterable[Finding]:
 async def network(subject: Subject) -> Iterable[Finding]:
     """No tool uses the network.
 
-    A step runs hundreds of episodes: each would send requests to live systems, and their data changes during training. Record
-    the results once and replay them (`Fixtures.record`), or run your own service on this machine, which is a warning only.
+    A step runs hundreds of episodes. Each of them would send requests to live systems, whose data changes during
+    training. Record the results once and replay them (`Fixtures.record`), or run your own service on this machine, for
+    which the rule only warns.
     """
     effects = (await _observe(subject)).of("network")
     outside = [one for one in effects if not any(name in one.what for name in ("127.0.0.1", "localhost", "::1", "/"))]

@@ -16,12 +16,12 @@ FEWEST_SOLVED = 2
 
 
 async def unsolvable(subject: Subject) -> Iterable[Finding]:
-    """Where each call is one of a few, as in a game, some of them solve every task.
+    """If each call is one of a few, as in a game, some sequence of calls solves every task.
 
-    All calls are tried, breadth first, and what the environment keeps is compared, until an episode is paid or no new state
-    appears. A warning where some tasks are solved this way, and in others every reachable state was seen and none is
-    paid: what is needed lies behind what it opens, the way is blocked, or the episode ends too early. A policy can only
-    lose there. Make tasks from their solution, or leave out those that have none.
+    The rule tries all calls, breadth first, and compares the states of the environment, until an episode is paid or no
+    new state appears. It warns if some tasks are solved this way, while in others every reachable state was visited and
+    none is paid. Then a needed thing lies behind what it opens, the way is blocked, or the episode ends too early. A
+    policy can only lose such a task. Generate tasks from their solution, or leave out tasks that have none.
     """
     if not subject.lacks("expert") or subject.model_judges or (subject.lacks("scorer") and subject.lacks("reward")):
         return []

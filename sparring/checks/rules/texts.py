@@ -32,11 +32,12 @@ ALIKE = 0.5
 
 
 async def texts(subject: Subject) -> Iterable[Finding]:
-    """What tools return and describe can be read, and names tools that exist.
+    """The texts that tools return and their descriptions are readable, and name tools that exist.
 
-    Results are searched for accidental output of programs: addresses of objects, `None` and `nan` where a value belongs, wrongly
-    decoded characters, HTML entities, escaped characters, placeholders, tracebacks, and JSON that is encoded twice. Results and
-    descriptions that refer the policy to a tool must name an existing one. Each costs turns, or teaches the policy to repeat it.
+    The rule searches results for accidental output of programs: addresses of objects, `None` and `nan` in place of a
+    value, wrongly decoded characters, HTML entities, escaped characters, placeholders, tracebacks, and JSON that is
+    encoded twice. If a result or a description refers the policy to a tool, this tool must exist. Each defect costs
+    turns, or teaches the policy to repeat it.
     """
     found: dict[tuple[str, str], list[dict[str, Json]]] = {}
     for task, call, content in await _results(subject):

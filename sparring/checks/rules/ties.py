@@ -24,11 +24,12 @@ Numbers: TypeAlias = dict[tuple[str, str], dict[str, float]]
 
 
 async def ties(subject: Subject) -> Iterable[Finding]:
-    """Where a task requires the highest or the lowest, exactly one thing is that.
+    """If a task requires the highest or the lowest, exactly one thing has that value.
 
-    The numbers that tools return for single things are compared in tasks whose prompt requires an extreme. Where the thing that
-    the task's fields name has in most tasks an equal, as after rounding, the answer cannot be determined. Return numbers as
-    exactly as the answer needs, or write into the prompt what breaks ties.
+    The rule compares the numbers that tools return for single things, in tasks whose prompt requires an extreme. The
+    answer cannot be determined if, in most tasks, another thing has the same number as the thing that the task's fields
+    name, for example after rounding. Return numbers with the precision that the answer needs, or state in the prompt
+    how ties are broken.
     """
     asked = [
         one

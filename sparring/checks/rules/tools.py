@@ -42,10 +42,10 @@ NUM_NAMED = 8
 async def arguments_ignored(subject: Subject) -> Iterable[Finding]:
     """A tool's result depends on its arguments.
 
-    Tools are called with the right arguments and with others. A tool that returns the same for all of them, and something
-    else in another task, gives the right answer to wrong calls: the policy learns to call it with anything. Calls that
-    mean the same, for example with a default left out, are one. A warning where one required argument of a tool that reads makes
-    no difference in any task.
+    The rule calls tools with the right arguments and with other arguments. A tool that returns the same for all of
+    them, but something else in another task, gives the right answer to wrong calls. The policy learns to call it with
+    anything. Calls with the same meaning, for example with a default left out, count as one call. The rule warns if one
+    required argument of a tool that reads makes no difference in any task.
     """
     varied: dict[str, list[tuple[Task, list[Call], set[str]]]] = {}
     with subject.timing.as_far_as_it_goes():
@@ -103,15 +103,14 @@ async def _acts_by_arguments(subject: Subject, task: Task, calls: Sequence[Call]
 
 
 async def tools_answer(subject: Subject) -> Iterable[Finding]:
-    """Every tool can be called so that it works and returns something.
+    """Every tool can be called in a way that works and returns something.
 
-    The expert's calls are made, and calls that are found by trying: with the task's fields, with what the prompt and
-    earlier results name, with what the schema offers, with recorded conversations. An error is a tool that fails at the
-    expert's calls, or at every call in one way that has nothing to do with the arguments. A tool without any legal call found
-    is not tested, neither passed nor failed, which is a note: name its arguments in the prompt, write a
-    `demonstrate`, or give recorded calls (`--production FILE`) or a model that explores (`--reference URL#MODEL`). A
-    warning is a tool that returns nothing at every call; for one that changes something `null` is enough, but not an
-    empty text.
+    The rule makes the expert's calls, and other calls that it derives from the task's fields, the names in the prompt
+    and in earlier results, the schema, and recorded conversations. It reports an error if a tool fails at the expert's
+    calls, or fails at every call in one way that does not depend on the arguments. If no legal call of a tool is known,
+    the tool is not tested, which is a note: name its arguments in the prompt, write a `demonstrate`, or provide
+    recorded calls (`--production FILE`) or a model that explores (`--reference URL#MODEL`). The rule warns if a tool
+    returns nothing at every call. A tool that changes something may return `null`, but not an empty text.
     """
     tried: dict[str, list[tuple[Task, TriedCall]]] = {name: [] for name in subject.tools}
     shown: set[str] = set()
@@ -206,11 +205,11 @@ def _is_broken(tried: Sequence[TriedCall]) -> bool:
 async def schema(subject: Subject) -> Iterable[Finding]:
     """Tools accept what their schemas offer.
 
-    Starting from calls that work, each optional argument is left out, each value of an enumeration tried, and 0, "" and false
-    passed where they are allowed; and arguments of the task's own data must have the declared type. Where a schema or a
-    description states limits or lists values, these are passed, and one a step further inside: a warning where the first
-    is refused and the second is not. The model sees the schema only: what it offers and the code refuses costs turns and
-    teaches superstition.
+    The rule starts from calls that work. It leaves out each optional argument, tries each value of an enumeration, and
+    passes 0, "" and false if they are allowed. Arguments from the task's own data must have the declared type. If a
+    schema or a description states limits or lists values, the rule passes these values and, for each limit, the next
+    value inside it. It warns if the limit itself is refused and the value inside it is accepted. The model sees only
+    the schema. Values that the schema offers and the code refuses cost turns and teach wrong conclusions.
     """
     found: dict[tuple[str, str], dict[str, Json]] = {}
     taken: set[tuple[str, str]] = set()
@@ -302,10 +301,11 @@ async def _refused_limits(subject: Subject) -> dict[tuple[str, str], dict[str, J
 
 
 async def json_results(subject: Subject) -> Iterable[Finding]:
-    """What tools return is valid JSON, or plain text.
+    """Tools return valid JSON or plain text.
 
-    NaN and Infinity are not JSON, nor are dates, sets and objects: such a call fails, and the policy reads an error instead
-    of its result. A Python dictionary written with `str` looks like JSON and cannot be parsed. Return plain values.
+    NaN, Infinity, dates, sets and objects are not JSON. A call that returns them fails, and the policy reads an error
+    instead of the result. A Python dictionary written with `str` looks like JSON but cannot be parsed. Return plain
+    values.
     """
     found: dict[str, tuple[Severity, str, dict[str, Json]]] = {}
     for task, call, content in await collect_answers(subject):

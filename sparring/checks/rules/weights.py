@@ -22,8 +22,8 @@ CONFIRM = "Run `sparring check RECIPE --model --only weights` again: the finding
 async def logprobs(subject: Subject) -> Iterable[Finding]:
     """The log-probabilities that are returned with sampled tokens are those that the learner computes.
 
-    Their ratio is what policy-gradient losses are built on. A mean difference above 0.05 nats is not rounding: another
-    temperature, other weights, or another precision than the learner's.
+    Policy-gradient losses are built on their ratio. A mean difference above 0.05 nats is not rounding. It comes from
+    another temperature, other weights, or another precision than the learner's.
     """
     parts = subject.parts
     assert parts is not None, "the rule needs the model"
@@ -36,9 +36,9 @@ async def logprobs(subject: Subject) -> Iterable[Finding]:
 async def served(subject: Subject) -> Iterable[Finding]:
     """The engine samples with the weights that it receives, and reports their fingerprint.
 
-    Changed weights are loaded into the engine for a moment: its log-probabilities and its fingerprint must change with them,
-    and return afterwards. An engine that continues with the base model trains nothing, and no curve shows why. An engine that
-    does not return log-probabilities of given tokens is not checked.
+    The rule loads changed weights into the engine for a moment. The engine's log-probabilities and its fingerprint must
+    change with the weights, and return afterwards. An engine that continues with the base model trains nothing, and no
+    curve shows why. The rule does not check an engine that returns no log-probabilities of given tokens.
     """
     parts = subject.parts
     assert parts is not None, "the rule needs the model"
@@ -83,8 +83,8 @@ async def served(subject: Subject) -> Iterable[Finding]:
 async def export(subject: Subject) -> Iterable[Finding]:
     """The exported model can be loaded again.
 
-    The adapter, or the whole model where all weights are trained, is written into a folder that is removed afterwards, and
-    read back: same names, same shapes. After a night of training it is too late to discover this.
+    The rule writes the adapter, or the whole model if all weights are trained, into a temporary folder and reads it
+    back. Names and shapes must be the same. After a night of training it is too late to discover a defect.
     """
     from sparring.models.export import save_adapter, save_merged
 

@@ -74,14 +74,14 @@ class _Searched:
 
 
 async def whole(subject: Subject) -> Iterable[Finding]:
-    """Data of the task that tools show is complete, or they announce that it is not.
+    """Tools show the task's data completely, or announce that they do not.
 
-    Results of tools that read are compared with the data that `reset` received and created: fields, JSON in them, tables. A
-    warning where several results are just the beginnings of longer texts and end after one number of characters or lines; where
-    a list never has more than a certain number of rows, and more rows have the requested value; and where a search
-    that is described as covering a field finds nothing by it, though it does by another one. A description that mentions the
-    first, a limit or a page, a mark such as `...`, a total and an argument for the rest are respected. A policy takes
-    what it reads for everything there is.
+    The rule compares the results of tools that read with the data that `reset` received and created: fields, JSON in
+    fields, and tables. It warns in three cases. Several results are only the beginnings of longer texts, all cut at the
+    same number of characters or lines. A list never has more than a certain number of rows, although more rows have the
+    requested value. A search that is described as covering a field finds nothing by this field, although it finds rows
+    by another field. The rule accepts descriptions that mention the first, a limit or a page, a mark such as `...`, a
+    total, and an argument for the rest. A policy takes what it reads for the complete data.
     """
     if subject.timing.episode_seconds > SLOW_SECONDS:
         return []

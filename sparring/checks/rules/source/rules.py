@@ -64,11 +64,12 @@ PATTERNS: Mapping[Part, Sequence[Pattern]] = {
 async def source_of_environment(subject: Subject) -> Iterable[Finding]:
     """The code of the environment and of the tasks has no mistake that is visible in the source.
 
-    The user's own functions are read, without running them, as far as tools and tasks use them: conditions that are always
-    true, errors that become a number, caches that outlive a change, duplicate numbers, keys that are looked up in
-    another form than they were written, arguments and changes that are lost. They are compared with descriptions,
-    prompts and the tasks' own values: defaults, limits (also those of tables), units, rounding, pages, weekdays, ties,
-    which one of several is left out, numbers sorted as text, -999 in a mean. What a rule above has reported is not repeated.
+    The rule reads the user's own functions, without running them, as far as tools and tasks use them. It searches for
+    conditions that are always true, errors that become a number, caches that outlive a change, duplicate numbers, keys
+    that are looked up in another form than they were written, and arguments and changes that are lost. It compares the
+    functions with descriptions, prompts and the tasks' own values: defaults, limits (including those in tables), units,
+    rounding, pages, weekdays, ties, which of several items is left out, numbers sorted as text, and -999 in a mean. It
+    does not repeat what a rule above has reported.
     """
     return findings(subject, "environment.source", ("environment", "tasks"))
 
@@ -76,10 +77,11 @@ async def source_of_environment(subject: Subject) -> Iterable[Finding]:
 async def source_of_graders(subject: Subject) -> Iterable[Finding]:
     """The code of the reward and the scorer has no mistake that is visible in the source.
 
-    The user's own functions are read, without running them: a reference that counts anywhere in the text, a share of one side
-    alone, a pattern that does not match all of the tasks' reference answers, pairs of lists of different lengths, `all()` of
-    nothing, a part that is computed and not used, calls that are paid although they are repeated or refused, games that are
-    paid although they are lost, tolerances as wide as the answers. Functions of Sparring and of libraries are not read.
+    The rule reads the user's own functions without running them. It searches for a reference that counts anywhere in
+    the text, a share of one side alone, a pattern that does not match all of the tasks' reference answers, pairs of
+    lists of different lengths, `all()` of nothing, a part that is computed and not used, calls that are paid although
+    they are repeated or refused, games that are paid although they are lost, and tolerances as wide as the answers. It
+    does not read functions of Sparring and of libraries.
     """
     return findings(subject, "reward.source", ("graders",))
 
