@@ -1,4 +1,4 @@
-"""Permissions: what opens one thing must open that thing alone."""
+"""Permissions: permission for one thing must not open other things."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from sparring.types import Task
 
 NUM_TASKS = 4
 MOST_OTHERS = 6
-"""Other things that are requested in one task."""
+"""The most other things that are requested in one task."""
 MOST_VALUES = 6
-"""Values of a field that states what may be done."""
+"""The most values of a field that decides which actions are allowed."""
 NUM_OF_A_VALUE = 2
-"""Tasks with the same value that are tried."""
+"""The number of tasks that are tried per value."""
 _ONLY = re.compile(
     r"\bonly (?:the )?([^.;:()\n]{2,80}?) (?:may|can|is allowed|are allowed|has the right|have the right)\b"
 )
 _NEAR = 80
-"""Characters around such a sentence within which the tool must be named."""
+"""The tool must be named within this number of characters around such a sentence."""
 
 
 async def access(subject: Subject) -> Iterable[Finding]:
@@ -52,7 +52,7 @@ async def access(subject: Subject) -> Iterable[Finding]:
 
 
 async def _by_value(subject: Subject) -> AsyncIterator[Finding]:
-    """Return the tools that ignore the value of a field which, by the description, must allow what they do."""
+    """Yield a finding for each tool that ignores the field whose value, by its description, decides who may call it."""
     for field, tasks in _few_values(subject).items():
         for tool, allowed in _find_allowed(subject, list(tasks)).items():
             done = {
@@ -68,8 +68,8 @@ async def _by_value(subject: Subject) -> AsyncIterator[Finding]:
             yield Finding(
                 rule="environment.access",
                 severity=Severity.WARNING,
-                symptom=f"{tool} is {'taken' if others else 'refused'} where the task's {field!r} is {value!r}, although only "
-                f"{' and '.join(allowed)} may.",
+                symptom=f"{tool} is {'accepted' if others else 'refused'} if the task's {field!r} is {value!r}, "
+                f"although only {' and '.join(allowed)} may call it.",
                 evidence={
                     "tool": tool,
                     "field": field,
@@ -77,13 +77,15 @@ async def _by_value(subject: Subject) -> AsyncIterator[Finding]:
                     "tried": {name: len(ones) for name, ones in done.items()},
                     "tasks": [one.id for one in tasks[value][:4]],
                 },
-                change=f"Correct the comparison by which {tool} allows it, or its description.",
+                change=f"Correct the comparison in {tool} that decides whether the call is allowed, or correct its "
+                f"description.",
                 confirm="Run `sparring check RECIPE --only environment` again: the finding is gone.",
             )
 
 
 def _few_values(subject: Subject) -> dict[str, dict[str, list[Task]]]:
-    """Return the task fields that have few different texts, with the tasks of each; tasks that were run come first."""
+    """Return the task fields that have few different texts, with the tasks of each text. Tasks that were run come
+    first."""
     found: dict[str, dict[str, list[Task]]] = {}
     for task in {one.id: one for one in (*subject.sample, *subject.looked_at)}.values():
         for name, value in task.fields.items():
@@ -97,7 +99,7 @@ def _few_values(subject: Subject) -> dict[str, dict[str, list[Task]]]:
 
 
 def _find_allowed(subject: Subject, values: Sequence[str]) -> dict[str, list[str]]:
-    """Return, by tool, the values of which the prompt or a description states that only they may do what it does."""
+    """Return, by tool, the values that alone may call it according to the prompt or a description."""
     texts = [get_text(message) for message in subject.sample[0].messages]
     texts += [get_documentation(subject, tool) for tool in subject.tools]
     found: dict[str, list[str]] = {}
@@ -122,8 +124,8 @@ async def _is_done(subject: Subject, task: Task, tool: str) -> bool:
 
 
 async def _opened(subject: Subject, task: Task) -> list[tuple[Call, Call, str]]:
-    """Yield calls that are refused at first, and that another tool's call with the same value of an argument may open:
-    (that other tool, the call, the argument)."""
+    """Return calls that are refused at first, and that a call of another tool with the same value of an argument may
+    open: (call of the other tool, refused call, argument)."""
     found: dict[str, tuple[Call, Call, str]] = {}
     tried = (await explore_task(subject, task)).tried
     for opening, closed in itertools.product((one.call for one in tried if one.is_legal), tried):
@@ -143,7 +145,7 @@ async def _is_opened(subject: Subject, task: Task, opening: Call, asked: Call) -
 
 
 async def _others(subject: Subject, task: Task, asked: Call, name: str) -> list[Call]:
-    """Yield the same call with other values, taken from other calls that were tried."""
+    """Return the same call with other values, which come from other calls that were tried."""
     values: dict[str, None] = {}
     for tried in (await explore_task(subject, task)).tried:
         value = tried.call.arguments.get(name)
@@ -153,7 +155,7 @@ async def _others(subject: Subject, task: Task, asked: Call, name: str) -> list[
 
 
 async def _opens(subject: Subject, task: Task, opening: Call, asked: Call, other: Call) -> Finding | None:
-    """Return whether a call that opens one thing also opens another one that was refused in the same words."""
+    """Return a finding if a call that opens one thing also opens another thing that was refused in the same words."""
     own, closed = await run_calls_apart(subject, task, [asked, other])
     is_alike = mask_arguments(own.content, asked.arguments) == mask_arguments(closed.content, other.arguments)
     named = [value for value in other.arguments.values() if isinstance(value, str) and value in closed.content]
@@ -165,7 +167,8 @@ async def _opens(subject: Subject, task: Task, opening: Call, asked: Call, other
     return Finding(
         rule="environment.access",
         severity=Severity.WARNING,
-        symptom=f"{asked.tool} takes {named[0]!r}, which it refused before, after {opening}, which names a different value.",
+        symptom=f"{asked.tool} accepts {named[0]!r}, which it refused before, after {opening}, which names a "
+        f"different value.",
         evidence={
             "task": task.id,
             "call": str(other),
@@ -173,6 +176,6 @@ async def _opens(subject: Subject, task: Task, opening: Call, asked: Call, other
             "opened_by": str(opening),
             "answer_then": both.content[:200],
         },
-        change=f"Have {asked.tool} look up for which value {opening.tool} was called, not whether it was called.",
+        change=f"Let {asked.tool} look up for which value {opening.tool} was called, not only whether it was called.",
         confirm="Run `sparring check RECIPE --only environment` again: the finding is gone.",
     )

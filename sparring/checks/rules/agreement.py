@@ -1,4 +1,4 @@
-"""Tools that read must agree: they return the same values for the same thing, and one finds what another shows."""
+"""Tools that read must agree: they return the same values for the same thing."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from sparring.types import Json
 
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 FEWEST = 3
-"""Things that two tools must both return before they are compared."""
+"""The number of things that two tools must both return before they are compared."""
 MOSTLY_EQUAL = 2
-"""How many times more things two tools must agree on than disagree on before different values are reported."""
+"""Different values are reported if two tools agree on this many times more things than they disagree on."""
 _CUT = re.compile(
     r"\b(?:first|begin\w*|start|short\w*|preview|summar\w+|snippet|excerpt|cut|truncat\w+|up to|at most)\b"
 )
@@ -30,12 +30,12 @@ _CASE = re.compile(r"\b(?:lower|upper|case|capital\w*)\b")
 _BY_CALL = frozenset(
     ("rank", "position", "index", "score", "relevance", "match", "page", "more", "row", "count", "total")
 )
-"""Names of fields that describe the call and not the thing."""
+"""Names of fields that describe the call, not the thing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What two tools return for one thing under one name."""
+    """The values that two tools return for one thing under one name."""
 
     task: str
     calls: tuple[Call, Call]
@@ -69,7 +69,7 @@ async def agreement(subject: Subject) -> Iterable[Finding]:
         apart = [pair for pair in seen if not is_equal(*pair.values)]
         swapped = _swapped_with(field, apart, pairs, one, other) if kind == "differs" else None
         if kind == "differs" and swapped is None and len(seen) - len(apart) < MOSTLY_EQUAL * len(apart):
-            continue  # two things of one name, such as a date of each document
+            continue  # two different values with the same name, such as the date of each document
         named.add(frozenset((one, other, swapped or field)))
         findings.append(
             Finding(
@@ -77,8 +77,8 @@ async def agreement(subject: Subject) -> Iterable[Finding]:
                 severity=Severity.WARNING,
                 symptom=f"{one} and {other} disagree about {field or other_field!r}: "
                 + (f"it has the value of {swapped!r}" if swapped else kind)
-                + f" for {len(apart)} of {len(seen)} things, as {apart[0].thing}: {_short(apart[0].values[0])} against "
-                f"{_short(apart[0].values[1])}.",
+                + f" for {len(apart)} of {len(seen)} things, for example {apart[0].thing}: "
+                f"{_short(apart[0].values[0])} against {_short(apart[0].values[1])}.",
                 evidence={
                     "tools": [one, other],
                     "things": [
@@ -88,7 +88,8 @@ async def agreement(subject: Subject) -> Iterable[Finding]:
                     "compared": len(seen),
                     "different": len(apart),
                 },
-                change="Have both tools read one value and format it in one way, in the unit that their descriptions name.",
+                change="Let both tools read one value and format it in the same way, in the unit that their "
+                "descriptions name.",
                 confirm=AGAIN,
             )
         )
@@ -101,7 +102,8 @@ def _short(value: Json) -> str:
 
 
 def _pairs(survey: Survey) -> Iterator[tuple[tuple[str, str, str, str], Pair]]:
-    """Yield what each pair of tools returns for one thing: a call and a list row, two calls, or rows of two lists."""
+    """Yield the values that two tools return for one thing: in a call and a list row, in two calls, or in rows of two
+    lists."""
     records, rows = _records(survey), _rows(survey)
     seen: set[tuple[str, str, str]] = set()
     for index, one in enumerate(records):
@@ -121,14 +123,14 @@ def _pairs(survey: Survey) -> Iterator[tuple[tuple[str, str, str, str], Pair]]:
 
 
 def _records(survey: Survey) -> list[CallResult]:
-    """Yield the calls for one thing that return something about it."""
+    """Return the results of calls that name one thing and return something about it."""
     return [
         one for one in survey.found() if one.call.arguments and one.fields and (not one.listings or len(one.fields) > 1)
     ]
 
 
 def _rows(survey: Survey) -> dict[str, list[tuple[CallResult, Mapping[str, Json]]]]:
-    """Return the rows of the lists that each tool returned, with several fields."""
+    """Return, by tool, the rows with several fields in the lists that it returned."""
     found: dict[str, list[tuple[CallResult, Mapping[str, Json]]]] = defaultdict(list)
     for one in survey.found():
         for listed in one.listings.values():
@@ -137,7 +139,8 @@ def _rows(survey: Survey) -> dict[str, list[tuple[CallResult, Mapping[str, Json]
 
 
 def _is_of(row: Mapping[str, Json], arguments: Mapping[str, Json]) -> bool:
-    """Return whether a row belongs to what a call requested: it has each of the call's values, numbers under their own name."""
+    """Return True if a row belongs to the thing that a call requested. The row has each value of the call; a number
+    must have the same name in the row and in the call."""
     for name, value in arguments.items():
         if isinstance(value, bool | list | dict) or value is None:
             return False
@@ -163,7 +166,7 @@ def _rows_of_two(survey: Survey, rows: Mapping[str, list]) -> Iterator[tuple[tup
 
 
 def _identifying(one: Sequence, other: Sequence) -> Iterator[str]:
-    """Return the names under which each row of both lists has a unique text or number."""
+    """Yield the names under which each row of both lists has a unique text or number."""
     for name in one[0][1] if one and other else ():
         words = split_words(name)
         if not name or not all(name in row for _, row in (*one, *other)):
@@ -200,7 +203,7 @@ def _compared(
 
 
 def _named(result: CallResult, name: str) -> tuple[str, ...]:
-    """Return the words that describe a value: those of its field, or of the tool that returns nothing else."""
+    """Return the words that describe a value: the words of its field, or of the tool if it returns nothing else."""
     return (
         split_words(name)
         if name
@@ -209,7 +212,8 @@ def _named(result: CallResult, name: str) -> tuple[str, ...]:
 
 
 def _difference(seen: Sequence[Pair], text: str) -> str | None:
-    """Return how the values of two tools differ; None where they agree, too few are known, or the difference is described."""
+    """Return how the values of two tools differ. Returns None if the values agree, if too few are known, or if a
+    description announces the difference."""
     apart = [pair for pair in seen if not is_equal(*pair.values)]
     if len({(p.task, p.thing) for p in seen}) < FEWEST or len({(p.task, p.thing) for p in apart}) < 2:
         return None
@@ -217,7 +221,7 @@ def _difference(seen: Sequence[Pair], text: str) -> str | None:
     if all(one is not None and other is not None for one, other in numbers):
         known = [(one, other) for one, other in numbers if one is not None and other is not None]
         if any(one[1] != other[1] and one[1] and other[1] for one, other in known):
-            return None  # each names its unit
+            return None  # each field name contains its unit
         digits = [tuple(map(count_decimals, pair.values)) for pair in apart]
         factor = _factor([(one[0], other[0], *places) for (one, other), places in zip(known, digits, strict=True)])
         if factor is not None:
@@ -235,7 +239,7 @@ def _difference(seen: Sequence[Pair], text: str) -> str | None:
 
 
 def _factor(pairs: Sequence[tuple[Any, ...]]) -> float | None:
-    """Return the one factor between all pairs of numbers, each with its decimals; None where there is none."""
+    """Return the one factor between all pairs of numbers, or None if there is none. Each number has its decimals."""
     one, other, _, _ = max(pairs, key=lambda pair: abs(pair[1]))
     factor = one / other if other else 0.0
     slack = [0.5 * 10.0**-digits + abs(factor) * 0.5 * 10.0**-others for _, _, digits, others in pairs]
@@ -243,14 +247,14 @@ def _factor(pairs: Sequence[tuple[Any, ...]]) -> float | None:
         abs(one - factor * other) <= more + 0.002 * abs(one)
         for (one, other, _, _), more in zip(pairs, slack, strict=True)
     )
-    # With small whole numbers, nearly every one is twice another one when both may be rounded.
+    # If both may be rounded, nearly every small whole number is twice another one.
     num_telling = sum(more <= 0.05 * abs(one) for (one, *_), more in zip(pairs, slack, strict=True))
     is_known = num_telling >= 2 and len({(one, other) for one, other, _, _ in pairs}) > 1
     return factor if factor and is_one and is_known else None
 
 
 def _is_rounded(one: Json, other: Json) -> bool:
-    """Return whether one number is the other with fewer digits, rounded or cut."""
+    """Return True if one number is the other with fewer digits, rounded or cut."""
     first, second = parse_number(one), parse_number(other)
     assert first is not None and second is not None, "both are numbers"  # noqa: PT018
     step = 10.0 ** -min(count_decimals(one), count_decimals(other))
@@ -260,7 +264,7 @@ def _is_rounded(one: Json, other: Json) -> bool:
 def _swapped_with(
     field: str, apart: Sequence[Pair], pairs: Mapping[tuple[str, str, str, str], Sequence[Pair]], one: str, other: str
 ) -> str | None:
-    """Return the field of the same things whose values are in the place of this one's."""
+    """Return the other field of the same things whose values appear in place of this field's values."""
     mine = {(p.task, p.thing): p.values for p in apart}
     for (first, name, second, _), seen in pairs.items():
         if (first, second) == (one, other) and name != field:

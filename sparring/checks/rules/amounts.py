@@ -1,4 +1,4 @@
-"""Numbers that tools move and limit: sums are preserved, and limits are where the description puts them."""
+"""Rules on numbers that tools move or limit: sums are preserved, and limits are where the description puts them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json, Task
 
 _DECIMALS = (0.1, 0.2, 19.99, 4.35)
-"""Amounts whose sums are not short decimal fractions in binary."""
+"""Amounts whose binary sums are not short decimal fractions."""
 
 
 async def amounts(subject: Subject) -> Iterable[Finding]:
@@ -44,9 +44,9 @@ async def amounts(subject: Subject) -> Iterable[Finding]:
                     found += [*_moved(bench, probe), *find_left_behind(bench, probe)]
             found += _negative(bench)
             for probe, what, change in find_misworded(bench):
-                advice = f"Have {probe.call.tool} do what its name and its description say."
+                advice = f"Change {probe.call.tool} so that it does what its name and its description state."
                 found.append(
-                    _finding(bench, probe, f"{what}, although its description states something else.", advice, [change])
+                    _finding(bench, probe, f"{what}, although its description states otherwise.", advice, [change])
                 )
             for bases in list(bench.bases.values()):
                 found += await _inexact(subject, bench, bases[0])
@@ -71,7 +71,7 @@ def _finding(bench: Bench, probe: Probe, symptom: str, change: str, changes: Ite
 
 
 def _moved(bench: Bench, probe: Probe) -> Iterator[Finding]:
-    """Return findings on two things named by a call where one loses a different number than the other gains."""
+    """Yield findings on two things named by a call if one loses a different amount than the other gains."""
     tool = probe.call.tool
     keys = bench.keys(probe.call)
     names = [str(probe.call.arguments[key]) for key in keys]
@@ -110,8 +110,9 @@ def _moved(bench: Bench, probe: Probe) -> Iterator[Finding]:
             yield _finding(
                 bench,
                 probe,
-                f"{tool} takes {abs(min(first, second)):g} from one and gives {max(first, second):g} to the other.",
-                "Add to one what is taken from the other, or describe the fee.",
+                f"{tool} takes {abs(min(first, second)):g} from one thing and gives {max(first, second):g} to the "
+                f"other.",
+                "Add the amount that is taken from one thing to the other thing, or describe the fee.",
                 changed.values(),
             )
             return
@@ -122,7 +123,8 @@ def _is_given(probe: Probe, number: float) -> bool:
 
 
 def _negative(bench: Bench) -> Iterator[Finding]:
-    """Return findings on tools that refuse some amount and accept a negative one, which moves the other way."""
+    """Yield findings on tools that refuse some amount and accept a negative amount, which moves in the opposite
+    direction."""
     for probe in bench.probes:
         name, value = probe.parameter, probe.value
         if name is None or not is_number(value) or value >= 0 or name in bench.keys(probe.call) or probe.is_refused:
@@ -154,14 +156,14 @@ def _negative(bench: Bench) -> Iterator[Finding]:
             yield _finding(
                 bench,
                 probe,
-                f"{tool} takes a negative {name}: {'/'.join(other_way[0].path)} moves the other way.",
+                f"{tool} accepts a negative {name}: {'/'.join(other_way[0].path)} moves in the opposite direction.",
                 f"Refuse a {name} below 0, in the code and in the schema (Bounded(ge=...)).",
                 other_way,
             )
 
 
 def _moves(bench: Bench, base: Probe, name: str) -> Mapping[Path, float]:
-    """Return where a call adds to or subtracts from a number, and how much."""
+    """Return the paths of the numbers that a call adds to or subtracts from, with the amounts."""
     value = base.call.arguments[name]
     return {
         one.path: one.after - one.before
@@ -193,7 +195,10 @@ async def _inexact(subject: Subject, bench: Bench, base: Probe) -> list[Finding]
         if noisy and await _compares_exactly(subject, bench.task, noisy[0].path[1:]):
             where = "/".join(noisy[0].path)
             probe = replace(base, call=calls[1], result=played.results[1])
-            symptom = f"{base.call.tool} leaves {noisy[0].after!r} in {where} after decimals, and the scorer compares exactly."
+            symptom = (
+                f"{base.call.tool} leaves {noisy[0].after!r} in {where} after decimal amounts, and the scorer "
+                f"compares exactly."
+            )
             return [
                 _finding(bench, probe, symptom, "Round what is stored or compared, or count in whole cents.", noisy)
             ]
@@ -201,7 +206,8 @@ async def _inexact(subject: Subject, bench: Bench, base: Probe) -> list[Finding]
 
 
 async def _compares_exactly(subject: Subject, task: Task, path: Path) -> bool:
-    """Return whether the scorer accepts the expected state but not one whose number at the path is one bit larger."""
+    """Return True if the scorer accepts the expected state, but not a state whose number at the path is one bit
+    larger."""
     if subject.scorer is None:
         return False
     played = await subject.run_episode(task, saying("idle", [answer("done")]), graded=False)
@@ -231,14 +237,14 @@ def _nudged(value: Json, path: Path) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """A number that is described as the smallest or largest that is accepted."""
+    """A number that is described as the smallest or largest accepted value of an argument."""
 
     tool: str
     name: str
     number: float
     is_most: bool
     of_text: bool
-    """A limit on the length in characters."""
+    """True if the number limits the length in characters."""
     is_schema: bool
     stated: str
 
@@ -274,7 +280,7 @@ async def limits(subject: Subject) -> Iterable[Finding]:
                 )
             )
     found += [
-        _limit_finding(one, f"{one.tool} takes {one.name} beyond {one.number:g}, although {one.stated}.", seen)
+        _limit_finding(one, f"{one.tool} accepts {one.name} beyond {one.number:g}, although {one.stated}.", seen)
         for one, seen in beyond.items()
     ]
     return keep_first_of_each(found)
@@ -286,7 +292,7 @@ def _limit_finding(limit: _Limit, symptom: str, evidence: Mapping[str, Json]) ->
         severity=Severity.WARNING,
         symptom=symptom,
         evidence=evidence,
-        change=f"Have the code of {limit.tool} and the description of {limit.name} agree.",
+        change=f"Correct the code of {limit.tool} or the description of {limit.name}, so that they agree.",
         confirm=AGAIN,
     )
 
@@ -303,7 +309,7 @@ _RANGE = re.compile(rf"(?<![-\d]){_NUMBER} ?(?:to|-|–|and) ?{_NUMBER}(?![-\d])
 
 
 def _limits(bench: Bench, base: Probe) -> Iterator[_Limit]:
-    """Return the limits of the arguments of a tool."""
+    """Yield the limits of the arguments of a tool."""
     properties = bench.schema(base.call.tool).get("properties", {})
     tool = base.call.tool
     for name, value in base.call.arguments.items():
@@ -337,7 +343,7 @@ _SINGLE = re.compile(r"\b(?:one|a single|exactly one) (?:letter|character|digit)
 
 
 async def _several_at_once(bench: Bench, base: Probe) -> Finding | None:
-    """Return a finding on a tool that accepts two letters at once, although one is documented."""
+    """Return a finding on a tool that accepts two letters at once although its description states one, or None."""
     tool = base.call.tool
     for name, value in base.call.arguments.items():
         phrase = _SINGLE.search(get_description(bench, tool))
@@ -352,14 +358,15 @@ async def _several_at_once(bench: Bench, base: Probe) -> Finding | None:
         one, two, both, neither = (mask_arguments(each.result.content, each.call.arguments) for each in probes)
         if both not in (one, two, neither) and not any(each.is_refused for each in probes[:3]):
             limit = _Limit(tool, name, 1, True, True, False, f"the description states {phrase[0]!r}")
-            symptom = f"{tool} takes several at once as {name}, although {limit.stated}."
+            symptom = f"{tool} accepts several characters at once as {name}, although {limit.stated}."
             evidence = {"task": bench.task.id, "call": str(calls[2]), "answer": probes[2].result.content[:200]}
             return _limit_finding(limit, symptom, evidence)
     return None
 
 
 async def _tried(bench: Bench, base: Probe, limit: _Limit) -> tuple[dict[str, Json], dict[str, Json] | None]:
-    """Return the outcomes at the last allowed value and its neighbours; and the call beyond it, where that is accepted."""
+    """Return the outcomes at the last allowed value and its neighbors, and the call beyond the limit if it is
+    accepted."""
     step = 1 if limit.is_most else -1
     number = int(limit.number) if float(limit.number).is_integer() else limit.number
 

@@ -1,4 +1,5 @@
-"""The model's success before training: reinforcement learning amplifies what happens and creates nothing new."""
+"""Rules on the model's success before training: reinforcement learning amplifies existing behavior and creates nothing
+new."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ async def refusals(subject: Subject) -> Iterable[Finding]:
             symptom=f"the gateway refused {sum(refused.values()):.0f} requests of the agent's client, mostly "
             f"{next(iter(refused))}.",
             evidence={"reasons": refused, "client_errors": client_errors, "episodes": played.num_episodes},
-            change="Have the client leave out or change what is refused: docs/gateway.md lists what is supported.",
+            change="Configure the client to leave out or change the refused parts: docs/gateway.md lists what is "
+            "supported.",
             confirm="Run `sparring check` again: nothing is refused.",
         )
     ]
@@ -85,9 +87,10 @@ async def reference(subject: Subject) -> Iterable[Finding]:
             Finding(
                 rule="baseline.reference",
                 severity=Severity.NOTE if played.num_successes else Severity.WARNING,
-                symptom=f"{played.evaluation.name} succeeds in {played.num_successes} of {played.num_episodes} episodes.",
+                symptom=f"{played.evaluation.name} succeeds in {played.num_successes} of {played.num_episodes} "
+                f"episodes.",
                 evidence=_numbers(played),
-                change="If it never succeeds, read what the scorer rejects; else nothing.",
+                change="If it never succeeds, read what the scorer rejects. Otherwise, change nothing.",
                 confirm="Run `sparring check` with the same --reference again.",
             )
         )
@@ -95,7 +98,7 @@ async def reference(subject: Subject) -> Iterable[Finding]:
 
 
 def find_success(played: BaselineRun, subject: Subject) -> list[Finding]:
-    """Return the findings on a model's baseline: its chances of learning."""
+    """Return the findings on a model's baseline, which show its chances of learning."""
     config, rate = subject.config, played.evaluation.success
     if played.num_successes:
         is_done = rate.mean > 0.95
@@ -132,7 +135,7 @@ def _numbers(played: BaselineRun) -> dict[str, Json]:
 
 
 def _tokens(played: BaselineRun) -> dict[str, Json]:
-    """Return the tokens read and sampled; null where an endpoint reported none."""
+    """Return the numbers of read and sampled tokens; null for an endpoint that reported none."""
     turns = [turn for one in played.trajectories for turn in one.turns]
     is_known = all(turn.token_ids or turn.usage is not None for turn in turns)
     return {

@@ -1,4 +1,4 @@
-"""Budgets of turns, tokens and context, and the cost of the run. Sizes are measured on sample episodes."""
+"""Rules on budgets of turns, tokens and context, and on the cost of the run. Sizes are measured on sample episodes."""
 
 from __future__ import annotations
 
@@ -29,24 +29,25 @@ AGAIN = "Run `sparring check RECIPE --only budgets` again: the finding is gone."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Tokens of the expert's episodes."""
+    """The numbers of tokens in the expert's episodes."""
 
     prompt: int
-    """The longest opening, including the tools."""
+    """The longest initial messages, including the tools."""
     tool_output: int
-    """The tool output in one turn, at the 95th percentile."""
+    """The 95th percentile of the tool output in one turn."""
     longest_turn: int
     episode: int
     """The longest whole episode."""
     mean_sampled: float
-    """Of an episode."""
+    """The mean number of sampled tokens per episode."""
     turns: tuple[int, ...]
-    """Of each episode."""
+    """The number of turns of each episode."""
     counted: str
 
 
 async def expert_sizes(subject: Subject, characters: float = CHARACTERS_A_TOKEN) -> Sizes:
-    """Counted by the model's tokenizer where it is available, else estimated from the number of characters."""
+    """Return the sizes, counted by the model's tokenizer if it is available, otherwise estimated from the
+    characters."""
     count = partial(count_tokens, subject, characters)
     prompts, outputs, turns, whole, sampled, lengths = [], [], [], [], [], []
     cls = subject.environment_class
@@ -72,7 +73,7 @@ async def expert_sizes(subject: Subject, characters: float = CHARACTERS_A_TOKEN)
         episode=max(whole),
         mean_sampled=fmean(sampled),
         turns=tuple(lengths),
-        counted="by the model's tokenizer" if subject.chat else f"at {characters:g} characters a token",
+        counted="by the model's tokenizer" if subject.chat else f"at {characters:g} characters per token",
     )
 
 
@@ -118,7 +119,8 @@ async def context(subject: Subject) -> Iterable[Finding]:
             if is_hopeless
             else f"{turns} turns may need {needed} tokens, but the context holds {limit}.",
             evidence=evidence,
-            change="Raise model.max_sequence_length, lower environment.max_turns or sampling.sampling_max_tokens, or shorten "
+            change="Raise model.max_sequence_length, lower environment.max_turns or sampling.sampling_max_tokens, or "
+            "shorten "
             "the prompt and the tool results.",
             confirm=AGAIN,
         )
@@ -164,7 +166,7 @@ async def max_turns(subject: Subject) -> Iterable[Finding]:
     if given < most:
         severity, symptom = Severity.ERROR, f"the expert needs {most} turns, but max_turns is {given}."
     elif given > 2 * advised:
-        severity, symptom = Severity.WARNING, f"max_turns is {given}, where the expert needs {most}."
+        severity, symptom = Severity.WARNING, f"max_turns is {given}, but the expert only needs {most}."
     elif given != advised:
         severity, symptom = Severity.NOTE, f"max_turns is {given}; ceil(1.5 x {most}) = {advised} is advised."
     else:
@@ -196,7 +198,7 @@ async def at_limits(subject: Subject) -> Iterable[Finding]:
 
 
 def find_limits_met(stops: Sequence[str], outcomes: Sequence[str], source: str) -> list[Finding]:
-    """Return findings on how many turns met the token cap, and how many episodes met the turn limit."""
+    """Return findings on the share of turns that reached the token cap, and of episodes that reached the turn limit."""
     found = []
     capped, unfinished = stops.count(StopReason.LENGTH), outcomes.count(Outcome.MAX_TURNS)
     for count, total, most, what, key in (
@@ -214,9 +216,9 @@ def find_limits_met(stops: Sequence[str], outcomes: Sequence[str], source: str) 
                 Finding(
                     rule="budgets.at_limits",
                     severity=Severity.WARNING,
-                    symptom=f"{count} of {total} {what} ({count / total:.0%}; less than {most:.0%} is sound).",
+                    symptom=f"{count} of {total} {what} ({count / total:.0%}; the share should be below {most:.0%}).",
                     evidence={"count": count, "of": total, "share": count / total, "most": most, "source": source},
-                    change=f"Raise {key}, if the task needs as much; else ask the policy for shorter messages.",
+                    change=f"Raise {key} if the task needs more. Otherwise, ask the policy for shorter messages.",
                     confirm="Run a baseline again: the share is below the bound.",
                 )
             )
@@ -235,8 +237,8 @@ async def cost(subject: Subject) -> Iterable[Finding]:
     max_steps, batch = config.schedule.max_steps, config.batch.global_batch_size
     steps, episodes = count_planned_episodes(subject)
     ends = (
-        f" It ends after {steps} of {max_steps} steps: {config.schedule.max_epochs} passes over {len(subject.tasks.train)} tasks "
-        f"fill no more batches of {batch}."
+        f" It ends after {steps} of {max_steps} steps, because {config.schedule.max_epochs} passes over "
+        f"{len(subject.tasks.train)} tasks fill no more batches of {batch}."
         if steps < max_steps
         else ""
     )
@@ -257,10 +259,10 @@ async def cost(subject: Subject) -> Iterable[Finding]:
             severity=Severity.NOTE,
             symptom=f"the run takes {episodes} episodes and samples about {tokens:,.0f} tokens.{ends}",
             evidence=evidence,
-            change="Raise schedule.max_epochs or lower batch.global_batch_size, if more steps were meant."
+            change="Raise schedule.max_epochs or lower batch.global_batch_size if you intended more steps."
             if ends
-            else "Nothing, if you have that; else fewer schedule.max_steps or a smaller batch.",
-            confirm="`timing_s/step` of the first steps, times the steps of the evidence.",
+            else "Nothing if your resources suffice. Otherwise, lower schedule.max_steps or use a smaller batch.",
+            confirm="Multiply `timing_s/step` of the first steps by the number of steps in the evidence.",
         )
     ]
 
@@ -274,25 +276,26 @@ def count_planned_episodes(subject: Subject) -> tuple[int, int]:
 
 
 async def _measured_cost(subject: Subject, episodes: int, tokens: float) -> dict[str, Json]:
-    """Estimate time from the baseline's sampling rate and memory from the weights; learning takes about as long as sampling."""
+    """Estimate time from the baseline's sampling rate, and memory from the weights. The estimate assumes that learning
+    takes about as long as sampling."""
     from sparring.checks.evidence.model_episodes import run_model_baseline
 
     parts = subject.parts
-    assert parts is not None, "asked only with the model at hand"
+    assert parts is not None, "the estimate needs the loaded model"
     played = await run_model_baseline(subject)
     rate = sum(one.num_sampled_tokens for one in played.trajectories) / max(1e-9, played.evaluation.seconds)
     return {
         "sampled_tokens_a_second": round(rate, 1),
         "hours": round(2 * tokens / max(rate, 1e-9) / 3600, 2),
         "weights_bytes": parts.model.weights_bytes,
-        # Gradient and two moments in fp32.
+        # The gradient and two moments are in fp32.
         "optimizer_bytes": 12 * parts.model.num_trained,
         "cached_tokens": subject.config.engine.kv_cache_tokens,
     }
 
 
 def _script_length(subject: Subject, index: int) -> int:
-    """Return the turns of the expert's script, which `max_turns` may cut when it runs."""
+    """Return the number of turns in the expert's script, which may exceed `max_turns`."""
     expert = subject.expert(subject.sample[index])
     assert expert is not None and expert.script is not None, "the rule needs an expert"  # noqa: PT018
     return len(expert.script)

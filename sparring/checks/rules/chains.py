@@ -1,4 +1,4 @@
-"""Chains of calls: how many calls a task takes in sequence, where each result names what the next call needs."""
+"""Chains of calls: how many successive calls a task takes if each result names what the next call needs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json, Task
 
 NUM_FOLLOWED = 24
-"""Tasks whose chains are followed."""
+"""The number of tasks whose chains are followed."""
 NUM_WALKED = 6
-"""Tasks in which all calls are tried."""
+"""The number of tasks in which all calls are tried."""
 MOST_CALLS = 64
 FEWEST = 2
-"""Tasks that must need more turns than allowed before this is reported."""
+"""The number of tasks that must need more turns than allowed before the rule reports it."""
 
 
 async def chains(subject: Subject) -> Iterable[Finding]:
@@ -50,7 +50,8 @@ async def chains(subject: Subject) -> Iterable[Finding]:
         Finding(
             rule="budgets.chains",
             severity=Severity.WARNING,
-            symptom=f"{len(short)} of {len(needed)} tasks take more turns than environment.max_turns = {most}: {worst} takes "
+            symptom=f"{len(short)} of {len(needed)} tasks take more turns than environment.max_turns = {most}: "
+            f"{worst} takes "
             f"{turns}, {why} of {len(calls)} calls of {', '.join(dict.fromkeys(one.tool for one in calls))}"
             f"{' and an answer' * (turns > len(calls))}.",
             evidence={
@@ -58,15 +59,15 @@ async def chains(subject: Subject) -> Iterable[Finding]:
                 "calls": list(map(str, calls)),
                 "turns": {name: turns for name, (_, turns, _) in short.items()},
             },
-            change=f"Set environment.max_turns to {turns} at least, or make shorter tasks.",
+            change=f"Set environment.max_turns to at least {turns}, or make shorter tasks.",
             confirm="Run `sparring check RECIPE --only budgets` again: the finding is gone.",
         )
     ]
 
 
 async def _leading(subject: Subject) -> dict[str, tuple[list[Call], int, str]]:
-    """Return, by task id, the calls that lead to what is paid, their number of turns, and a description; empty with an
-    expert, whose turns are counted."""
+    """Return, by task id, the calls that lead to a paid episode, their number of turns, and a description. The result
+    is empty if there is an expert, because its turns are counted instead."""
     if not subject.lacks("expert") or (subject.lacks("scorer") and subject.lacks("reward")):
         return {}
     found = {}
@@ -82,7 +83,8 @@ async def _leading(subject: Subject) -> dict[str, tuple[list[Call], int, str]]:
 
 
 async def find_chains(subject: Subject) -> dict[str, list[Call]]:
-    """Return, by task id, the calls of its longest chain, none where there is no chain; followed once, as time allows."""
+    """Return, by task id, the calls of the longest chain, or none if there is no chain. Chains are followed once, as
+    far as time allows."""
     found: dict[str, list[Call]] = subject.shared.setdefault("chains", {})
     sample = {task.id: task for task in (*subject.sample, *subject.looked_at)}
     with subject.timing.as_far_as_it_goes():
@@ -96,7 +98,7 @@ async def find_chains(subject: Subject) -> dict[str, list[Call]]:
 
 
 async def _tools(subject: Subject) -> dict[str, str]:
-    """Return the tools that take one text and for which a legal call was found, with the name of that argument."""
+    """Return the tools that take one text and have a known legal call, with the name of the text's argument."""
     found = {}
     legal = await explore_task(subject, subject.sample[0])
     for name, tool in subject.tools.items():
@@ -125,7 +127,7 @@ async def _longest(subject: Subject, task: Task, tools: dict[str, str], graded: 
 async def _follow(
     subject: Subject, task: Task, tool: str, argument: str, first: str, fields: Mapping[str, Json]
 ) -> list[Call]:
-    """Return the calls of a chain up to what the task requires; none where it forks before or does not reach it."""
+    """Return the calls of a chain up to what the task requires, or none if the chain forks or does not lead there."""
     own = copy.deepcopy(task)
     calls: list[Call] = []
     needed: list[Call] = []
@@ -161,12 +163,12 @@ def _words_with_digits(text: str) -> list[str]:
 
 
 def _may_be_asked(text: str) -> bool:
-    """Return whether a value may be an argument: not a sentence that names one."""
+    """Return True if a value may be an argument, and is not a sentence that contains one."""
     return len(text) < 40 and (" " not in text or not _words_with_digits(text))
 
 
 def _is_wanted(fields: Mapping[str, Json], passed: Sequence[str], values: set[Json]) -> bool:
-    """Return whether a field holds a value of the last result, and nothing that was passed on the way."""
+    """Return True if a field contains a value of the last result, and no value that was passed on the way."""
     for value in fields.values():
         held = {one for _, one in leaves(value)} | {key for key, _ in leaves(value) if key}
         if len(passed) > 1 and held & values and not held & set(passed[:-1]):

@@ -1,4 +1,5 @@
-"""Statements of tools about rows must be true: their number, their sum, their order, what a filter lets through."""
+"""Statements of tools about rows must be true: the number of rows, their sums, their order, and which rows a filter
+selects."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is go
 SORTED = "rows that it calls sorted are not"
 SORTED_AS_TEXTS = f"{SORTED} (numbers are in the order of texts)"
 FEWEST = 2
-"""Results for which a statement must be false before it is reported."""
+"""The number of results for which a statement must be false before it is reported."""
 Row: TypeAlias = Mapping[str, Json]
 Key: TypeAlias = tuple[str, str]
 _LIMITED = re.compile(
@@ -33,7 +34,8 @@ _LIMITED = re.compile(
 _PAGING = {"page", "limit", "offset", "cursor", "size", "top", "n", "num", "count", "skip", "max_results"}
 _COUNTS = {"count", "total", "matches", "results", "found", "number", "num"}
 _FIRST = re.compile(
-    r"\b(earliest|oldest|newest|latest|most recent|cheapest|dearest|most expensive|highest|lowest|largest|smallest|biggest|"
+    r"\b(earliest|oldest|newest|latest|most recent|cheapest|dearest|most "
+    r"expensive|highest|lowest|largest|smallest|biggest|"
     r"most|least|fewest|best|longest|shortest) (?:\w+ )?first\b"
 )
 _SORTED = re.compile(
@@ -56,7 +58,7 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 @dataclass(slots=True)
 class _Claim:
-    """How often a statement was true, and where it was not."""
+    """One kind of statement: how often it was true, and the results for which it was false."""
 
     kept: int = 0
     broken: list[dict[str, Json]] = field(default_factory=list)
@@ -81,7 +83,8 @@ async def claims(subject: Subject) -> Iterable[Finding]:
                 seen[key].broken.append({"task": survey.task.id, **evidence})
     findings, named = [], set()
     for (tool, what), claim in list(seen.items()):
-        # A group whose numbers are those of the rows, or numbers always in text order, are sufficient evidence.
+        # Sufficient evidence: the other numbers of a group equal those of the rows, or numbers are always in text
+        # order.
         is_known = what == LEFT_OUT or (what == SORTED_AS_TEXTS and not seen[tool, SORTED].kept)
         fewest = 1 if is_known and claim.kept >= FEWEST else FEWEST
         if len(claim.broken) < fewest or tool in named:
@@ -93,7 +96,7 @@ async def claims(subject: Subject) -> Iterable[Finding]:
                 severity=Severity.WARNING,
                 symptom=f"{tool}: {what}, in {len(claim.broken)} of {claim.kept + len(claim.broken)} results.",
                 evidence={"tool": tool, "seen": claim.broken[:4]},
-                change="Compute it from the rows that the tools show, or describe what it is.",
+                change="Compute the value from the rows that the tools show, or describe what it is.",
                 confirm=AGAIN,
             )
         )
@@ -121,7 +124,7 @@ def _is_limited(subject: Subject, tool: str, text: str) -> bool:
 
 
 def _rows(one: CallResult) -> Sequence[Row]:
-    """Return the rows of a result that has one list."""
+    """Return the rows of a result that contains one list."""
     listings = list(one.listings.values())
     return listings[0] if len(listings) == 1 else ()
 
@@ -168,7 +171,7 @@ def _is_sorted(keys: Sequence, *, down: bool) -> bool:
 
 
 def _column_of(rows: Sequence[Row], by: str, first: str) -> str | None:
-    """Return the column by which rows are described as sorted; None where that is not clear."""
+    """Return the column by which rows are described as sorted, or None if it is not clear."""
     names = [name for name in rows[0] if all(name in row and row[name] is not None for row in rows)]
     asked = split_words(by)
     if by:
@@ -177,7 +180,7 @@ def _column_of(rows: Sequence[Row], by: str, first: str) -> str | None:
             return names[0] if asked[:1] in (("name",), ("title",), ("alphabet",)) else None
         return named[0] if named else None
     if len(names) == 1:
-        # For a query the best titles come first, not in alphabetical order.
+        # A search returns the best titles first, not in alphabetical order.
         is_text = any(parse_number(row[names[0]]) is None for row in rows)
         return None if is_text and re.match("best|most$|least|few", first) else names[0]
     if not first:
@@ -201,7 +204,7 @@ _AGGREGATES: Mapping[str, Callable[[Sequence[float]], float]] = {
 
 
 def _aggregates(subject: Subject, results: Sequence[CallResult]) -> Iterator[tuple[Key, dict[str, Json] | None]]:
-    """Compare numbers that a tool states with the rows that another lists for the same arguments."""
+    """Compare the numbers that a tool states with the rows that another tool lists for the same arguments."""
     lists = {}
     for one in results:
         if _rows(one) and not _is_limited(subject, one.call.tool, get_documentation(subject, one.call.tool)):
@@ -267,7 +270,7 @@ _PLAIN = set(
 def _filters(
     subject: Subject, results: Sequence[CallResult], tool: str
 ) -> Iterator[tuple[Key, dict[str, Json] | None]]:
-    """Compare the rows that a filter returns with all rows that the tool showed."""
+    """Compare the rows that a filtered call returns with all rows that the tool showed."""
     known = {json.dumps(row, sort_keys=True): row for one in results for row in _rows(one) if len(row) > 1}
     text = get_documentation(subject, tool)
     if len(known) < 4:
@@ -279,7 +282,7 @@ def _filters(
             continue
         own = {json.dumps(row, sort_keys=True) for row in _rows(one)}
         should = {key for key, row in known.items() if all(test(row) for test in tests if test is not None)}
-        what = "an argument lets other rows through than those that have its value"
+        what = "an argument does not select exactly the rows that have its value"
         missing, extra = should - own, own - should
         if len(own) == most or _is_limited(subject, tool, text):
             missing = set()
@@ -293,14 +296,15 @@ def _filters(
 
 
 def _test(name: str, value: Json, rows: Sequence[Row], text: str) -> Callable[[Row], bool] | None:
-    """Return which rows an argument should let through, by its name; None where its name does not show that."""
+    """Return a test for the rows that an argument selects according to its name, or None if the name does not show
+    it."""
     words = split_words(name)
     columns = {column: split_words(column) for column in rows[0] if column}
     same = [column for column, own in columns.items() if own == words]
     if len(same) == 1 and not isinstance(value, list | dict) and all(same[0] in row for row in rows):
         column = same[0]
         if isinstance(value, str) and not any(row[column] == value for row in rows):
-            return None  # another spelling, or nothing at all
+            return None  # another spelling, or no row at all
         return lambda row: is_equal(row[column], value)
     bound = (_LOW | _HIGH) & set(words)
     rest = tuple(word for word in words if word not in _LOW | _HIGH)
@@ -313,7 +317,8 @@ def _test(name: str, value: Json, rows: Sequence[Row], text: str) -> Callable[[R
 
 
 def _bound(bound: str, column: str, value: Json, rows: Sequence[Row], text: str) -> Callable[[Row], bool] | None:
-    """Return a test for a lower or an upper limit, where values compare and it is clear whether the limit is inclusive."""
+    """Return a test for a lower or an upper limit. Returns None if the values cannot be compared, or if it is not
+    clear whether the limit is inclusive."""
 
     def key(one: Json) -> float | str | None:
         number = parse_number(one)

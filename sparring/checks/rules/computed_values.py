@@ -1,4 +1,4 @@
-"""Numbers and times that tools compute from the task's own rows must use the right rows and read them correctly."""
+"""Tools that compute numbers and times from the task's own rows must use the right rows and read them correctly."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from sparring.types import Json
 
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 FEWEST = 2
-"""Results that must be wrong in the same way."""
+"""The number of results that must be wrong in the same way before the rule reports it."""
 FEWEST_READ = 3
-"""Rows whose text a tool must read correctly before others are reported as misread."""
+"""The number of rows whose text a tool must read correctly before other rows are reported as misread."""
 _MISSING = {"999", "9999", "99999", "-1", "-9", "-99", "-999", "-9999", "-99999"}
-"""Numbers that stand for a missing value where they are far from all others."""
+"""Numbers that stand for a missing value if they are far from all others."""
 _FREE = re.compile(r"\b(?:free|available|vacant|open|unbooked|possible|bookable|no appointment|not taken)\b")
 _CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)(?::\d\d)?")
 _UNITS = (
@@ -36,9 +36,9 @@ _NAMES = {
     "km": "kilomet(?:er|re)s?", "m": "met(?:er|re)s?", "cm": "centimet(?:er|re)s?", "mi": "miles?", "ft": "foot|feet",
     "h": "hours?", "min": "minutes?", "s": "seconds?", "l": "lit(?:er|re)s?", "ml": "millilit(?:er|re)s?", "gal": "gallons?",
 }  # fmt: skip
-"""Names of units other than their symbols."""
+"""Names of units that differ from their symbols."""
 _NUMBER = re.compile(r"(?<![A-Za-z\d])-?\d+(?:\.\d+)?")
-"""Digits that are not in names, such as H12."""
+"""Digits that are not part of a name such as H12."""
 
 
 async def computed(subject: Subject) -> Iterable[Finding]:
@@ -77,7 +77,7 @@ def _finding(symptom: str, evidence: Mapping[str, Json], change: str) -> Finding
 
 
 def _with_missing(survey: Survey, one: CallResult) -> Iterator[tuple[str, str, dict[str, Json]]]:
-    """Return findings on numbers computed from a column including the numbers that stand for missing values in it."""
+    """Yield findings on numbers computed from a column that include numbers that stand for missing values."""
     stated = [found[0] for value in one.fields.values() if (found := parse_number(value)) is not None]
     for path, rows in find_tables(survey.task.fields) if stated else ():
         chosen = _chosen(one, rows)
@@ -94,9 +94,9 @@ def _with_missing(survey: Survey, one: CallResult) -> Iterator[tuple[str, str, d
             for kind, compute in (("mean", fmean), ("sum", sum), ("minimum", min), ("maximum", max)):
                 for number in stated:
                     if _is_near(number, compute(numbers)) and not _is_near(number, compute(real)):
-                        what = f"takes {missing[0]:g}, which stands for a missing value, into the {kind} of {column!r}"
+                        what = f"includes {missing[0]:g}, which stands for a missing value, in the {kind} of {column!r}"
                         evidence = {"states": number, "without_it": compute(real), "table": ".".join(path)}
-                        yield what, "Leave out what stands for a missing value before anything is computed.", evidence
+                        yield what, "Leave out numbers that stand for missing values before computing.", evidence
                         return
 
 
@@ -105,7 +105,7 @@ def _is_near(stated: float, exact: float) -> bool:
 
 
 def _chosen(one: CallResult, rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of a table that a call is about: those with its texts; all where it names nothing."""
+    """Return the rows of a table that contain the texts of a call, or all rows if the call has no texts."""
     named = [value for value in one.call.arguments.values() if isinstance(value, str)]
     if len(named) < len(one.call.arguments):
         return []
@@ -113,7 +113,7 @@ def _chosen(one: CallResult, rows: Sequence[Row]) -> list[Row]:
 
 
 def _missing(numbers: Sequence[float]) -> list[float]:
-    """Return the number of a column that stands for a missing value: one of the usual ones, far from all others."""
+    """Return the numbers of a column that stand for a missing value: usual ones that are far from all other numbers."""
     for number in dict.fromkeys(numbers):
         others = [one for one in numbers if one != number]
         if f"{number:g}" not in _MISSING or len(others) < 2:
@@ -126,7 +126,7 @@ def _missing(numbers: Sequence[float]) -> list[float]:
 
 
 def _taken(subject: Subject, survey: Survey, one: CallResult) -> Iterator[tuple[str, str, dict[str, Json]]]:
-    """Return findings on times offered as free that lie inside an entry of the task's data."""
+    """Yield findings on times offered as free that lie inside an entry of the task's data."""
     listed = [
         value for rows in one.listings.values() for row in rows for value in row.values() if isinstance(value, str)
     ]
@@ -143,7 +143,8 @@ def _taken(subject: Subject, survey: Survey, one: CallResult) -> Iterator[tuple[
             if inside:
                 text, (start, stop) = inside[0]
                 yield (
-                    f"offers times inside entries of the task's {'.'.join(path)!r}, which begin earlier and are not over",
+                    f"offers times inside entries of the task's {'.'.join(path)!r}, which begin earlier and are not "
+                    f"over",
                     "Leave out every time before the end of an entry that begins before it.",
                     {"offered": text, "entry": {begin: start, end: stop}, "answer": one.result.content[:200]},
                 )
@@ -155,7 +156,7 @@ def _chosen_or_all(one: CallResult, rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def _minutes(value: Json) -> float | None:
-    """Return the minutes after midnight of a time given as text."""
+    """Return the minutes after midnight of a time written as text, or None if the value is not a time."""
     match = _CLOCK.fullmatch(value.strip()) if isinstance(value, str) else None
     return None if match is None else 60.0 * int(match[1]) + int(match[2])
 
@@ -165,7 +166,7 @@ def _at(value: Json) -> float | None:
 
 
 def _spans(rows: Sequence[Row]) -> Iterator[tuple[str, str, list[tuple[float, float]]]]:
-    """Return pairs of columns that are starts and ends, or starts and lengths, of entries that do not overlap."""
+    """Yield pairs of columns that are starts and ends, or starts and lengths, of entries that do not overlap."""
     columns = {
         name: values
         for name in rows[0]
@@ -183,7 +184,8 @@ def _spans(rows: Sequence[Row]) -> Iterator[tuple[str, str, list[tuple[float, fl
 
 
 def _misread(subject: Subject, surveys: Sequence[Survey]) -> Iterator[Finding]:
-    """Return findings on results that follow from the number in a text of their row, unless the text is written differently."""
+    """Yield findings on results that follow from the number in a text of their row only if the text has the usual
+    form."""
     series: dict[tuple[str, str, str, str], list[tuple[str, bool, dict[str, Json]]]] = defaultdict(list)
     for survey in surveys:
         for one in survey.found():
@@ -210,12 +212,12 @@ def _misread(subject: Subject, surveys: Sequence[Survey]) -> Iterator[Finding]:
         if units is not None:
             named.add(tool)
             yield _finding(
-                f"{tool} gives the number in {column!r} unconverted, whether it is in {units[0]} or in {units[1]}.",
+                f"{tool} returns the number in {column!r} unconverted, whether it is in {units[0]} or in {units[1]}.",
                 {"tool": tool, "seen": [units[2], units[3]]},
-                "Convert what is stored in several units into the one of the tool.",
+                "Convert values that are stored in several units into the unit of the tool.",
             )
         right = {shape for shape, is_right, _ in seen if is_right}
-        # Where one unit is right, another unit of its kind is converted.
+        # If numbers in one unit are right, numbers in another unit of this kind must be converted.
         kinds = {kind for shape in right if (kind := _kind(_unit_of(shape)))}
         seen = [one for one in seen if one[1] or _kind(_unit_of(one[0])) not in kinds]
         wrong = {shape for shape, is_right, _ in seen if not is_right}
@@ -227,15 +229,15 @@ def _misread(subject: Subject, surveys: Sequence[Survey]) -> Iterator[Finding]:
         named.add(tool)
         right_text = next(str(shown[column]) for _, is_right, shown in seen if is_right)
         yield _finding(
-            f"{tool} reads the number in {column!r}{how} where it is written as {right_text!r} ({num_right} results), and not "
-            f"where it is written as {rest[0][column]!r} ({len(rest)} results).",
+            f"{tool} reads the number in {column!r}{how} if it is written as {right_text!r} ({num_right} results), "
+            f"but not if it is written as {rest[0][column]!r} ({len(rest)} results).",
             {"tool": tool, "misread": rest[:4]},
-            "Read every way in which the data are written, and fail at what cannot be read.",
+            "Parse every form that the data has, and fail on text that cannot be parsed.",
         )
 
 
 def _mixed_units(seen: Sequence[tuple[str, bool, dict[str, Json]]]) -> tuple[str, str, Json, Json] | None:
-    """Return two units of one kind whose numbers are returned without their units, and a result of each."""
+    """Return two units of one kind whose numbers the tool returns without a unit, and a result for each."""
     by_unit: dict[str, list[Json]] = defaultdict(list)
     for shape, is_right, shown in seen:
         unit = _unit_of(shape)
@@ -257,7 +259,7 @@ def _kind(unit: str) -> tuple[str, ...] | None:
 
 
 def _with_units(row: Row, text: str) -> dict[str, str]:
-    """Return the one number of a row whose unit is in another column, where a text names a unit of the kind."""
+    """Return the one number of a row with the unit from another column, if a text names a unit of the same kind."""
     numbers = [name for name, value in row.items() if isinstance(value, int | float) and not isinstance(value, bool)]
     kinds = [(str(value), kind) for value in row.values() if (kind := _kind(str(value))) is not None]
     if len(numbers) != 1 or len(kinds) != 1:
@@ -279,7 +281,8 @@ def _row_of(survey: Survey, one: CallResult) -> Row:
 
 
 def _expected(row: Row, number: float) -> Iterator[tuple[str, str]]:
-    """Return what may follow from the number in a text: the number itself, or a date that many days after one of the row."""
+    """Yield results that may follow from the number in a text. They are the number itself, and the dates that many
+    days after a date of the row."""
     yield "", f"{number:g}"
     for name, value in row.items():
         try:
@@ -291,5 +294,5 @@ def _expected(row: Row, number: float) -> Iterator[tuple[str, str]]:
 
 
 def _shape(text: str) -> str:
-    """Return how a text is written, without its digits."""
+    """Return the form of a text: the text without its digits."""
     return re.sub(r"\d+", "9", text)

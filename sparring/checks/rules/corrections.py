@@ -21,10 +21,10 @@ from sparring.types import Json, Trajectory
 
 NUM_TASKS = 4
 MOST_CALLS = 4
-"""Calls of one script that are changed to wrong ones."""
+"""The number of calls per script that are changed to wrong calls."""
 NUM_SHOWN = 3
 _LISTED = 0.5
-"""Share of the other tasks' values from which a result counts as a list of everything allowed."""
+"""A result with at least this share of the other tasks' values counts as a list of everything that is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class _Leak:
     value: Json
     tool: str
     name: str
-    """The argument, or the part of the answer, whose value is given away."""
+    """The argument, or the part of the answer, whose value the result reveals."""
 
     @property
     def shown(self) -> dict[str, Json]:
@@ -77,8 +77,8 @@ async def leak_in_results(subject: Subject) -> Iterable[Finding]:
                 "calls": [one.shown for one in leaks[:NUM_SHOWN]],
                 "tasks": len({one.reference.task.id for one in leaks}),
             },
-            change="State that the call is wrong, and not what would be right.",
-            confirm="No answer to a wrong call names a value that the policy has to find out.",
+            change="State that the call is wrong, not which call would be right.",
+            confirm="Run the check again: no answer to a wrong call contains a value that the policy has to find out.",
         )
         for (tool, name), leaks in found.items()
         if len({one.reference.task.id for one in leaks}) >= min(2, len(tasks))
@@ -109,7 +109,8 @@ async def _leaks(subject: Subject, references: ReferenceEpisodes, reference: Ref
 
 
 def _given_away(text: str, call: Call, secret: Sequence[tuple[str, Json, list[Json]]]) -> Iterator[tuple[str, Json]]:
-    """Return name and value of the secrets in a text, except those that the call itself contains and that may be echoed."""
+    """Yield name and value of the secrets in a text, except those that the call itself contains, because a tool may
+    echo them."""
     for name, value, others in secret:
         if _names(_as_text(call.arguments), value):
             continue
@@ -126,7 +127,8 @@ def _undisclosed(
     *,
     after: int,
 ) -> Iterator[tuple[str, Json, list[Json]]]:
-    """Return what the expert passes from a call on that nothing had shown: name, value, and the other tasks' values."""
+    """Return the values that the expert passes from a call on, and that no earlier text had shown. Each has its name,
+    its value, and the other tasks' values."""
     values = changed_calls.collect_argument_values(references)
     for number, one in enumerate(calls):
         shown = "\n".join([_heard(expert, before=number), *(_as_text(before.arguments) for before in calls[:number])])
@@ -144,7 +146,7 @@ def _others(value: Json, values: Sequence[Json]) -> list[Json]:
 
 
 def _is_telling(value: Json) -> bool:
-    """Return whether a value is long enough not to appear in a text by chance."""
+    """Return True if a value is so long that it does not appear in a text by chance."""
     return isinstance(value, str | int | float) and not isinstance(value, bool) and len(to_text(value)) >= 2
 
 
