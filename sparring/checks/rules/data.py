@@ -1,4 +1,4 @@
-"""Datasets: every task appears once, in one split, with the fields that reward and scorer need."""
+"""Rules on datasets: every task appears once, in one split, with the fields that reward and scorer need."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ from sparring.types import Json, Task
 EVALUATED = ("validation", "held_out")
 SPLITS = ("train", *EVALUATED)
 MUCH_CONTAMINATION = 0.05
-"""Share of near copies of training tasks from which a split is useless."""
+"""A split is useless from this share of near copies of training tasks."""
 IDENTIFIES = 0.9
-"""Share of different prompts among the training tasks from which a prompt alone identifies a task; below, its fields do."""
+"""A prompt alone identifies a task from this share of different prompts among the training tasks. Below this share,
+the fields do."""
 ALIKE = 0.1
-"""Share of different tasks, by prompt and fields, up to which their seeds distinguish them: a game, for example."""
+"""Seeds distinguish tasks, as in a game, up to this share of tasks with different prompts and fields."""
 NUM_SEEDS = 4
-"""Seeds under which the same actions are run, to see whether a seed changes anything."""
+"""The number of seeds with which the same actions are run, to see whether a seed changes anything."""
 MANY_DUPLICATES = 0.01
 RESET_SECONDS = 3.0
 NUM_SHOWN = 5
@@ -47,7 +48,7 @@ _NO_VALUE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A task and its place: its split, and its row from 1 in the file or list that it comes from."""
+    """A task and its place: its split, and its row in its file or list, counted from 1."""
 
     split: str
     row: int
@@ -64,10 +65,10 @@ class Placed:
 
 
 def place_tasks(subject: Subject) -> list[Placed]:
-    """Every task of every split."""
+    """Return every task of every split with its place."""
     rows: dict[str, dict[str, int]] = {}
     for split in SPLITS:
-        # Neither named nor split off: a recipe that only evaluates has no tasks to train on.
+        # A recipe that only evaluates has no training tasks, neither named nor split off.
         source = getattr(subject.config.data, split) or subject.config.data.train or ""
         if source and ":" not in source and source not in rows:
             path = subject.folder / Path(source)
@@ -81,7 +82,7 @@ def place_tasks(subject: Subject) -> list[Placed]:
 
 
 def get_prompt_text(task: Task) -> str:
-    """Return the task's opening text for the policy; the fields where the environment writes the prompt from them."""
+    """Return the task's prompt, or its fields if the environment writes the prompt from them."""
     return "\n".join(map(get_text, task.messages)) or canonical(dict(task.fields))
 
 
@@ -131,7 +132,8 @@ async def contamination(subject: Subject) -> Iterable[Finding]:
 
 
 def _has_same_answer(one: Task, other: Task, graded: Iterable[str]) -> bool:
-    """Return whether grading requires the same of two tasks: one question about other data is another task."""
+    """Return True if grading requires the same answer in both tasks. The same question about other data is a different
+    task."""
     return all(canonical(one.fields.get(name)) == canonical(other.fields.get(name)) for name in graded)
 
 
@@ -144,7 +146,7 @@ def _contaminated(
         yield Finding(
             rule="data.contamination",
             severity=Severity.ERROR if is_exact or is_much else Severity.WARNING,
-            symptom=f"{len(found)} of the {sizes[split]} tasks of {split} are {how} tasks that are trained on "
+            symptom=f"{len(found)} of the {sizes[split]} tasks of {split} are {how} training tasks "
             f"(row {found[0][1].row} is row {found[0][0].row} of train).",
             evidence={
                 "split": split,
@@ -152,9 +154,9 @@ def _contaminated(
                 "of": sizes[split],
                 "pairs": [{"train": original.shown, split: one.shown} for original, one in found[:NUM_SHOWN]],
             },
-            change="Remove them from one of the splits; split by the entity that a task is about, before tasks are "
-            "made of it.",
-            confirm="No pair is left.",
+            change="Remove them from one of the splits. Split by the entity that a task is about, before you build "
+            "the tasks.",
+            confirm="Run the check again: it finds no such pair.",
         )
 
 
@@ -181,7 +183,7 @@ async def duplicates(subject: Subject) -> Iterable[Finding]:
                 Finding(
                     rule="data.duplicates",
                     severity=Severity.WARNING,
-                    symptom=f"{surplus} of the {len(members)} tasks of {split} repeat another one: rows "
+                    symptom=f"{surplus} of the {len(members)} tasks of {split} repeat another task: rows "
                     f"{', '.join(str(one.row) for one in group[:NUM_SHOWN])} are the same.",
                     evidence={
                         "split": split,
@@ -189,8 +191,8 @@ async def duplicates(subject: Subject) -> Iterable[Finding]:
                         "rows": [[o.row for o in g] for g in repeated[:NUM_SHOWN]],
                         "task": group[0].shown,
                     },
-                    change="Keep one of each; to play tasks more often, raise schedule.max_epochs.",
-                    confirm="Every task of the split is another one.",
+                    change="Keep one of each. To run tasks more often, raise schedule.max_epochs.",
+                    confirm="All tasks of the split are different.",
                 )
             )
     return [*found, *await _contradictions(subject, everything)]
@@ -212,7 +214,7 @@ def _shared_ids(split: str, members: Sequence[Placed]) -> Iterator[Finding]:
                 "rows": {one: [o.row for o in shared[one]] for one in list(shared)[:NUM_SHOWN]},
                 "task": those[0].shown,
             },
-            change="Give every task an id of its own: results, histories and comparisons use it.",
+            change="Give every task a unique id: results, histories and comparisons use it.",
             confirm="No two different tasks of the split share an id.",
         )
 
@@ -243,21 +245,21 @@ async def _contradictions(subject: Subject, everything: Sequence[Placed]) -> lis
                     {**o.shown, "fields": {name: o.task.fields.get(name) for name in graded}} for o in (first, second)
                 ],
             },
-            change="Correct the wrong row, or put into the prompt what distinguishes the tasks.",
+            change="Correct the wrong row, or state in the prompt what distinguishes the tasks.",
             confirm="Every prompt has one answer.",
         )
     ]
 
 
 def _differ_by_seed(subject: Subject) -> bool:
-    """Return whether tasks differ by their seeds alone, from which the environment derives the differences."""
+    """Return True if tasks differ only by their seeds, from which the environment derives the differences."""
     train = subject.tasks.train
     kinds = {_identity(task, by_prompt=False) for task in train}
     return subject.environment_class is not None and len(kinds) <= ALIKE * len(train) and len(train) > 1 / ALIKE
 
 
 def _same_seeds(everything: Sequence[Placed]) -> dict[str, list[tuple[Placed, Placed]]]:
-    """Return pairs of a training task and a task of another split with the same seed, by split."""
+    """Return, by split, the pairs of a training task and a task of that split with the same seed."""
     known = {one.task.seed: one for one in everything if one.split == "train"}
     found: dict[str, list[tuple[Placed, Placed]]] = defaultdict(list)
     for one in everything:
@@ -267,7 +269,7 @@ def _same_seeds(everything: Sequence[Placed]) -> dict[str, list[tuple[Placed, Pl
 
 
 async def _find_equal_episodes(subject: Subject, sizes: Mapping[str, int]) -> list[Finding]:
-    """Return findings on seeds that change nothing, where seeds should distinguish tasks."""
+    """Return findings on seeds that change nothing although they should distinguish tasks."""
     first, *others = subject.sample[:NUM_SEEDS]
     evaluated = {split: sizes[split] for split in EVALUATED if sizes[split]}
     if not others or not evaluated:
@@ -280,19 +282,20 @@ async def _find_equal_episodes(subject: Subject, sizes: Mapping[str, int]) -> li
         Finding(
             rule="data.contamination",
             severity=Severity.WARNING,
-            symptom="The tasks differ by their seeds alone, and the same actions give the same conversation under "
-            f"{len(others) + 1} of them: what is evaluated is the task that is trained on.",
+            symptom="The tasks differ only by their seeds, and the same actions give the same conversation with "
+            f"{len(others) + 1} of them: evaluation and training use the same task.",
             evidence={"seeds": [task.seed for task in (first, *others)], "tasks": evaluated},
-            change="Have the environment make of the seed what differs between tasks, or give each task fields that do (of "
-            "a GymnasiumEnvironment, `arguments_of`). If there is only this task, read its score as memorization.",
+            change="Let the environment derive the differences between tasks from the seed, or give each task "
+            "different fields (for a GymnasiumEnvironment, use `arguments_of`). If there is only this task, read its "
+            "score as memorization.",
             confirm="The same actions give different conversations on different tasks.",
         )
     ]
 
 
 def _identity(task: Task, by_prompt: bool) -> str:
-    """Return what two equal tasks have in common: the prompt, and where that does not distinguish tasks also the
-    fields, except for a copy of the seed. A task without fields is identified by its seed."""
+    """Return the text that is the same for two equal tasks: the prompt, and the fields if the prompt does not
+    distinguish tasks. A field that copies the seed is left out. A task without fields is identified by its seed."""
     prompt = f"{normalize_text(get_prompt_text(task))}\n{_seed(task)}"
     if by_prompt:
         return prompt
@@ -305,7 +308,7 @@ def _identity(task: Task, by_prompt: bool) -> str:
 
 
 def _seed(task: Task) -> int | None:
-    """Return what the environment creates the task from, where it has nothing else."""
+    """Return the seed from which the environment creates the task, or None if the task has other content."""
     return None if task.fields else task.seed
 
 
@@ -348,15 +351,15 @@ async def columns(subject: Subject) -> Iterable[Finding]:
                 symptom=f"Reward or scorer reads the field {name!r}, which no task has"
                 f"{f'; there is {near[0]!r}' if near else ''}.",
                 evidence={"field": name, "fields": sorted(counts)},
-                change=f"Name the column {name!r}, or have reward and scorer read the existing one.",
-                confirm="Reward and scorer read existing fields only.",
+                change=f"Rename the column to {name!r}, or let reward and scorer read the existing column.",
+                confirm="Reward and scorer only read existing fields.",
             )
         )
     return [*found, *await _unopened(subject, everything)]
 
 
 async def _unopened(subject: Subject, everything: Sequence[Placed]) -> list[Finding]:
-    """Return tasks whose reset fails; looks at all splits for some seconds, spread evenly."""
+    """Return findings on tasks whose reset fails. The search samples all splits evenly, for some seconds."""
     if subject.environment_class is None:
         return []
     began, failed, num = time.monotonic(), [], 0
@@ -371,7 +374,7 @@ async def _unopened(subject: Subject, everything: Sequence[Placed]) -> list[Find
         except SparringError as error:
             failed.append((one, error))
     if not failed or len(failed) == num:
-        # Where no task can be opened the environment is at fault, and its own rules report it.
+        # If no task can be opened, the environment is at fault, and its own rules report it.
         return []
     one, error = failed[0]
     return [
@@ -385,7 +388,7 @@ async def _unopened(subject: Subject, everything: Sequence[Placed]) -> list[Find
                 "fields": sorted(one.task.fields),
                 "tasks": [o.shown for o, _ in failed[:NUM_SHOWN]],
             },
-            change="Give the rows what `reset` reads, or remove them.",
+            change="Add the fields that `reset` reads to these rows, or remove the rows.",
             confirm="`reset` succeeds for every task.",
         )
     ]
@@ -427,8 +430,8 @@ async def rows(subject: Subject) -> Iterable[Finding]:
             symptom=f"{why[0].upper()}{why[1:]} in {len(found)} of {len(everything)} tasks: rows "
             f"{', '.join(f'{one.row} of {one.split}' for one, _ in found[:NUM_SHOWN])}.",
             evidence={"tasks": [{**one.shown, "odd": what} for one, what in found[:NUM_SHOWN]]},
-            change="Write these rows again, or remove them.",
-            confirm="The rows in the evidence read like the others.",
+            change="Correct these rows, or remove them.",
+            confirm="The rows in the evidence look like the others.",
         )
         for why, found in odd.items()
     ]
@@ -445,7 +448,7 @@ def _odd_lengths(texts: Sequence[str]) -> list[tuple[str, list[int]]]:
 
 
 def _odd_ends(texts: Sequence[str]) -> list[tuple[str, list[int]]]:
-    """Return findings on prompts that stop within a sentence where nearly all others do not."""
+    """Return the prompts that stop within a sentence although nearly all others do not."""
     ends = [bool(re.search(r"[.?!:)\]}>\"'`]\s*$", text)) for text in texts]
     cut = [place for place, end in enumerate(ends) if not end]
     is_rare = len(texts) >= 20 and len(cut) <= 0.05 * len(texts)
@@ -453,7 +456,7 @@ def _odd_ends(texts: Sequence[str]) -> list[tuple[str, list[int]]]:
 
 
 def _odd_cells(everything: Sequence[Placed]) -> list[tuple[str, list[tuple[Placed, Json]]]]:
-    """Return findings on cells of another type than nearly all of their column, and texts that hold broken JSON."""
+    """Return the cells whose type is rare in their column, and the texts that contain broken JSON."""
     cells: dict[str, list[tuple[Placed, Json]]] = defaultdict(list)
     for one in everything:
         for name, value in one.task.fields.items():

@@ -21,7 +21,7 @@ from sparring.types import Json, Task
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 NUM_TASKS = 3
 FEWEST = 2
-"""Results for which a description must be false before it is reported."""
+"""The number of results for which a description must be false before it is reported."""
 _LEFT_OUT = r"(?:left out|omitted|not (?:given|set|specified|provided)|missing|unset|empty|absent)"
 _VALUE = r"[`'\"]?(-?\d+(?:\.\d+)?|true|false|[A-Za-z_][\w-]*)[`'\"]?"
 _DEFAULTS = tuple(
@@ -94,18 +94,18 @@ def _finding(symptom: str, evidence: Mapping[str, Json], tool: str) -> Finding:
         severity=Severity.WARNING,
         symptom=symptom,
         evidence=evidence,
-        change=f"Have the code of {tool} and its description agree.",
+        change=f"Correct the code of {tool} or its description, so that they agree.",
         confirm=AGAIN,
     )
 
 
 def _beyond_turns(subject: Subject) -> Iterator[Finding]:
-    """Return a finding on more guesses, moves or turns than an episode has turns."""
+    """Yield a finding if the prompt promises more guesses, moves or turns than an episode has turns."""
     most = subject.config.environment.max_turns
     promise = find_promise(subject.sample[0])
     if promise is not None and promise[1] > most:
         yield _finding(
-            f"The prompt promises {promise[0]!r}, and an episode ends after environment.max_turns = {most}.",
+            f"The prompt promises {promise[0]!r}, but an episode ends after environment.max_turns = {most}.",
             {"promised": promise[1], "max_turns": most},
             "environment.max_turns",
         )
@@ -118,14 +118,12 @@ async def _attempts(subject: Subject) -> list[Finding]:
         return []
     one = ended[0]
     shown = [{"task": each.task.id, "call": str(each.call), "calls": each.calls} for each in ended]
-    symptom = (
-        f"the episode is over after {one.calls} calls of {one.call.tool}, where the prompt promises {one.promised}"
-    )
+    symptom = f"the episode is over after {one.calls} calls of {one.call.tool}, but the prompt promises {one.promised}"
     return [_finding(f"{symptom} ({one.promise!r}).", {"tool": one.call.tool, "seen": shown}, one.call.tool)]
 
 
 def _unknown_arguments(subject: Subject) -> Iterator[Finding]:
-    """Return findings on calls in the prompt and in descriptions with arguments that the tool does not have."""
+    """Yield findings on calls in the prompt and in descriptions that use arguments that the tool does not have."""
     texts = {"The prompt": "\n".join(get_text(message) for message in subject.sample[0].messages)}
     texts |= {f"The description of {name}": _written(subject, name) for name in subject.tools}
     for name, tool in subject.tools.items():
@@ -135,7 +133,7 @@ def _unknown_arguments(subject: Subject) -> Iterator[Finding]:
             unknown = {one for call in shown for one in re.findall(r"(?:^|, ?)(\w+) ?=(?!=)", call)} - set(known)
             if unknown:
                 yield _finding(
-                    f"{where} shows {name} with {', '.join(sorted(unknown))}, which it does not take.",
+                    f"{where} shows {name} with {', '.join(sorted(unknown))}, which the tool does not take.",
                     {"tool": name, "unknown": sorted(unknown), "arguments": sorted(known)},
                     name,
                 )
@@ -149,12 +147,12 @@ def _written(subject: Subject, tool: str) -> str:
 
 
 def _returns(subject: Subject, tool: str) -> str:
-    """Return the description of a tool without those of its arguments."""
+    """Return the description of a tool without the descriptions of its arguments."""
     return str(subject.tools[tool].schema["function"].get("description", ""))
 
 
 def _broken(text: str, one: CallResult) -> Iterator[str]:
-    """Return how a result contradicts the description of its tool."""
+    """Yield each way in which a result contradicts the description of its tool."""
     most, digits = _MOST.search(text), _DIGITS.search(text)
     rows = list(one.listings.values())
     if most is not None and len(rows) == 1 and _counts_rows(text, most):
@@ -172,7 +170,7 @@ def _broken(text: str, one: CallResult) -> Iterator[str]:
 
 
 def _counts_rows(text: str, match: re.Match[str]) -> bool:
-    """Return whether a number counts rows: no unit of length, time or text follows it."""
+    """Return True if a number counts rows: no unit of length, time or text follows it."""
     after = text[match.end() : match.end() + 20].lower()
     return (
         re.match(
@@ -188,7 +186,7 @@ def _number(text: str) -> int:
 
 
 def _fractions(subject: Subject, results: Sequence[CallResult]) -> Iterator[Finding]:
-    """Return findings on tools whose numbers are called percentages and are all fractions of 1."""
+    """Yield findings on tools whose numbers are called percentages, but are all fractions of 1."""
     numbers: dict[str, list[tuple[Call, float]]] = defaultdict(list)
     for one in results:
         for name, value in one.fields.items():
@@ -203,7 +201,7 @@ def _fractions(subject: Subject, results: Sequence[CallResult]) -> Iterator[Find
         ):
             shown = [{"call": str(call), "answer": value} for call, value in seen[:3]]
             yield _finding(
-                f"{tool} returns fractions such as {seen[0][1]}, where its description states percent.",
+                f"{tool} returns fractions such as {seen[0][1]}, although its description states percent.",
                 {"tool": tool, "seen": shown},
                 tool,
             )
@@ -227,7 +225,7 @@ async def _defaults(subject: Subject):
 
 
 def _named_default(text: str, schema: Mapping[str, Json]) -> Json | None:
-    """Return the default that a description names, in the schema's type; None where it names none or several."""
+    """Return the default that a description names, in the schema's type, or None if it names none or several."""
     found = {match[1] for pattern in _DEFAULTS for match in pattern.finditer(text)}
     choices = schema.get("enum")
     values = []
@@ -241,7 +239,7 @@ def _named_default(text: str, schema: Mapping[str, Json]) -> Json | None:
 
 
 async def _compared(subject: Subject, tool: str, argument: str, value: Json) -> Finding | None:
-    """Return a finding where omitting the argument differs from passing the named default, in all conclusive tasks."""
+    """Return a finding if omitting the argument differs from passing the named default in all conclusive tasks."""
     apart: list[dict[str, Json]] = []
     tasks = subject.sample[: choose_num_tasks(subject, NUM_TASKS)]
     for task in tasks:
@@ -256,7 +254,7 @@ async def _compared(subject: Subject, tool: str, argument: str, value: Json) -> 
         if any(map(is_refusal, results)) or results[0].content != results[2].content:
             continue
         if results[0].content == results[1].content:
-            # Both may be equal by chance, as where there is nothing to choose from.
+            # The results may be equal by chance, for example if there is nothing to choose from.
             continue
         apart.append(
             {
@@ -270,7 +268,8 @@ async def _compared(subject: Subject, tool: str, argument: str, value: Json) -> 
     if len(apart) < min(FEWEST, len(tasks)):
         return None
     return _finding(
-        f"{tool} without {argument!r} gives something else than with {value!r}, which the description names as its default.",
+        f"{tool} without {argument!r} returns something else than with {value!r}, which its description names as the "
+        f"default.",
         {"tool": tool, "argument": argument, "default": value, "seen": apart},
         tool,
     )

@@ -26,11 +26,12 @@ from sparring.types import Json
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 _COUNTERS = frozenset(
     (  # noqa: SIM905 - a list of words
-        "attempt try trie tries error mistake failure fail move turn step time clock log history event audit penalty life live "
+        "attempt try trie tries error mistake failure fail move turn step time clock log history event audit penalty "
+        "life live "
         "score count counter call request budget credit energy round strike miss guess last message"
     ).split()
 )
-"""Words of names under which something may be counted or logged even when a call is refused."""
+"""Words in names of values that may be counted or logged even if a call is refused."""
 _HISTORIES = frozenset(
     ["history", "log", "event", "audit", "time", "clock", "updated", "modified", "version", "revision", "changed", "next", "turn",
      "move", "step", "call", "request", "last"]
@@ -77,7 +78,7 @@ async def writes_lost(subject: Subject) -> Iterable[Finding]:
 
 
 def _base_of(bench: Bench, probe: Probe) -> Probe | None:
-    """Return the call that changes something and differs from the probe in its parameter alone."""
+    """Return the call that changes something and differs from the probe only in the probed argument."""
     for base in (*bench.bases.get(probe.call.tool, ()), *bench.probes):
         if base is probe or base.call.tool != probe.call.tool or not base.changes or base.is_refused:
             continue
@@ -102,8 +103,8 @@ def _without_effect(bench: Bench, base: Probe, probe: Probe) -> Finding | None:
     return Finding(
         rule="environment.writes_lost",
         severity=Severity.WARNING,
-        symptom=f"{tool} reports success and changes nothing where {name} is {probe.value!r}"
-        + (", which another tool gives." if is_listed else ", which is not there."),
+        symptom=f"{tool} reports success but changes nothing if {name} is {probe.value!r}"
+        + (", which another tool shows." if is_listed else ", which does not exist."),
         evidence={
             "task": bench.task.id,
             "call": str(probe.call),
@@ -111,7 +112,7 @@ def _without_effect(bench: Bench, base: Probe, probe: Probe) -> Finding | None:
             "changes_something": str(base.call),
             "answer_there": base.result.content[:200],
         },
-        change="Have the tool report that nothing matched, and accept names as the other tools show them.",
+        change="Let the tool report that nothing matched, and accept names as the other tools show them.",
         confirm=AGAIN,
     )
 
@@ -143,7 +144,7 @@ def _altered(bench: Bench, base: Probe, probe: Probe) -> Finding | None:
     return Finding(
         rule="environment.writes_lost",
         severity=Severity.WARNING,
-        symptom=f"{tool} stores what it is given as {name} {how}, and does not say so.",
+        symptom=f"{tool} stores the value of {name} {how}, and does not report this.",
         evidence={
             "task": bench.task.id,
             "call": str(probe.call),
@@ -151,13 +152,15 @@ def _altered(bench: Bench, base: Probe, probe: Probe) -> Finding | None:
             "given": value,
             "stored": seen,
         },
-        change="Store what is given, or refuse it; where a change is intended, state it in the description and the result.",
+        change="Store the value as it is passed, or refuse it. If a change is intended, state it in the description "
+        "and the result.",
         confirm=AGAIN,
     )
 
 
 def _number_lost(bench: Bench, base: Probe, probe: Probe, name: str) -> Change | None:
-    """Return findings where a number that the tool accepted is not stored, although another one is, in the same place."""
+    """Return the change that shows that an accepted number is not stored, although another number is stored in its
+    place."""
     value, other = probe.value, base.call.arguments[name]
     if name in bench.keys(base.call) or not is_number(other):
         return None
@@ -195,14 +198,14 @@ def _crashed(bench: Bench, base: Probe, probe: Probe) -> Finding | None:
     return Finding(
         rule="environment.writes_lost",
         severity=Severity.WARNING,
-        symptom=f"{probe.call.tool} fails in its own code at a legal value of {name}: {probe.result.content[:120]}",
+        symptom=f"{probe.call.tool} fails in its own code for a legal value of {name}: {probe.result.content[:120]}",
         evidence={
             "task": bench.task.id,
             "call": str(probe.call),
             "works": str(base.call),
             "answer": probe.result.content[:300],
         },
-        change="Take every value that the schema allows, or have the tool report the reason.",
+        change="Accept every value that the schema allows, or let the tool report why it refuses a value.",
         confirm=AGAIN,
     )
 
@@ -212,7 +215,7 @@ _REACHING = (
     "link", "under", "below", "inside", "within", "sub", "in it", "depend", "children", "group", "whole", "duplicate", "cascad",
     "everything", "both", "swap", "others", "rest\\b", "along with", "together", "merge",
 )  # fmt: skip
-"""Beginnings of words in the description of a tool that changes more than the thing that is named."""
+"""Beginnings of words in the description of a tool that changes more than the named thing."""
 
 
 async def writes_reach(subject: Subject) -> Iterable[Finding]:
@@ -247,7 +250,8 @@ async def writes_reach(subject: Subject) -> Iterable[Finding]:
                         "answer": probe.result.content[:200],
                         "changed": [one.as_json() for one in probe.changes[:8]],
                     },
-                    change="Change what the call names alone: compare whole identifiers, and look up and write in one list.",
+                    change="Change only what the call names: compare whole identifiers, and look up and write in the "
+                    "same list.",
                     confirm=AGAIN,
                 )
             )
@@ -255,7 +259,7 @@ async def writes_reach(subject: Subject) -> Iterable[Finding]:
 
 
 def _beyond(bench: Bench, probe: Probe, keys: list[str]) -> tuple[str, list[str]] | None:
-    """Return what happened to things that a call does not name, and which these are."""
+    """Return what happened to things that a call does not name, and the names of these things."""
     given = {str(one) for one in probe.call.arguments.values()}
     values = [value for name, value in probe.call.arguments.items() if name not in keys and not isinstance(value, bool)]
     named_by_keys = {str(probe.call.arguments[key]) for key in keys}
@@ -279,7 +283,7 @@ def _beyond(bench: Bench, probe: Probe, keys: list[str]) -> tuple[str, list[str]
         # One additional thing may be a sender or a log.
         written += [one for one in added if len(added) > 1 or one.startswith(named)]
         if gone:
-            return "also took away", sorted(gone)
+            return "also removed", sorted(gone)
         if written:
             return "wrote to", sorted(written)
     return None
@@ -290,7 +294,7 @@ def _is_written(own: list[Change], values: list[Json]) -> bool:
 
 
 def _is_taken(bench: Bench, probe: Probe, key: str, other: str) -> bool:
-    """Return whether the tool accepts another name in the same place."""
+    """Return True if the tool accepts the other name in the same place."""
     return any(
         one.call.tool == probe.call.tool
         and str(one.call.arguments.get(key)) == other
@@ -301,7 +305,7 @@ def _is_taken(bench: Bench, probe: Probe, key: str, other: str) -> bool:
 
 
 def _moves_alike(probe: Probe, named: str, other: str, values: list[Json]) -> bool:
-    """Return whether a number of two things changes by the same amount."""
+    """Return True if a number of both things changes by the same amount."""
     places = {
         tuple("" if part == named else part for part in one.path): one.after - one.before
         for one in probe.changes
@@ -339,14 +343,14 @@ async def refused_writes(subject: Subject) -> Iterable[Finding]:
                 Finding(
                     rule="environment.refused_writes",
                     severity=Severity.WARNING,
-                    symptom=f"{probe.call.tool} fails and changes {'/'.join((numbers or changes)[0].path)} all the same.",
+                    symptom=f"{probe.call.tool} fails, but changes {'/'.join((numbers or changes)[0].path)}.",
                     evidence={
                         "task": bench.task.id,
                         "call": str(probe.call),
                         "answer": probe.result.content[:200],
                         "changed": [one.as_json() for one in changes[:8]],
                     },
-                    change="Look up and check everything first, then write; or undo what was done before it failed.",
+                    change="Look up and check everything first, then write. Or undo what was done before the failure.",
                     confirm=AGAIN,
                 )
             )
@@ -354,13 +358,13 @@ async def refused_writes(subject: Subject) -> Iterable[Finding]:
 
 
 def _is_counted(change: Change) -> bool:
-    """Return whether a change is a number one more or less, or has a name for something that is counted or logged."""
+    """Return True if a number changed by one, or if the changed value's name shows that it is counted or logged."""
     is_step = is_number(change.before) and is_number(change.after) and abs(change.after - change.before) == 1
     return is_step or bool(split_path(change.path[1:]) & _COUNTERS)
 
 
 def is_history(change: Change) -> bool:
-    """Return whether a change has the name of a log or of a time."""
+    """Return True if the changed value has the name of a log or of a time."""
     return bool(split_path(change.path[1:]) & _HISTORIES)
 
 
@@ -396,7 +400,7 @@ def _stale(bench: Bench, base: Probe, late: list[Change]) -> Finding:
     return Finding(
         rule="environment.stale_reads",
         severity=Severity.ERROR,
-        symptom=f"{reader} does not show what {base.call.tool} wrote when it was asked before, too.",
+        symptom=f"{reader} does not show what {base.call.tool} wrote if {reader} was also called before the write.",
         evidence={
             "task": bench.task.id,
             "write": str(base.call),
@@ -410,13 +414,13 @@ def _stale(bench: Bench, base: Probe, late: list[Change]) -> Finding:
                 for one in late[:6]
             ],
         },
-        change=f"Have {base.call.tool} clear the cache of {reader}, or let {reader} read the state each time.",
+        change=f"Let {base.call.tool} clear the cache of {reader}, or let {reader} read the state each time.",
         confirm=AGAIN,
     )
 
 
 async def _not_found(bench: Bench, base: Probe) -> list[Finding]:
-    """Return findings on reading tools that list everything of a kind except what was just created."""
+    """Return findings on reading tools that list everything of a kind except the thing that was just created."""
     new = base.after.names - bench.first.names
     for name in sorted(new & {str(one) for one in base.call.arguments.values()}):
         neighbours = base.after.siblings(name) & bench.first.names
@@ -439,14 +443,14 @@ def _not_found_there(bench: Bench, base: Probe, call: Call, answered: str) -> Fi
         severity=Severity.WARNING,
         symptom=f"{call.tool} does not find what {base.call.tool} has just created, although it finds all the others.",
         evidence={"task": bench.task.id, "write": str(base.call), "read": str(call), "answer": answered[:200]},
-        change=f"Let {call.tool} read where {base.call.tool} writes.",
+        change=f"Let {call.tool} read the data that {base.call.tool} writes.",
         confirm=AGAIN,
     )
 
 
 def _unseen(all_benches: list[Bench]) -> Iterator[Finding]:
-    """Return findings on reading tools that showed a value of the state before a write, and do not show the new one:
-    each time, with at least two old values."""
+    """Yield findings on reading tools that showed a value of the state before a write, and never show the new value.
+    At least two old values are necessary."""
     seen: dict[tuple[str, str], dict[str, tuple[Bench, Probe, Change, Change | None]]] = {}
     shown: set[tuple[str, str]] = set()
     for bench in all_benches:
@@ -475,15 +479,15 @@ def _unseen(all_benches: list[Bench]) -> Iterator[Finding]:
         yield Finding(
             rule="environment.stale_reads",
             severity=Severity.WARNING,
-            symptom=f"{reader} still gives the old value after {tool} changed it.",
+            symptom=f"{reader} still returns the old value after {tool} changed it.",
             evidence={"task": bench.task.id, "write": str(probe.call), "state": change.as_json(), "cases": len(cases)},
-            change=f"Let {reader} read what {tool} writes; keep each value in one place.",
+            change=f"Let {reader} read what {tool} writes, and keep each value in one place.",
             confirm=AGAIN,
         )
 
 
 def _miscounted(all_benches: list[Bench]) -> Iterator[Finding]:
-    """Return findings on numbers of a tool that are a count of things and stay when there is one more or less."""
+    """Yield findings on numbers of a tool that count things, but stay the same when a thing is added or removed."""
     seen: dict[tuple[str, Path, Path], dict[int, tuple[Bench, Probe]]] = {}
     firsts = [(bench.first.leaves, bench.first.sizes()) for bench in all_benches]
     for bench, (leaves, sizes) in zip(all_benches, firsts, strict=True):
@@ -508,7 +512,7 @@ def _miscounted(all_benches: list[Bench]) -> Iterator[Finding]:
         yield Finding(
             rule="environment.stale_reads",
             severity=Severity.WARNING,
-            symptom=f"{'/'.join(path)} still counts what was there before {tool}.",
+            symptom=f"{'/'.join(path)} still has the count from before {tool}.",
             evidence={
                 "task": bench.task.id,
                 "write": str(probe.call),
@@ -516,7 +520,7 @@ def _miscounted(all_benches: list[Bench]) -> Iterator[Finding]:
                 "counted": "/".join(place),
                 "now": probe.after.sizes().get(place, 0),
             },
-            change=f"Count when {path[0]} is asked, or have {tool} change the number, too.",
+            change=f"Count when {path[0]} is called, or let {tool} change the number, too.",
             confirm=AGAIN,
         )
 
@@ -550,9 +554,9 @@ async def carried_over(subject: Subject) -> Iterable[Finding]:
             Finding(
                 rule="environment.carried_over",
                 severity=Severity.ERROR,
-                symptom=f"what {source} writes in one episode is there in the next: {'/'.join(changes[0].path)}.",
+                symptom=f"what {source} writes in one episode is still there in the next: {'/'.join(changes[0].path)}.",
                 evidence={"task": bench.task.id, "tool": tool, "changed": [one.as_json() for one in changes[:8]]},
-                change="Copy in `reset` whatever the tools change, tables and nested lists too.",
+                change="In `reset`, copy everything that the tools change, including tables and nested lists.",
                 confirm=AGAIN,
             )
         ]
@@ -560,12 +564,13 @@ async def carried_over(subject: Subject) -> Iterable[Finding]:
 
 
 async def probe_unspoilt(subject: Subject) -> list[Bench]:
-    """Return the probes of tasks whose episodes leave no changes behind: in others no two episodes can be compared."""
+    """Return the probes of tasks whose episodes leave no changes behind. In other tasks, episodes cannot be
+    compared."""
     return [bench for bench in await probe_writing_tools(subject) if not bench.carried]
 
 
 def keep_first_of_each(findings: list[Finding]) -> list[Finding]:
-    """Merge findings that have the same symptom except for its values."""
+    """Merge findings whose symptoms only differ in their values."""
     kinds: dict[str, Finding] = {}
     for one in findings:
         kinds.setdefault(f"{one.symptom.partition(' ')[0]} {one.change}", one)

@@ -21,19 +21,20 @@ from sparring.types import Json
 FEWEST_TASKS = 2
 FEWEST_ROWS = 3
 MOST_ROWS = 24
-"""Positions of a list whose items are requested by number."""
+"""The number of positions of a list whose items are requested by number."""
 MOST_RANGES = 4
-"""Values of one column that are tried in one task."""
+"""The most values of one column that are tried in one task."""
 LOW = {"min", "minimum", "from", "since", "start", "begin", "first", "earliest", "low", "lower"}
 HIGH = {"max", "maximum", "to", "until", "end", "till", "last", "latest", "high", "upper"}
 _EXCLUDED = re.compile(
-    r"exclu|before|half.open|not includ|nights?\b|arriv|depart|check.?(?:in|out)|more than|less than|over\b|under\b|above|below"
+    r"exclu|before|half.open|not includ|nights?\b|arriv|depart|check.?(?:in|out)|more than|less "
+    r"than|over\b|under\b|above|below"
 )
 
 
 @dataclass(slots=True)
 class _Ends:
-    """The tasks in which a tool returns what is at the ends, and those in which it does not."""
+    """The tasks in which a tool returns the items at the ends, and the tasks in which it does not."""
 
     kept: set[str] = field(default_factory=set)
     lost: dict[str, dict[str, Json]] = field(default_factory=dict)
@@ -64,8 +65,8 @@ async def ends(subject: Subject) -> Iterable[Finding]:
             severity=Severity.WARNING,
             symptom=f"{tool}: {one.what}, in {len(one.lost)} tasks.",
             evidence={"tool": tool, "seen": [{"task": task, **shown} for task, shown in list(one.lost.items())[:4]]},
-            change="Count from where the description states; compare with <= where an end belongs to the range, or state that it "
-            "does not.",
+            change="Start to count where the description states. Compare with <= if an end belongs to the range, or "
+            "state that it does not.",
             confirm="Run `sparring check RECIPE --only environment` again: the finding is gone.",
         )
         for tool, one in seen.items()
@@ -82,7 +83,7 @@ async def _asked(subject: Subject, survey: Survey, calls: Sequence[Call]) -> lis
 
 
 async def _by_number(subject: Subject, survey: Survey, tool: str, one: _Ends) -> None:
-    """Record whether all items of a list are available by their numbers."""
+    """Record whether each item of a list can be requested by its number."""
     parts = _parts(subject, tool)
     if len(parts) != 1 or next(iter(parts.values())).get("type") != "integer":
         return
@@ -107,7 +108,7 @@ async def _by_number(subject: Subject, survey: Survey, tool: str, one: _Ends) ->
         missing = set(range(len(rows))) - set(found.values())
         if missing and missing <= {0, len(rows) - 1}:
             place = missing.pop()
-            one.what = f"the {'last' if place else 'first'} item of a list cannot be had by any number"
+            one.what = f"the {'last' if place else 'first'} item of a list is returned for no number"
             numbers: list[Json] = [*found]
             one.lost[survey.task.id] = {"item": dict(rows[place]), "numbers_that_find_others": numbers}
         elif not missing:
@@ -115,7 +116,7 @@ async def _by_number(subject: Subject, survey: Survey, tool: str, one: _Ends) ->
 
 
 def _only_row(rows: Sequence[Row], result: ToolResult) -> int | None:
-    """Return the one row of which a result has a value that no other row has."""
+    """Return the index of the one row that has a value in the result that no other row has, or None."""
     shown = {str(value) for _, value in leaves(parse_result(result.content))}
     every = [str(value) for row in rows for value in row.values()]
     places = [
@@ -154,7 +155,7 @@ async def _ranges(subject: Subject, survey: Survey, tool: str, one: _Ends) -> No
         if not all(alone):
             one.kept.add(survey.task.id)
         elif not any(wider):
-            one.what = "a range from a value to itself has nothing, and one to the next value has"
+            one.what = "a range from a value to itself is empty, but a range to the next value is not"
             one.lost[survey.task.id] = {
                 "call": str(calls[0]),
                 "answer": results[0].content[:200],
@@ -164,7 +165,8 @@ async def _ranges(subject: Subject, survey: Survey, tool: str, one: _Ends) -> No
 
 
 def _columns(survey: Survey, part: Mapping[str, Json]) -> Iterator[list[Json]]:
-    """Return the distinct values of each column of the task's data that fit an argument and can be compared, in order."""
+    """Yield, for each column of the task's data, the sorted distinct values if they fit an argument and can be
+    compared."""
     for _, rows in find_tables(survey.task.fields):
         for name in dict.fromkeys(key for row in rows for key in row):
             values = [fit_to_schema(row[name], part) for row in rows if name in row]

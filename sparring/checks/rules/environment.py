@@ -1,4 +1,4 @@
-"""Environments must be reliable: episodes run, twice the same, independent of earlier calls and of concurrent episodes."""
+"""Environments must be reliable: episodes run, repeat, and do not depend on earlier calls or concurrent episodes."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json, Message, Task
 
 MOST_STEADY = 4
-"""Calls of one tool that are made in another order."""
+"""The number of calls of one tool that are made in another order."""
 _SPEAKS_OF_STATE = re.compile(
-    r"\b(?:next|last|current(?:ly)?|previous|selected|again|continues?|cursor|chosen|so far|opened|random(?:ly)?|rolls?|draws?|"
+    r"\b(?:next|last|current(?:ly)?|previous|selected|again|continues?|cursor|chosen|so "
+    r"far|opened|random(?:ly)?|rolls?|draws?|"
     r"attempts?|guess|moves on|pops?)\b"
 )
 _COMMON = frozenset(("get", "list", "find", "search", "show", "read", "look", "all", "of", "the", "by", "for", "in"))
@@ -79,9 +80,9 @@ def _not_the_same(task: Task, policy: ScriptedPolicy, difference: Mapping[str, J
     return Finding(
         rule="environment.same_twice",
         severity=Severity.ERROR,
-        symptom=f"task {task.id} played twice with the same actions gives two conversations.",
+        symptom=f"running task {task.id} twice with the same actions gives two different conversations.",
         evidence={"task": task.id, "policy": policy.name, **difference},
-        change="Draw whatever is random from a generator seeded by the task, and keep nothing between episodes; "
+        change="Draw random values from a generator seeded by the task, and keep nothing between episodes. "
         "`environment.randomness` and `environment.clock` name lines.",
         confirm=AGAIN,
     )
@@ -124,15 +125,16 @@ async def order(subject: Subject) -> Iterable[Finding]:
         Finding(
             rule="environment.order",
             severity=Severity.WARNING,
-            symptom=f"the answer of {name} depends on what was called before: "
+            symptom=f"the result of {name} depends on earlier calls: "
             + (
                 "it differs when the tool is called again"
                 if evidence["culprit"] == name
                 else f"on {evidence['culprit']}"
             )
-            + ", although nothing describes a change.",
+            + ", although no description announces a change.",
             evidence=evidence,
-            change="Compute the result from the task alone; or, if this is intended, state it in the description of both tools.",
+            change="Compute the result only from the task. If the difference is intended, state it in the description "
+            "of both tools.",
             confirm=AGAIN,
         )
         for name, evidence in found.items()
@@ -140,7 +142,7 @@ async def order(subject: Subject) -> Iterable[Finding]:
 
 
 async def _steady_calls(subject: Subject, task: Task) -> list[Call]:
-    """Return some legal calls of each tool that, by its name and description, does not change anything on purpose."""
+    """Return some legal calls of each tool that, according to its name and description, changes nothing on purpose."""
     survey, explored_calls = await survey_task(subject, task), await explore_task(subject, task)
     writing = await find_writing_tools(subject)
     calls = []
@@ -160,9 +162,10 @@ async def _steady_calls(subject: Subject, task: Task) -> list[Call]:
 async def _made_different(
     subject: Subject, task: Task, before: Sequence[Call], calls: Sequence[Call], call: Call, alone: str
 ) -> dict[str, Json] | None:
-    """Return the one call after which another one returns something else; None where no single call does, or where it may."""
+    """Return the one call after which another call returns something else. Returns None if no single call makes the
+    difference, or if the difference is allowed."""
     if (await run_calls(subject, task, [*before, call]))[-1].content != alone:
-        return None  # it depends on what other episodes did
+        return None  # the result depends on other episodes
     others = [one for one in calls if one.tool != call.tool] + [one for one in calls if one.tool == call.tool]
     for other in others:
         result = (await run_calls(subject, task, [*before, other, call]))[-1].content
@@ -219,7 +222,8 @@ async def isolation(subject: Subject) -> Iterable[Finding]:
 
 
 async def _of_one_task(subject: Subject) -> list[Finding]:
-    """Return whether an episode differs, or ends in another state, while another of the same task makes the same calls."""
+    """Return a finding if an episode differs, or ends in another state, while another episode of the same task makes
+    the same calls."""
 
     async def seen(task: Task, policy: ScriptedPolicy) -> list[tuple[str, str]]:
         try:
@@ -232,7 +236,7 @@ async def _of_one_task(subject: Subject) -> list[Finding]:
 
     for task in subject.sample[:2]:
         calls = (await explore_task(subject, task)).script
-        # Twice: what the first writes the second reads.
+        # Two rounds are necessary: the second reads what the first wrote.
         twice = saying(
             "everything twice", [*split_into_turns(subject, [*calls, *calls]), {"role": "assistant", "content": "done"}]
         )
@@ -251,13 +255,14 @@ def _shared(symptom: str, evidence: Mapping[str, Json]) -> Finding:
         severity=Severity.ERROR,
         symptom=symptom,
         evidence=evidence,
-        change="Keep what belongs to an episode on `self`, made in `reset`, under names of its own.",
+        change="Keep an episode's data on `self`, create it in `reset`, and use names that are unique to the episode.",
         confirm=AGAIN,
     )
 
 
 async def _canaries(subject: Subject, one: Task, other: Task) -> list[Finding]:
-    """Mark what an episode passes to its tools, and search for the mark where it must not be."""
+    """Mark the texts that one episode passes to its tools, and search for the mark in the other episode and in the
+    modules."""
     mark = f"canary{subject.rng('canary').randrange(10**6)}"
     marked = await _marked(subject, one, mark)
     neighbour = await make_explorer(subject, other)
@@ -273,14 +278,14 @@ async def _canaries(subject: Subject, one: Task, other: Task) -> list[Finding]:
     if keeping:
         evidence = {"task": one.id, "kept_in": keeping, "mark": mark}
         finding = _shared(f"a text of task {one.id} is kept in {keeping[0]} after its end.", evidence)
-        # A cache of the standard library returns the same to all callers; it only grows.
+        # A cache of the standard library returns the same result to all callers. It only grows.
         is_cache = all(hasattr(kept[name], "cache_info") for name in keeping)
         return [replace(finding, severity=Severity.WARNING) if is_cache else finding]
     return []
 
 
 async def _marked(subject: Subject, task: Task, mark: str) -> ScriptedPolicy:
-    """Calls every tool with a mark in every text, and then once more as the expert does."""
+    """Return a policy that calls every tool with a mark in every text, and then makes the expert's calls."""
     calls = []
     for tool in subject.tools.values():
         likely = (await list_likely_calls(subject, task, tool))[0]

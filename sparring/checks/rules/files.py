@@ -38,7 +38,7 @@ async def files(subject: Subject) -> Iterable[Finding]:
 
 
 async def _play(subject: Subject) -> None:
-    """Run episodes and their grading as far as possible: other rules report failures."""
+    """Run and grade episodes as far as possible. Other rules report failures."""
     if subject.environment_class is None:
         return
     played = []
@@ -58,10 +58,10 @@ def _missing(found: list[OpenedFile]) -> Iterator[Finding]:
         yield Finding(
             rule="files.kept",
             severity=Severity.WARNING,
-            symptom=f"the recipe's code reads {_named(found)}, which a run has no copy of.",
+            symptom=f"the recipe's code reads {_named(found)}, but a run folder has no copy of it.",
             evidence=_evidence(found),
-            change="Move it to a place in the recipe's folder that is copied: hidden files and folders, caches, virtual "
-            "environments and run folders are not.",
+            change="Move it to a copied place in the recipe's folder. Hidden files and folders, caches, virtual "
+            "environments and run folders are not copied.",
             confirm=CONFIRM,
         )
 
@@ -73,7 +73,8 @@ def _relative(found: list[OpenedFile]) -> Iterator[Finding]:
             severity=Severity.WARNING,
             symptom=f"the recipe's code reads {_named(found)} by a path relative to the working folder.",
             evidence=_evidence(found),
-            change="Open `Path(__file__).parent / NAME`: it is found from every working folder, and a run reads its copy.",
+            change="Open `Path(__file__).parent / NAME`: this works from every working folder, and a run reads its "
+            "copy.",
             confirm=CONFIRM,
         )
 

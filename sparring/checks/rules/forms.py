@@ -1,4 +1,4 @@
-"""Answers must be paid in the form that the prompt requests, and held-out tasks must resemble the training tasks."""
+"""Rules on forms: answers in the requested form are paid, and held-out tasks resemble the training tasks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from sparring.types import Json, Task
 MOST_TASKS = 12
 FEWEST = 2
 MOST_LABELS = 12
-"""Different answers of training tasks, most of which occur several times: then each is one of a list."""
+"""The most different answers in training tasks that still count as a list of answers, if most of them occur several
+times."""
 _COUNTS = {"no": 0, "one": 1, "two": 2, "three": 3, "four": 4}
 _DIGITS = re.compile(r"\b(no|one|two|three|four|\d) (?:decimals?\b|decimal places?|digits after)", re.I)
 _TO_CENTS = re.compile(r"\b(?:to the cent|to cents|whole cents|with (?:the )?cents)\b(?! where)", re.I)
@@ -71,10 +72,11 @@ async def form(subject: Subject) -> Iterable[Finding]:
         Finding(
             rule="prompt.form",
             severity=Severity.WARNING,
-            symptom=f"The prompt asks for {phrase!r}, and the scorer rejects right answers that are written so: "
-            f"{clip(str(shown[0]['written']), 80)!r} where {clip(str(shown[0]['right']), 80)!r} is right.",
+            symptom=f"The prompt requests {phrase!r}, but the scorer rejects right answers in this form: "
+            f"{clip(str(shown[0]['written']), 80)!r} although {clip(str(shown[0]['right']), 80)!r} is right.",
             evidence={"asked_for": phrase, "tasks": shown[:4]},
-            change="Write the reference answers in the form of the prompt, compare numbers as numbers, or change the prompt.",
+            change="Write the reference answers in the form of the prompt, compare numbers as numbers, or change the "
+            "prompt.",
             confirm="A right answer in the form of the prompt scores 1.",
         )
         for phrase, shown in found.items()
@@ -85,11 +87,11 @@ async def form(subject: Subject) -> Iterable[Finding]:
 _LIST = re.compile(r"[\w-]+(?: [\w-]+)?(?:, ?[\w-]+(?: [\w-]+)?)+,? (?:or|and) [\w-]+", re.I)
 _PERCENT = re.compile(r"(?:\bper ?cents?\b|\bpercentages?\b|%)", re.I)
 _NEAR = 40
-"""Letters between the name of a part and its description in the prompt."""
+"""The most characters between the name of a part and its description in the prompt."""
 
 
 async def _not_offered(subject: Subject, references: ReferenceEpisodes) -> list[Finding]:
-    """Return a finding on answers that are not among those that the prompt lists, where all others are."""
+    """Return a finding on reference answers that the prompt does not list although it lists all others."""
     findings = []
     for part, values in references.labels().items():
         labels = Counter(value.casefold() for value in values if isinstance(value, str))
@@ -98,7 +100,7 @@ async def _not_offered(subject: Subject, references: ReferenceEpisodes) -> list[
         prompt = await get_prompt(subject, subject.sample[0])
         for found in _LIST.finditer(" ".join(prompt.split())):
             offered = re.split(r",? (?:or|and) |, ?", found[0].casefold())
-            # The first may include words of the sentence before it.
+            # The first item may include preceding words of the sentence.
             offered += [one.rpartition(" ")[2] for one in offered[:1]]
             missing = [one for one in labels if one not in offered]
             known = [one for one in labels if one in offered]
@@ -108,7 +110,8 @@ async def _not_offered(subject: Subject, references: ReferenceEpisodes) -> list[
                     Finding(
                         rule="prompt.form",
                         severity=Severity.WARNING,
-                        symptom=f"The prompt lists the answers, {clip(found[0], 80)!r}, and {shown}, which the list lacks.",
+                        symptom=f"The prompt lists the answers, {clip(found[0], 80)!r}, and {shown}, which the list "
+                        f"lacks.",
                         evidence={
                             "part": part,
                             "listed": found[0],
@@ -124,7 +127,7 @@ async def _not_offered(subject: Subject, references: ReferenceEpisodes) -> list[
 
 
 async def _fractions(subject: Subject, references: ReferenceEpisodes) -> list[Finding]:
-    """Return a finding on answers that the prompt calls percentages and that are all fractions of 1."""
+    """Return a finding on answers that the prompt calls percentages, but that are all fractions of 1."""
     findings = []
     prompt = " ".join((await get_prompt(subject, subject.sample[0])).split())
     for part, values in references.labels().items():
@@ -148,10 +151,11 @@ async def _fractions(subject: Subject, references: ReferenceEpisodes) -> list[Fi
                 Finding(
                     rule="prompt.form",
                     severity=Severity.WARNING,
-                    symptom=f"The prompt asks for per cent, and all reference answers{f' of {part!r}' if part else ''} are "
+                    symptom=f"The prompt requests per cent, but all reference "
+                    f"answers{f' of {part!r}' if part else ''} are "
                     f"fractions of 1, such as {max(numbers)!r}.",
                     evidence={"part": part, "answers": sorted(numbers)[:6]},
-                    change="Multiply the reference answers by 100, or ask for a fraction.",
+                    change="Multiply the reference answers by 100, or request a fraction.",
                     confirm="Reference answers have the unit that the prompt names.",
                 )
             )
@@ -159,7 +163,7 @@ async def _fractions(subject: Subject, references: ReferenceEpisodes) -> list[Fi
 
 
 def _forms(prompt: str) -> Iterator[tuple[str, Rewrite]]:
-    """Return the forms that a prompt names, each with a function that writes a text in it, or returns None."""
+    """Yield the forms that a prompt names. Each has a function that rewrites a text in this form, or returns None."""
     digits = {match[0]: _COUNTS.get(match[1].lower()) for match in _DIGITS.finditer(prompt)}
     digits |= {match[0]: 2 for match in _TO_CENTS.finditer(prompt)}
     numbers = {int(phrase.split()[0]) if number is None else number for phrase, number in digits.items()}
@@ -192,18 +196,19 @@ async def _contradicted(subject: Subject, references: ReferenceEpisodes) -> list
                     Finding(
                         rule="prompt.form",
                         severity=Severity.WARNING,
-                        symptom=f"The prompt asks for {phrase!r}, and its own example of an answer is {value!r}, which would be "
+                        symptom=f"The prompt requests {phrase!r}, but its own example of an answer is {value!r}, "
+                        f"which should be "
                         f"{written!r}.",
                         evidence={"asked_for": phrase, "example": shown, "in_the_form": written},
-                        change="Write the example in the form that the prompt asks for.",
-                        confirm="The example of the prompt is in the form that the prompt asks for.",
+                        change="Write the example in the form that the prompt requests.",
+                        confirm="The example in the prompt has the form that the prompt requests.",
                     )
                 )
     return found[:1]
 
 
 def _as_shown(prompt: str, references: ReferenceEpisodes) -> Iterator[tuple[str, Rewrite]]:
-    """Return the number of the example of an answer, with the text around it and between its digits."""
+    """Yield the form of the number in the example of an answer: the text around it and between its digits."""
     shown = find_example([{"role": "user", "content": prompt}], references)
     parts = None if shown is None or references.form.is_json else references.form.parts(answer(shown))
     body = str((parts or {}).get("", ""))
@@ -221,7 +226,7 @@ def _written_like(text: str, shown: re.Match[str]) -> str | None:
     number = Decimal(text)
     if digits and (own > digits and number != round(number, digits)):
         return None
-    places = digits if shown[0].endswith("0") and digits else own  # others need not be written out
+    places = digits if shown[0].endswith("0") and digits else own  # other decimals need not be written out
     written = f"{number:{',' if ',' in shown[0] else ''}.{places}f}"
     return shown.string[: shown.start()] + written + shown.string[shown.end() :]
 
@@ -250,7 +255,7 @@ def _as_clock(text: str) -> str | None:
 async def _rejected(
     subject: Subject, references: ReferenceEpisodes, one: Episode, rewrite: Rewrite
 ) -> dict[str, Json] | None:
-    """Return the right answer in the form that the prompt requests, where that is another text and the scorer rejects it."""
+    """Return the right answer in the form that the prompt requests, if its text differs and the scorer rejects it."""
     parts = one.reference.parts or {}
     written: dict[str, Json] = {}
     for name, value in parts.items():
@@ -312,7 +317,8 @@ def _other_answers(
                 yield Finding(
                     rule="data.split",
                     severity=Severity.WARNING,
-                    symptom=f"{sum(others.values())} of the {len(tasks)} tasks of {name} have answers that no training task has: "
+                    symptom=f"{sum(others.values())} of the {len(tasks)} tasks of {name} have answers that no "
+                    f"training task has: "
                     f"{', '.join(list(others)[:3])}.",
                     evidence={
                         "split": name,
@@ -322,12 +328,12 @@ def _other_answers(
                         "trained": dict(known),
                     },
                     change="Draw the splits at random from tasks with every answer.",
-                    confirm="Each answer of the tasks that are evaluated is one that is trained on.",
+                    confirm="Each answer of the evaluated tasks is also the answer of a training task.",
                 )
 
 
 def _labels(tasks: Sequence[Task], field: str) -> dict[str, Counter[str]]:
-    """Count how often each text is the value of a field, by the name of its part, except names of things in the task's data."""
+    """Count, by part of the field, how often each text is its value, except names of things in the task's data."""
     found: dict[str, Counter[str]] = {}
     for task in tasks:
         value = task.fields.get(field)
@@ -339,7 +345,7 @@ def _labels(tasks: Sequence[Task], field: str) -> dict[str, Counter[str]]:
 
 
 def _other_words(name: str, train: Sequence[Task], tasks: Sequence[Task]) -> Iterator[Finding]:
-    """Return words that all prompts of a split have and no prompt of training has; and the other way round."""
+    """Yield a finding if all prompts of a split have words that no training prompt has, and the other way round."""
     own, trained = (
         [set(re.findall(r"[^\W\d_]{3,}", get_user_text(task).lower())) for task in those] for those in (tasks, train)
     )
@@ -349,9 +355,9 @@ def _other_words(name: str, train: Sequence[Task], tasks: Sequence[Task]) -> Ite
         yield Finding(
             rule="data.split",
             severity=Severity.WARNING,
-            symptom=f"The prompts of {name} are worded differently from those of training: all have "
-            f"{', '.join(sorted(only_own)[:4])}, and none {', '.join(sorted(only_trained)[:4])}.",
+            symptom=f"The prompts of {name} are worded differently from the training prompts: all contain "
+            f"{', '.join(sorted(only_own)[:4])}, and none contains {', '.join(sorted(only_trained)[:4])}.",
             evidence={"split": name, "prompt": clip(get_user_text(tasks[0])), "trained": clip(get_user_text(train[0]))},
-            change="Draw the splits at random from tasks of every wording, unless another wording is what is to be measured.",
+            change="Draw the splits at random from tasks of every wording, unless you want to measure another wording.",
             confirm="Prompts of both splits share their words.",
         )

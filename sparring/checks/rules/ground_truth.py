@@ -1,4 +1,4 @@
-"""Reference answers must be knowable, not given away, and consistent (rules `data.*` on labels)."""
+"""Reference answers must be knowable, hidden and consistent (rules `data.*` on labels)."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json
 
 FEWEST = 8
-"""Tasks from which a share is meaningful."""
+"""The smallest number of tasks for which a share is meaningful."""
 LEAK, SURE_LEAK = 0.2, 0.9
-"""How much more often than chance a prompt names its own answer: the first is reported, from the second on as certain."""
+"""How much more often than chance a prompt must name its own answer: to be reported, and to be reported as certain."""
 PROMPT_SECONDS = 3.0
 MANY_LABELS, MANY_LISTED = 12, 50
 UNBALANCED, CONSTANT = 0.6, 0.9
-"""Share of the tasks that one answer is right for: the first is reported, the second is an error."""
+"""The share of the tasks for which one answer is right: the first share is reported, the second share is an error."""
 RARE = 0.2
-"""Share of the rows up to which another type or an empty cell is a mistake, not a kind of answer."""
+"""Another type or an empty cell is a mistake, not a kind of answer, up to this share of the rows."""
 NUM_SHOWN = 5
 CANDIDATES = 2
-"""Number of other answers in a prompt from which it lists candidates: which of them is right is the question."""
+"""A prompt with this number of other answers lists candidates, and the task is to find the right one."""
 MANY_WORDS = 3
-"""Words above which a text is written by the policy and not found."""
+"""A text with more words is written by the policy, not copied from a result."""
 _NULL_LIKE = {"", "nan", "null", "none", "n/a", "na", "-", "?", "unknown", "undefined", "tbd"}
 _LABEL_WORD = r"(?:answer|label|expected|solution|gold|target|correct|truth)"
 
@@ -83,13 +83,13 @@ async def leak(subject: Subject) -> Iterable[Finding]:
             Finding(
                 rule="data.leak",
                 severity=Severity.ERROR if is_sure or is_whole else Severity.WARNING,
-                symptom=f"The prompt names {what} in {disclosed.share:.0%} of {disclosed.num} tasks; by chance it would in "
+                symptom=f"The prompt names {what} in {disclosed.share:.0%} of {disclosed.num} tasks; by chance it "
+                f"would in "
                 f"{disclosed.chance:.0%}.",
                 evidence={"part": name, "share": disclosed.share, "chance": disclosed.chance, "tasks": disclosed.shown},
-                change="Take it out of the prompt; what the agent must not see belongs in the task's fields. Where "
-                "it is an input "
-                "that has to be repeated, leave it.",
-                confirm="The share is that of chance.",
+                change="Remove it from the prompt: what the agent must not see belongs in the task's fields. If it is "
+                "an input that the answer has to repeat, leave it.",
+                confirm="The share is not above chance.",
             )
         )
     return found
@@ -102,12 +102,12 @@ class _Disclosed:
     num: int
     num_values: int
     is_labeled: bool
-    """Return whether a word such as `answer:` or the part's own name precedes it."""
+    """True if a word such as `answer:` or the part's own name precedes the value."""
     shown: list[Json]
 
 
 def _measure_leak(name: str, known: Sequence[tuple[ReferenceEpisode, str]], subject: Subject) -> _Disclosed | None:
-    """Count how often prompts name their own value of a part, where that is more than chance."""
+    """Return how often prompts name their own value of a part, or None if that is not more often than by chance."""
     values = [_spoken((reference.parts or {})[name]) for reference, _ in known]
     distinct = sorted({value for value in values if value})
     if len(known) < 4 or len(distinct) < 2:
@@ -159,14 +159,14 @@ def _labeled(name: str, value: str, prompt: str) -> bool:
 
 
 def _is_input(reference: ReferenceEpisode, value: Json) -> bool:
-    """Return whether the expert passes the value to its first call, before any tool could have shown it."""
+    """Return True if the expert passes the value to its first call, before any tool could have shown it."""
     calls = reference.script[0].get("tool_calls") or ()
     given = {canonical(leaf) for call in calls for leaf in leaves(call["function"]["arguments"])}
     return canonical(value) in given
 
 
 def _spoken(value: Json) -> str:
-    """Return a value as words separated by single spaces, as in a prompt; "" for what cannot be searched for."""
+    """Return a value as words separated by single spaces, as in a prompt, or "" if it cannot be searched for."""
     return " ".join(re.findall(r"[^\W_]+", to_text(value).casefold())) if isinstance(value, str | int | float) else ""
 
 
@@ -192,7 +192,7 @@ async def unanswerable(subject: Subject) -> Iterable[Finding]:
     found = [*_undecided(references, played, copied)]
     nowhere = list(_find_missing(references, played, evidence)) if subject.tools else []
     if references.has_expert:
-        # Without tools the policy may be meant to know what is not in the prompt.
+        # Without tools, the recipe may expect the policy to know what is not in the prompt.
         return [*found, *nowhere]
     if not (found or nowhere) or not subject.tools:
         return [replace(one, severity=Severity.WARNING) for one in found]
@@ -206,8 +206,9 @@ async def _without_expert(
     evidence: Mapping[str, str],
     undecided: Sequence[Finding],
 ) -> list[Finding]:
-    """Return warnings, where no expert shows which calls give the answer: only when all tools that read were called and found
-    something, and the answer comes neither from their results nor from other data of the task, which other calls may return."""
+    """Return warnings for a recipe without an expert that shows which calls give the answer. All tools that read must
+    have been called and returned something. The answer must come neither from their results nor from other data of the
+    task, which other calls may return."""
     if subject.timing.episode_seconds > SLOW_SECONDS:
         return []
     shown = dict(evidence)
@@ -220,7 +221,7 @@ async def _without_expert(
     except OutOfTimeError:
         return []
     found = [one for one in undecided if set(one.evidence["tasks"]) <= asked]
-    # What appears in some result under its name is available with other arguments.
+    # A value that appears in some result under its name is available with other arguments.
     given = {key for _, _, text in await collect_answers(subject) for key, _ in named_leaves(parse_object(text) or {})}
     graded = {path[0] for path in references.read}
     own = {
@@ -246,7 +247,7 @@ async def _without_expert(
 def _undecided(
     references: ReferenceEpisodes, played: Sequence[Episode], copied: Mapping[str, Episode]
 ) -> Iterator[Finding]:
-    """Return parts that differ between tasks that look equal except for their names."""
+    """Return findings on parts that differ between tasks that look equal except for their names."""
     groups: dict[str, list[ReferenceEpisode]] = defaultdict(list)
     for one in played:
         if one.reference.parts is not None and any(m.get("role") == "tool" for m in one.trajectory.messages):
@@ -258,7 +259,7 @@ def _undecided(
     }
     for name in references.labels():
         for group in groups.values():
-            # What a tool returns word for word is known, also where it is passed to the next tool.
+            # The policy knows what a tool returns word for word, even if it is then passed to the next tool.
             missing = [
                 reference
                 for reference in group
@@ -271,22 +272,24 @@ def _undecided(
                     rule="data.unanswerable",
                     severity=Severity.ERROR,
                     symptom=f"{name or 'The answer'!r} cannot be known: tasks {first.task.id} and {second.task.id} "
-                    f"show the policy the "
-                    f"same and have different answers ({_shown(first, name)} and {_shown(second, name)}).",
+                    f"show the policy the same, but have different answers ({_shown(first, name)} and "
+                    f"{_shown(second, name)}).",
                     evidence={"part": name, "tasks": {one.task.id: _shown(one, name) for one in (first, second)}},
-                    change="Have a tool or the prompt give what it follows from, or do not score it.",
+                    change="Let a tool or the prompt provide what it follows from, or do not score it.",
                     confirm="Tasks with different answers look different.",
                 )
                 break
 
 
 def _occurs_in(value: Json, text: str) -> bool:
-    """Return whether a text of an answer appears in the tool results; a number may appear there by chance."""
+    """Return True if an answer's text appears in the tool results. Numbers do not count, because they may appear by
+    chance."""
     return isinstance(value, str) and bool(value) and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text) is not None
 
 
 def _seen(one: Episode) -> str:
-    """Return prompt and tool results of an episode, with the arguments of calls masked: names of things are no evidence."""
+    """Return prompt and tool results of an episode. The arguments of calls are masked, because names of things are no
+    evidence."""
     messages = one.trajectory.messages
     named = {
         text
@@ -308,10 +311,10 @@ def _find_missing(
     evidence: Mapping[str, str],
     is_sure: Callable[[str, Episode], bool] = lambda name, one: True,
 ) -> Iterator[Finding]:
-    """Return parts with many different texts whose words are in nothing that the policy sees."""
+    """Return findings on parts with many different texts whose words appear in nothing that the policy sees."""
     everywhere = " ".join(evidence.values())
     for name, values in references.labels().items():
-        # Numbers, also those in a text, may have been computed from other numbers.
+        # Numbers, including those in a text, may have been computed from other numbers.
         texts = {value for value in values if isinstance(value, str) and not re.fullmatch(r"[\s$€£%\d.,+-]*", value)}
         if len(texts) < len(set(map(canonical, values))) or not texts:
             continue
@@ -335,7 +338,7 @@ def _find_missing(
                 "part": name,
                 "tasks": {o.reference.task.id: (o.reference.parts or {}).get(name) for o in missing[:NUM_SHOWN]},
             },
-            change="Have a tool return it, name the labels in the prompt, or do not score it.",
+            change="Let a tool return it, name the labels in the prompt, or do not score it.",
             confirm="Its values appear in a prompt or a tool result.",
         )
 
@@ -352,7 +355,7 @@ async def imbalance(subject: Subject) -> Iterable[Finding]:
     and its score, measured with the tool loop. Draw tasks by answer, or measure success by class.
     """
     references = await find_references(subject)
-    # Where only actions are graded, no last message is right or wrong.
+    # If only actions are graded, no last message is right or wrong.
     if references is None or not references.by_task or Aspect.MESSAGE not in references.graded:
         return []
     expected = [
@@ -371,7 +374,7 @@ async def imbalance(subject: Subject) -> Iterable[Finding]:
             rule="data.imbalance",
             severity=Severity.ERROR if share >= CONSTANT else Severity.WARNING,
             symptom=f"One answer is right for {share:.0%} of {len(expected)} training tasks: {clip(str(best), 80)}; "
-            f"always giving it "
+            f"always giving this answer "
             f"scores {'-' if score is None else f'{score:.2f}'}.",
             evidence={
                 "answer": best,
@@ -383,7 +386,7 @@ async def imbalance(subject: Subject) -> Iterable[Finding]:
                     name: {"value": value, "share": num / len(expected)} for name, (value, num) in shares.items()
                 },
             },
-            change="Give every answer about the same number of tasks, in training and in evaluation.",
+            change="Use about the same number of tasks for every answer, in training and in evaluation.",
             confirm=f"The best constant answer is right for less than {UNBALANCED:.0%}.",
         )
     ]
@@ -409,7 +412,7 @@ async def schema(subject: Subject) -> Iterable[Finding]:
 
 
 def _label_columns(subject: Subject, references: ReferenceEpisodes) -> dict[str, list[tuple[Placed, Json]]]:
-    """Return the ground truth of all tasks, by name: the expert's answers, and the fields that hold the same."""
+    """Return the ground truth of all tasks, by name: the expert's answers, and the fields with the same values."""
     paths: dict[str, tuple[str, ...]] = {}
     known = [reference for reference in references.by_task.values() if reference.parts]
     for path in sorted(references.read, key=len):
@@ -466,7 +469,7 @@ def _empty_cells(name: str, cells: Sequence[tuple[Placed, Json]]) -> Iterator[Fi
         severity=Severity.ERROR if is_broken else Severity.WARNING,
         symptom=f"The ground truth {name!r} is empty in {len(empty)} of {len(cells)} tasks: rows {_rows(empty)}.",
         evidence={"field": name, "tasks": [_cell(one, value) for one, value in empty[:NUM_SHOWN]]},
-        change="Fill the cells in, or remove the rows; where nothing is the right answer, state this in the prompt and "
+        change="Fill in the cells, or remove the rows. If nothing is the right answer, state this in the prompt and "
         "write null.",
         confirm="No cell is empty.",
     )
@@ -488,7 +491,8 @@ def _spelled_twice(name: str, cells: Sequence[tuple[Placed, Json]]) -> Iterator[
             yield Finding(
                 rule="data.schema",
                 severity=Severity.ERROR,
-                symptom=f"The ground truth {name!r} spells one value in several ways: {', '.join(map(repr, variants))}.",
+                symptom=f"The ground truth {name!r} spells one value in several ways: "
+                f"{', '.join(map(repr, variants))}.",
                 evidence={
                     "field": name,
                     "spellings": dict(variants),
@@ -500,7 +504,8 @@ def _spelled_twice(name: str, cells: Sequence[tuple[Placed, Json]]) -> Iterator[
 
 
 def _outside_the_list(name: str, cells: Sequence[tuple[Placed, Json]], prompt: str) -> list[Finding]:
-    """Return values that the prompt does not name, where a sentence of it lists more of the others."""
+    """Return findings on values that the prompt does not name although one of its sentences lists more of the
+    others."""
     counts = Counter(value for _, value in cells if isinstance(value, str) and not _is_empty(value))
     listed = _listed(name, set(counts), prompt) if len(counts) <= MANY_LISTED else set()
     if len(listed) < 2:
@@ -513,7 +518,8 @@ def _outside_the_list(name: str, cells: Sequence[tuple[Placed, Json]], prompt: s
         Finding(
             rule="data.schema",
             severity=Severity.ERROR,
-            symptom=f"The ground truth {name!r} is {outside[0][1]!r} in row {_rows(outside[:1])}; the prompt allows "
+            symptom=f"The ground truth {name!r} is {outside[0][1]!r} in row {_rows(outside[:1])}, but the prompt only "
+            f"allows "
             f"{', '.join(sorted(listed)[:8])}.",
             evidence={"field": name, "allowed": sorted(listed), "tasks": [_cell(*one) for one in outside[:NUM_SHOWN]]},
             change="Correct these rows, or name the value in the prompt.",
@@ -523,7 +529,8 @@ def _outside_the_list(name: str, cells: Sequence[tuple[Placed, Json]], prompt: s
 
 
 def _listed(name: str, values: Iterable[str], prompt: str) -> set[str]:
-    """Return the values that one sentence lists: with the field's name in it, or `one of` and the like."""
+    """Return the values that one sentence lists, if the sentence contains the field's name, `one of` or a similar
+    phrase."""
     word = f"{re.escape(name)}|" if name else ""
     lists = [
         sentence
@@ -565,7 +572,7 @@ def _shown(reference: ReferenceEpisode, name: str) -> str:
 
 
 async def _prompts(subject: Subject, references: ReferenceEpisodes) -> dict[str, str]:
-    """Return opening texts by task id: of all sampled tasks, or as many as some seconds allow."""
+    """Return the prompts of the sampled tasks by task id, for as many tasks as some seconds allow."""
     began, prompts = time.monotonic(), {}
     shuffled = random.Random(0).sample(list(references.by_task.values()), min(200, len(references.by_task)))
     with subject.timing.as_far_as_it_goes():

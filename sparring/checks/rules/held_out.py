@@ -1,4 +1,4 @@
-"""Tools must know the held-out tasks as they know the training tasks."""
+"""Tools must find things in held-out tasks as they do in training tasks."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ from sparring.types import Json, Task
 NUM_TASKS = 4
 FEWEST_TASKS = 3
 MOSTLY = 0.75
-"""Share of the training tasks in which a tool must find something before its absence in held-out ones is reported."""
+"""A tool must find something in this share of the training tasks before the rule reports that it finds nothing in
+held-out tasks."""
 MOST_READ = 24
-"""Training tasks, and held-out ones, in which tools are called with what the task itself names."""
+"""The number of training tasks, and of held-out tasks, in which tools are called with what the task itself names."""
 FEWEST_READ = 8
-"""Training tasks in which it must be found each time."""
+"""The number of training tasks in which a tool must find it each time."""
 LOST = 0.2
-"""Share of the held-out tasks without a match from which it is reported."""
+"""The share of held-out tasks without a match from which the rule reports it."""
 FEWEST_LOST = 3
 
 
@@ -69,8 +70,8 @@ async def _lost_in_all(subject: Subject, tasks: Sequence[Task]) -> list[Finding]
     return [
         _finding(
             tool,
-            f"{tool} finds something in most training tasks, and nothing in any of {len(tried)} held-out tasks: "
-            f"{tried[0].id}, say.",
+            f"{tool} finds something in most training tasks, but nothing in any of {len(tried)} held-out tasks, for "
+            f"example in {tried[0].id}.",
             [str(one.call) for one in (await explore_task(subject, subject.sample[0])).legal(tool)],
             [
                 {"task": tried[0].id, "call": str(one.call), "answer": one.result.content[:200]}
@@ -87,7 +88,7 @@ def _finding(tool: str, symptom: str, found: Sequence[str], lost: Sequence[Mappi
         severity=Severity.WARNING,
         symptom=symptom,
         evidence={"tool": tool, "found": list(found[:3]), "held_out": list(lost[:4])},
-        change=f"Have {tool} know what the held-out tasks are about, or make held-out tasks of what it knows.",
+        change=f"Give {tool} the data of the held-out tasks, or build held-out tasks from the data that it has.",
         confirm="Run `sparring check RECIPE --only environment` again: the finding is gone.",
     )
 
@@ -99,7 +100,7 @@ async def _share(subject: Subject, tasks: Sequence[Task], tool: str) -> float:
 
 
 async def _lost_in_some(subject: Subject, tasks: Sequence[Task], named: Iterable[Json]) -> list[Finding]:
-    """Return tools that find what a task names in all training tasks but not in part of the held-out ones."""
+    """Return findings on tools that find what a task names in all training tasks, but not in some held-out tasks."""
     train = subject.looked_at[:MOST_READ]
     reads = read_without_calls([*train, *tasks[:MOST_READ]], await find_references(subject))
     ways = [way for way in await find_ways(subject, reads[: len(train)]) if way[1] and way[0] not in named]
@@ -110,12 +111,12 @@ async def _lost_in_some(subject: Subject, tasks: Sequence[Task], named: Iterable
         lost[way[0]].append((way, seen, [one for one in seen if not one.is_found]))
     findings = []
     for tool, each in lost.items():
-        # Where another way to call it finds something everywhere, a prompt of another form may have been misread.
+        # If another way to call the tool finds something everywhere, a prompt of another form may have been misread.
         if all(len(missed) >= max(FEWEST_LOST, LOST * len(seen)) for _, seen, missed in each):
             way, seen, missed = max(each, key=lambda one: len(one[1]))
             symptom = (
-                f"{tool} finds what the task names in all of {len(trained[way])} training tasks, and not in {len(missed)} of "
-                f"{len(seen)} held-out tasks: {missed[0].call} in {missed[0].task_id}, say."
+                f"{tool} finds what the task names in all of {len(trained[way])} training tasks, but not in "
+                f"{len(missed)} of {len(seen)} held-out tasks, for example {missed[0].call} in {missed[0].task_id}."
             )
             found = [str(one.call) for one in trained[way]]
             shown = [{"task": one.task_id, "call": str(one.call), "answer": one.answer[:200]} for one in missed]
@@ -125,7 +126,7 @@ async def _lost_in_some(subject: Subject, tasks: Sequence[Task], named: Iterable
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Return a call with what a task names."""
+    """A call with a value that a task names, and whether it found something."""
 
     task_id: str
     call: Call
@@ -134,7 +135,7 @@ class _Asked:
 
 
 async def _asked(subject: Subject, reads: Sequence[ReadableValues], ways: Sequence[Way]) -> dict[Way, list[_Asked]]:
-    """Return what these calls of tools return in tasks, as time allows."""
+    """Return the outcomes of these calls in the tasks, as far as time allows."""
     asked: dict[Way, list[_Asked]] = defaultdict(list)
     ends = time.monotonic() + SECONDS
     with subject.timing.as_far_as_it_goes():
@@ -147,7 +148,7 @@ async def _asked(subject: Subject, reads: Sequence[ReadableValues], ways: Sequen
                         return asked
                     stranger = await execute(environment, call.tool, dict(make_strange(call).arguments))
                     result = await execute(environment, call.tool, dict(call.arguments))
-                    # A truth value or a number is a result, also where another thing has the same.
+                    # A truth value or a number is a result, even if another thing has the same one.
                     is_alike = result.content == stranger.content and isinstance(parse_result(result.content), str)
                     is_lost = is_refusal(result) or is_nothing(result.content) or is_alike
                     asked[way].append(_Asked(read.task.id, call, result.content, is_found=not is_lost))

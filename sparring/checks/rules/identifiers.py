@@ -1,4 +1,4 @@
-"""Things that tools create and remove: identifiers stay unique, and undoing restores the state."""
+"""Rules on things that tools create and remove: identifiers stay unique, and undoing restores the state."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from sparring.types import Json
 
 _FRESH = ("Quince 77", "Medlar 78", "Sorrel 79")
 MOST_TAKEN = 8
-"""Things that are removed, each before one is created."""
+"""The number of existing things that are removed, each before a new one is created."""
 _PLACES = re.compile(r"\b(?:position|place|slot|rank|row|line|index|seat|locker|bay)s?\b", re.IGNORECASE)
-"""Words of a result that numbers places, which are reused on purpose."""
+"""Words in results that number places, whose numbers are reused on purpose."""
 _ADDING = frozenset(
     [
         "add",
@@ -70,7 +70,8 @@ async def identifiers(subject: Subject) -> Iterable[Finding]:
 
 
 def _fresh_calls(bench: Bench, base: Probe) -> list[Call]:
-    """Return three calls like one that changes something, with other texts where it accepts any text."""
+    """Return three variants of a call that changes something, with other texts for the arguments that accept any
+    text."""
     keys = bench.keys(base.call)
     properties = bench.schema(base.call.tool).get("properties", {})
     free = [
@@ -86,7 +87,8 @@ def _fresh_calls(bench: Bench, base: Probe) -> list[Call]:
 
 
 def _named_in(result: ToolResult, call: Call, before: View, after: View) -> str | None:
-    """Return the identifier that a result gives to what was created: a new thing is listed under it, and it was no argument."""
+    """Return the identifier of the created thing in a result: a new thing is listed under it, and it is not an
+    argument."""
     given = {str(one) for one in call.arguments.values()}
     new = after.names - before.names - given
     return next((one for one in _words(result.content) if one in new), None)
@@ -115,7 +117,7 @@ async def _given_again(bench: Bench, base: Probe) -> Finding | None:
             bench,
             (first, second),
             both,
-            f"{tool} gives {name!r} to two things, and the second takes the place of the first.",
+            f"{tool} gives the identifier {name!r} to two things, and the second replaces the first.",
         )
     taking = await _taking_away(bench, first, name)
     if taking is None:
@@ -128,7 +130,7 @@ async def _given_again(bench: Bench, base: Probe) -> Finding | None:
                 bench,
                 (first, second, taking, third),
                 after,
-                f"{tool} gives an identifier again that is in use: after {taking.tool}, what was {other!r} is overwritten.",
+                f"{tool} assigns an identifier that is in use: after {taking.tool}, {other!r} is overwritten.",
             )
     again = await bench.run([first, taking, LOOK, second, LOOK])
     slots = (
@@ -155,14 +157,14 @@ async def _given_again(bench: Bench, base: Probe) -> Finding | None:
             bench,
             (first, taking, second),
             again,
-            f"{tool} gives {name!r} again after {taking.tool} took it away.",
+            f"{tool} assigns the identifier {name!r} again after {taking.tool} removed it.",
             Severity.WARNING,
         )
     return None
 
 
 async def _place_taken(bench: Bench, base: Probe) -> Finding | None:
-    """Return findings where, after something from the start is removed, what is created gets an identifier in use."""
+    """Return a finding if a created thing gets an identifier in use after a thing from the start was removed."""
     create = base.call
     if base.ended or bench.first.names - base.after.names:
         return None
@@ -183,13 +185,13 @@ async def _place_taken(bench: Bench, base: Probe) -> Finding | None:
                     bench,
                     (taking, create),
                     played,
-                    f"{create.tool} gives {name!r}, which is in use, after {taking.tool}, and takes the place of {lost[0]!r}.",
+                    f"{create.tool} assigns {name!r}, which is in use, after {taking.tool}, and replaces {lost[0]!r}.",
                 )
     return None
 
 
 def _takings(bench: Bench, create: str) -> list[tuple[Call, str]]:
-    """Return calls that remove what was there from the start, and the argument that names it."""
+    """Return calls that remove things that were there from the start, and the argument that names the thing."""
     found: dict[str, tuple[Call, str]] = {}
     for probe in list(bench.probes):
         if probe.call.tool == create or probe.is_refused or probe.ended or not bench.first.names - probe.after.names:
@@ -203,7 +205,7 @@ def _takings(bench: Bench, create: str) -> list[tuple[Call, str]]:
 
 
 def _shape(text: str) -> str:
-    """Return a code with its digits made equal."""
+    """Return a code with all digits replaced by the same digit."""
     return re.sub(r"\d", "0", text)
 
 
@@ -225,18 +227,18 @@ def _same(
             "answers": answers,
             "changed": [one.as_json() for one in played.views[0].changes_to(played.views[-1])[:6]],
         },
-        change="Count identifiers upwards in the episode, whatever was taken away.",
+        change="Count identifiers upwards within the episode, even if things are removed.",
         confirm=AGAIN,
     )
 
 
 def _overwritten(before: View, after: View, name: str) -> bool:
-    """Return whether what is listed under a name is something else than before."""
+    """Return True if the content listed under a name is not the same as before."""
     return any(name in one.path and one.before is not None for one in before.changes_to(after) if not is_history(one))
 
 
 def _added_and_lost(bench: Bench, first: Call, second: Call, both: ProbeRun) -> Finding | None:
-    """Return a finding on a tool that adds, where the first text is gone when a second was added."""
+    """Return a finding on a tool that adds texts if the first text is gone after a second one was added."""
     tool = first.tool
     texts = [value for value in first.arguments.values() if value in _FRESH]
     if (
@@ -253,7 +255,11 @@ def _added_and_lost(bench: Bench, first: Call, second: Call, both: ProbeRun) -> 
     if not (shown[0] and not shown[1] and is_second_there):
         return None
     return _same(
-        bench, (first, second), both, f"what {tool} adds first is gone when a second is added.", Severity.WARNING
+        bench,
+        (first, second),
+        both,
+        f"the first thing that {tool} adds is gone after a second one is added.",
+        Severity.WARNING,
     )
 
 
@@ -370,25 +376,26 @@ async def _not_restored(bench: Bench, base: Probe, back: Call, *, is_set: bool) 
     return Finding(
         rule="environment.undone",
         severity=Severity.WARNING,
-        symptom=f"{back.tool} {'sets the old value again' if is_set else f'undoes what {done.tool} did'} and leaves "
-        f"{'/'.join(numbers[0].path)} not as before.",
+        symptom=f"{back.tool} {'sets the old value again' if is_set else f'undoes what {done.tool} did'}, but "
+        f"{'/'.join(numbers[0].path)} is not as before.",
         evidence={
             "task": bench.task.id,
             "calls": [str(done), str(back)],
             "answers": [one.content[:120] for one in played.results],
             "changed": [one.as_json() for one in numbers[:6]],
         },
-        change=f"Have {back.tool} change back everything that {done.tool} changes.",
+        change=f"Let {back.tool} revert everything that {done.tool} changes.",
         confirm=AGAIN,
     )
 
 
 _ONCE = ("once", "final", "for good", "fee", "limit", "wait", "only", "one time", "budget", "keep", "kept", "remain")
-"""Beginnings of words in a description of what cannot be done a second time."""
+"""Beginnings of words in the description of an action that cannot be repeated."""
 
 
 async def _not_repeated(bench: Bench, done: Call, back: Call) -> Finding | None:
-    """Return a finding on a call that is refused after it was undone, although everything readable is as before."""
+    """Return a finding on a call that is refused after it was undone, although everything that tools show is as
+    before."""
     if any(documents(bench, tool, *_ONCE) for tool in {done.tool, back.tool}):
         return None
     numbers = [name for name, value in done.arguments.items() if type(value) is int]
@@ -404,26 +411,26 @@ async def _not_repeated(bench: Bench, done: Call, back: Call) -> Finding | None:
             return Finding(
                 rule="environment.undone",
                 severity=Severity.WARNING,
-                symptom=f"{back.tool} does not undo all of what {call.tool} did: everything shows as before, and {call} is "
-                f"refused when it is made again: {again.content[:100]}",
+                symptom=f"{back.tool} does not undo everything that {call.tool} did: all tools show the old state, "
+                f"but {call} is refused when it is made again: {again.content[:100]}",
                 evidence={
                     "task": bench.task.id,
                     "calls": [str(call), str(back), str(call)],
                     "answers": [one.content[:120] for one in played.results],
                 },
-                change=f"Have {back.tool} change back everything that {call.tool} changes.",
+                change=f"Let {back.tool} revert everything that {call.tool} changes.",
                 confirm=AGAIN,
             )
     return None
 
 
 def _gone(base: Probe, after: View) -> set[tuple[str, ...]]:
-    """Return what a call added that is gone again."""
+    """Return the paths of things that a call added and that are gone again."""
     return {one.path for one in base.changes if one.before is None and one.path not in after.leaves}
 
 
 def _not_given_back(base: Probe, after: View) -> list[Change]:
-    """Return places of a thing that a call names, where it has also not come back to its old place."""
+    """Return the changes of places of a thing that a call names, if the thing is also not back in its old place."""
     named = {str(value) for _, value in flatten(dict(base.call.arguments), ())}
     own = [one for one in base.changes if named & set(one.path[1:]) and not is_history(one)]
     is_missing = any(one.after is None and one.path not in after.leaves for one in own)
