@@ -21,7 +21,7 @@ from sparring.types import Json
 FEWEST_TASKS = 2
 FEWEST_ROWS = 3
 MOST_ROWS = 24
-"""The number of positions of a list whose items are requested by number."""
+"""The most rows of a list whose items are requested by number."""
 MOST_RANGES = 4
 """The most values of one column that are tried in one task."""
 LOW = {"min", "minimum", "from", "since", "start", "begin", "first", "earliest", "low", "lower"}

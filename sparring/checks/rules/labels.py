@@ -1,4 +1,4 @@
-"""Reference answers must follow from tool results, and from the limits that the prompt names, in all tasks alike."""
+"""In all tasks, reference answers must follow in the same way from tool results and from the limits in the prompt."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json
 
 FEWEST = 3
-"""Tasks in which an answer must equal a tool's result, with as many different values, and those in which it must not."""
+"""The smallest number of tasks in which an answer must equal a tool's result, with as many different values, and in
+which it must differ from it."""
 SHARE = 0.15
-"""Share of the tasks in which this must hold."""
+"""The share of the tasks for which each of the two must hold."""
 UNITS = (10, 100, 1000, 1_000_000, 60, 3600, 24, 2.54, 1.609344, 0.45359237)
 """Factors between units."""
 _NOT_THE_LAST = re.compile(r"\b(?:exclu\w+|before|until|not counting|without the (?:last|first))\b", re.I)
@@ -80,7 +81,7 @@ def _parts(references: ReferenceEpisodes, read: ReadableValues) -> Mapping[str, 
 
 
 def _near(references: ReferenceEpisodes, reads: Sequence[ReadableValues]) -> Iterator[Finding]:
-    """Return findings on results that are the answer in some tasks, and nearly the answer in all others."""
+    """Yield findings on results that are the answer in some tasks, and nearly the answer in all others."""
     best: dict[str, tuple[int, Finding]] = {}
     for part, source, seen in _pairs(references, reads):
         same = [one for one in seen if is_equal(one.result, one.label) or one.result == one.label]
@@ -96,10 +97,10 @@ def _near(references: ReferenceEpisodes, reads: Sequence[ReadableValues]) -> Ite
         finding = Finding(
             rule="data.labels",
             severity=Severity.WARNING,
-            symptom=f"The result of {tool} is {what} in {len(same)} of {len(seen)} tasks, and {how} in the other {len(rest)}, as "
-            f"{rest[0].result!r} of {rest[0].call} for {rest[0].label!r}.",
+            symptom=f"The result of {tool} is {what} in {len(same)} of {len(seen)} tasks, and {how} in the other "
+            f"{len(rest)}, for example {rest[0].result!r} of {rest[0].call} instead of {rest[0].label!r}.",
             evidence={"tool": tool, "part": part, "others": [one.shown for one in rest[:4]], "same": same[0].shown},
-            change=f"Have {tool} and the reference answer follow one rule: unit, rounding and parsing of what is stored.",
+            change=f"Let {tool} and the reference answer use the same rule for units, rounding and parsing.",
             confirm="The answer that follows from the tools is the reference answer in every task.",
         )
         if part not in best or best[part][0] < len(same):
@@ -108,7 +109,7 @@ def _near(references: ReferenceEpisodes, reads: Sequence[ReadableValues]) -> Ite
 
 
 def _pairs(references: ReferenceEpisodes, reads: Sequence[ReadableValues]) -> Iterator[tuple[str, Source, list[Seen]]]:
-    """Return each part of the answer with each result, by the way to call it, over all tasks."""
+    """Yield each part of the answer with each result of each way to call a tool, over all tasks."""
     by_source: dict[tuple[str, Source], list[Seen]] = defaultdict(list)
     for read in reads:
         for part, label in _parts(references, read).items():
@@ -119,7 +120,7 @@ def _pairs(references: ReferenceEpisodes, reads: Sequence[ReadableValues]) -> It
                     by_source[part, (way, name)].append(Seen(read, str(call), label, result))
     for (part, source), seen in by_source.items():
         yield part, source, seen
-    # For one tool that is called in several ways, the result that comes nearest is used.
+    # If one tool is called in several ways, the nearest result is used.
     together: dict[tuple[str, str, str], dict[str, list[Seen]]] = defaultdict(lambda: defaultdict(list))
     for (part, ((tool, roles), name)), seen in by_source.items():
         if any(role[0] == "always" for _, role in roles):
@@ -130,7 +131,7 @@ def _pairs(references: ReferenceEpisodes, reads: Sequence[ReadableValues]) -> It
 
 
 def _distance(one: Seen) -> float:
-    """Return the distance between a result and the label: 0 where they are equal, 1 where they are equal in another unit."""
+    """Return the distance between a result and the label: 0 if they are equal, 1 if they are equal in another unit."""
     first, second = parse_number(one.label), parse_number(one.result)
     if first is None or second is None:
         return 0.0 if one.label == one.result else 9.0
@@ -140,7 +141,7 @@ def _distance(one: Seen) -> float:
 
 
 def _differ(rest: Sequence[Seen]) -> str | None:
-    """Return how these results differ from the answers; None where they do not all differ in one way."""
+    """Return how these results differ from the answers, or None if they do not all differ in the same way."""
     days = [_days(one) for one in rest]
     if None not in days:
         return f"{days[0]:+d} days off" if len(set(days)) == 1 else None
@@ -178,7 +179,8 @@ def _unit(ratio: float) -> float | None:
 
 
 def _is_another_question(same: Sequence[Seen], rest: Sequence[Seen]) -> bool:
-    """Return whether a word of the prompt separates these tasks from the others, so that they may require something else."""
+    """Return True if a word of the prompt separates these tasks from the others: their question may then be
+    different."""
     common = frozenset.intersection(*(one.read.words for one in rest)) - frozenset.union(
         *(one.read.words for one in same)
     )
@@ -191,7 +193,7 @@ def _is_another_question(same: Sequence[Seen], rest: Sequence[Seen]) -> bool:
 def _without_ends(
     subject: Subject, references: ReferenceEpisodes, reads: Sequence[ReadableValues]
 ) -> Iterator[Finding]:
-    """Return findings on counts and sums that are the answer only without the rows at one end of the requested range."""
+    """Yield findings on counts and sums that are the answer only without the rows at one end of the requested range."""
     named: set[str] = set()
     series: dict[tuple[str, Way, str], list[tuple[ReadableValues, Call, Json, dict[str, float]]]] = defaultdict(list)
     for read in reads:
@@ -219,8 +221,9 @@ def _without_ends(
             yield Finding(
                 rule="data.labels",
                 severity=Severity.WARNING,
-                symptom=f"The reference answer{f' {part!r}' if part else ''} is {what} of {way[0]} without the rows at its "
-                f"{end} in all {len(seen)} tasks; with them it would be another one in {len(rest)}.",
+                symptom=f"The reference answer{f' {part!r}' if part else ''} is {what} of {way[0]} without the rows "
+                f"at its "
+                f"{end} in all {len(seen)} tasks. With these rows, the answer would differ in {len(rest)} tasks.",
                 evidence={
                     "tool": way[0],
                     "part": part,
@@ -229,14 +232,16 @@ def _without_ends(
                         for read, call, label, values in rest[:4]
                     ],
                 },
-                change="Compute the reference answer from the rows that the tool shows; as text, a time is after its day.",
-                confirm="What follows from the listed rows is the reference answer in every task.",
+                change="Compute the reference answer from the rows that the tool shows. Compared as text, a time is "
+                "after its day.",
+                confirm="The reference answer follows from the listed rows in every task.",
             )
             break
 
 
 def _aggregates(call: Call, rows: Sequence[Mapping[str, Json]]) -> Iterator[tuple[str, dict[str, float]]]:
-    """Return counts, sums and means of the listed rows, with and without each mark, by the end whose rows are left out."""
+    """Yield counts, sums and means of the listed rows, with and without each mark, by the end whose rows are left
+    out."""
     if not rows or len(call.arguments) == 0:
         return
     marks = [name for name, one in rows[0].items() if isinstance(one, bool)]
@@ -260,7 +265,7 @@ def _aggregates(call: Call, rows: Sequence[Mapping[str, Json]]) -> Iterator[tupl
 
 
 def _is_at(value: Json, end: Json) -> bool:
-    """Return whether a value of a row is that of an argument; a time matches its day."""
+    """Return True if a value of a row equals the value of an argument. A time matches its day."""
     if isinstance(end, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", end):
         return str(value)[:10] == end
     return not isinstance(value, bool) and isinstance(end, int | float) and is_equal(value, end)

@@ -1,4 +1,4 @@
-"""Resources that episodes leak, and a `close` that works on every path."""
+"""Rules on resources that episodes leak, and on a `close` that works on every path."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sparring.types import Json, Message, Task
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 NUM_LEAK_EPISODES = 4
 SETTLE_SECONDS = 0.5
-"""Seconds after which what ends by itself has ended: the threads of a server, for example."""
+"""The seconds within which resources that end by themselves, such as the threads of a server, must have ended."""
 Play: TypeAlias = Callable[[Subject, Task, ScriptedPolicy], Awaitable[None]]
 PolicyOf: TypeAlias = Callable[[Subject, Task], Awaitable[ScriptedPolicy]]
 
@@ -48,12 +48,12 @@ async def leaks(subject: Subject) -> Iterable[Finding]:
         with subject.timing.as_far_as_it_goes():
             findings += await _left_by(subject, how, play, policy_of, num)
         if findings or subject.timing.rule in subject.timing.cut:
-            break  # the others mostly leave the same
+            break  # the other ways mostly leak the same
     return findings
 
 
 async def _left_by(subject: Subject, how: str, play: Play, policy_of: PolicyOf, num: int) -> list[Finding]:
-    """Return what episodes that end in one way leak."""
+    """Return findings on the resources that episodes leak if they end in one way."""
 
     async def window(tasks: Iterable[Task]) -> dict[str, int]:
         """Return the size of each global after `num` more episodes."""
@@ -62,7 +62,7 @@ async def _left_by(subject: Subject, how: str, play: Play, policy_of: PolicyOf, 
         return {name: measure_size(value) for name, value in find_kept_globals(subject).items()}
 
     tasks = [subject.sample[index % len(subject.sample)] for index in range(2 * num + 1)]
-    sizes = [await window(tasks[:1])]  # what is made once is no leak
+    sizes = [await window(tasks[:1])]  # resources that are created once are not a leak
     before = count_resources()
     with Observed(subject) as effects:
         sizes.append(await window(tasks[1 : num + 1]))
@@ -74,7 +74,7 @@ async def _left_by(subject: Subject, how: str, play: Play, policy_of: PolicyOf, 
         left["files"] = [one.as_json() for one in files[:8]]
     grown = _grown(sizes, num)
     if grown:
-        # What is filled once, such as the caches of a table, grows no further.
+        # Containers that are filled once, such as the cache of a table, do not grow further.
         sizes.append(await window(tasks[num + 1 :]))
         grown = [name for name in grown if name in _grown(sizes[1:], num)]
     if grown:
@@ -89,15 +89,15 @@ async def _left_by(subject: Subject, how: str, play: Play, policy_of: PolicyOf, 
             severity=Severity.ERROR if is_error else Severity.WARNING,
             symptom=f"{num * (2 if grown else 1)} episodes that {how} leave {', '.join(left)} behind.",
             evidence={"task": tasks[1].id, "episodes": num * (2 if grown else 1), **left},
-            change="Release it in `close`, and create nothing that outlives the object; name a cache that is meant to grow in "
-            "`persists`.",
+            change="Release it in `close`, and create nothing that outlives the object. List a cache that is meant to "
+            "grow in `persists`.",
             confirm=AGAIN,
         )
     ]
 
 
 def _grown(sizes: Sequence[dict[str, int]], num: int) -> list[str]:
-    """Return the globals that have one more reference for each of `num` episodes between the first two moments."""
+    """Return the globals that gained at least one reference per episode between the first two measurements."""
     before, after = sizes[:2]
     return [name for name, size in after.items() if name in before and size >= before[name] + num]
 
@@ -132,7 +132,7 @@ async def close(subject: Subject) -> Iterable[Finding]:
             severity=Severity.ERROR,
             symptom=f"`close` fails when {found[0]['when']}.",
             evidence={"task": task.id, "failures": found},
-            change="Have `close` release only what exists: it may be called before `reset` has finished.",
+            change="Let `close` only release what exists: it may be called before `reset` has finished.",
             confirm=AGAIN,
         )
     ]
@@ -143,7 +143,7 @@ async def _finished(subject: Subject, task: Task, policy: ScriptedPolicy) -> Non
 
 
 async def _crashed(subject: Subject, task: Task, policy: ScriptedPolicy) -> None:
-    """An episode whose policy fails half-way."""
+    """Run an episode whose policy fails half-way."""
     last = len((await subject.run_episode(task, policy, graded=False)).turns) // 2
 
     async def act(asked: Asked) -> Message:
@@ -156,7 +156,7 @@ async def _crashed(subject: Subject, task: Task, policy: ScriptedPolicy) -> None
 
 
 async def _timed_out(subject: Subject, task: Task, policy: ScriptedPolicy) -> None:
-    """An episode that is cancelled while its policy is sampling, half-way."""
+    """Run an episode that is cancelled half-way, while its policy is sampling."""
     last = len((await subject.run_episode(task, policy, graded=False)).turns) // 2
     is_waiting = asyncio.Event()
 
@@ -177,7 +177,7 @@ async def _timed_out(subject: Subject, task: Task, policy: ScriptedPolicy) -> No
 
 
 async def _unopened(subject: Subject, task: Task, policy: ScriptedPolicy) -> None:
-    """An environment that is closed before it was reset."""
+    """Create an environment and close it before it was reset."""
     async with subject.opened(task):
         pass
 
@@ -195,5 +195,5 @@ class _CutShort(Exception):
 
 
 def _is_left(path: str) -> bool:
-    """Return whether something that an episode created still exists; devices and compiled code do not count."""
+    """Return True if a file that an episode created still exists. Devices and compiled code do not count."""
     return os.path.exists(path) and not path.startswith("/dev/") and "__pycache__" not in path

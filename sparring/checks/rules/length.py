@@ -1,4 +1,4 @@
-"""Rewards that are priced by tokens or by length."""
+"""Rule on rewards that depend on tokens or on length."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparring.findings import Finding, Severity
 from sparring.types import Message, Trajectory
 
 NUM_TASKS = 4
-"""Trajectories of a wrong episode that are graded; 1 where an LLM judges."""
+"""The number of wrong episodes that are graded; 1 if an LLM judge grades."""
 FEW, MANY = 16, 1024
 """Sampled tokens per turn of an otherwise equal episode."""
 PADDING = "let me look at this again and think about it once more. " * 20
@@ -46,8 +46,8 @@ async def length(subject: Subject) -> Iterable[Finding]:
             )
         ]
         for what, before, after in (
-            (f"{MANY} sampled tokens a turn instead of {FEW}", few, many),
-            (f"{FEW} sampled tokens a turn instead of {MANY}", many, few),
+            (f"{MANY} sampled tokens per turn instead of {FEW}", few, many),
+            (f"{FEW} sampled tokens per turn instead of {MANY}", many, few),
             ("padding next to its calls and after its answer", one, padded),
         ):
             if before.reward is None or after.reward is None or not after.is_wrong:
@@ -64,8 +64,8 @@ async def length(subject: Subject) -> Iterable[Finding]:
             else Severity.WARNING,
             symptom=f"A wrong episode earns {gain:.2g} more for {what}.",
             evidence={"task": after.reference.task.id, "before": before.shown, "after": after.shown},
-            change="Charge for tokens and length in right episodes only, by less than being right earns.",
-            confirm="The same wrong episode earns the same at any length.",
+            change="Charge for tokens and length only in right episodes, and less than a right answer earns.",
+            confirm="The same wrong episode earns the same reward at any length.",
         )
         for what, (gain, before, after) in found.items()
     ]
@@ -77,7 +77,7 @@ def _with_tokens(trajectory: Trajectory, count: int) -> Trajectory:
 
 
 def _padded(trajectory: Trajectory) -> Trajectory:
-    """Return an episode with every message of the assistant longer, its tokens too."""
+    """Return an episode in which every message of the assistant has more text and more tokens."""
     messages = tuple(_longer(one) if one.get("role") == "assistant" else one for one in trajectory.messages)
     turns = tuple(scripted_turn(one.id, _longer(one.message), one.fingerprint) for one in trajectory.turns)
     return replace(trajectory, messages=messages, turns=turns, reward=None, score=None)

@@ -1,4 +1,4 @@
-"""Lookups: what one tool shows another finds, as it is shown, and nothing else."""
+"""Rule on lookups: one tool finds the values that another tool shows, exactly as they are shown, and no others."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ from sparring.types import Json
 
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 FEWEST = 2
-"""Values that a tool must find before it is blamed for others, and values that it must miss: one may be a gap."""
+"""The number of values that a tool must find, and the number that it must miss, before the rule reports it. A single
+missed value may be a gap."""
 MOST_CHANGED = 3
-"""Known values that are changed into unknown ones, in each task."""
+"""The number of known values that are changed into unknown values in each task."""
 _SEARCHES = re.compile(
     r"\b(?:search\w*|contain\w*|begin\w*|start\w*|prefix\w*|match\w*|part\w*|similar|fuzzy|closest|nearest|like|filter\w*|"
     r"case|upper|lower|default\w*|any|or the first|all)\b"
@@ -42,7 +43,7 @@ _STRIPS = re.compile(r"\b(?:space|blank|strip|trim|white)\w*\b")
 
 @dataclass(slots=True)
 class _Looked:
-    """The results of looking up, with one tool, the values that another tool shows under one name."""
+    """The results of one tool for the values that another tool shows under one name."""
 
     found: list[CallResult] = field(default_factory=list)
     lost: list[tuple[str, CallResult, Call]] = field(default_factory=list)
@@ -78,9 +79,10 @@ async def found(subject: Subject) -> Iterable[Finding]:
         Finding(
             rule="environment.found",
             severity=Severity.WARNING,
-            symptom=f"{tool} does not find {len(looked.lost)} of {len(looked.lost) + len(looked.found)} values that {shows} shows"
+            symptom=f"{tool} does not find {len(looked.lost)} of {len(looked.lost) + len(looked.found)} values that "
+            f"{shows} shows"
             + (f" as {name!r}" if name else "")
-            + f", as {_value(looked.lost[0][1], argument)!r}.",
+            + f", for example {_value(looked.lost[0][1], argument)!r}.",
             evidence={
                 "tool": tool,
                 "shown_by": shows,
@@ -95,7 +97,7 @@ async def found(subject: Subject) -> Iterable[Finding]:
                 ],
                 "found": [str(one.call) for one in looked.found[:3]],
             },
-            change="Have both tools read the same rows, and compare values as they are shown.",
+            change="Let both tools read the same rows, and compare values as they are shown.",
             confirm=AGAIN,
         )
         for (shows, name, tool, argument), looked in _worst(seen)
@@ -108,7 +110,7 @@ async def found(subject: Subject) -> Iterable[Finding]:
 
 
 def _worst(seen: Mapping[tuple[str, str, str, str], _Looked]) -> Iterator[tuple[tuple[str, str, str, str], _Looked]]:
-    """Return, for each tool, the values of one other tool of which it misses some."""
+    """Yield, for each tool, the other tool whose values it misses most, with the results."""
     named: set[str] = set()
     for key, looked in sorted(seen.items(), key=lambda one: -len(one[1].found)):
         shows, _, tool, argument = key
@@ -125,7 +127,7 @@ def _value(result: CallResult, argument: str) -> Json:
 
 
 def _look(subject: Subject, survey: Survey, one: CallResult, seen: dict[tuple[str, str, str, str], _Looked]) -> None:
-    """Record whether a call found the value of its one argument that differs, and what shows that value."""
+    """Record whether a call found the value of its one varied argument, and which call shows that value."""
     required = subject.tools[one.call.tool].required
     if len(one.call.arguments) != 1 or set(one.call.arguments) != set(required) or one.call.tool not in survey.unknown:
         return
@@ -147,7 +149,7 @@ def _look(subject: Subject, survey: Survey, one: CallResult, seen: dict[tuple[st
 
 
 def _columns(result: CallResult) -> dict[str, list[Json]]:
-    """Return the values of the rows that a call returned, by name; those of a list of scalars by the name of the list."""
+    """Return the values of the rows that a call returned, by name. A list of scalars has the name of the list."""
     found: dict[str, list[Json]] = defaultdict(list)
     for listing, rows in result.listings.items():
         for row in rows:
@@ -157,7 +159,7 @@ def _columns(result: CallResult) -> dict[str, list[Json]]:
 
 
 async def _found_in_vain(subject: Subject, survey: Survey, tool: str) -> list[dict[str, Json]]:
-    """Return results for values that nothing shows, which belong to another value."""
+    """Return the evidence for unknown values whose results belong to another value."""
     text = get_documentation(subject, tool)
     if not distinguishes_unknown(survey, tool) or _PATTERNS.search(text):
         return []
@@ -181,7 +183,7 @@ async def _found_in_vain(subject: Subject, survey: Survey, tool: str) -> list[di
         len(survey.opening) :
     ]
     belongs = {one.result.content: key for key, one in own.items()}
-    # A tool that accepts any other character for the right one has no wildcards: it finds what is similar.
+    # A tool that accepts any other character in place of the right one has no wildcards: it finds similar values.
     fuzzy = {
         key
         for (key, call), result in zip(changed, results, strict=True)
@@ -201,7 +203,7 @@ async def _found_in_vain(subject: Subject, survey: Survey, tool: str) -> list[di
 
 
 def _with_wildcards(value: Json) -> Iterator[str]:
-    """Return a known text with a wildcard in place of a letter or a digit in its middle."""
+    """Yield a known text with a wildcard in place of a letter or a digit in its middle."""
     if isinstance(value, str) and len(value) > 2:
         place = next((place for place in range(len(value) // 2, len(value)) if value[place].isalnum()), None)
         if place is not None:
@@ -209,13 +211,13 @@ def _with_wildcards(value: Json) -> Iterator[str]:
 
 
 def _wildcard_in(seen: Mapping[str, Json]) -> str:
-    """Return the wildcard by which a call found something else; "" where it has none that this does not have."""
+    """Return the wildcard with which a call found another value, or "" if there is none."""
     own = str(seen["belongs_to"])
     return next((mark for mark in WILDCARDS if str(seen["call"]).split("=", 1)[1].count(mark) > own.count(mark)), "")
 
 
 def _changed(value: Json, text: str) -> Iterator[Json]:
-    """Return values that are nearly, but not quite, a known one."""
+    """Yield values that nearly equal a known value."""
     if isinstance(value, bool):
         return
     if isinstance(value, int):
@@ -232,10 +234,10 @@ def _answers_in_vain(wrong: Mapping[str, Sequence[dict[str, Json]]]) -> Iterator
             yield Finding(
                 rule="environment.found",
                 severity=Severity.WARNING,
-                symptom=f"{tool} answers an unknown value with what belongs to another: {seen[0]['call']} gives the answer "
-                f"of {seen[0]['belongs_to']!r}"
+                symptom=f"{tool} returns the result of another value for an unknown value: {seen[0]['call']} returns "
+                f"the result of {seen[0]['belongs_to']!r}"
                 + (f", as if {wildcard!r} stood for any character." if (wildcard := _wildcard_in(seen[0])) else "."),
                 evidence={"tool": tool, "seen": list(seen[:4])},
-                change="Compare whole values, and return an error for one that is not there.",
+                change="Compare whole values, and return an error for a value that does not exist.",
                 confirm=AGAIN,
             )

@@ -1,4 +1,4 @@
-"""Rewards and scorers that call an LLM judge: announced before the first request, with the cost."""
+"""Rule on rewards and scorers that call an LLM judge. The cost is announced before the first request."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from sparring.metering.usage import current_meter, read_usage
 from sparring.types import Json
 
 USUAL_VERDICTS = 120
-"""Roughly the requests of a check to a judge: four tasks with each scripted policy, and one right answer changed in all ways."""
+"""An estimate of a check's requests to a judge: four tasks with each scripted policy, and one right answer changed in
+all ways."""
 
 
 def announce(subject: Subject) -> str | None:
-    """Return the announcement before the first request to a judge; None where no LLM judges."""
+    """Return the announcement before the first request to a judge, or None if no LLM judge grades."""
     if not subject.model_judges:
         return None
     requests = USUAL_VERDICTS * sum(judge.num_votes for judge in subject.model_judges)
-    return f"{_asked(subject)}, and so does this check: it takes some {requests} requests, equal ones once."
+    return f"{_asked(subject)}, and so does this check: it makes about {requests} requests. Equal requests are sent only once."
 
 
 async def model_judge(subject: Subject) -> Iterable[Finding]:
@@ -41,10 +42,12 @@ async def model_judge(subject: Subject) -> Iterable[Finding]:
         Finding(
             rule="budgets.model_judge",
             severity=Severity.NOTE,
-            symptom=f"{_asked(subject)}: {requests} requests for the {episodes} episodes of the run, if no two are alike{cost}.",
+            symptom=f"{_asked(subject)}: {requests} requests for the {episodes} episodes of the run, if no two are "
+            f"equal{cost}.",
             evidence=evidence,
-            change="Nothing, if you can afford that; else fewer votes, fewer episodes, or rules for what rules can decide.",
-            confirm="`sparring runs show RUN` counts requests and tokens of the endpoint after some steps.",
+            change="Nothing if you can afford that. Otherwise, use fewer votes, fewer episodes, or rules where rules "
+            "can decide.",
+            confirm="After some steps, `sparring runs show RUN` shows the requests and tokens of the endpoint.",
         )
     ]
 
@@ -55,12 +58,12 @@ def _asked(subject: Subject) -> str:
 
 
 def _cost(requests: int, prices: dict[str, float]) -> dict[str, Json]:
-    """Return the tokens of that many requests, as measured in this check; empty where no endpoint reported tokens."""
+    """Return the tokens of that many requests, as measured in this check; empty if no endpoint reported tokens."""
     meter = current_meter()
     known = [] if meter is None else [one for one in read_usage(Path(meter[0])) if one.read is not None]
     if not known:
         return {}
-    # Other endpoints than the judge's (a simulated user) get fewer and cheaper requests.
+    # Endpoints other than the judge's, such as that of a simulated user, get fewer and cheaper requests.
     used = max(known, key=lambda one: one.read or 0)
     answered = max(1, used.requests - used.failed - used.unreported)
     read, sampled, cached = (

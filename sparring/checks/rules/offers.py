@@ -1,4 +1,4 @@
-"""A tool must accept what another one offers, and refuse what it excludes."""
+"""A tool must accept what another tool offers, and refuse what the other tool excludes."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from sparring.types import Json, Task
 
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 FEWEST = 2
-"""Offers that are refused, or refusals that are accepted, before a tool is blamed."""
+"""The number of offered choices that are refused, and of other choices that are accepted, before the rule reports
+it."""
 MOST_CHOICES = 8
 
 
 @dataclass(slots=True)
 class _Offers:
-    """Choices that one tool names or leaves out, and their effects."""
+    """The choices that one tool names or leaves out, and their effects."""
 
     kept: int = 0
     refused: list[dict[str, Json]] = field(default_factory=list)
-    """Named, and without effect."""
+    """Choices that are named, but have no effect."""
     taken: list[dict[str, Json]] = field(default_factory=list)
-    """Not named, and with an effect."""
+    """Choices that are not named, but have an effect."""
 
 
 async def offers(subject: Subject) -> Iterable[Finding]:
@@ -50,14 +51,15 @@ async def offers(subject: Subject) -> Iterable[Finding]:
         Finding(
             rule="environment.offers",
             severity=Severity.WARNING,
-            symptom=f"{tool} does nothing at {len(seen.refused)} choices that {shows} names, as {seen.refused[0]['call']}, "
-            f"and does {len(seen.taken)} that it does not name, as {seen.taken[0]['call']}.",
+            symptom=f"{tool} does nothing for {len(seen.refused)} choices that {shows} names, for example "
+            f"{seen.refused[0]['call']}, but accepts {len(seen.taken)} choices that {shows} does not name, for "
+            f"example {seen.taken[0]['call']}.",
             evidence={
                 "named_and_refused": seen.refused[:4],
                 "not_named_and_done": seen.taken[:4],
                 "as_named": seen.kept,
             },
-            change="Have both tools read one table of what is possible.",
+            change="Let both tools read one table of the possible choices.",
             confirm=AGAIN,
         )
         for (shows, tool), seen in found.items()
@@ -66,7 +68,7 @@ async def offers(subject: Subject) -> Iterable[Finding]:
 
 
 def _choices(subject: Subject, tool: str) -> dict[str, Sequence[Json]]:
-    """Return the one required argument of a tool that takes one of a list of texts, with these."""
+    """Return the one required argument of a tool with its texts, if it takes one of a list of texts."""
     parameters = subject.tools[tool].schema["function"].get("parameters", {})
     required = list(parameters.get("required", ()))
     choices = parameters.get("properties", {}).get(required[0], {}).get("enum", []) if len(required) == 1 else []
@@ -81,7 +83,7 @@ async def _try(
     choices: Mapping[str, Sequence[Json]],
     found: dict[tuple[str, str], _Offers],
 ) -> None:
-    """Make each choice in a fresh environment, and compare with what other tools name."""
+    """Make each choice in a fresh environment, and compare its effect with what other tools name."""
     ((argument, values),) = choices.items()
     survey = await survey_task(subject, task)
     named = {
@@ -112,7 +114,8 @@ async def _try(
 
 
 async def _effect(subject: Subject, survey: Survey, call: Call, shows: Sequence[Call]) -> tuple[bool, str]:
-    """Return whether a call changes the final state or other tools' results, or ends the episode; and what it returned."""
+    """Return what a call returned, and whether it changes the final state or other tools' results, or ends the
+    episode."""
     own = copy.deepcopy(survey.task)
     async with subject.opened(own) as environment:
         await reset(environment, own)

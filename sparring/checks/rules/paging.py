@@ -1,4 +1,4 @@
-"""Pages, taken together, must hold every row once."""
+"""Rule on pages: together they must contain every row exactly once."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from sparring.types import Json, Task
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 MOST_PAGES = 60
 MOST_WALKED = 4
-"""Ways to call a tool that needs other arguments, for its pages."""
+"""The most combinations of other arguments with which the pages of a tool are read."""
 FEWEST_ROWS = 3
-"""Rows of a page that is the only one."""
+"""The fewest rows of a page that is the only one."""
 FEWEST_TASKS = 2
-"""Tasks in which pages must be wrong in the same way."""
+"""The number of tasks in which pages must be wrong in the same way before the rule reports it."""
 _PAGE = {"page"}
 _NUMBER = {"number", "no", "nr", "index"}
 _OFFSET = {"offset", "skip", "start"}
@@ -43,14 +43,14 @@ _COUNTING = {"count", "total", "number", "many", "num"}
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The pages of one tool, from the first until there were no more."""
+    """The pages of one tool, from the first page to the last page that it returned."""
 
     tool: str
     pages: tuple[tuple[CallResult, tuple[Mapping[str, Json], ...]], ...]
     is_whole: bool
-    """True when the end was reached."""
+    """True if the walk reached the end."""
     beyond: int = 0
-    """New rows after a page that claims to be the last one."""
+    """The number of new rows after a page that claims to be the last one."""
     limit: int | None = None
     fixed: Mapping[str, Json] = field(default_factory=dict)
     """The other arguments that the tool needs."""
@@ -61,7 +61,7 @@ class Walk:
 
     @property
     def total(self) -> int | None:
-        """The total number of rows, as the first page states it."""
+        """The total number of rows that the first page states, or None."""
         for name, value in self.pages[0][0].fields.items():
             words = set(split_words(name))
             if "total" in words and "page" not in words and isinstance(value, int) and not isinstance(value, bool):
@@ -71,7 +71,7 @@ class Walk:
 
 @dataclass(slots=True)
 class _Seen:
-    """How the pages of a tool are wrong in one way."""
+    """One way in which the pages of a tool are wrong."""
 
     what: str
     evidence: list[dict[str, Json]] = field(default_factory=list)
@@ -105,7 +105,7 @@ async def pages(subject: Subject) -> Iterable[Finding]:
             severity=Severity.WARNING,
             symptom=f"{tool}: {seen.what}, in {len({one['task'] for one in seen.evidence})} tasks.",
             evidence={"tool": tool, "seen": seen.evidence[:4]},
-            change="Cut every page at the number of rows that a page has, and go on where the page before ended.",
+            change="Cut every page at its actual number of rows, and start the next page where it ended.",
             confirm=AGAIN,
         )
         for tool, faults in found.items()
@@ -115,7 +115,7 @@ async def pages(subject: Subject) -> Iterable[Finding]:
 
 
 async def walk_pages(subject: Subject, task: Task) -> list[Walk]:
-    """Return the pages of each tool that has them; walked once."""
+    """Return the pages of each tool that has pages. The pages of a task are read once."""
     known: dict[str, list[Walk]] = subject.shared.setdefault("walks", {})
     if task.id not in known:
         known[task.id] = [
@@ -134,12 +134,12 @@ def _parameters(subject: Subject, tool: str) -> Mapping[str, Mapping[str, Json]]
 
 
 def _parameter(subject: Subject, tool: str, named: set[str]) -> str | None:
-    """Return the argument of a tool whose name has one of these words."""
+    """Return the argument of a tool whose name contains one of these words, or None."""
     return next((name for name in _parameters(subject, tool) if named & set(split_words(name))), None)
 
 
 def _pager(subject: Subject, tool: str) -> tuple[str, str] | None:
-    """Return the argument that chooses the page, and its kind."""
+    """Return the argument that chooses the page and the kind of this argument, or None."""
     for kind, named in (("page", _PAGE), ("cursor", _CURSOR), ("offset", _OFFSET)):
         name = _parameter(subject, tool, named)
         if name is not None and not {"size", "per"} & set(split_words(name)):
@@ -152,12 +152,12 @@ def _pager(subject: Subject, tool: str) -> tuple[str, str] | None:
 
 
 def is_paged(subject: Subject, tool: str) -> bool:
-    """Return whether an argument of a tool chooses the page, where to begin, or how many rows come."""
+    """Return True if an argument of a tool chooses the page, the first row, or the number of rows."""
     return _pager(subject, tool) is not None or _parameter(subject, tool, _LIMIT) is not None
 
 
 def _limits(subject: Subject, tool: str) -> list[int | None]:
-    """Return sizes of pages to try: the usual one, and where there is an argument for it, small ones."""
+    """Return page sizes to try: the default size, and small sizes if there is an argument for the size."""
     name = _parameter(subject, tool, _LIMIT)
     if name is None or "integer" not in json.dumps(_parameters(subject, tool)[name]):
         return [None]
@@ -170,7 +170,7 @@ def _required(subject: Subject, tool: str) -> frozenset[str]:
 
 
 async def _fixed(subject: Subject, task: Task, tool: str, most: int) -> list[dict[str, Json]]:
-    """Return the other arguments besides the page with which a tool finds something, in at most so many ways."""
+    """Return at most `most` combinations of the other arguments with which a tool finds something."""
     pager = _pager(subject, tool)
     needed = _required(subject, tool) - ({pager[0]} if pager else set())
     legal = [one.call for one in (await explore_task(subject, task)).legal(tool)]
@@ -180,7 +180,7 @@ async def _fixed(subject: Subject, task: Task, tool: str, most: int) -> list[dic
 
 
 async def _walk(subject: Subject, task: Task, tool: str, limit: int | None, fixed: Mapping[str, Json]) -> Walk | None:
-    """Call a tool for page after page; None where it has none."""
+    """Call a tool for page after page, and return its pages, or None if it has no pages."""
     pager, survey = _pager(subject, tool), await survey_task(subject, task)
     needed = _required(subject, tool) - ({pager[0]} if pager else set())
     size = _parameter(subject, tool, _LIMIT)
@@ -204,7 +204,7 @@ async def _walk(subject: Subject, task: Task, tool: str, limit: int | None, fixe
 
 
 def _starts(subject: Subject, tool: str, name: str, kind: str) -> list[Json]:
-    """Return where the first page may be."""
+    """Return the values of the page argument that may select the first page."""
     schema = _parameters(subject, tool)[name]
     if kind == "cursor":
         return [None]
@@ -225,7 +225,7 @@ async def _turned(
     first: Json,
     limit: int | None,
 ) -> Walk | None:
-    """Return pages by an argument, from `first` on; None where the first has no rows."""
+    """Return the pages that an argument selects, starting from `first`, or None if the first page has no rows."""
     (name, kind), at = pager, first
     taken: list[tuple[CallResult, tuple[Mapping[str, Json], ...]]] = []
     is_last, beyond = False, 0
@@ -259,7 +259,7 @@ def _walk_of(tool: str, taken: Sequence, limit: int | None, *, is_whole: bool, b
 async def _asked_again(
     environment: Environment, tool: str, fixed: Mapping[str, Json], limit: int | None
 ) -> Walk | None:
-    """Return the pages of a tool that continues at each call; where it does not, the one page that it has."""
+    """Return the pages of a tool that continues at each call, or its only page if it does not continue."""
     taken: list[tuple[CallResult, tuple[Mapping[str, Json], ...]]] = []
     for _ in range(MOST_PAGES):
         if environment.is_done:
@@ -280,7 +280,7 @@ def _rows(page: CallResult) -> tuple[Mapping[str, Json], ...]:
 
 
 def _is_last(page: CallResult) -> bool:
-    """Return whether a page claims that there is no other one."""
+    """Return True if a page claims that no other page follows."""
     flags = [value for name, value in page.fields.items() if _MORE & set(split_words(name))]
     return bool(flags) and all(value in (False, None, "", "false", "no") for value in flags)
 
@@ -288,7 +288,7 @@ def _is_last(page: CallResult) -> bool:
 def _faults(
     subject: Subject, survey: Survey, walk: Walk, same: Sequence[Walk]
 ) -> Iterator[tuple[str, dict[str, Json]]]:
-    """Return what is wrong with a walk, and what shows it."""
+    """Yield what is wrong with a walk, and the evidence for it."""
     shown: dict[str, Json] = {"calls": [str(page.call) for page, _ in walk.pages[:4]], "pages": len(walk.pages)}
     first = walk.pages[0][1]
     others = [one for one in same if one is not walk]
@@ -297,7 +297,10 @@ def _faults(
         sizes = [len(one.rows) for one in same] + [len(_rows(one)) for one in asked]
         is_more = any(size > max(walk.limit, len(first)) for size in sizes)
         if is_more:
-            yield "its limit is not the number of rows returned", {**shown, "limit": walk.limit, "rows": len(first)}
+            yield (
+                "its limit differs from the number of returned rows",
+                {**shown, "limit": walk.limit, "rows": len(first)},
+            )
     if walk.beyond:
         yield "a page that claims to be the last one is followed by another", {**shown, "rows_after_it": walk.beyond}
     if not walk.is_whole:
@@ -312,7 +315,7 @@ def _faults(
         yield "a page begins with the last row of the page before", {**shown, "row": dict(borders[0][0])}
     for how, number, where in _stated(subject, survey, walk):
         if number != len(walk.rows):
-            what = f"all pages together have other rows than {how}"
+            what = f"the rows of all pages together differ from what {how}"
             yield what, {**shown, "rows": len(walk.rows), "stated": number, "by": where}
     for other in others:
         if other.is_whole and len(other.rows) != len(walk.rows) and walk.limit is None:
@@ -324,7 +327,7 @@ def _faults(
 
 
 def _stated(subject: Subject, survey: Survey, walk: Walk) -> Iterator[tuple[str, int, str]]:
-    """Return how many rows there are by the pages themselves, and by tools that count."""
+    """Yield the number of rows according to the pages themselves, and according to tools that count."""
     if walk.total is not None:
         yield "its own total states", walk.total, walk.tool
     if subject.tools[walk.tool].required - {(_pager(subject, walk.tool) or ("",))[0]}:
@@ -349,8 +352,8 @@ _PLAIN = set(
 
 
 def _missing_of_task(task: Task, walk: Walk) -> list[Json]:
-    """Return rows of the task's own list that are on no page, where the pages leave them out at their borders or their end.
-    Where there is one page, it has the first rows in their order: others may have been left out on purpose."""
+    """Return rows of the task's own list that are on no page, if the pages leave them out at their borders or at their
+    end. A single page must have the first rows in their order, because other rows may have been left out on purpose."""
     for items in _lists(task.fields):
         places = [next((i for i, item in enumerate(items) if _is_row_of(row, item)), None) for row in walk.rows]
         if len(items) < 4 or None in places or len(set(places)) < len(items) / 2:

@@ -1,4 +1,5 @@
-"""Policies without a model, run in the real tool loop: an expert, and guesses and exploits that must not be paid."""
+"""Rules on policies without a model, which run in the real tool loop: an expert, and guesses and exploits that must
+not be paid."""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json, Outcome
 
 MUCH = 0.3
-"""A mean score or reward, as a share of the expert's, that a policy without any right answer must not reach."""
+"""A policy without any right answer must not reach this share of the expert's mean score or reward."""
 EASY, TOO_EASY = 0.4, 0.8
-"""Mean scores of a policy that calls every tool and copies: from the first on the tools give the answer away in many
-tasks, from the second on in nearly all."""
+"""Mean scores of a policy that calls every tool and copies. From the first score on, the tools reveal the answer in
+many tasks; from the second score on, in nearly all tasks."""
 TOP = 0.95
-"""The reward that a right answer must earn, since rewards end at 1."""
+"""The reward that a right answer must earn; the highest reward is 1."""
 LESS = 0.05
 """The allowed difference between the rewards of right answers in two tasks."""
 NUM_SHOWN = 3
@@ -53,7 +54,8 @@ async def expert(subject: Subject) -> Iterable[Finding]:
                 "scorer pays for.",
                 evidence={"fields": sorted(subject.sample[0].fields)},
                 change="Define `demonstrate(task)` on the environment: the assistant's messages of a perfect episode.",
-                confirm="This note is gone, and the rules on answers, prompt and reward have something to compare with.",
+                confirm="This note is gone, and the rules on answers, prompt and reward have something to compare "
+                "with.",
             )
         ]
     if references.failed:
@@ -76,7 +78,7 @@ async def expert(subject: Subject) -> Iterable[Finding]:
 
 
 def _some_unpaid(played: Sequence[Episode]) -> Iterator[Finding]:
-    """Return findings on right answers that earn less than those of other tasks."""
+    """Yield findings on right answers that earn less than the right answers of other tasks."""
     right = [one for one in played if one.score == 1.0 and one.reward is not None]
     top = max((one.reward or 0.0 for one in right), default=0.0)
     low = [one for one in right if (one.reward or 0.0) < top - LESS]
@@ -87,16 +89,18 @@ def _some_unpaid(played: Sequence[Episode]) -> Iterator[Finding]:
     yield Finding(
         rule="policies.expert",
         severity=Severity.WARNING,
-        symptom=f"The reward gives {low[0].reward:g} to the right answers of {len(low)} of {len(right)} tasks, which the scorer "
-        f"takes for right{f', all of them with {what}' if what else ''}: {clip(get_text(low[0].reference.answer), 80)!r}.",
+        symptom=f"The reward gives {low[0].reward:g} to the right answers of {len(low)} of {len(right)} tasks, which "
+        f"the scorer accepts{f', all of them with {what}' if what else ''}: "
+        f"{clip(get_text(low[0].reference.answer), 80)!r}.",
         evidence={"low": _shown(low), "paid": paid[:NUM_SHOWN]},
-        change="Have the reward read the whole value, in every form that right answers have.",
-        confirm="The right answer of every task earns the same.",
+        change="Let the reward read the whole value, in every form that right answers have.",
+        confirm="The right answers of all tasks earn the same.",
     )
 
 
 def _some_rejected(played: Sequence[Episode]) -> Iterator[Finding]:
-    """Return findings on reference answers that the scorer rejects, though it accepts equally written ones of other tasks."""
+    """Yield findings on reference answers that the scorer rejects, although it accepts those of other tasks in the
+    same form."""
     low = [one for one in played if one.score is not None and one.score < 1.0]
     paid = [one for one in played if one.score == 1.0]
     if not low or len(paid) <= len(low):
@@ -108,10 +112,11 @@ def _some_rejected(played: Sequence[Episode]) -> Iterator[Finding]:
     yield Finding(
         rule="policies.expert",
         severity=Severity.WARNING,
-        symptom=f"The scorer rejects the reference answers of {len(low)} of {len(played)} tasks{such}: {clip(texts[0], 80)!r}."
-        " Those of the others count, written in the same way.",
+        symptom=f"The scorer rejects the reference answers of {len(low)} of {len(played)} tasks{such}: "
+        f"{clip(texts[0], 80)!r}."
+        " It accepts those of the other tasks, which are written in the same way.",
         evidence={"low": _shown(low), "paid": [get_text(one.reference.answer) for one in paid[:NUM_SHOWN]]},
-        change="Have the scorer read every reference answer, or correct those that it cannot read.",
+        change="Let the scorer read every reference answer, or correct the answers that it cannot read.",
         confirm="The reference answer of every task scores 1.",
     )
 
@@ -124,11 +129,12 @@ def _expert_score(played: Sequence[Episode]) -> Iterator[Finding]:
         yield Finding(
             rule="policies.expert",
             severity=Severity.WARNING,
-            symptom=f"The scripted expert succeeds on {len(played) - len(low)} of {len(played)} tasks, and the environment's own "
+            symptom=f"The scripted expert succeeds on {len(played) - len(low)} of {len(played)} tasks, and the "
+            f"environment's own "
             "rewards agree with the scorer on all of them.",
             evidence={"mean_score": _mean([one.score for one in played]), "episodes": _shown(low)},
-            change="Where chance decides (cards, dice), nothing: compare policies with the expert's score, not with 1.0. "
-            "Otherwise correct `demonstrate`.",
+            change="If chance decides (cards, dice), change nothing, and compare policies with the expert's score, "
+            "not with 1.0. Otherwise, correct `demonstrate`.",
             confirm="`sparring eval RUN --policy expert` scores the expert on the held-out tasks.",
         )
     elif low:
@@ -142,8 +148,8 @@ def _expert_score(played: Sequence[Episode]) -> Iterator[Finding]:
             severity=Severity.ERROR,
             symptom=f"The scorer gives the scripted expert less than 1.0 on {len(low)} of {len(played)} tasks.{reason}",
             evidence={"mean_score": _mean([one.score for one in played]), "episodes": _shown(low)},
-            change="Make expert, ground truth and scorer agree: compare `said` with what the scorer reads (place, "
-            "tag, fields, types).",
+            change="Let expert, ground truth and scorer agree: compare `said` with what the scorer reads (place, tag, "
+            "fields, types).",
             confirm="The expert's mean score is 1.0.",
         )
     elif cut:
@@ -152,13 +158,15 @@ def _expert_score(played: Sequence[Episode]) -> Iterator[Finding]:
             severity=Severity.ERROR,
             symptom=f"{len(cut)} of {len(played)} episodes of the scripted expert do not finish.",
             evidence={"outcome": cut[0].trajectory.outcome.value, "episodes": _shown(cut)},
-            change="Raise environment.max_turns to what a right episode needs, or end the expert's script with its answer.",
+            change="Raise environment.max_turns to what a right episode needs, or end the expert's script with its "
+            "answer.",
             confirm="Every episode of the expert ends as finished.",
         )
 
 
 def _rewarded_alike(one: Episode) -> bool:
-    """Return whether the environment ended the episode, and its own reward is above 0 just where the scorer gives 1.0."""
+    """Return True if the environment ended the episode, and its own reward is above 0 exactly if the scorer gives
+    1.0."""
     has_ended = one.trajectory.outcome is Outcome.FINISHED and one.trajectory.messages[-1]["role"] == "tool"
     return has_ended and (episode_return(one.trajectory) > 0) == (one.score == 1.0)
 
@@ -180,7 +188,7 @@ def _expert_reward(played: Sequence[Episode], everybody: Sequence[Episode]) -> I
             symptom=f"The policy '{worst.policy}' earns more than the scripted expert: {worst.reward:g} against "
             f"{earned[worst.reference.task.id]:g} on task {worst.reference.task.id}.",
             evidence={"episodes": _shown(better), "expert": earned[worst.reference.task.id]},
-            change="Find the part of the reward that pays this policy, and take it out or bound it below what a right "
+            change="Find the part of the reward that pays this policy. Remove it, or limit it to less than a right "
             "answer earns.",
             confirm="No policy of this check earns more than the expert on any task.",
         )
@@ -191,9 +199,11 @@ def _expert_reward(played: Sequence[Episode], everybody: Sequence[Episode]) -> I
         yield Finding(
             rule="policies.expert",
             severity=Severity.WARNING,
-            symptom=f"The scripted expert earns {_mean(rewards):.3g} on the average; a right episode should earn the top, 1.",
+            symptom=f"The scripted expert earns {_mean(rewards):.3g} on average, but a right episode should earn the "
+            f"highest reward, 1.",
             evidence={"lowest": min(rewards), "highest": max(rewards), "episodes": _shown(right)},
-            change="Find what the reward takes off a perfect episode; scale the reward so that being right earns 1.",
+            change="Find what the reward subtracts for a perfect episode, and scale the reward so that a right answer "
+            "earns 1.",
             confirm="The expert's mean reward is 1.",
         )
 
@@ -211,7 +221,7 @@ async def null(subject: Subject) -> Iterable[Finding]:
 
 
 def _scored_for_nothing(played: Sequence[UnguidedEpisode]) -> list[Finding]:
-    """Return findings where no right answer is known and the scorer accepts episodes that do nothing, in every task."""
+    """Return a finding if no right answer is known and the scorer accepts episodes that do nothing in every task."""
     idle = [one for one in played if one.policy in NOTHING]
     paid = [one for one in idle if (one.trajectory.score or 0.0) >= 1.0]
     if not paid or len({one.trajectory.task.id for one in paid}) < len({one.trajectory.task.id for one in idle}):
@@ -220,9 +230,9 @@ def _scored_for_nothing(played: Sequence[UnguidedEpisode]) -> list[Finding]:
         Finding(
             rule="policies.null",
             severity=Severity.ERROR,
-            symptom=f"The scorer takes episodes for right in which nothing is done: those of '{paid[0].policy}'.",
+            symptom=f"The scorer accepts episodes in which nothing is done: those of the policy '{paid[0].policy}'.",
             evidence={"episodes": [one.shown for one in paid[:NUM_SHOWN]]},
-            change="Have the scorer require what the task asks for, and give 0 where there is nothing to grade.",
+            change="Let the scorer require what the task requests, and give 0 if there is nothing to grade.",
             confirm="The scorer gives 0 to an episode without any call or answer.",
         )
     ]
@@ -277,11 +287,11 @@ async def every_tool(subject: Subject) -> Iterable[Finding]:
         Finding(
             rule="policies.every_tool",
             severity=Severity.ERROR if mean >= TOO_EASY else Severity.WARNING,
-            symptom=f"A script that calls every tool and copies the results scores {mean:.2f} over {len(played)} tasks.",
+            symptom=f"A script that calls every tool and copies the results scores {mean:.2f} over {len(played)} "
+            f"tasks.",
             evidence={"mean_score": mean, "episodes": _shown([one for one in played if one.score])},
-            change="Have tools return facts from which the answer follows, not the scored fields; check arguments, so "
-            "that a wrong "
-            "call does not give the right record.",
+            change="Let tools return facts from which the answer follows, not the scored fields. Check arguments, so "
+            "that a wrong call does not return the right record.",
             confirm=f"The score of this script is at most {EASY}.",
         )
     ]
@@ -314,12 +324,12 @@ async def at_once(subject: Subject) -> Iterable[Finding]:
             Finding(
                 rule="policies.at_once",
                 severity=Severity.WARNING,
-                symptom=f"A wrong answer in the first turn earns more ({first.reward:g}) than the same after the "
-                f"expert's calls "
-                f"({by_task[first.reference.task.id]:g}).",
+                symptom=f"A wrong answer in the first turn earns more ({first.reward:g}) than the same answer after "
+                f"the expert's calls ({by_task[first.reference.task.id]:g}).",
                 evidence={"episodes": _shown(hasty), "after_the_calls": by_task[first.reference.task.id]},
-                change="Do not subtract for turns or calls in wrong episodes; bound what is subtracted in right ones.",
-                confirm="The same wrong answer earns as much with the expert's calls before it as without.",
+                change="Do not subtract for turns or calls in wrong episodes, and limit what is subtracted in right "
+                "episodes.",
+                confirm="A wrong answer earns the same with and without the expert's calls before it.",
             )
         )
     return found
@@ -359,9 +369,9 @@ def _paid_for_nothing(subject: Subject, rule: str, what: str, played: Sequence[E
             Finding(
                 rule=rule,
                 severity=Severity.WARNING,
-                symptom=f"{what[0].upper()}{what[1:]} earns {fmean(rewards):.2g} on the average.",
+                symptom=f"{what[0].upper()}{what[1:]} earns {fmean(rewards):.2g} on average.",
                 evidence={"mean_reward": fmean(rewards), "episodes": _shown(wrong)},
-                change="Pay for what is right in the answer, and little (0.1) for its form.",
+                change="Pay for the right content of the answer, and little (0.1) for its form.",
                 confirm=f"{what[0].upper()}{what[1:]} earns less than {MUCH}.",
             )
         ]
@@ -372,11 +382,11 @@ def _scored(rule: str, who: str, scored: Sequence[Episode], num: int) -> Finding
     return Finding(
         rule=rule,
         severity=Severity.ERROR,
-        symptom=f"The scorer pays {who}: {scored[0].score:g} for {clip(str(scored[0].shown['said']), 60)!r} where "
+        symptom=f"The scorer pays {who}: {scored[0].score:g} for {clip(str(scored[0].shown['said']), 60)!r} although "
         f"{clip(str(scored[0].shown['right']), 60)!r} is right.",
         evidence={"episodes": _shown(scored), "of": num},
-        change="Have the scorer compare the last message with the ground truth, whole values and every scored field "
-        "(`sparring.scorers.json_exact` does).",
+        change="Let the scorer compare the last message with the ground truth: whole values, in every scored field "
+        "(as `sparring.scorers.json_exact` does).",
         confirm="The scorer gives 0 to every episode in the evidence.",
     )
 
@@ -386,9 +396,9 @@ def _rewarded(rule: str, who: str, paid: Sequence[Episode], threshold: float) ->
         rule=rule,
         severity=Severity.ERROR,
         symptom=f"The reward pays {who} {paid[0].reward:g}, which counts as success (evaluation.success_threshold = "
-        f"{threshold:g}), and the scorer does not.",
+        f"{threshold:g}), but the scorer does not pay it.",
         evidence={"episodes": _shown(paid)},
-        change="Find what the reward takes for right in `said`, and compare as the scorer does.",
+        change="Find what the reward accepts as right in `said`, and compare as the scorer does.",
         confirm="No episode in the evidence earns the threshold.",
     )
 

@@ -1,4 +1,4 @@
-"""The training environment compared with production, as its schemas and logs show it."""
+"""Rules that compare the training environment with production's schemas and logs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json
 
 FAR_APART = 0.4
-"""Total variation between two mixes from which it is reported: this share of calls would have to differ."""
+"""A total variation between two mixes that is reported: this share of the calls would have to differ."""
 SIZE_FACTOR = 3.0
 UNSEEN_SHARE = 0.3
 AGAIN = "Run `sparring check RECIPE --only environment` with the same file again: the finding is gone."
@@ -38,9 +38,9 @@ async def production_schema(subject: Subject) -> Iterable[Finding]:
     here = {name: tool.schema for name, tool in subject.tools.items()}
     differing: list[tuple[str, Mapping[str, Json]]] = []
     for name in given.keys() - here.keys():
-        differing.append((f"production has a tool {name}, the environment has not", {"tools": list(here)}))
+        differing.append((f"production has a tool {name}, but the environment does not", {"tools": list(here)}))
     for name in here.keys() - given.keys():
-        differing.append((f"the environment has a tool {name}, production has not", {"production": list(given)}))
+        differing.append((f"the environment has a tool {name}, but production does not", {"production": list(given)}))
     for name in given.keys() & here.keys():
         mine = resolve_references(here[name]["function"]["parameters"], f"tool {name!r} of the environment")
         found = compare_schemas(mine, given[name]["function"]["parameters"])
@@ -51,8 +51,8 @@ async def production_schema(subject: Subject) -> Iterable[Finding]:
             severity=Severity.ERROR,
             symptom=f"{what}.",
             evidence=evidence,
-            change="Give the tool the name and arguments that production has: by type hints and `Bounded`, or by its own schema "
-            "in a `SchemaTool` that the environment's `tools()` returns.",
+            change="Give the tool the name and arguments that production has: with type hints and `Bounded`, or with "
+            "production's schema in a `SchemaTool` that the environment's `tools()` returns.",
             confirm=AGAIN,
         )
         for what, evidence in sorted(differing, key=lambda one: one[0])
@@ -83,7 +83,7 @@ async def representative(subject: Subject) -> Iterable[Finding]:
             severity=Severity.WARNING,
             symptom=f"{what}.",
             evidence=evidence,
-            change="Generate tasks and records of the kind that the evidence names, in production's shares.",
+            change="Generate tasks and records of the kinds in the evidence, in production's shares.",
             confirm=AGAIN,
         )
         for what, evidence in found
@@ -110,7 +110,7 @@ def _tool_mix(mine: Sequence[str], theirs: Sequence[str]) -> list[tuple[str, dic
 def _argument_forms(
     subject: Subject, mine: Sequence[tuple], theirs: Sequence[tuple]
 ) -> list[tuple[str, dict[str, Json]]]:
-    """Return findings on arguments whose values have other types or forms (digits, letters, length) than in production."""
+    """Return what differs in the types or forms (digits, letters, length) of argument values from production."""
     found: list[tuple[str, dict[str, Json]]] = []
     for name, tool in subject.tools.items():
         for key, hint in tool.hints.items():
@@ -150,11 +150,11 @@ def _result_shapes(mine: Sequence[tuple], theirs: Sequence[tuple]) -> list[tuple
                 "here": here[0][:200],
                 "production": there[0][:200],
             }
-            found.append((f"results of {name} lack what production's have", evidence))
+            found.append((f"results of {name} lack keys that production's results have", evidence))
         sizes = median(map(len, here)), median(map(len, there))
         if max(sizes) > SIZE_FACTOR * max(1.0, min(sizes)) and max(sizes) > 40:
             evidence = {"median_characters": {"here": sizes[0], "production": sizes[1]}, "results": len(there)}
-            found.append((f"results of {name} are of another size than production's", evidence))
+            found.append((f"results of {name} have another size than production's", evidence))
     return found
 
 
@@ -167,14 +167,14 @@ def _task_mix(subject: Subject, rows: Sequence[Mapping[str, Json]]) -> list[tupl
         apart, mine, theirs = _apart(here, there)
         if apart > FAR_APART:
             found.append(
-                ("the mix of kinds of tasks is not production's", {"apart": apart, "here": mine, "production": theirs})
+                ("the mix of task kinds is not production's", {"apart": apart, "here": mine, "production": theirs})
             )
     asked = [_asked(row["messages"]) for row in rows if "messages" in row]
     own = [_asked(task.messages) for task in subject.looked_at]
     sizes = median(own), median(asked) if asked else 0
     if asked and max(sizes) > SIZE_FACTOR * max(1.0, min(sizes)) and max(sizes) > 60:
         evidence: dict[str, Json] = {"median_characters": {"here": sizes[0], "production": sizes[1]}}
-        found.append(("what users ask is of another length in production", evidence))
+        found.append(("the requests of users have another length in production", evidence))
     return found
 
 
@@ -184,7 +184,7 @@ def _asked(messages: Sequence[Mapping[str, Json]]) -> int:
 
 
 def _apart(here: Sequence[str], there: Sequence[str]) -> tuple[float, dict[str, float], dict[str, float]]:
-    """Return the total variation between two samples of names, and the shares of each."""
+    """Return the total variation between two samples of names, and the share of each name in both samples."""
     mine, theirs = (
         {name: round(count / len(one), 3) for name, count in Counter(one).most_common()} for one in (here, there)
     )
@@ -192,12 +192,13 @@ def _apart(here: Sequence[str], there: Sequence[str]) -> tuple[float, dict[str, 
 
 
 def _form(value: Json) -> str:
-    """Return the form of a text, such as `a-9` for `AB-1234`: runs of letters and of digits become one each."""
+    """Return the form of a text, such as `a-9` for `AB-1234`: each run of letters or of digits becomes one
+    character."""
     return re.sub(r"[^\W\d_]+", "a", re.sub(r"\d+", "9", str(value)))
 
 
 def _keys(content: str) -> set[str]:
-    """Return the keys of a JSON result, as paths; items of lists share one."""
+    """Return the keys of a JSON result as paths. All items of a list share one path."""
     try:
         value = json.loads(content)
     except ValueError:

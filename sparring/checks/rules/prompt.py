@@ -1,4 +1,4 @@
-"""The prompt must request what is scored, in the form in which it is read, with tools that exist."""
+"""Rules on prompts: they request what is scored, in the form in which it is read, with tools that exist."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from sparring.protocols import Chat, SpliceRefused
 from sparring.types import Json, Message, Task
 
 EXAMPLE_CHARS = 4_000
-"""Characters above which a value is an input and not an example of an answer."""
+"""A value with more characters is an input, not an example of an answer."""
 MOST_FORMS = 4
-"""Forms of answers whose prompts are read."""
+"""The most forms of answers whose prompts are read."""
 _PLACEHOLDER = re.compile(r"<[^<>\n]{1,60}>|\.\.\.|…")
 _NO_NAMES = re.compile(
     "right|correct|first|second|next|last|following|same|appropriate|given|relevant|one|it|them|each|tools?|functions?|proper|"
@@ -34,12 +34,12 @@ _CALL_WORDS = r"(?:[Cc]all|[Cc]alling|[Uu]se|[Uu]sing|[Rr]un|[Ii]nvoke|[Tt]ool|[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """An example of an answer as the prompt shows it."""
+    """An example of an answer in the prompt."""
 
     tag: str | None
     body: str
     fields: Mapping[str, Json]
-    """By name; None where the value is unknown."""
+    """The values by name; None for an unknown value."""
     is_json: bool
 
 
@@ -55,7 +55,7 @@ def examples(text: str, form: AnswerForm) -> list[Example]:
 
 
 def find_example(messages: Sequence[Message], references: ReferenceEpisodes) -> str | None:
-    """Return the text of an example in the prompt as a policy would copy it; None when there is none."""
+    """Return the text of an example in the prompt as a policy would copy it, or None if there is no example."""
     prompt = "\n".join(map(get_text, messages))
     form = references.form
     if form.is_json:
@@ -96,7 +96,8 @@ async def example(subject: Subject) -> Iterable[Finding]:
 
 
 def _one_of_each_form(references: ReferenceEpisodes) -> list[tuple[ReferenceEpisode, tuple[str, ...]]]:
-    """Return a right episode of each form of answer, and its fields: each kind of task has its own prompts and answers."""
+    """Return a right episode of each form of answer, with its fields. Each kind of task has its own prompts and
+    answers."""
     forms: dict[frozenset[str], tuple[ReferenceEpisode, tuple[str, ...]]] = {}
     for reference in references.by_task.values():
         if reference.parts is not None:
@@ -126,7 +127,7 @@ def _fields_that_differ(references: ReferenceEpisodes, own: Sequence[str], shown
             "nearest": {name: match[0] for name, match in near.items() if match},
             "scored": list(own),
         },
-        change="Give the example every scored field and no other, spelled as in the ground truth.",
+        change="Give the example every scored field and no other field, spelled as in the ground truth.",
         confirm="The example's fields are those of the expert's answer.",
     )
 
@@ -149,11 +150,11 @@ def _types_that_differ(references: ReferenceEpisodes, shown: Example) -> Iterato
         yield Finding(
             rule="prompt.example",
             severity=Severity.ERROR,
-            symptom=f"The prompt's example gives {name} as {one['example_type']} ({json.dumps(one['example'])}), the "
-            f"ground truth "
-            f"has {' or '.join(one['types'])}.",
+            symptom=f"The prompt's example gives {name} as {one['example_type']} ({json.dumps(one['example'])}), but "
+            f"the ground truth has {' or '.join(one['types'])}.",
             evidence={"fields": wrong, "example": clip(shown.body)},
-            change="Write the example with the types of the ground truth, or the ground truth with those of the example.",
+            change="Write the example with the types of the ground truth, or the ground truth with those of the "
+            "example.",
             confirm="Example and ground truth agree in the type of every field.",
         )
 
@@ -163,15 +164,15 @@ def _not_json(shown: Example) -> Iterator[Finding]:
         yield Finding(
             rule="prompt.example",
             severity=Severity.WARNING,
-            symptom="The prompt's example of an answer is no JSON, but the answers are read as JSON.",
+            symptom="The prompt's example of an answer is not JSON, but the answers are read as JSON.",
             evidence={"example": clip(shown.body)},
-            change="Quote keys and texts with double quotes; write null, true and false.",
+            change="Quote keys and texts with double quotes, and write null, true and false.",
             confirm="`json.loads` reads the example.",
         )
 
 
 def _unnamed(subject: Subject, own: Sequence[str], prompt: str) -> list[Finding]:
-    """Return a finding on scored fields that nothing mentions to the policy, in a prompt without an example."""
+    """Return a finding if the prompt has no example and nothing tells the policy about some scored fields."""
     visible = prompt + json.dumps(subject.tool_schemas)
     hidden = [name for name in own if name not in visible]
     if not hidden:
@@ -183,8 +184,8 @@ def _unnamed(subject: Subject, own: Sequence[str], prompt: str) -> list[Finding]
             severity=Severity.WARNING if learns else Severity.ERROR,
             symptom=f"The prompt does not name the scored field{'s' * (len(hidden) > 1)} {', '.join(hidden)}.",
             evidence={"hidden": hidden, "scored": list(own)},
-            change="State in the prompt which fields an answer has, best by an example in its form.",
-            confirm="Every scored field stands in the prompt.",
+            change="State in the prompt which fields an answer has, preferably with an example.",
+            confirm="The prompt names every scored field.",
         )
     ]
 
@@ -224,9 +225,9 @@ async def tag(subject: Subject) -> Iterable[Finding]:
             Finding(
                 rule="prompt.tag",
                 severity=Severity.WARNING if set(asked) & set(paid) else Severity.ERROR,
-                symptom=f"The prompt asks for <{'>, <'.join(unread)}>, but the scorer reads <{'>, <'.join(paid)}>.",
+                symptom=f"The prompt requests <{'>, <'.join(unread)}>, but the scorer reads <{'>, <'.join(paid)}>.",
                 evidence=evidence,
-                change=f"Write <{paid[0]}> in the prompt, in its example too, and have the reward read it.",
+                change=f"Write <{paid[0]}> in the prompt and in its example, and let the reward read it.",
                 confirm="The right answer in the prompt's tag scores 1.",
             )
         ]
@@ -238,8 +239,8 @@ async def tag(subject: Subject) -> Iterable[Finding]:
                 severity=Severity.WARNING if learns else Severity.ERROR,
                 symptom=f"The scorer reads <{'>, <'.join(paid)}>, which the prompt never names.",
                 evidence=evidence,
-                change=f"State in the prompt that the answer goes into <{paid[0]}>.",
-                confirm="The tag stands in the prompt.",
+                change=f"State in the prompt that the answer belongs in <{paid[0]}>.",
+                confirm="The prompt names the tag.",
             )
         ]
     return []
@@ -248,7 +249,7 @@ async def tag(subject: Subject) -> Iterable[Finding]:
 async def _asked_in_vain(
     subject: Subject, references: ReferenceEpisodes, one: Episode, asked: Sequence[str]
 ) -> list[Finding]:
-    """Return a finding on tags that the prompt requests where right answers have none."""
+    """Return a finding if the prompt requests tags that right answers do not have."""
     text = get_text(one.reference.answer)
     for name in asked:
         episode = await _try(subject, references, one, f"<{name}>{text}</{name}>")
@@ -257,13 +258,13 @@ async def _asked_in_vain(
                 Finding(
                     rule="prompt.tag",
                     severity=Severity.ERROR,
-                    symptom=f"The prompt asks for <{name}>, but the scorer reads the answer only without it.",
+                    symptom=f"The prompt requests <{name}>, but the scorer reads the answer only without it.",
                     evidence={
                         "prompt": list(asked),
                         "scored": clip(text),
                         "not_scored": f"<{name}>{clip(text)}</{name}>",
                     },
-                    change="Have scorer and expert use the tag of the prompt, or take the tag out of the prompt.",
+                    change="Let scorer and expert use the tag of the prompt, or remove the tag from the prompt.",
                     confirm="The right answer in the prompt's tag scores 1.",
                 )
             ]
@@ -271,7 +272,7 @@ async def _asked_in_vain(
 
 
 async def _asked_prefix(subject: Subject, references: ReferenceEpisodes, one: Episode, prompt: str) -> list[Finding]:
-    """Return a finding on `Total: <number>` in the prompt where the scorer reads `Sum: 5`."""
+    """Return a finding on a prefix, such as `Total: <number>` in the prompt although the scorer reads `Sum: 5`."""
     before = references.form.before.strip()
     asked = [prefix.strip() for prefix in re.findall(r"\b([A-Z][\w ]{0,30}:)[ \t]*<[^<>\n]{1,40}>", prompt)]
     if not before or before in prompt or one.reference.parts is None:
@@ -284,13 +285,13 @@ async def _asked_prefix(subject: Subject, references: ReferenceEpisodes, one: Ep
                 Finding(
                     rule="prompt.tag",
                     severity=Severity.ERROR,
-                    symptom=f"The prompt asks for {prefix!r}, but the scorer reads {before!r}.",
+                    symptom=f"The prompt requests {prefix!r}, but the scorer reads {before!r}.",
                     evidence={
                         "prompt": asked,
                         "scored": clip(get_text(one.reference.answer)),
                         "not_scored": f"{prefix} {value}",
                     },
-                    change=f"Write {before!r} in the prompt, or have the scorer read {prefix!r}.",
+                    change=f"Write {before!r} in the prompt, or let the scorer read {prefix!r}.",
                     confirm="The right answer in the prompt's form scores 1.",
                 )
             ]
@@ -328,9 +329,9 @@ async def tools(subject: Subject) -> Iterable[Finding]:
                 rule="prompt.tools",
                 severity=Severity.ERROR if sure else Severity.WARNING,
                 symptom=f"The prompt names {', '.join(unknown)}, which "
-                f"{'is no tool' if len(unknown) == 1 else 'are no tools'}.",
+                f"{'is not a tool' if len(unknown) == 1 else 'are not tools'}.",
                 evidence={"unknown": unknown, "nearest": near, "tools": sorted(known), "task": task.id},
-                change="Spell the tools in the prompt as the environment's methods are spelled, or add the missing tool.",
+                change="Spell the tools in the prompt like the environment's methods, or add the missing tool.",
                 confirm="Every tool that the prompt names exists.",
             )
         )
@@ -344,17 +345,17 @@ async def tools(subject: Subject) -> Iterable[Finding]:
             for call in message.get("tool_calls") or ()
         }
         if hidden:
-            # What the demonstrations of a warm start show need not be described.
+            # Tools that the demonstrations of a warm start show need no description.
             is_needed = subject.config.warm_start is None and called & set(hidden)
             found.append(
                 Finding(
                     rule="prompt.tools",
                     severity=Severity.ERROR if is_needed else Severity.NOTE,
-                    symptom=f'The prompt has to describe the tools (describe_tools = "prompt") and does not name '
+                    symptom=f'The prompt has to describe the tools (describe_tools = "prompt"), but does not name '
                     f"{', '.join(hidden)}.",
                     evidence={"hidden": hidden, "called_by_the_expert": sorted(called & set(hidden)), "task": task.id},
                     change='Name each tool and its arguments in the prompt, or set describe_tools = "schema".',
-                    confirm="Every tool stands in the prompt.",
+                    confirm="The prompt names every tool.",
                 )
             )
     return found
@@ -387,8 +388,8 @@ async def round_trip(subject: Subject) -> Iterable[Finding]:
             severity=Severity.ERROR,
             symptom=f"The model's template does not preserve messages: {lost[0]['problem']}.",
             evidence={"lost": lost[:4]},
-            change="Choose a model whose template keeps it, or write the prompt so that it does not need it.",
-            confirm="Every message of the expert's episodes is read back as it was.",
+            change="Choose a model whose template preserves such messages, or write a prompt that does not need them.",
+            confirm="Every message of the expert's episodes is parsed back unchanged.",
         )
     ]
 
@@ -412,13 +413,13 @@ def _dropped(chat: Chat, one: Episode, offered: Sequence[Mapping[str, Json]]) ->
 def _changed(
     chat: Chat, messages: Sequence[Message], index: int, offered: Sequence[Mapping[str, Json]]
 ) -> Iterator[dict[str, Json]]:
-    """Return what is parsed back from one assistant message, and whether the next ones can follow it."""
+    """Yield what changes when one assistant message is parsed back, and whether the next messages can follow it."""
     original = messages[index]
     ids = chat.answer(original, offered)
     back = chat.parse(ids, offered)
     if _plain_message(back) != _plain_message(original):
         yield {
-            "problem": "a message is read back changed",
+            "problem": "a message is changed when it is parsed back",
             "said": _plain_message(original),
             "read": _plain_message(back),
             "text": chat.decode(ids),
@@ -444,12 +445,14 @@ def _plain_message(message: Message) -> Json:
 
 
 async def get_prompt(subject: Subject, task: Task) -> str:
-    """Return the text of an episode's opening messages, as `reset` returns them. Raises what `Subject.opened` raises."""
+    """Return the text of an episode's initial messages, as `reset` returns them. Raises what `Subject.opened`
+    raises."""
     return "\n".join(map(get_text, await subject.opening(task)))
 
 
 def asked_tags(prompt: str) -> list[str]:
-    """Return the tags that a prompt requires around the answer: around an object or a placeholder, or of a usual name."""
+    """Return the tags that a prompt requires around the answer: around an object or a placeholder, or of a usual
+    name."""
     asked = [name for name in re.findall(r"</?([A-Za-z_][\w-]*)>", prompt) if name in ANSWER_TAGS]
     for name, body in find_tagged(prompt):
         holds_place = not body.strip() or _PLACEHOLDER.fullmatch(body.strip()) or body.strip().startswith("{")
@@ -460,7 +463,7 @@ def asked_tags(prompt: str) -> list[str]:
 
 
 def _closest(found: Sequence[Example], references: ReferenceEpisodes) -> Example | None:
-    """Return the example of the answer: in its tag, or with a third of its fields."""
+    """Return the example of the answer: it is in the answer's tag, or has a third of its fields."""
     scored = set(references.labels())
     rated = [
         (len(scored & set(one.fields)) + (one.tag is not None and one.tag == references.form.tag), one) for one in found
@@ -486,7 +489,7 @@ def _example(name: str | None, body: str) -> Example | None:
 
 
 def _objects(text: str) -> Iterator[str]:
-    """Return the outermost {...} of a text."""
+    """Yield the outermost {...} of a text."""
     depth, begin = 0, 0
     for place, character in enumerate(text):
         if character == "{":
@@ -503,7 +506,8 @@ def _is_schema(fields: Mapping[str, Json]) -> bool:
 
 
 def _named_tools(prompt: str, known: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield names that a prompt uses as tools, and the phrase. `known` words that are something else are left out."""
+    """Yield names that a prompt uses as tools, and where it does. `known` words, which mean something else, are left
+    out."""
     for name in re.findall(r"\{\s*\"name\"\s*:\s*\"([^\"]+)\"\s*,\s*\"(?:arguments|parameters)\"", prompt):
         yield name, "in a tool call"
     for listed in re.findall(
@@ -532,7 +536,7 @@ def _named_tools(prompt: str, known: set[str]) -> Iterator[tuple[str, str]]:
 
 
 def _known_words(subject: Subject, references: ReferenceEpisodes | None) -> set[str]:
-    """Return names of something else than a tool: arguments, fields, values of the answer."""
+    """Return names that are not tools: arguments, fields, and values of the answer."""
     words = {name for tool in subject.tools.values() for name in tool.hints}
     for task in subject.sample:
         words |= set(_keys(dict(task.fields)))

@@ -1,4 +1,4 @@
-"""The tools must be able to bring about what a task requires: the calls are searched, without an expert."""
+"""The tools must be able to bring about what a task requires. Without an expert, the rules search for the calls."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json
 
 FEWEST = 2
-"""Tasks in which the same must be seen before it is reported."""
+"""The number of tasks in which the same must happen before it is reported."""
 SELDOM = 0.1
-"""Share of the tasks below which a plan may just be unusual."""
+"""Below this share of the tasks, a plan may just be unusual."""
 MANY_DONE = 0.1
-"""Share of the tasks that are already solved at the start from which it is reported."""
+"""The rule reports tasks that are already solved at the start from this share of all tasks on."""
 MOSTLY = 0.3
-"""Share of the tasks whose state is reached from which a call that fails in another task is blamed there."""
+"""A call that fails in a task is reported if it works in this share of the tasks whose state is reached."""
 ANY = "*"
-"""For a key that an argument of the call names."""
+"""Stands for a key that an argument of the call names."""
 NUM_SHOWN = 4
 _CONFIRM = "Run `sparring check RECIPE --only data` again: the finding is gone."
 
@@ -42,7 +42,7 @@ class _Seen:
     plan: Plan
     step: Step
     what: str
-    """In words that are the same in all tasks with the same fault."""
+    """A description that is the same in all tasks with the same defect."""
     expected: Json
     got: Json
 
@@ -93,7 +93,8 @@ async def unreachable(subject: Subject) -> Iterable[Finding]:
 
 
 def _fewest(seen: Sequence[_Seen], num_plans: int) -> int:
-    """Return in how many tasks something must be seen: more where these can be solved all the same."""
+    """Return the number of tasks in which an observation is necessary. It is larger if these tasks can be solved
+    anyway."""
     return max(FEWEST, math.ceil(SELDOM * num_plans)) if all(one.plan.is_whole for one in seen) else FEWEST
 
 
@@ -127,9 +128,9 @@ async def done_already(subject: Subject) -> Iterable[Finding]:
         Finding(
             rule="data.done_already",
             severity=Severity.WARNING,
-            symptom=f"Doing nothing is paid in {len(done)} of {num} tasks: {done[0]}, say.",
+            symptom=f"Doing nothing is paid in {len(done)} of {num} tasks, for example in {done[0]}.",
             evidence={"tasks": done, "of": num},
-            change="Make these tasks so that what they ask for is not there when they begin; or take them out.",
+            change="Change these tasks so that the requested state is not there when they begin, or remove them.",
             confirm=_CONFIRM,
         )
     ]
@@ -143,14 +144,14 @@ def _finding(what: str, seen: Sequence[_Seen], num_plans: int) -> Finding:
         severity=Severity.WARNING,
         symptom=f"{what} in {num} of {num_plans} tasks: {first.step.call} in task {first.plan.task.id}.",
         evidence={"episodes": [one.shown for one in seen[:NUM_SHOWN]], "tasks": num, "of": num_plans},
-        change=f"Compare `{first.step.call.tool}` with `expected` and `got` in the evidence; correct the tool, or the state that "
-        "the tasks expect.",
+        change=f"Compare `{first.step.call.tool}` with `expected` and `got` in the evidence. Correct the tool, or the "
+        f"state that the tasks expect.",
         confirm=_CONFIRM,
     )
 
 
 def _ruled_out(subject: Subject, plans: Sequence[Plan]) -> Iterator[Finding]:
-    """Yield values that the tasks require in a place where one tool alone writes, and its argument there, which takes others."""
+    """Yield findings on required values in a place that only one tool writes, if the tool's argument excludes them."""
     writers: dict[Place, set[str]] = defaultdict(set)
     stores: dict[tuple[str, str], set[Place]] = defaultdict(set)
     for plan in plans:
@@ -176,16 +177,16 @@ def _ruled_out(subject: Subject, plans: Sequence[Plan]) -> Iterator[Finding]:
             yield Finding(
                 rule="data.unreachable",
                 severity=Severity.ERROR,
-                symptom=f"`{tool}` does not take {values[0]!r} as `{key}`, which {len(tasks)} of {len(plans)} tasks want: "
-                f"{tasks[0]}, say.",
+                symptom=f"`{tool}` does not accept {values[0]!r} as `{key}`, which {len(tasks)} of {len(plans)} tasks "
+                f"require, for example {tasks[0]}.",
                 evidence={"wanted": values[:NUM_SHOWN], "schema": part, "tasks": tasks},
-                change=f"Have `{key}` of `{tool}` take these values, or make tasks that want what it takes.",
+                change=f"Let `{key}` of `{tool}` accept these values, or make tasks that require accepted values.",
                 confirm=_CONFIRM,
             )
 
 
 def _placed(state: Json, place: Place = ()) -> Counter[Leaf]:
-    """Return the scalars of a state with the keys on the way to them, including those of rows of lists."""
+    """Return the scalars of a state, including those in rows of lists, with the keys on the way to them."""
     if isinstance(state, Mapping | list | tuple):
         is_row = place[-1:] == ("[]",)
         items = (
@@ -202,7 +203,7 @@ def _is_in(place: Place, written: Place) -> bool:
 
 
 def _rules_out(part: Mapping[str, Json], value: Json) -> bool:
-    """Return whether an argument takes values of this type, and not this one."""
+    """Return True if an argument accepts values of this type, but not this value."""
     if "enum" in part:
         return value not in part["enum"] and type(value) in map(type, part["enum"])
     if isinstance(value, bool) or not isinstance(value, int | float) or part.get("type") not in ("integer", "number"):
@@ -211,7 +212,7 @@ def _rules_out(part: Mapping[str, Json], value: Json) -> bool:
 
 
 def _is_shown_elsewhere(subject: Subject, tool: str, values: Iterable[str]) -> bool:
-    """Return whether another tool is named after such a value: `close` writes closed."""
+    """Return True if another tool is named after one of these values, as `close` may write `closed`."""
     others = " ".join(get_documentation(subject, one) for one in subject.tools if one != tool)
     others += " ".join(one for one in subject.tools if one != tool).lower()
     texts = [value.lower() for text in values if isinstance(value := _value(text), str)]
@@ -219,7 +220,7 @@ def _is_shown_elsewhere(subject: Subject, tool: str, values: Iterable[str]) -> b
 
 
 def _nearly(plan: Plan) -> Iterator[_Seen]:
-    """Return values that the plan wrote and that are nearly the required ones, where nothing else is missing."""
+    """Yield values that the plan wrote and that nearly equal the required values, if nothing else is missing."""
     if plan.is_whole or not plan.steps:
         return
     missing, surplus = list(plan.missing), dict(plan.surplus)
@@ -235,12 +236,12 @@ def _nearly(plan: Plan) -> Iterator[_Seen]:
                 ),
                 plan.steps[-1],
             )
-            what = f"What `{step.call.tool}` writes is not what is there afterwards ({difference})"
+            what = f"The value that `{step.call.tool}` writes differs from the stored value ({difference})"
             yield _Seen(plan, step, what, _value(text), _value(got))
 
 
 def difference_of(wanted: Json, got: Json) -> str | None:
-    """Return in words how a value is nearly the required one; None where it is another one."""
+    """Return a description of how a value differs from the required value, or None if the two are not similar."""
     if isinstance(wanted, bool) or isinstance(got, bool):
         return None
     if isinstance(wanted, int | float) and isinstance(got, int | float):
@@ -252,7 +253,7 @@ def difference_of(wanted: Json, got: Json) -> str | None:
         return "rounded" if is_rounded or got == math.floor(wanted) != wanted else None
     if isinstance(wanted, str) and isinstance(got, str):
         if wanted.strip().casefold() == got.strip().casefold():
-            return "in other case or with other blanks"
+            return "in another case or with other blanks"
         if len(got) >= 3 and wanted.startswith(got):
             return f"cut off after {len(got)} characters" if len(wanted) - len(got) > 1 else "cut off"
         is_ascii = got.encode("ascii", "ignore") == wanted.encode("ascii", "ignore") or len(got) == len(wanted)
@@ -264,7 +265,8 @@ def difference_of(wanted: Json, got: Json) -> str | None:
 
 
 def _find_next_to(plan: Plan) -> Iterator[_Seen]:
-    """Return calls that do part of the task and undo what was right: in a plan, or where there is none in what was tried."""
+    """Yield calls that do part of the task and undo what was right: in a plan, or among all tried calls if there is no
+    plan."""
     steps = list(zip(plan.steps, plan.states, plan.states[1:], strict=False)) if plan.is_whole else plan.effects
     left = plan.missing + plan.surplus
     kept = {place for place, _ in list_leaves(plan.wanted) if place[-1:] != ("[]",)}
@@ -273,16 +275,16 @@ def _find_next_to(plan: Plan) -> Iterator[_Seen]:
         done = ((right - old) & new) + ((old - right) - new)
         lost = (old & right & list_leaves(plan.states[0])) - new
         if not plan.is_whole:
-            # Where the task requires another thing to be there, removing what is there is no part of it.
+            # If the task requires another thing, removing the existing thing is not part of the task.
             done = Counter({one: num for one, num in (done & left).items() if one in right or one[0] not in kept})
         if lost and done and (plan.is_whole or lost.total() <= done.total()):
-            what = f"`{step.call.tool}` changes something else in addition to what is asked"
+            what = f"`{step.call.tool}` changes something else in addition to what is requested"
             yield _Seen(plan, step, what, _shown(list(lost)), _shown(list(new - old)))
             return
 
 
 def _elsewhere(plan: Plan) -> Iterator[_Seen]:
-    """Return tools whose calls mostly name one thing that the state has, and change another."""
+    """Yield tools whose calls mostly name one thing of the state, and change another."""
     aside: dict[str, list[_Seen]] = defaultdict(list)
     num_at_home: Counter[str] = Counter()
     for step, before, after in plan.effects:
@@ -304,24 +306,24 @@ def _elsewhere(plan: Plan) -> Iterator[_Seen]:
 
 
 def _refused(plan: Plan) -> Iterator[_Seen]:
-    """Return a call like those that work in other tasks, which does nothing in this one."""
+    """Yield a call that does nothing in this task, although similar calls work in other tasks."""
     left = {part for place, text in plan.missing + plan.surplus for part in (*place, text)}
     refused = [] if plan.is_whole else [one for one in plan.refused if one.is_accident or _is_needed(one, left)]
     if refused:
         step = max(refused, key=lambda one: (one.is_accident, _num_left(one, left)))
-        does = "fails in its own code" if step.is_accident else "does not do what is asked"
+        does = "fails in its own code" if step.is_accident else "does not do what is requested"
         what = f"`{step.call.tool}` {does}, although it does{' not' * step.is_accident} in other tasks,"
         yield _Seen(plan, step, what, _shown(list(plan.missing)), _shown(list(plan.surplus)))
 
 
 def _num_left(step: Step, left: set[str]) -> int:
-    """Return how many arguments of a call are in what is not yet as required."""
+    """Return how many arguments of a call appear in the part of the state that is not yet as required."""
     return sum(bool(left & {str(value), canonical(value)}) for value in step.call.arguments.values())
 
 
 def _is_needed(step: Step, left: set[str]) -> bool:
-    """Return whether all arguments of a call differ and are in what is not yet as required: a tool may refuse other calls
-    for good reasons."""
+    """Return True if all arguments of a call differ and appear in the part of the state that is not yet as required. A
+    tool may refuse other calls for good reasons."""
     values = [value for value in step.call.arguments.values() if not isinstance(value, bool)]
     is_distinct = len(set(map(str, values))) == len(values)
     return is_distinct and all({str(value), canonical(value)} & left for value in values)

@@ -1,4 +1,4 @@
-"""Changes that an adapter made to a foreign environment, so that nothing is repaired silently."""
+"""Rule on the changes that an adapter made to a foreign environment, so that nothing is repaired silently."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ async def repairs(subject: Subject) -> Iterable[Finding]:
             Finding(
                 rule="environment.repairs",
                 severity=Severity.WARNING,
-                symptom=f"The adapter changes results in {len(made)} ways; most often, in {times} of {results}: {first}.",
+                symptom=f"The adapter changes results in {len(made)} ways. The most frequent change, in {times} of "
+                f"{results} results: {first}.",
                 evidence={"results": results, "repairs": dict(made.most_common())},
                 change="Correct these results in the environment itself, or accept what the policy reads instead.",
                 confirm=CONFIRM,
@@ -49,7 +50,7 @@ async def repairs(subject: Subject) -> Iterable[Finding]:
                 severity=Severity.NOTE,
                 symptom=f"The tasks are changed in {len(listed)} ways: {next(iter(listed))}",
                 evidence={"tasks": len(subject.looked_at), "repairs": dict(listed)},
-                change="Nothing, where you accept it.",
+                change="Nothing, if you accept the changes.",
                 confirm=CONFIRM,
             )
         )

@@ -22,12 +22,12 @@ from sparring.types import Json, Task, Trajectory
 
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 LONGEST_SECONDS = 30.0
-"""Seconds that another process may take, on an idle machine."""
+"""The seconds that another process may take on an idle machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A difference of the other process, and what to do about a recipe that depends on it."""
+    """A condition that differs in the other process, and the advice for a recipe that depends on it."""
 
     when: str
     change: str
@@ -36,7 +36,7 @@ class Change:
 
 
 CLOCK = Change("a year later by the clock", "Take dates and times from the task; `environment.clock` names lines.")
-BACKWARDS = Change("when episodes are played in another order", "Keep nothing between episodes: no cache, no counter.")
+BACKWARDS = Change("when episodes run in another order", "Keep nothing between episodes: no cache, no counter.")
 FOLDER = Change(
     "in another working directory",
     "Open files next to the module (`Path(__file__).parent`), not relative to where the command was started.",
@@ -44,27 +44,38 @@ FOLDER = Change(
 )
 HASH_SEED = Change(
     "in another process, with another hash seed",
-    "Sort what comes out of sets and directories; do not use `hash`.",
+    "Sort everything that is read from sets and directories, and do not use `hash`.",
 )
 TIME_ZONE = Change(
     "in another time zone",
-    "Name the time zone where times are read and written: `datetime.fromtimestamp(t, UTC)`, `time.gmtime`, `calendar.timegm`.",
+    "Name the time zone where times are read and written: `datetime.fromtimestamp(t, UTC)`, `time.gmtime`, "
+    "`calendar.timegm`.",
     {"TZ": "Asia/Kathmandu"},
 )
 LOCALE = Change(
     "in another locale",
-    "Name the encoding of files, and sort and format without the locale.",
+    "State the encoding of files, and sort and format without the locale.",
     {"LC_ALL": "C", "LANG": "C"},
     Severity.WARNING,
 )
 USER = Change(
     "for another user",
-    "Take names from the task, not from who is logged in.",
+    "Take names from the task, not from the user who is logged in.",
     {"USER": "somebody", "LOGNAME": "somebody"},
     Severity.WARNING,
 )
-CHANGES = (HASH_SEED, CLOCK, TIME_ZONE, FOLDER, BACKWARDS, LOCALE, USER)  # the clock first: a date shows in both
-PROCESS = Change("in another process", "Seed what is drawn at import, and use no id of a process or an object.")
+CHANGES = (
+    HASH_SEED,
+    CLOCK,
+    TIME_ZONE,
+    FOLDER,
+    BACKWARDS,
+    LOCALE,
+    USER,
+)  # the clock is early: a date also differs in another time zone
+PROCESS = Change(
+    "in another process", "Seed random values that are drawn at import, and do not use ids of processes or objects."
+)
 
 
 async def same_elsewhere(subject: Subject) -> Iterable[Finding]:
@@ -100,7 +111,8 @@ async def same_elsewhere(subject: Subject) -> Iterable[Finding]:
 async def _cause(
     subject: Subject, episodes: Sequence[tuple[Task, str, Trajectory]], difference: dict[str, Json]
 ) -> tuple[Change, dict[str, Json]]:
-    """Return what alone makes a difference, with that difference: another process, or the first of the changes."""
+    """Return the one condition that makes a difference, with that difference: another process, or the first such
+    change."""
     with suppress(OutOfTimeError, TimedOutError):
         for cause in (PROCESS, *CHANGES):
             there = await _elsewhere(subject, episodes, () if cause is PROCESS else (cause,))
@@ -127,9 +139,9 @@ async def tool_order(subject: Subject) -> Iterable[Finding]:
         Finding(
             rule="environment.tool_order",
             severity=Severity.ERROR,
-            symptom="the tools that go to the model differ from one time to the next.",
+            symptom="the tools that the model receives differ from one time to the next.",
             evidence={"in_this_process": orders[:3], "in_another": orders[3]},
-            change="Return the tools in one order, with the same text: sort them by name.",
+            change="Return the tools in the same order and with the same text: sort them by name.",
             confirm=AGAIN,
         )
     ]
@@ -146,8 +158,8 @@ async def _episodes(subject: Subject) -> list[tuple[Task, str, Trajectory]]:
 
 
 async def _later(subject: Subject) -> dict[str, Json]:
-    """Return the episodes of a process in which everything is changed; computed once. `stopped_by_folder` is the error that
-    prevented them in another working directory."""
+    """Return the episodes of a process in which all conditions are changed. They are computed once.
+    `stopped_by_folder` is the error that prevented them in another working directory."""
     if "later" not in subject.shared:
         episodes, reason = await _episodes(subject), None
         try:
@@ -164,8 +176,8 @@ async def _later(subject: Subject) -> dict[str, Json]:
 async def _elsewhere(
     subject: Subject, episodes: Sequence[tuple[Task, str, Trajectory]], changes: Collection[Change]
 ) -> dict[str, Json]:
-    """Return what `second_process.played` returns in a separate process. Raises UndecidedError when it does not return, and
-    TimedOutError or OutOfTimeError when it ran no episode."""
+    """Return what `second_process.run_episodes` returns in a separate process. Raises UndecidedError if it does not
+    return, and TimedOutError or OutOfTimeError if it ran no episode."""
     request = {
         "seconds": subject.timing.left,
         "call_seconds": subject.watch.seconds * subject.watch.patience,
@@ -188,7 +200,7 @@ async def _elsewhere(
     }
     environment |= {name: value for one in changes for name, value in one.variables.items()}
     with tempfile.TemporaryFile() as errors:
-        # Its own process group: its children end with it, and may hold its pipe open.
+        # It has its own process group, because its children must end with it: they may keep its pipe open.
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",

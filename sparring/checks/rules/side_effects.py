@@ -1,4 +1,4 @@
-"""Environments that read the clock, draw unseeded random numbers, or use the network."""
+"""Rules on environments that read the clock, draw unseeded random numbers, or use the network."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def network(subject: Subject) -> Iterable[Finding]:
 
 
 async def _observe(subject: Subject) -> SideEffects:
-    """Return the side effects of the sampled tasks; they run once for all rules that use them."""
+    """Return the side effects of the sampled tasks. The tasks run once for all rules that use them."""
     if "side_effects" not in subject.shared:
         with Observed(subject) as effects, subject.timing.as_far_as_it_goes():
             for task in subject.sample:

@@ -1,4 +1,4 @@
-"""Every task must be solvable. Shown for games and forms, where each call is one of a few, by trying them all."""
+"""Every task must be solvable. In games and forms, each call is one of a few, and the rule tries all of them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from sparring.checks.evidence.walks import WalkResult, walk_states
 from sparring.findings import Finding, Severity
 
 NUM_WALKED = 24
-"""Tasks in which all calls are tried."""
+"""The number of tasks in which all calls are tried."""
 NUM_FIRST = 4
-"""Tasks without a solution after which the others are left out."""
+"""After this number of tasks without a solution, the other tasks are left out."""
 FEWEST_SOLVED = 2
 
 
@@ -42,15 +42,15 @@ async def unsolvable(subject: Subject) -> Iterable[Finding]:
         Finding(
             rule="data.unsolvable",
             severity=Severity.WARNING,
-            symptom=f"{len(lost)} of {len(seen)} tasks cannot be solved with any calls: {lost[0].task.id}, where all of "
-            f"{lost[0].num_states} states that can be reached were seen and none is paid.",
+            symptom=f"{len(lost)} of {len(seen)} tasks cannot be solved with any calls, for example "
+            f"{lost[0].task.id}: none of its {lost[0].num_states} reachable states is paid.",
             evidence={
                 "cannot_be_solved": {one.task.id: one.num_states for one in lost},
                 "solved": {one.task.id: list(map(str, one.calls or ())) for one in solved[:2]},
                 "tools_that_solve": tools,
             },
-            change="Look at the first of these tasks: what it asks for is blocked, or comes too late. Make tasks from their "
-            "solution, or leave out those that have none.",
+            change="Inspect the first of these tasks: what it requests is blocked, or comes too late. Generate tasks "
+            "from their solution, or leave out tasks that have none.",
             confirm="Run `sparring check RECIPE --only data` again: the finding is gone.",
         )
     ]
