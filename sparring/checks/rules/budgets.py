@@ -120,8 +120,7 @@ async def context(subject: Subject) -> Iterable[Finding]:
             else f"{turns} turns may need {needed} tokens, but the context holds {limit}.",
             evidence=evidence,
             change="Raise model.max_sequence_length, lower environment.max_turns or sampling.sampling_max_tokens, or "
-            "shorten "
-            "the prompt and the tool results.",
+            "shorten the prompt and the tool results.",
             confirm=AGAIN,
         )
     ]

@@ -22,7 +22,8 @@ def announce(subject: Subject) -> str | None:
     if not subject.model_judges:
         return None
     requests = USUAL_VERDICTS * sum(judge.num_votes for judge in subject.model_judges)
-    return f"{_asked(subject)}, and so does this check: it makes about {requests} requests. Equal requests are sent only once."
+    plan = f"it makes about {requests} requests. Equal requests are sent only once."
+    return f"{_asked(subject)}, and so does this check: {plan}"
 
 
 async def model_judge(subject: Subject) -> Iterable[Finding]:

@@ -1,4 +1,5 @@
-"""The reward must be a number to learn from, and agree with the scorer on what is right, also on answers that cheat."""
+"""Rules on the reward: it gives a useful signal, and agrees with the scorer on what is right, even for answers that
+cheat."""
 
 from __future__ import annotations
 
@@ -37,26 +38,26 @@ from sparring.runtime.plugins import call
 from sparring.types import Json, Trajectory
 
 BASELINE_SECONDS = 1800.0
-"""Seconds that the model may use for its baseline."""
+"""The seconds that the model may use for its baseline."""
 
 
 IN_ANOTHER_FORM = (Kind.SAME, Kind.AROUND, Kind.FORM)
 """Changes that leave the values right."""
 HALF = 0.5
-"""Share of what a right answer earns above which an answer without any right value is overpaid."""
+"""An answer without any right value is overpaid if it earns more than this share of what a right answer earns."""
 
 
 MOSTLY_FLAT = 0.9
-"""Share of groups with equal rewards above which nearly nothing is learned."""
+"""Nearly nothing is learned if more than this share of the groups have equal rewards."""
 
 
 NUM_SHOWN = 4
 NUM_NAMED = 8
-"""Policies that are named in one line."""
+"""The most policies that are named in one line."""
 
 
 FEWEST_LOST = 2
-"""Tasks in which silence must earn as much as the right answer."""
+"""The number of tasks in which silence must earn as much as the right answer."""
 
 
 WON_DRAWN_LOST = {1.0, 0.0, -1.0}
@@ -90,7 +91,7 @@ async def reward_range(subject: Subject) -> Iterable[Finding]:
                 f"{furthest.reward:g} for the "
                 f"policy '{furthest.policy}'.",
                 evidence={"episodes": [one.shown for one in beyond[:NUM_SHOWN]]},
-                change="Scale the reward to [0, 1], or to [-1, 1] where it takes off for being wrong.",
+                change="Scale the reward to [0, 1], or to [-1, 1] if wrong answers cost something.",
                 confirm="All rewards of this check are in the range.",
             )
         )
@@ -98,7 +99,8 @@ async def reward_range(subject: Subject) -> Iterable[Finding]:
 
 
 async def _failures(subject: Subject, grader: GraderName, *, rule: str, number: str) -> list[Finding]:
-    """Return a finding when a grader gives no usable number, also for changed right answers: such an episode ends a run."""
+    """Return a finding if a grader returns no usable number for an episode or a changed right answer: this ends a
+    run."""
     graded: list[Episode | GradedCandidate] = [
         *await get_all_episodes(subject),
         *(one.episode for one in await mutate_episodes(subject)),
@@ -114,8 +116,8 @@ async def _failures(subject: Subject, grader: GraderName, *, rule: str, number: 
             symptom=f"The {grader} fails on {len(failed)} of {len(graded)} episodes: "
             f"{clip(str(failed[0].failure), 200)}",
             evidence={"failure": failed[0].failure, "episodes": [one.shown for one in failed[:NUM_SHOWN]]},
-            change=f"Return {number} for every finished episode; 0 for an answer that cannot be read.",
-            confirm=f"The {grader} of every episode in the evidence is a number.",
+            change=f"Return {number} for every finished episode, and 0 for an answer that cannot be parsed.",
+            confirm=f"The {grader} returns a number for every episode in the evidence.",
         )
     ]
 
@@ -131,19 +133,19 @@ async def variance(subject: Subject) -> Iterable[Finding]:
     if len(played) < 2 or len(values) > 1:
         return []
     if {one.policy for one in played} == {EXPERT}:
-        raise OutOfTimeError("no other policy than the expert has played")
+        raise OutOfTimeError("only the expert has run so far")
     return [
         Finding(
             rule="reward.variance",
             severity=Severity.ERROR,
-            symptom=f"The reward is {played[0].reward:g} for all {len(played)} episodes, the expert's and the silent "
-            f"policy's alike.",
+            symptom=f"The reward is {played[0].reward:g} for all {len(played)} episodes, for the expert as well as "
+            f"for the silent policy.",
             evidence={
                 "policies": sorted({one.policy for one in played}),
                 "episodes": [one.shown for one in played[:NUM_SHOWN]],
             },
-            change="Print what the reward reads out of the expert's last message, and correct the tag, field or "
-            "message it looks for.",
+            change="Print what the reward reads from the expert's last message, and correct the tag, field or message "
+            "that it searches for.",
             confirm="The expert earns more than the silent policy.",
         )
     ]
@@ -170,17 +172,17 @@ async def agreement(subject: Subject) -> Iterable[Finding]:
         Finding(
             rule="reward.agreement",
             severity=Severity.WARNING if _all_say_what_is_right(over) else Severity.ERROR,
-            symptom=f"{len(over)} episodes earn {first['reward']:g} while the scorer gives {first['score']:g}: of "
-            f"{', '.join(policies[:NUM_NAMED])}.",
+            symptom=f"{len(over)} episodes earn {first['reward']:g} while the scorer gives {first['score']:g}, with "
+            f"the policies {', '.join(policies[:NUM_NAMED])}.",
             evidence={"policies": policies, "episodes": [one.shown for one in over[:NUM_SHOWN]]},
-            change="Compare in the reward what the scorer compares: the same message, tag, fields and equality.",
+            change="In the reward, compare what the scorer compares: the same message, tag, fields and equality.",
             confirm="No episode of this check earns the threshold with a score below 1.",
         ),
     ]
 
 
 def _all_say_what_is_right(over: Sequence[Episode | UnguidedEpisode]) -> bool:
-    """Return whether none of these episodes is known to be wrong, for example because something was done twice."""
+    """Return True if none of these episodes is known to be wrong, for example because something was done twice."""
     return all(isinstance(one, Episode) and one.verdict is Verdict.RIGHT for one in over)
 
 
@@ -201,9 +203,9 @@ async def baseline(subject: Subject) -> Iterable[Finding]:
 def baseline_findings(
     trajectories: Sequence[Trajectory], threshold: float, *, may_be_flat: bool = False
 ) -> list[Finding]:
-    """Return findings on the reward from a model's own graded episodes: whether it takes more than one value, among all
-    and within the groups of a task (a note where it `may_be_flat`), and whether it pays for what the scorer rejects.
-    `threshold`: the reward that counts as success."""
+    """Return findings on the reward in a model's own graded episodes. They report a reward that takes only one value,
+    among all episodes or within most groups of a task (a note if it `may_be_flat`), and a reward that pays for what
+    the scorer rejects. `threshold` is the reward that counts as success."""
     rewarded = [(one, one.reward.total) for one in trajectories if one.reward is not None]
     if len(rewarded) < 2:
         return []
@@ -230,9 +232,9 @@ def baseline_findings(
                     "flat_groups": len(flat),
                     "said": [_last_text(one) for one, _ in rewarded[:NUM_SHOWN]],
                 },
-                change="Look at the rewards again after the warm start or the first steps."
+                change="Inspect the rewards again after the warm start or the first steps."
                 if may_be_flat
-                else "Give partial credit, choose tasks that the model sometimes solves, or warm-start it.",
+                else "Give partial credit, choose tasks that the model sometimes solves, or use a warm start.",
                 confirm="In a run `analysis/batch_valid_ratio` is above 0.3."
                 if may_be_flat
                 else "The rewards of most groups differ.",
@@ -248,12 +250,13 @@ def baseline_findings(
             Finding(
                 rule="reward.baseline",
                 severity=Severity.ERROR,
-                symptom=f"{len(over)} of {len(rewarded)} episodes of the model earn {over[0][1]:g} while the scorer gives "
+                symptom=f"{len(over)} of {len(rewarded)} episodes of the model earn {over[0][1]:g} while the scorer "
+                f"gives "
                 f"{over[0][0].score:g}.",
                 evidence={
                     "episodes": [{**_last_text(one), "reward": r, "score": one.score} for one, r in over[:NUM_SHOWN]]
                 },
-                change="Compare in the reward what the scorer compares: the same message, tag, fields and equality.",
+                change="In the reward, compare what the scorer compares: the same message, tag, fields and equality.",
                 confirm="No episode of the model earns the threshold with a score below 1.",
             )
         )
@@ -309,7 +312,7 @@ async def order(subject: Subject) -> Iterable[Finding]:
         strict=True,
         severity=Severity.ERROR,
         claim="A wrong answer earns as much as the right one",
-        change="Have the outcome dominate: what is right earns more than everything else together.",
+        change="Let the outcome dominate: a right answer earns more than everything else together.",
     )
     compare(
         never,
@@ -324,24 +327,26 @@ async def order(subject: Subject) -> Iterable[Finding]:
         right,
         strict=False,
         severity=Severity.ERROR,
-        claim="The right answer with its first calls repeated earns more than without",
-        change="Do not pay for calls; if looking must be paid, bound it and pay each thing once.",
+        claim="The right answer earns more if its first calls are repeated",
+        change="Do not pay for calls. If the reward must pay for reading, limit the amount and pay for each thing "
+        "once.",
     )
     compare(
         await _rewards(subject, "busy and wrong"),
         wrong,
         strict=False,
         severity=Severity.WARNING,
-        claim="A wrong answer with calls repeated earns more than without",
-        change="Do not pay for calls; if looking must be paid, bound it and pay each thing once.",
+        claim="A wrong answer earns more if calls are repeated",
+        change="Do not pay for calls. If the reward must pay for reading, limit the amount and pay for each thing "
+        "once.",
     )
     found += find_paid_repeats(await run_unguided_episodes(subject))
     return [*found, *(await _dearer_than_nothing(subject) if not found else ())]
 
 
 async def _dearer_than_nothing(subject: Subject) -> list[Finding]:
-    """Return findings on right answers that earn no more than silence, after the calls by which they are found."""
-    from sparring.checks.rules.chains import find_chains  # its rule comes later
+    """Return findings on right answers that earn no more than silence after the calls that lead to them."""
+    from sparring.checks.rules.chains import find_chains  # the rules in this module run later
 
     nothing, references = await _rewards(subject, "says nothing"), await find_references(subject)
     lost: list[dict[str, Json]] = []
@@ -372,17 +377,18 @@ async def _dearer_than_nothing(subject: Subject) -> list[Finding]:
         Finding(
             rule="reward.order",
             severity=Severity.WARNING,
-            symptom=f"In {len(lost)} of {len(chains)} tasks the right answer earns no more than silence, after the calls by "
-            f"which it is found: {worst['earns']:g} against {worst['nothing']:g} on task {worst['task']}.",
+            symptom=f"In {len(lost)} of {len(chains)} tasks, the right answer earns no more than silence after the "
+            f"calls that lead to it: {worst['earns']:g} against {worst['nothing']:g} on task {worst['task']}.",
             evidence={"tasks": lost[:NUM_SHOWN]},
-            change="Have the outcome dominate: take off less for calls than a right answer earns in the longest task.",
+            change="Let the outcome dominate: subtract less for calls than a right answer earns in the longest task.",
             confirm="never answered <= wrong < right holds on every task, with the calls that it takes.",
         )
     ]
 
 
 async def _wrong_rewards(subject: Subject) -> dict[str, float]:
-    """Return what a wrong answer after the right calls earns; where only actions are graded, the best wrong episode."""
+    """Return, by task, what a wrong answer after the right calls earns. If only actions are graded, return what the
+    best wrong episode earns."""
     rewards = await _rewards(subject, "wrong")
     if rewards:
         return rewards
@@ -395,7 +401,7 @@ async def _wrong_rewards(subject: Subject) -> dict[str, float]:
 
 
 async def _rewards(subject: Subject, name: str, *, only_wrong: bool = False) -> dict[str, float]:
-    """Return rewards by task; with `only_wrong` without the episodes that the scorer pays in full."""
+    """Return rewards by task. With `only_wrong`, leave out the episodes that the scorer pays in full."""
     return {
         one.reference.task.id: one.reward
         for one in await get_episodes(subject, name)
@@ -421,10 +427,10 @@ async def components(subject: Subject) -> Iterable[Finding]:
             Finding(
                 rule="reward.components",
                 severity=Severity.WARNING,
-                symptom=f"The reward takes {len(values)} values and names no component.",
+                symptom=f"The reward takes {len(values)} values, but names no component.",
                 evidence={"values": sorted(values)[:20]},
                 change="Return `Reward(total=..., components={name: part, ...})`, or `(total, metrics)`.",
-                confirm="The components have curves of their own.",
+                confirm="Each component has its own curve.",
             )
         ]
     for one in played:
@@ -436,9 +442,10 @@ async def components(subject: Subject) -> Iterable[Finding]:
                     Finding(
                         rule="reward.components",
                         severity=Severity.NOTE,
-                        symptom=f"The components sum to {total:g}, the reward is {reward.total:g}.",
+                        symptom=f"The components sum to {total:g}, but the reward is {reward.total:g}.",
                         evidence={"components": dict(reward.components), "episode": one.shown},
-                        change="Give components that sum to the total, weights included; put other numbers into metrics.",
+                        change="Return components that sum to the total, including their weights, and put other "
+                        "numbers into metrics.",
                         confirm="The sum of the components is the total.",
                     )
                 ]
@@ -470,9 +477,10 @@ async def deterministic(subject: Subject) -> Iterable[Finding]:
                             Finding(
                                 rule="reward.deterministic",
                                 severity=Severity.ERROR,
-                                symptom=f"The {judge} gives {first} for an episode, and {second} for the same episode {change}.",
+                                symptom=f"The {judge} gives {first} for an episode, but {second} for the same episode "
+                                f"{change}.",
                                 evidence={"episode": one.shown, "first": first, "second": second, "judged": change},
-                                change=f"Remove randomness, clocks, ids and state kept between calls out of the {judge}.",
+                                change=f"Remove randomness, clocks, ids and state kept between calls from the {judge}.",
                                 confirm="Grading an episode twice gives the same numbers.",
                             )
                         )
@@ -509,19 +517,20 @@ async def shared_code(subject: Subject) -> Iterable[Finding]:
         Finding(
             rule="reward.shared_code",
             severity=Severity.WARNING if grading else Severity.NOTE,
-            symptom=f"Reward and scorer {'grade the answer' if grading else 'find the ground truth'} by the same code: "
+            symptom=f"Reward and scorer {'grade the answer' if grading else 'compute the ground truth'} with the same "
+            f"code: "
             f"{', '.join(names[:3])}.",
             evidence={"functions": names},
-            change="Write the scorer on its own (`sparring.scorers.json_exact` reads tagged JSON), or write down why "
-            "one piece of "
-            "code must serve both.",
-            confirm="Reward and scorer reach no function of yours in common.",
+            change="Write the scorer separately (`sparring.scorers.json_exact` reads tagged JSON), or document why "
+            "one piece of code must serve both.",
+            confirm="Reward and scorer share no function of yours.",
         )
     ]
 
 
 async def _reached(grader: Callable[..., Any], trajectory: Trajectory) -> dict[CodeType, bool]:
-    """Return the functions outside libraries that a grader calls, and whether each received the episode or its answer."""
+    """Return the functions outside libraries that a grader calls, and whether each of them received the episode or its
+    answer."""
     found: dict[CodeType, bool] = {}
     text = get_text(trajectory.messages[-1]).strip()
 
@@ -584,7 +593,8 @@ async def reward_mutations(subject: Subject) -> Iterable[Finding]:
                 symptom=f"Changed episodes earn more than the right one ({first.reward:g} against "
                 f"{earned[first.reference.task.id]:g}): {_names(more)}.",
                 evidence={"changes": _each_once(more)},
-                change="Do not pay for length, repetition or form beyond what the right answer in its plain form earns.",
+                change="Do not pay for length, repetition or form beyond what the right answer in its plain form "
+                "earns.",
                 confirm="No changed episode earns more than the right one.",
             )
         )
@@ -597,7 +607,7 @@ async def reward_mutations(subject: Subject) -> Iterable[Finding]:
                 else Severity.ERROR,
                 symptom=f"The reward pays in full for what the scorer rejects: {_names(over)}.",
                 evidence={"changes": _each_once(over)},
-                change="Have the reward read the same place and compare with the same equality as the scorer.",
+                change="Let the reward read the same place and compare with the same equality as the scorer.",
                 confirm="None of these changes earns the success threshold.",
             )
         )
@@ -614,9 +624,9 @@ async def reward_mutations(subject: Subject) -> Iterable[Finding]:
             Finding(
                 rule="reward.mutations",
                 severity=Severity.WARNING,
-                symptom=f"The scorer takes answers for right that earn little: {_names(missed)}.",
+                symptom=f"The scorer accepts answers that earn little: {_names(missed)}.",
                 evidence={"changes": _each_once(missed)},
-                change="Pay for what the scorer takes for right, or have the scorer refuse it too.",
+                change="Pay for what the scorer accepts, or let the scorer reject it too.",
                 confirm="Reward and scorer agree on these changes.",
             )
         )
@@ -624,7 +634,7 @@ async def reward_mutations(subject: Subject) -> Iterable[Finding]:
 
 
 def _may_not_earn_more(changed: Mutated) -> bool:
-    """Return whether other calls may be a better solution of the same task."""
+    """Return False if the changed calls may be a better solution of the same task."""
     return changed.mutation.calls is None or changed.mutation.kind is Kind.WRONG
 
 
@@ -671,10 +681,9 @@ async def parts(subject: Subject) -> Iterable[Finding]:
             rule="reward.parts",
             severity=Severity.ERROR,
             symptom=f"The reward pays for wrong values: {what} for {first['change']} "
-            f"({clip(str(first['said']), 80)!r} where "
-            f"{clip(str(first['right']), 80)!r} is right).",
+            f"({clip(str(first['said']), 80)!r} although {clip(str(first['right']), 80)!r} is right).",
             evidence={"changes": list({one["change"]: one for one in over}.values())[:8]},
-            change="Compare whole values of the same type in each part of the reward.",
+            change="In each part of the reward, compare whole values of the same type.",
             confirm="No component is paid for a field that is not equal to the ground truth.",
         )
     ]
@@ -704,29 +713,30 @@ async def scorer(subject: Subject) -> Iterable[Finding]:
         (
             Kind.WRONG,
             Severity.ERROR,
-            f"takes wrong {'episodes' if did_wrong else 'answers'} for right",
-            "Compare all of the final state with what the task asks for, also what must not be gone or added."
+            f"accepts wrong {'episodes' if did_wrong else 'answers'}",
+            "Compare the whole final state with what the task requests, including what must not be removed or added."
             if did_wrong
-            else "Compare whole values, canonically equal by type, null only for null, in exactly one answer in "
+            else "Compare whole values with their types, accept null only for null, and read exactly one answer in "
             "the last message.",
         ),
         (
             Kind.FORM,
             Severity.WARNING,
-            "takes answers for right that are not in the asked form",
-            "Refuse what the consumer of the answers cannot read, or write down that the form does not matter.",
+            "accepts answers that do not have the requested form",
+            "Reject what the consumer of the answers cannot read, or document that the form does not matter.",
         ),
         (
             Kind.DOUBTFUL,
             Severity.WARNING,
-            "takes for right what does not look right",
-            "Compare what `why_wrong` names in the evidence, or write down that it does not matter.",
+            "accepts episodes that do not look right",
+            "Compare what `why_wrong` names in the evidence, or document that it does not matter.",
         ),
         (
             Kind.OTHER,
             Severity.NOTE,
-            "accepts something else, too",
-            "Look at the calls and the final state in the evidence; if they are no solution, have the scorer refuse them.",
+            "also accepts another way",
+            "Read the calls and the final state in the evidence. If they are not a solution, let the scorer reject "
+            "them.",
         ),
     ):
         these = [one for one in passed if one.mutation.kind is kind]
@@ -745,7 +755,7 @@ async def scorer(subject: Subject) -> Iterable[Finding]:
 
 
 def is_overpaid(subject: Subject, episode: Episode) -> bool:
-    """Return whether the reward counts as success while the strict score is below 1, and below the reward."""
+    """Return True if the reward counts as success while the strict score is below 1 and below the reward."""
     score = episode.score if episode.score is not None else 0.0
     threshold = subject.config.evaluation.success_threshold
     return episode.reward is not None and episode.reward >= threshold - 1e-9 and score < 1.0 and episode.reward > score

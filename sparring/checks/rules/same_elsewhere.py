@@ -64,15 +64,8 @@ USER = Change(
     {"USER": "somebody", "LOGNAME": "somebody"},
     Severity.WARNING,
 )
-CHANGES = (
-    HASH_SEED,
-    CLOCK,
-    TIME_ZONE,
-    FOLDER,
-    BACKWARDS,
-    LOCALE,
-    USER,
-)  # the clock is early: a date also differs in another time zone
+# The clock comes before the time zone, because a date depends on both.
+CHANGES = (HASH_SEED, CLOCK, TIME_ZONE, FOLDER, BACKWARDS, LOCALE, USER)
 PROCESS = Change(
     "in another process", "Seed random values that are drawn at import, and do not use ids of processes or objects."
 )

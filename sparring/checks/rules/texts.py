@@ -1,4 +1,4 @@
-"""Policies must be able to read what the tools return."""
+"""Rule on texts: policies must be able to read what the tools return."""
 
 from __future__ import annotations
 
@@ -65,15 +65,15 @@ def _finding(symptom: str, seen: list[dict[str, Json]]) -> Finding:
     return Finding(
         rule="environment.texts",
         severity=Severity.WARNING,
-        symptom=f"{symptom}" + (f", at {len(seen)} calls." if len(seen) > 1 else "."),
+        symptom=f"{symptom}" + (f", in {len(seen)} calls." if len(seen) > 1 else "."),
         evidence={"seen": seen[:4]},
-        change="Write the value as text that a person would write, and leave out what is not there.",
+        change="Write the value as a person would write it, and leave out missing values.",
         confirm=AGAIN,
     )
 
 
 async def _results(subject: Subject) -> list[tuple[str, str, str]]:
-    """Return task, call and content of every tool result so far, except errors."""
+    """Return task, call and content of every tool result so far that is not an error."""
     seen = [(s.task.id, str(one.call), one.result) for s in await survey_tasks(subject) for one in s.results]
     for task in subject.shared.get("explored", {}).values():
         if isinstance(task, Explored):
@@ -84,10 +84,10 @@ async def _results(subject: Subject) -> list[tuple[str, str, str]]:
 
 
 def _unreadable(content: str) -> Iterator[tuple[str, str]]:
-    """Return what is wrong with a result, and the text that shows it."""
+    """Yield what is wrong with a result, and the text that shows it."""
     value = parse_result(content)
     if isinstance(value, str) and content[:1] == '"' and isinstance(parse_result(value), dict | list):
-        yield "JSON that is written twice", value[:60]
+        yield "JSON that is encoded twice", value[:60]
     parts = [one for _, one in leaves(value) if isinstance(one, str)]
     for what, pattern in _UNREADABLE.items():
         match = next((match for part in parts if (match := pattern.search(part))), None)
@@ -96,7 +96,7 @@ def _unreadable(content: str) -> Iterator[tuple[str, str]]:
 
 
 def _unknown_tools(subject: Subject, text: str) -> Iterator[str]:
-    """Return names in a text that resemble a tool's but are not one."""
+    """Yield names in a text that resemble the name of a tool, but are not the name of a tool."""
     known = {*subject.tools, *(name for tool in subject.tools.values() for name in tool.hints)}
     for name in dict.fromkeys(_NAMED.findall(text)):
         if name not in known and difflib.get_close_matches(name, subject.tools, n=1, cutoff=ALIKE):

@@ -1,4 +1,4 @@
-"""Where the task requires the largest or smallest, the tools must show which one it is."""
+"""Rule on ties: if the task requires the largest or smallest, the tools must show which one it is."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from sparring.types import Json, Task
 
 FEWEST_TASKS = 3
 SHARE = 0.6
-"""Share of the tasks with a tie for the requested thing from which it is no accident."""
+"""Ties for the requested thing are not an accident from this share of the tasks on."""
 _ASKS_FOR_MOST = re.compile(r"(?i)\b(?:most|least|best|worst|first|last|top|\w{2,}(?:est|iest)|maximum|minimum)\b")
 _BREAKS_TIES = re.compile(r"(?i)\b(?:ties?|tied|equal|several|more than one|alphabet\w*|same)\b")
 Numbers: TypeAlias = dict[tuple[str, str], dict[str, float]]
-"""By tool and field, the number of each thing."""
+"""The number of each thing, by tool and field."""
 
 
 async def ties(subject: Subject) -> Iterable[Finding]:
@@ -51,10 +51,10 @@ async def ties(subject: Subject) -> Iterable[Finding]:
                 Finding(
                     rule="environment.ties",
                     severity=Severity.WARNING,
-                    symptom=f"{named} gives what is asked for an equal in {len(tied)} of {len(seen)} tasks: "
-                    f"{tied[0]['equal']} all have {tied[0]['value']}.",
+                    symptom=f"{named} is equal for the requested thing and others in {len(tied)} of {len(seen)} "
+                    f"tasks: {tied[0]['equal']} all have {tied[0]['value']}.",
                     evidence={"tool": tool, "field": field, "tasks": tied[:4]},
-                    change="Return the number without rounding it, or write into the prompt which of equals counts.",
+                    change="Return the number without rounding, or state in the prompt which of equal things counts.",
                     confirm=AGAIN,
                 )
             )
@@ -69,7 +69,7 @@ def _prompt(task: Task) -> str:
 
 
 def _numbers(survey: Survey) -> Numbers:
-    """Return the numbers of single things: what a call for one returned, and rows of lists by each of their texts."""
+    """Return the numbers of single things: from calls for one thing, and from rows of lists by each of their texts."""
     found: Numbers = defaultdict(dict)
     for one in survey.found():
         things = [str(value) for value in one.call.arguments.values() if isinstance(value, str)]
@@ -92,7 +92,7 @@ def _of_rows(rows: Iterable[Mapping[str, Json]]) -> Iterator[tuple[str, str, flo
 
 
 def _tied(task: Task, numbers: Mapping[str, float], answers: set[str]) -> dict[str, Json] | None:
-    """Return the things that share the extreme number with the one that the task's fields name."""
+    """Return the things that share the extreme number with the thing that the task's fields name, or None."""
     for extreme in (max(numbers.values()), min(numbers.values())):
         equal = sorted(thing for thing, number in numbers.items() if number == extreme)
         if len(equal) > 1 and answers & set(equal):

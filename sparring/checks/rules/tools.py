@@ -30,13 +30,13 @@ from sparring.types import Json, Task
 
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 MOST_SHOWN = 40
-"""Characters of a text that a finding shows."""
+"""The number of characters of a text that a finding shows."""
 NUM_LIMITED = 4
-"""Tasks in which the limits of arguments are tried."""
+"""The number of tasks in which the limits of arguments are tried."""
 FEWEST_TRIES = 3
-"""Calls with different arguments after which a tool that always fails in the same way is broken."""
+"""A tool is broken if it fails in the same way for this number of calls with different arguments."""
 NUM_NAMED = 8
-"""Tools that one finding shows."""
+"""The number of tools that one finding shows."""
 
 
 async def arguments_ignored(subject: Subject) -> Iterable[Finding]:
@@ -69,7 +69,7 @@ async def arguments_ignored(subject: Subject) -> Iterable[Finding]:
                 Finding(
                     rule="environment.arguments_ignored",
                     severity=Severity.ERROR,
-                    symptom=f"{name} gives the answer of the task whatever its arguments are.",
+                    symptom=f"{name} returns the answer of the task for any arguments.",
                     evidence={
                         "tool": name,
                         "task": task.id,
@@ -77,7 +77,7 @@ async def arguments_ignored(subject: Subject) -> Iterable[Finding]:
                         "answer_to_all": next(iter(contents)),
                         "tasks": len(seen),
                     },
-                    change="Look the answer up by the arguments, and report an error when there is none.",
+                    change="Look up the answer by the arguments, and report an error if there is none.",
                     confirm=AGAIN,
                 )
             )
@@ -85,15 +85,15 @@ async def arguments_ignored(subject: Subject) -> Iterable[Finding]:
 
 
 def _different(tool: Tool, calls: Sequence[Call]) -> list[Call]:
-    """Return the calls without those that mean the same: an argument that is left out has its default."""
+    """Return the calls without those that mean the same. An argument that is left out has its default."""
     properties = tool.schema["function"].get("parameters", {}).get("properties", {})
     defaults = {name: part["default"] for name, part in properties.items() if "default" in part}
     return list({json.dumps({**defaults, **one.arguments}, sort_keys=True): one for one in calls}.values())
 
 
 async def _acts_by_arguments(subject: Subject, task: Task, calls: Sequence[Call]) -> bool:
-    """Return whether a tool's effect depends on its arguments: by the final state, or, where the environment gives none,
-    whether it changes something at all. A tool that writes may return no more than an id."""
+    """Return True if a tool's effect on the final state depends on its arguments. If the environment has no final
+    state, return True if the tool changes anything. A tool that writes may return only an id."""
     scripts = [(str(one), (tool_call(one.tool, **one.arguments), answer("done"))) for one in calls]
     played = [await subject.run_episode(task, saying(name, script), graded=False) for name, script in scripts]
     states = [one.final_state for one in played]
@@ -132,7 +132,7 @@ async def tools_answer(subject: Subject) -> Iterable[Finding]:
             ):
                 nothing = sorted({one.result.content.strip() for _, one in seen if one.is_legal})
                 is_writing = name in await find_writing_tools(subject)
-                # What a writing tool does is in the state; its result only has to exist.
+                # The effect of a writing tool is in the state; its result only has to exist.
                 if is_writing and "" not in nothing:
                     continue
                 findings.append(_silent(name, len(seen), nothing, evidence, is_writing=is_writing))
@@ -142,25 +142,27 @@ async def tools_answer(subject: Subject) -> Iterable[Finding]:
                     rule="environment.tools_answer",
                     severity=Severity.ERROR,
                     symptom=f"{name} failed at every one of {len(seen)} calls, "
-                    + ("including the expert's." if name in shown else "in the same way whatever its arguments were."),
+                    + ("including the expert's." if name in shown else "in the same way for all arguments."),
                     evidence=evidence,
-                    change="Put the line in the evidence right, or take the tool out.",
+                    change="Correct the line in the evidence, or remove the tool.",
                     confirm=AGAIN,
                 )
             )
         else:
             untested[name] = evidence["tried"]
     if untested:
-        # One finding for all of them: an environment of several desks offers a hundred tools that a task does not need.
+        # There is one finding for all of them, because an environment may offer a hundred tools that a task does not
+        # need.
         some = ", ".join(list(untested)[:NUM_NAMED]) + (", ..." if len(untested) > NUM_NAMED else "")
         findings.append(
             Finding(
                 rule="environment.tools_answer",
                 severity=Severity.NOTE,
-                symptom=f"{len(untested)} of {len(subject.tools)} tools were not tested, since no legal call was found: {some}.",
+                symptom=f"{len(untested)} of {len(subject.tools)} tools were not tested, because no legal call is "
+                f"known: {some}.",
                 evidence={"not_tested": list(untested), "tried": dict(list(untested.items())[:NUM_NAMED])},
-                change="Name in the prompt or the schema what these tools take, have `demonstrate` show it, or give recorded "
-                "calls with --production FILE, or a model that explores with --reference URL#MODEL.",
+                change="Name in the prompt or the schema what these tools accept, or show it in `demonstrate`. Or "
+                "provide recorded calls with --production FILE, or a model that explores with --reference URL#MODEL.",
                 confirm="Run `sparring check` again: its first line counts these tools as reached.",
             )
         )
@@ -172,11 +174,11 @@ def _silent(name: str, num: int, nothing: Sequence[str], evidence: Mapping[str, 
     return Finding(
         rule="environment.tools_answer",
         severity=Severity.WARNING,
-        symptom=f"{name} returned nothing at every one of {num} calls, and no error: the model reads {read}.",
+        symptom=f"{name} returned nothing at every one of {num} calls, but no error: the model reads {read}.",
         evidence=evidence,
-        change="Return a word at least: from an empty result the model cannot see whether the call did anything."
+        change="Return at least a word: an empty result does not show the model whether the call did anything."
         if is_writing
-        else "Return what the real tool returns; if it is a stub, have it say so or take it out.",
+        else "Return what the real tool returns. If the tool is a stub, let it report that, or remove it.",
         confirm=AGAIN,
     )
 
@@ -187,8 +189,8 @@ def _shown(task: Task, tried: TriedCall) -> dict[str, Json]:
 
 
 def _is_meant(task: Task, tried: TriedCall) -> bool:
-    """Return whether a call must find something: the result is no empty list of matches, or the requested texts are
-    different ones of the task's own fields, where it has some, and no guesses."""
+    """Return True if a call must find something. Either its result is not an empty list of matches, or the requested
+    texts are not guesses: they are different texts of the task's own fields, if the task has any."""
     known = {value for _, value in leaves(task.fields) if isinstance(value, str)}
     texts = [value for _, value in leaves(tried.call.arguments) if isinstance(value, str)]
     is_own = len(set(texts) & known) == len(texts)
@@ -196,7 +198,8 @@ def _is_meant(task: Task, tried: TriedCall) -> bool:
 
 
 def _is_broken(tried: Sequence[TriedCall]) -> bool:
-    """Return whether a tool failed in one way at one line for all arguments, and in a way that no author raises on purpose."""
+    """Return True if a tool failed in the same way at the same line for all arguments, in a way that no author
+    intends."""
     failures = {(one.result.content, one.line) for one in tried}
     is_tried = len(tried) >= FEWEST_TRIES or not any(one.call.arguments for one in tried)
     return is_tried and len(failures) == 1 and _is_crash(tried[0].result.content)
@@ -227,7 +230,7 @@ async def schema(subject: Subject) -> Iterable[Finding]:
             severity=Severity.WARNING if "falsy" in what or "limit" in what else Severity.ERROR,
             symptom=f"{name}: {what}.",
             evidence=evidence,
-            change="Have the type hints, defaults and code of the tool agree.",
+            change="Correct the type hints, defaults or code of the tool, so that they agree.",
             confirm=AGAIN,
         )
         for (name, what), evidence in found.items()
@@ -241,8 +244,8 @@ async def _try_variations(
     found: dict[tuple[str, str], dict[str, Json]],
     taken: set[tuple[str, str]],
 ) -> None:
-    """Add what a tool refuses although its schema allows it. A value of an enumeration that is `taken` in another task is no
-    fault of the schema: what it names does not exist in this one."""
+    """Add what a tool refuses although its schema allows it. If a value of an enumeration is `taken` in another task,
+    the schema is right: the named thing does not exist in this task."""
     working = await _working(subject, task, tool)
     if working is None:
         return
@@ -266,7 +269,7 @@ async def _try_variations(
 
 
 async def _refused_limits(subject: Subject) -> dict[tuple[str, str], dict[str, Json]]:
-    """Return limits that tools refuse in every task, although they accept what is a step inside."""
+    """Return limits that tools refuse in every task although they accept the next value inside."""
     seen: dict[tuple[str, str], list[tuple[bool, bool, dict[str, Json]]]] = {}
     for task in subject.sample[: choose_num_tasks(subject, NUM_LIMITED)]:
         for name, tool in subject.tools.items():
@@ -313,9 +316,9 @@ async def json_results(subject: Subject) -> Iterable[Finding]:
         if "not JSON compliant" in content or "is not JSON serializable" in content:
             found.setdefault(call.tool, (Severity.ERROR, "returns a value that JSON cannot represent", evidence))
         elif _has_constant(content):
-            found.setdefault(call.tool, (Severity.ERROR, "writes NaN or Infinity, which are not JSON", evidence))
+            found.setdefault(call.tool, (Severity.ERROR, "returns NaN or Infinity, which are not JSON", evidence))
         elif content[:1] in ("{", "[") and not _parses(content) and _is_python(content):
-            what = "writes a Python value that looks like JSON and is not"
+            what = "returns a Python value that looks like JSON, but is not"
             found.setdefault(call.tool, (Severity.WARNING, what, evidence))
     return [
         Finding(
@@ -323,7 +326,7 @@ async def json_results(subject: Subject) -> Iterable[Finding]:
             severity=severity,
             symptom=f"{name} {what}.",
             evidence=evidence,
-            change="Return None for what is missing, and plain values (dict, list, str, int, float, bool) for the rest.",
+            change="Return None for missing values, and plain values (dict, list, str, int, float, bool) for the rest.",
             confirm=AGAIN,
         )
         for name, (severity, what, evidence) in found.items()
@@ -331,7 +334,7 @@ async def json_results(subject: Subject) -> Iterable[Finding]:
 
 
 async def _unused(subject: Subject, known: Collection[str]) -> Iterable[Finding]:
-    """Return arguments that alone make no difference, of tools that no other finding names."""
+    """Return findings on single arguments that make no difference, except for tools that another finding names."""
     seen: dict[tuple[str, str], list[tuple[Task, list[Call], set[str]]]] = {}
     with subject.timing.as_far_as_it_goes():
         writing = await find_writing_tools(subject)
@@ -348,9 +351,10 @@ async def _unused(subject: Subject, known: Collection[str]) -> Iterable[Finding]
         Finding(
             rule="environment.arguments_ignored",
             severity=Severity.WARNING,
-            symptom=f"{tool} answers the same whatever its argument {name!r} is.",
+            symptom=f"{tool} returns the same for every value of its argument {name!r}.",
             evidence={"task": tried[0][0].id, "calls": [str(one) for one in tried[0][1]], "tasks": len(tried)},
-            change=f"Use {name!r}, or take it out of the schema: the policy learns that arguments mean nothing.",
+            change=f"Use {name!r}, or remove it from the schema. Otherwise, the policy learns that arguments mean "
+            f"nothing.",
             confirm=AGAIN,
         )
         for (tool, name), tried in seen.items()
@@ -361,7 +365,8 @@ async def _unused(subject: Subject, known: Collection[str]) -> Iterable[Finding]
 
 
 def _one_by_one(tool: Tool, working: Call) -> Iterator[tuple[str, list[Call]]]:
-    """Return, for each required argument, a call that works, and the same with other values of it alone."""
+    """Yield, for each required argument, a call that works, and the same call with other values of only this
+    argument."""
     for name in tool.required & working.arguments.keys():
         values: list[Json] = [make_strange(working).arguments[name]]
         for one in list_types(tool.hints[name]):
@@ -372,7 +377,7 @@ def _one_by_one(tool: Tool, working: Call) -> Iterator[tuple[str, list[Call]]]:
 
 
 async def _answers_after_expert(subject: Subject, calls: Sequence[tuple[Task, Call]]) -> bool:
-    """Return whether a tool returns something after the expert has finished: a list may be empty before."""
+    """Return True if a tool returns something after the expert has finished. A list may be empty before."""
     for task, call in calls:
         results = await run_calls_apart(subject, task, [call], await list_expert_calls(subject, task))
         if not is_nothing(results[-1].content):
@@ -381,13 +386,13 @@ async def _answers_after_expert(subject: Subject, calls: Sequence[tuple[Task, Ca
 
 
 async def _working(subject: Subject, task: Task, tool: Tool) -> Call | None:
-    """Return a call that does not fail; None when none was found."""
+    """Return a call that does not fail, or None if no such call is known."""
     legal = (await explore_task(subject, task)).legal(tool.name)
     return legal[0].call if legal else None
 
 
 async def collect_answers(subject: Subject) -> list[tuple[Task, Call, str]]:
-    """Return what tools returned, to the expert's calls and to those that were tried."""
+    """Return what tools returned for the expert's calls and for the calls that were tried."""
     heard: list[tuple[Task, Call, str]] = []
     with subject.timing.as_far_as_it_goes():
         for task in subject.sample:
@@ -396,7 +401,7 @@ async def collect_answers(subject: Subject) -> list[tuple[Task, Call, str]]:
 
 
 def _variations(tool: Tool, working: Call) -> Iterator[tuple[str, Call]]:
-    """Return calls that the schema allows as much as one that works, each with what is wrong when it fails."""
+    """Yield other calls that the schema allows, each with a description of the defect if it fails."""
     for name, hint in tool.hints.items():
         if name not in tool.required and name in working.arguments:
             left = {key: value for key, value in working.arguments.items() if key != name}
@@ -407,7 +412,7 @@ def _variations(tool: Tool, working: Call) -> Iterator[tuple[str, Call]]:
                     what = f"the value {value!r} of {name!r}{_OFFERED}"
                     yield what, Call(tool.name, {**working.arguments, name: value})
             elif one in (str, int, float, bool) and fits(_FALSY[one], hint):
-                what = f"the falsy value {_FALSY[one]!r} of {name!r} is taken for a missing one"
+                what = f"the falsy value {_FALSY[one]!r} of {name!r} is treated as missing"
                 yield what, Call(tool.name, {**working.arguments, name: _FALSY[one]})
 
 
@@ -416,7 +421,7 @@ _FALSY = {str: "", int: 0, float: 0.0, bool: False}
 
 
 def _is_refusal(what: str, content: str, *, failed: bool) -> bool:
-    """Return whether a result shows the fault. A value out of range may be refused; one that is there is not missing."""
+    """Return True if a result shows the defect. A value out of range may be refused, but must not be called missing."""
     if "falsy" not in what:
         return failed
     words = ("missing", "required", "not given", "no value", "must be given", "not provided", "must provide", "is none")
@@ -426,7 +431,7 @@ def _is_refusal(what: str, content: str, *, failed: bool) -> bool:
 
 
 async def _fails_anyway(subject: Subject, task: Task, working: Call, falsy: Call) -> bool:
-    """Return whether the tool fails in the same way for a value that is merely unknown."""
+    """Return True if the tool fails in the same way for a value that is merely unknown."""
     name = next(key for key, value in falsy.arguments.items() if value != working.arguments.get(key))
     unknown = {**working.arguments, name: make_strange(working).arguments.get(name, "zzz-unknown")}
     result = (await run_calls_apart(subject, task, [Call(falsy.tool, unknown)]))[0]
@@ -434,7 +439,7 @@ async def _fails_anyway(subject: Subject, task: Task, working: Call, falsy: Call
 
 
 async def _shown_to_fit(subject: Subject, task: Task, tool: str) -> list[Call]:
-    """Return calls whose arguments are what a tool is meant to accept: the expert's, and legal ones of a tool that refuses
+    """Return calls whose arguments a tool should accept: the expert's calls, and legal calls of a tool that refuses
     unknown values."""
     legal = [one.call for one in (await explore_task(subject, task)).legal(tool)[:1]]
     unknown = await run_calls_apart(subject, task, [make_strange(one) for one in legal])
@@ -442,8 +447,8 @@ async def _shown_to_fit(subject: Subject, task: Task, tool: str) -> list[Call]:
 
 
 def _misfits(task: Task, tool: Tool, known: Collection[str]) -> dict[str, dict[str, Json]]:
-    """Return arguments whose declared type the task's own data does not have. A legal call shows that those in `known` fit:
-    what the data calls so is something else."""
+    """Return arguments whose declared type differs from the task's own data. Arguments in `known` are left out: a
+    legal call shows that their type is right, and that the data uses their name for something else."""
     found = {}
     for key, value in leaves(task.fields):
         if (
@@ -454,7 +459,7 @@ def _misfits(task: Task, tool: Tool, known: Collection[str]) -> dict[str, dict[s
         ):
             what = f"{key!r} is declared with another type than the task's own data has"
             declared = tool.schema["function"]["parameters"]["properties"][key]
-            if declared.get("type") == "array":  # several of what the data has one of
+            if declared.get("type") == "array":  # the argument takes several of these values
                 continue
             found[what] = {"task": task.id, "value": value, "declared": declared}
     return found
@@ -469,7 +474,7 @@ def _parses(text: str) -> bool:
 
 
 def _has_constant(text: str) -> bool:
-    """Return whether a text is JSON except for NaN and Infinity."""
+    """Return True if a text is JSON except for NaN and Infinity."""
     constants: list[str] = []
     try:
         json.loads(text, parse_constant=constants.append)
@@ -486,7 +491,7 @@ def _is_python(text: str) -> bool:
 
 
 def _is_crash(content: str) -> bool:
-    """Return whether an error is one that no author raises on purpose."""
+    """Return True if no author raises such an error on purpose."""
     crashes = (
         "TypeError", "AttributeError", "NameError", "UnboundLocalError", "KeyError", "IndexError", "NotImplementedError",
         "ZeroDivisionError", "RecursionError", "AssertionError", "ImportError", "ModuleNotFoundError",

@@ -1,4 +1,4 @@
-"""The engine must use the weights that the learner trains, and these must be exportable."""
+"""Rules on weights: the engine uses the weights that the learner trains, and these weights can be exported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparring.findings import Finding, Severity
 from sparring.types import Completion, SampleRequest, Sampling, TokenSegment, TrainingBatch, TrainingSequence, Weights
 
 MOST_APART = 0.05
-"""Mean difference of log-probabilities, in nats, that rounding explains: 16-bit passes differ by about 0.01."""
+"""The mean difference of log-probabilities, in nats, that rounding explains. 16-bit passes differ by about 0.01."""
 NUM_TOKENS = 24
 MINUTES = 10 * 60.0
 CONFIRM = "Run `sparring check RECIPE --model --only weights` again: the finding is gone."
@@ -57,18 +57,18 @@ async def served(subject: Subject) -> Iterable[Finding]:
     moved, back = _apart(served_logprobs, other), _apart(served_logprobs, again)
     problems = []
     if moved == 0.0:
-        problems.append("its log-probabilities are those of the old ones")
+        problems.append("its log-probabilities are those of the old weights")
     if other_mark != changed.fingerprint:
-        problems.append("its fingerprint is not theirs")
+        problems.append("its fingerprint is not that of the new weights")
     if back > 1e-4 or (parts.engine.fingerprint, mark) != (before.fingerprint, before.fingerprint):
-        problems.append("the old ones do not come back")
+        problems.append("it does not restore the old weights")
     if not problems:
         return ()
     return [
         Finding(
             rule="weights.served",
             severity=Severity.ERROR,
-            symptom=f"the engine was given other weights, and {' and '.join(problems)}.",
+            symptom=f"the engine received other weights, but {' and '.join(problems)}.",
             evidence={
                 "moved": moved,
                 "back": back,
@@ -99,15 +99,15 @@ async def export(subject: Subject) -> Iterable[Finding]:
                 save_merged(parts.policy, Path(folder))
             written = _read_back(Path(folder))
         except Exception as error:  # noqa: BLE001 - whatever the libraries raise is the finding
-            return [_unexported(f"it fails: {error!r}")]
-    # The libraries write names in their own spelling; the contents are compared.
+            return [_unexported(f"it fails with {error!r}")]
+    # The libraries spell names in their own way, so only the contents are compared.
     shapes = sorted(tuple(tensor.shape) for tensor in parts.policy.trained.values())
     missing = [shape for shape in shapes if shape not in written]
     return [_unexported(f"tensors of shapes {missing[:3]} are not in it")] if missing else ()
 
 
 def logprobs_apart(sampled: Sequence[float], recomputed: Sequence[float]) -> list[Finding]:
-    """Return a finding when two lists of log-probabilities of the same tokens differ by more than rounding explains."""
+    """Return a finding if two lists of log-probabilities of the same tokens differ by more than rounding explains."""
     apart = _apart(sampled, recomputed)
     if len(sampled) == len(recomputed) and apart <= MOST_APART:
         return []
@@ -115,9 +115,9 @@ def logprobs_apart(sampled: Sequence[float], recomputed: Sequence[float]) -> lis
         Finding(
             rule="weights.logprobs",
             severity=Severity.ERROR,
-            symptom=f"sampled and recomputed log-probabilities differ by {apart:.3f} nats a token.",
+            symptom=f"sampled and recomputed log-probabilities differ by {apart:.3f} nats per token.",
             evidence={"sampled": list(sampled[:8]), "recomputed": list(recomputed[:8]), "mean_difference": apart},
-            change="Have engine and learner use the same weights, temperature and precision.",
+            change="Let engine and learner use the same weights, temperature and precision.",
             confirm=CONFIRM,
         )
     ]
@@ -129,7 +129,7 @@ def _unexported(what: str) -> Finding:
         severity=Severity.ERROR,
         symptom=f"the trained weights cannot be exported and loaded again: {what}.",
         evidence={"problem": what},
-        change="Fix what the message names; `sparring export` does the same.",
+        change="Fix the error in the message. `sparring export` does the same.",
         confirm=CONFIRM,
     )
 
@@ -175,7 +175,7 @@ def _recomputed(
 def _changed(weights: Weights) -> Weights:
     from sparring.models.policy import fingerprint
 
-    # Added, not multiplied: half of a fresh adapter is zero.
+    # A constant is added, because half of a fresh adapter is zero and would not change by a factor.
     tensors = {name: tensor + 0.05 for name, tensor in weights.tensors.items()}
     return Weights(tensors=tensors, fingerprint=fingerprint(tensors))
 

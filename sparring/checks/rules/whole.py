@@ -1,4 +1,4 @@
-"""Tools must show data in full: a text to its end, all rows that belong to the request."""
+"""Rule on complete data: tools show a text to its end, and all rows that belong to the request."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from sparring.types import Json
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 FEWEST = 2
 SHORTEST = 24
-"""Characters from which a text counts as the beginning of another."""
+"""The fewest characters of a text that counts as the beginning of another text."""
 FEWEST_ROWS = 3
-"""Rows after which a list is cut."""
+"""The fewest rows of a list that may be cut."""
 MOST_WORDS = 6
-"""Words of one field that a search is called with, in each task."""
+"""The most words of one field with which a search is called in each task."""
 _STATES_CUT = re.compile(
     r"\b(?:first|begin\w*|start\w*|preview|summar\w*|snippet|excerpt|cut|short\w*|head|tail|last|truncat\w*|characters|chars|"
     r"lines?|limit\w*|at most|up to|no more than|maximum|max|some|few|sample|next|random\w*)\b"
@@ -42,24 +42,24 @@ _STATES_SOME = re.compile(
     r"shortest|oldest|earliest|biggest|fastest|any|free|available|open|unread|due|without|except|only|\d+|two|three|four|five|"
     r"six|seven|eight|nine|ten)\b"
 )
-"""The same for a list of which some rows may be left out."""
+"""Words of a description that announce that a list may leave out some rows."""
 _MARKS = re.compile(r"(?:\.\.\.|…|truncated|more\)?\]?|cut)\W*$", re.I)
 _STATES = frozenset(("total", "more", "next", "truncated", "remaining", "pages", "page", "has", "cursor", "omitted"))
 
 
 @dataclass(slots=True)
 class _Cut:
-    """A tool's results of longer texts, cut and in full."""
+    """A tool's results for long texts, cut and in full."""
 
     cut: dict[str, dict[str, Json]] = field(default_factory=dict)
-    """By the text, the call that returned it."""
+    """The call that returned a cut text, by the text."""
     sizes: set[tuple[int, int]] = field(default_factory=set)
-    """Characters and lines of the result."""
+    """The numbers of characters and lines of the results."""
 
 
 @dataclass(slots=True)
 class _Listed:
-    """The lists of one tool: how many rows were returned, and how many exist for the request."""
+    """The lists of one tool, with the numbers of returned rows and of existing rows for the request."""
 
     short: list[dict[str, Json]] = field(default_factory=list)
     complete: list[int] = field(default_factory=list)
@@ -67,7 +67,7 @@ class _Listed:
 
 @dataclass(slots=True)
 class _Searched:
-    """Rows that have a word in one field alone, and whether a search for it finds them."""
+    """Rows that have a word only in one field, and whether a search for this word finds them."""
 
     found: int = 0
     lost: list[dict[str, Json]] = field(default_factory=list)
@@ -119,7 +119,7 @@ def _description_of(subject: Subject, tool: str) -> str:
 
 
 def _note_cut(survey: Survey, one: CallResult, texts: Iterable[str], shown: str, seen: _Cut) -> None:
-    """Record texts in a result that are the beginning of a longer one, whose end nothing shows."""
+    """Record texts in a result that are the beginning of a longer text whose end no tool shows."""
     for content in find_texts(one.value):
         text = content.rstrip()
         if len(text) < SHORTEST or _MARKS.search(text):
@@ -137,14 +137,15 @@ def _cut_finding(tool: str, seen: _Cut) -> Finding | None:
         return None
     after = f"{lengths.pop()} characters" if len(lengths) == 1 else f"{lines.pop() + 1} lines"
     return _finding(
-        f"{tool} cuts texts after {after} and does not say so: {next(iter(seen.cut.values()))['call']}, say.",
+        f"{tool} cuts texts after {after} and does not report this, for example "
+        f"{next(iter(seen.cut.values()))['call']}.",
         {"tool": tool, "cut": list(seen.cut.values())[:4], "texts": len(seen.cut)},
-        "Return the whole text; or report that it is cut, and offer the rest on request.",
+        "Return the whole text, or report that it is cut and offer the rest on request.",
     )
 
 
 def _note_list(survey: Survey, one: CallResult, all_rows: Sequence[Sequence[Row]], seen: _Listed) -> None:
-    """Record how many rows a list has, and how many exist for the request."""
+    """Record the number of rows in a list, and the number of existing rows for the request."""
     if any(_STATES & set(split_words(name)) for name in one.fields):
         return
     for listed in one.listings.values():
@@ -169,7 +170,7 @@ def _note_list(survey: Survey, one: CallResult, all_rows: Sequence[Sequence[Row]
 
 
 def _belonging(call: Call, listed: Sequence[Mapping[str, Json]], rows: Sequence[Row]) -> list[Row] | None:
-    """Return the rows that have what a call requested, as all returned rows have; None where that cannot be determined."""
+    """Return the rows that match a call as all returned rows do, or None if that cannot be determined."""
     if not listed or len(listed) > len(rows):
         return None
     own = [[row for row in rows if _is_row(one, row)] for one in listed]
@@ -186,7 +187,7 @@ def _belonging(call: Call, listed: Sequence[Mapping[str, Json]], rows: Sequence[
 
 
 def _is_row(shown: Mapping[str, Json], row: Row) -> bool:
-    """Return whether a returned object is a row: it has all the values that are unique to the row."""
+    """Return True if a returned object is this row: it has all the values that are unique to the row."""
     values, own = [str(one) for one in shown.values() if one is not None], [str(one) for one in row.values()]
     return bool(values) and all(value in own for value in values)
 
@@ -200,17 +201,17 @@ def _list_finding(tool: str, seen: _Listed) -> Finding | None:
         return None
     first = seen.short[0]
     return _finding(
-        f"{tool} never returns more than {max(sizes)} rows and does not say so: {first['call']} has {first['there_are']} in "
-        f"task {first['task']}.",
+        f"{tool} never returns more than {max(sizes)} rows and does not report this: {first['call']} has "
+        f"{first['there_are']} in task {first['task']}.",
         {"tool": tool, "cut": seen.short[:4], "in_full": len(seen.complete)},
-        "Return all rows; or report that there are more, and offer them on request.",
+        "Return all rows, or report that there are more and offer them on request.",
     )
 
 
 async def _search(
     subject: Subject, survey: Survey, tool: str, all_rows: Sequence[Sequence[Row]], seen: dict[str, _Searched]
 ) -> None:
-    """Call a search with words that rows have in one field alone, of those that its description names."""
+    """Call a search with words that rows have in only one of the fields that its description names."""
     required = sorted(subject.tools[tool].required)
     described = set(split_words(get_documentation(subject, tool)))
     if len(required) != 1 or subject.problem_with(tool, {required[0]: "text"}) is not None:
@@ -246,7 +247,7 @@ def _rows_of(one: CallResult) -> Iterator[Mapping[str, Json]]:
 
 
 def _own_words(rows: Sequence[Row], name: str) -> list[tuple[str, Row]]:
-    """Return words that one row alone has, and in this field alone."""
+    """Return words that only one row has, and only in this field, with the row."""
     found: list[tuple[str, Row]] = []
     words = [{key: set(re.findall(r"[^\W\d_]{4,}", str(value).lower())) for key, value in row.items()} for row in rows]
     for index, row in enumerate(rows):
@@ -268,7 +269,7 @@ def _search_finding(tool: str, seen: Mapping[str, _Searched]) -> Finding | None:
     if not finding or not blind:
         return None
     return _finding(
-        f"{tool} finds rows by {finding[0]!r} and never by {blind[0]!r}, which its description names, too.",
+        f"{tool} finds rows by {finding[0]!r}, but never by {blind[0]!r}, which its description also names.",
         {"tool": tool, "not_found": seen[blind[0]].lost[:4]},
         f"Search {blind[0]!r} as well, or leave it out of the description.",
     )
