@@ -1,4 +1,4 @@
-"""Checks that find defects of a recipe, its environment, data, reward and budgets before a training.
+"""Checks that find defects in a recipe, its environment, data, reward and budgets before a training.
 
 `rules/` contains the rules, `evidence/` the observations that they use, `running/` the code that runs them.
 """

@@ -1,4 +1,4 @@
-"""The shape of a check."""
+"""The type of a check."""
 
 from __future__ import annotations
 

@@ -13,17 +13,20 @@ from sparring.pages.html import document, finding_article, text
 
 
 def refuse_page(path: Path) -> None:
-    """Raise UsageError if the page cannot be written. Called before the check, so that no work is lost."""
+    """Raise UsageError if the page cannot be written. The command calls it before the check, so that no work is
+    lost."""
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UsageError(f"--page {path} cannot be written; name a file in a folder that exists and may be written to.")
+        raise UsageError(f"--page {path} cannot be written. Name a file in an existing folder to which you can write.")
 
 
 def write_page(report: CheckReport, path: Path) -> None:
-    """Write the page. Raises UsageError when the file cannot be written."""
+    """Write the page. Raises UsageError if the file cannot be written."""
     try:
         path.write_text(page(report), "utf-8")
     except OSError as error:
-        raise UsageError(f"--page {path} cannot be written: {error}; name a file in a folder to write in.") from error
+        raise UsageError(
+            f"--page {path} cannot be written: {error}. Name a file in a folder to which you can write."
+        ) from error
 
 
 def page(report: CheckReport) -> str:
@@ -44,7 +47,7 @@ def page(report: CheckReport) -> str:
 
 def _rows(checked: Iterable[Checked]) -> str:
     return "\n".join(
-        f"<tr><td>{text(one.name)}</td><td>{text(CHECKS[one.name].meaning.partition(chr(10))[0])}</td>"
+        f"<tr><td>{text(one.name)}</td><td>{text(CHECKS[one.name].meaning.partition(chr(10) * 2)[0])}</td>"
         f"<td>{text(one.state + (': ' + one.reason if one.reason else ''))}</td>"
         f'<td class="number">{one.seconds:.2f}</td></tr>'
         for one in checked

@@ -14,15 +14,15 @@ SEVERITIES = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """The outcome of one rule, and how long it took."""
+    """The outcome of one rule and its duration."""
 
     name: str
     state: Literal["decided", "skipped", "left_out", "undecided"]
-    """`skipped`: a requirement of the rule is missing. `left_out`: there was no time for it. `undecided`: it could not gather
-    its evidence, which is a finding."""
+    """`skipped`: a requirement of the rule is missing. `left_out`: there was no time for the rule. `undecided`: the
+    rule could not gather its evidence, which is a finding."""
     seconds: float = 0.0
     reason: str | None = None
-    """Why the rule was not decided, or why it used less evidence than usual."""
+    """The reason why the rule was not decided, or why it used less evidence than usual."""
 
     def as_json(self) -> dict[str, Json]:
         return {"rule": self.name, "state": self.state, "seconds": round(self.seconds, 3), "reason": self.reason}
@@ -34,11 +34,11 @@ class CheckReport:
 
     recipe: str
     findings: tuple[Finding, ...]
-    """The most severe first."""
+    """The findings, the most severe first."""
     checked: tuple[Checked, ...]
     seconds: float
     measured: Mapping[str, Json] = field(default_factory=dict)
-    """Counts: tasks, tools, and the files that the environment reads with their sha256."""
+    """The numbers of tasks and tools, and the files that the environment reads, with their SHA-256 hashes."""
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -46,7 +46,7 @@ class CheckReport:
 
     @property
     def reach(self) -> str | None:
-        """One line with the share of the tools that a legal call reached; None if no tool was called."""
+        """One line with the share of the tools that a legal call reached, or None if no tool was called."""
         if "tools_reached" not in self.measured:
             return None
         reached, others = self.measured["tools_reached"], self.measured["tools_not_tested"]

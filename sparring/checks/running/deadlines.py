@@ -1,4 +1,4 @@
-"""Deadlines for calls of user code. The name of the running call is in a file that outlives the process."""
+"""Deadlines for calls of user code. A file that outlives the process contains the name of the running call."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ class CallTimeoutError(InfrastructureError):
 
 
 class _TooLong(BaseException):
-    """Raised by the alarm in a call that takes too long. It is not an Exception, so that `except Exception` does not catch it."""
+    """The alarm raises it in a call that takes too long. It is not an Exception, so that `except Exception` does not
+    catch it."""
 
 
 @final
 class Watch:
     """Records the running call of user code, and interrupts it after its time limit.
 
-    An alarm interrupts Python code, in the main thread only. A call that hangs inside a C library is ended by the process
-    that reads the note. The time limit of a call depends on how long the environment takes to start and reset, and on the
-    load of the machine.
+    An alarm interrupts Python code, but only in the main thread. If a call hangs inside a C library, the process that
+    reads the note ends it. The time limit of a call depends on how long the environment takes to start and reset, and
+    on the load of the machine.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Watch:
         self.seconds = seconds
         self.start_seconds = start_seconds
         self.patience = 1.0
-        """The least factor of all limits; more than 1 on a machine that was busy when the check started."""
+        """The smallest factor of all limits. It is more than 1 if the machine was busy when the check started."""
         self.observe: Callable[[], AbstractContextManager[None]] = nullcontext
         """A context manager around every call, which observes the user code."""
         self.raised: Exception | None = None
@@ -64,8 +65,8 @@ class Watch:
         return (max(seconds, self.start_seconds) if is_first_start else seconds) * max(self.patience, load_of_machine())
 
     def call(self, what: str, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:
-        """Call user code and return its result, or an awaitable of it. Raises CallTimeoutError, which names the call, when
-        the call takes too long."""
+        """Call user code and return its result, or an awaitable of it. Raises CallTimeoutError, which names the call,
+        if the call takes too long."""
         with self.calling(what):
             result = function(*arguments, **options)
         return self._awaited(what, result) if inspect.isawaitable(result) else result
@@ -85,8 +86,9 @@ class Watch:
 
     @contextmanager
     def calling(self, what: str) -> Iterator[None]:
-        """Limit the time of a block that calls user code. Raises CallTimeoutError, which names the call, when it takes too
-        long. A method that timed out twice (a constructor or `reset`: once) is not called again."""
+        """Limit the time of a block that calls user code. Raises CallTimeoutError, which names the call, if the block
+        takes too long. A method that timed out twice is not called again; a constructor or `reset` is not called again
+        after one timeout."""
         lost = self._lost.get(_method(what), ())
         if len(lost) > 1 or (lost and _method(what).endswith(_STARTS)):
             raise lost[0]
@@ -130,7 +132,7 @@ class Watch:
 
 @final
 class _Stepped:
-    """An awaitable each of whose steps runs under the alarm; other episodes may run between its steps."""
+    """An awaitable that runs each step under the alarm. Other episodes may run between its steps."""
 
     def __init__(self, watch: Watch, what: str, awaitable: Awaitable[Any]) -> None:
         self._watch, self._what, self._awaitable = watch, what, awaitable
@@ -147,12 +149,12 @@ class _Stepped:
                     return end.value
             try:
                 sent, step = (yield waited), steps.send
-            except BaseException as error:  # noqa: BLE001 - passed on to where it belongs
+            except BaseException as error:  # noqa: BLE001 - passed on to the awaitable
                 sent, step = error, steps.throw
 
 
 def _method(what: str) -> str:
-    """`Desk.find` of `Desk.find(title='Emma')`."""
+    """Return `Desk.find` for `Desk.find(title='Emma')`."""
     return what.partition("(")[0]
 
 
@@ -164,7 +166,7 @@ def timeout_in(error: BaseException | None) -> CallTimeoutError | None:
 
 
 def read_note(note: Path) -> str:
-    """Return the call that was running when the process last wrote the note; empty if none."""
+    """Return the call that was running when the process last wrote the note, or "" if there was none."""
     return note.read_bytes().rstrip(b"\0").decode(errors="replace")
 
 
@@ -179,7 +181,7 @@ def _alarm(seconds: float) -> Iterator[None]:
         raise _TooLong
 
     before = signal.signal(signal.SIGALRM, expire)
-    # Repeated, because the first exception may be lost: in a destructor, or in a bare `except`.
+    # The alarm repeats, because the first exception may be lost in a destructor or in a bare `except`.
     signal.setitimer(signal.ITIMER_REAL, seconds, 0.2)
     try:
         yield

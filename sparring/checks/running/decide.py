@@ -1,4 +1,4 @@
-"""Run one rule. Its outcome is decided, skipped, left out or undecided, whatever happens in it."""
+"""Run one rule. Whatever happens in the rule, its outcome is decided, skipped, left out or undecided."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NUM_NAMED = 20
 
 
 async def run_rule(check: Check, subject: Subject) -> tuple[list[Finding], Checked]:
-    """Return the findings of a rule and its outcome. A rule that raises is undecided; the reason names the line.
+    """Return the findings of a rule and its outcome. A rule that raises is undecided, and the reason names the line.
 
-    A ServiceError passes: a service that refuses the key would refuse it to every rule.
+    A ServiceError is not caught: a service that refuses the key would refuse it for every rule.
     """
     began = time.monotonic()
     found: list[Finding] = []
@@ -45,12 +45,12 @@ async def run_rule(check: Check, subject: Subject) -> tuple[list[Finding], Check
     found = one_of_a_kind(found)
     subject.shared.setdefault("found", []).extend(found)
     if state == "decided" and check.name in subject.timing.cut:
-        reason = "looked at fewer episodes than usual, for time"
+        reason = "used fewer episodes than usual, for lack of time"
     return found, Checked(name=check.name, state=state, seconds=time.monotonic() - began, reason=reason)
 
 
 def one_of_a_kind(findings: Sequence[Finding]) -> list[Finding]:
-    """Merge findings with the same severity and the same change into one finding with their count."""
+    """Merge findings with the same severity and the same change into one finding with a count."""
     kinds: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
         kinds.setdefault((finding.severity, finding.change), []).append(finding)

@@ -1,4 +1,4 @@
-"""The checks before a training: first those that need no model, then those that need the loaded model."""
+"""The checks before a training: first the rules that need no model, then the rules that need the loaded model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from sparring.findings import Finding
 
 
 def check_unloaded(recipe: Path, overrides: Sequence[str], announce: Announce) -> CheckReport:
-    """Run the rules that need no model, in a separate process; blocks. Raises what `check_recipe` raises."""
+    """Run the rules that need no model in a separate process, and block until they end. Raises what `check_recipe`
+    raises."""
     return check_recipe(recipe, Options(overrides=tuple(overrides)), announce=announce)
 
 

@@ -1,4 +1,5 @@
-"""The files that the code of a recipe opens for reading during a check: at import, for tasks, in episodes and rewards."""
+"""The files that the code of a recipe opens for reading during a check: at import, for tasks, in episodes and
+rewards."""
 
 from __future__ import annotations
 
@@ -19,14 +20,15 @@ _EVENTS = frozenset({"open", "sqlite3.connect"})
 class OpenedFile:
     path: Path
     is_relative: bool
-    """True if the code opened it by a path relative to the working folder."""
+    """True if the code opened the file by a path relative to the working folder."""
     line: str
-    """`file:line` of the recipe's code."""
+    """The line of the recipe's code that opened the file, as `file:line`."""
 
 
 @final
 class OpenedFiles:
-    """Records opened files by an audit hook of the interpreter. The hook cannot be removed: use a separate process."""
+    """Records opened files with an audit hook of the interpreter. The hook cannot be removed: use a separate
+    process."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
@@ -53,7 +55,7 @@ class OpenedFiles:
             self._seen[OpenedFile(path=path, is_relative=not os.path.isabs(named), line=line)] = None
 
     def _line(self, frame: FrameType | None) -> str | None:
-        """Return the innermost line of the recipe's own code; None if none is on the stack."""
+        """Return the innermost line of the recipe's own code on the stack, or None if there is none."""
         while frame is not None:
             file = frame.f_code.co_filename
             if file.startswith(f"{self.folder}{os.sep}") and not file.startswith(self._foreign):

@@ -39,11 +39,11 @@ from sparring.types import Json
 
 MODEL_SECONDS = 1800.0
 _LOAD_SECONDS = 45.0
-"""Time for importing and loading, without the model, for each minute of the check."""
+"""The seconds for importing and loading without the model, per minute of the check."""
 _MAX_PROCESSES = 8
 _USED_UP = "the time for the whole check was used up"
 _END_SECONDS = 5.0
-"""Time for a keeper to end its processes, and for a rule to end after its time limit."""
+"""The seconds for a keeper to end its processes, and for a rule to end after its time limit."""
 
 OnRule = Callable[[str], object]
 Announce = Callable[[str], object]
@@ -55,14 +55,14 @@ class Options:
 
     overrides: tuple[str, ...] = ()
     families: tuple[str, ...] = ()
-    """The families of rules to run; all if empty."""
+    """The families of rules to run. If it is empty, all families run."""
     model: bool = False
     production: Path | None = None
     schemas: Path | None = None
     reference: tuple[str, ...] = ()
     run: Path | None = None
     minutes: float = 1.0
-    """Time for the check without the model; the limits of single calls are in proportion."""
+    """The time for the check without the model. The limits of single calls are proportional to it."""
 
 
 def check_recipe(
@@ -72,10 +72,11 @@ def check_recipe(
     on_rule: OnRule = lambda _: None,
     announce: Announce = lambda _: None,
 ) -> CheckReport:
-    """Check a recipe before it is trained, and return the report with all findings. Blocks for up to `options.minutes`.
+    """Check a recipe before it is trained, and return the report with all findings. The call blocks for up to
+    `options.minutes`.
 
-    `recipe` is a folder or its `recipe.toml`. `on_rule` is called with the name of each rule that starts, `announce` with what a
-    person should read first, such as the cost of an LLM judge.
+    `recipe` is a folder or its `recipe.toml`. `on_rule` is called with the name of each rule that starts, `announce`
+    with a text that a person should read first, such as the cost of an LLM judge.
 
     Raises UsageError, DataError or ServiceError if the recipe cannot be loaded.
     """
@@ -93,12 +94,13 @@ def check_recipe(
 
 
 def selected(options: Options) -> list[Check]:
-    """Return the checks of the families in the options, all without any. Raises UsageError for an unknown family."""
+    """Return the checks of the families in the options, or all checks if there are no families. Raises UsageError for
+    an unknown family."""
     families = tuple(dict.fromkeys(one.family for one in CHECKS.values()))
     chosen = ["baseline" if family == "foothold" else family for family in options.families]  # the name before 0.1.0
     for family in chosen:
         if family not in families:
-            raise UsageError(f"--only {family} is not a family of checks; the families are {', '.join(families)}.")
+            raise UsageError(f"--only {family} is not a family of checks. The families are {', '.join(families)}.")
     return [one for one in CHECKS.values() if not chosen or one.family in chosen]
 
 
@@ -116,7 +118,7 @@ def undecided(checked: Sequence[Checked]) -> Iterator[Finding]:
             severity=Severity.ERROR,
             symptom=f"{names[0]} could not be decided: {reason}",
             evidence={"reason": reason, "undecided": names},
-            change="Put right what the reason names; until then these rules say nothing about the recipe.",
+            change="Correct what the reason names. Until then, these rules cannot check the recipe.",
             confirm="Run `sparring check` again: the rules named in the evidence are decided.",
         )
 
@@ -130,10 +132,11 @@ def left_out(checked: Sequence[Checked], minutes: float) -> Iterator[Finding]:
         yield Finding(
             rule=(names or cut)[0],
             severity=Severity.NOTE,
-            symptom=f"for want of time {len(names)} rules were left out and {len(cut)} looked at fewer episodes"
+            symptom=f"for lack of time, {len(names)} rules were left out and {len(cut)} used fewer episodes"
             + (f": {reason}." if reason else "."),
             evidence={"left_out": names, "on_fewer_episodes": cut, "minutes": minutes},
-            change=f"Give the check more time, with --minutes {max(2, round(minutes * 5))} say; or make `reset` faster.",
+            change=f"Give the check more time, for example with --minutes {max(2, round(minutes * 5))}, or make "
+            f"`reset` faster.",
             confirm="Run `sparring check` again: no rule is left out.",
         )
 
@@ -191,15 +194,16 @@ class _Run:
             self.checked.append(Checked(name=name, state="left_out", reason=_USED_UP))
 
     def _run_worker(self, left: dict[str, Check]) -> None:
-        """Run rules in one process, and remove each from `left` as it ends. Raises _Stopped if the process ends early."""
+        """Run rules in one process, and remove each from `left` as it ends. Raises _Stopped if the process ends
+        early."""
         with _Worker(self._request(list(left)), self._folder) as worker:
             loading = MODEL_SECONDS if self._options.model else _LOAD_SECONDS * self._options.minutes
             try:
                 line = worker.line(until=min(self._deadline, time.monotonic() + loading))
             except _Stopped as stopped:
                 raise UsageError(
-                    f"{self._recipe} could not be loaded: {stopped.reason}. Code that a recipe names must be importable and "
-                    "return; put that right and try again."
+                    f"{self._recipe} could not be loaded: {stopped.reason}. Code that a recipe names must be "
+                    f"importable, and its calls must return. Correct this and try again."
                 ) from None
             _raise_refusal(line)
             slowness, waited = line["slowness"], 0.0
@@ -215,7 +219,7 @@ class _Run:
                 self._on_rule(name)
                 began = time.monotonic()
                 try:
-                    # The process limits its own time, unless a call never returns: then it is ended here.
+                    # The process limits its own time. If a call never returns, the process is ended here.
                     longest = max(left[name].seconds, START_SECONDS + CALL_SECONDS) * self._options.minutes + waited
                     end = worker.line(until=min(self._deadline + _END_SECONDS, began + longest * slowness))
                 except _Stopped as stopped:
@@ -263,7 +267,7 @@ class _Worker:
         self._note.write_bytes(b"")
         self._errors = folder / "stderr"
         temporary = Path(tempfile.mkdtemp(prefix="tmp-", dir=folder))
-        # A keeper ends the child processes with it. Its own temporary folder is removed with everything left in it.
+        # A keeper also ends the child processes. The private temporary folder is removed with everything in it.
         path = os.pathsep.join(path or os.getcwd() for path in sys.path)
         arguments, environment = wrap_in_keeper(
             [sys.executable, "-P", "-m", "sparring.checks.running.worker"],
@@ -305,7 +309,8 @@ class _Worker:
             self._out.close()
 
     def _close_environments(self) -> None:
-        """Interrupt the process so that it closes its episodes, and wait for its end; a second interrupt ends the wait."""
+        """Interrupt the process so that it closes its episodes, and wait for its end. A second interrupt ends the
+        wait."""
         self._process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_SECONDS)

@@ -1,6 +1,7 @@
-"""The same episodes in a second process, with other randomness and, on request, another order, clock and working folder.
+"""Runs the same episodes in a second process, with other randomness and, on request, another order, clock and working
+folder.
 
-Reads one JSON request from standard input and prints the result of `run_episodes` as one JSON line.
+The process reads one JSON request from standard input and prints the result of `run_episodes` as one JSON line.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from sparring.config import load_config
 from sparring.types import Json, Task
 
 SHIFT_SECONDS = 400 * 86_400 + 5 * 3_600 + 17 * 60 + 11
-"""Changes the year, month, weekday, hour and minute."""
+"""The shift of the clock. It changes the year, month, weekday, hour and minute."""
 
 
 def fingerprint(task: Task) -> str:
-    """Return a hash of all the content of a task."""
+    """Return a hash of the whole content of a task."""
     content = canonical([task.messages, task.fields, task.seed])
     return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
@@ -39,7 +40,7 @@ def fingerprint(task: Task) -> str:
 async def run_episodes(subject: Subject, episodes: Sequence[Mapping[str, Json]], *, backwards: bool) -> dict[str, Json]:
     """Run the episodes, {"task", "policy", "script"} each, in order or `backwards`, and return their transcripts.
 
-    The transcript is None if there was no time for the episode, or a call timed out; `unplayed` is the reason.
+    The transcript is None if there was no time for the episode or a call timed out; `unplayed` contains the reason.
     """
     by_id = {task.id: task for task in subject.own_tasks}
     transcripts: list[Json] = []
@@ -71,11 +72,11 @@ async def run_episodes(subject: Subject, episodes: Sequence[Mapping[str, Json]],
 
 
 def main() -> None:
-    """Run by `environment.same_elsewhere`."""
+    """Run the episodes of one request. `environment.same_elsewhere` starts this process."""
     request = json.loads(sys.stdin.readline())
     out = os.dup(1)
     os.dup2(2, 1)
-    # It does not replace the classes of `datetime`, which C libraries rely on.
+    # This does not replace the classes of `datetime`, because C libraries rely on them.
     moved = time_machine.travel(time.time() + SHIFT_SECONDS) if request["shifts_clock"] else nullcontext()
     timing = Timing(seconds=request["seconds"])
     if request["other_folder"]:

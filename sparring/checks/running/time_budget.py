@@ -1,4 +1,4 @@
-"""The time budget of a check, shared among its rules; a rule that runs short uses fewer episodes."""
+"""The time budget of a check, which its rules share. A rule without enough time uses fewer episodes."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from contextlib import contextmanager
 from typing import final
 
 TOTAL_SECONDS = 55.0
-"""Time for a check without a model, for each minute of `--minutes`."""
+"""The seconds for a check without a model, per minute of `--minutes`."""
 START_SECONDS = 20.0
-"""Time for the first start and reset of an environment, for each minute of the check."""
+"""The seconds for the first start and reset of an environment, per minute of the check."""
 CALL_SECONDS = 5.0
-"""Time for one call of user code, for each minute of the check; more if the environment starts slowly."""
+"""The seconds for one call of user code, per minute of the check. The limit is higher if the environment starts
+slowly."""
 VERDICT_SECONDS = 30.0
-"""Time for a verdict of an LLM judge, for each minute of the check; all verdicts of an episode are requested at once."""
+"""The seconds for a verdict of an LLM judge, per minute of the check. All verdicts of an episode are requested at
+once."""
 VERDICTS_SECONDS = 180.0
-"""The most extra time for a check with an LLM judge, for each minute of the check."""
+"""The most additional seconds for a check with an LLM judge, per minute of the check."""
 SLOWER_THAN_START = 5.0
 """A call may take this many times as long as the environment needs to start and reset."""
 MOST_PATIENT = 10.0
 """The largest factor of a time limit on a busy machine."""
 MOST_STRETCHED = 3.0
-"""The largest factor of the time of the whole check there; beyond that, rules use fewer episodes."""
+"""The largest factor of the time of the whole check on a busy machine. Beyond it, rules use fewer episodes."""
 _SHARES = 8
-"""A rule gets one part in this number of the remaining time."""
+"""A rule gets the remaining time divided by this number."""
 
 
 class UndecidedError(Exception):
@@ -59,8 +61,8 @@ def processor_time() -> float:
 
 @final
 class Deadline:
-    """The end of a search, by processor time, so that the result is the same on a busy machine; and by the clock, for an
-    environment that waits."""
+    """The end of a search. Processor time limits it, so that the result is the same on a busy machine. The clock also
+    limits it, for environments that wait."""
 
     def __init__(self, seconds: float) -> None:
         self._processor = time.process_time() + seconds
@@ -82,7 +84,7 @@ class Timing:
         processor_seconds: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`processor_seconds` limits the processor time of this process and its ended children."""
+        """Start the budget. `processor_seconds` limits the processor time of this process and its ended children."""
         self._clock = clock
         self._ends = self._rule_ends = clock() + seconds
         self._processor_ends = processor_time() + processor_seconds
@@ -91,10 +93,11 @@ class Timing:
         """The mean time of an episode, from the start of its environment until it is closed."""
         self._num_episodes, self._num_in_rule = 0, 0
         self.cut: list[str] = []
-        """Rules that were decided on fewer episodes than usual."""
+        """The rules that were decided on fewer episodes than usual."""
 
     def begin(self, rule: str, *, weight: float = 1.0) -> None:
-        """Start a rule. `weight` is its number of usual shares; each share has time for at least one episode."""
+        """Start a rule. `weight` is the number of usual shares that it gets. Each share has time for at least one
+        episode."""
         left = min(self._ends - self._clock(), self._processor_ends - processor_time())
         share = max(weight * left / _SHARES, 1.5 * self.episode_seconds)
         self.rule, self._num_in_rule, self._rule_ends = rule, 0, self._clock() + min(left, share)
@@ -111,7 +114,9 @@ class Timing:
     def need(self, num: int = 1) -> None:
         """Raise OutOfTimeError unless `num` more episodes are expected to fit."""
         if self.left <= 0 or not self.has_time_for(num):
-            raise OutOfTimeError(f"no time was left for it: an episode takes {self.episode_seconds:.1f} s here")
+            raise OutOfTimeError(
+                f"no time was left for the rule: an episode takes {self.episode_seconds:.1f} s on this machine"
+            )
 
     def count_episode(self, seconds: float) -> None:
         """Count an episode that took `seconds`."""
@@ -121,7 +126,7 @@ class Timing:
 
     @contextmanager
     def as_far_as_it_goes(self) -> Iterator[None]:
-        """Let a block end early when the time is used up, if it ran at least one episode; the rule is added to `cut`."""
+        """Let a block end early if the time is used up after at least one episode. The rule is then added to `cut`."""
         try:
             yield
         except OutOfTimeError:

@@ -1,6 +1,6 @@
-"""The process that runs the code of a recipe during a check; it may hang or die without harm to the check.
+"""The process that runs the code of a recipe during a check. It may hang or die without harm to the check.
 
-Reads one JSON request from standard input and writes one JSON object a line to what was standard output:
+It reads one JSON request from standard input and writes one JSON object per line to the original standard output:
 {"loaded", "slowness", "announced"}, {"refused", "kind"}, {"begin"}, {"end", "findings", "checked"}, {"measured"}.
 """
 
@@ -36,7 +36,7 @@ from sparring.types import Json
 
 
 def main() -> None:
-    """Run by `sparring.checks.running.run`."""
+    """Run the rules of one request. `sparring.checks.running.run` starts this process."""
     request = json.loads(sys.stdin.readline())
     # The output of user code must not mix with our lines.
     with os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8") as out:
@@ -57,7 +57,7 @@ async def _main(request: Mapping[str, Any], out: IO[str]) -> None:
     except SparringError as error:
         send(refused=str(error), kind=type(error).__name__)
         return
-    # On a busy machine everything takes longer, and deadlines grow. A ratio below 1.5 comes from reading files.
+    # On a busy machine everything takes longer, so deadlines grow. A ratio below 1.5 comes from reading files.
     ratio = (time.monotonic() - request["began"]) / time.process_time()
     slowness = min(MOST_PATIENT, ratio) if ratio > 1.5 else 1.0
     subject.watch.patience = slowness

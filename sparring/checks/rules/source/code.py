@@ -1,5 +1,5 @@
-"""The user's functions as syntax trees, with what running the recipe shows: real constants, tasks' "
-"values, tool descriptions."""
+"""The user's functions as syntax trees, with what the running recipe shows: constants, tasks' values, tool
+descriptions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sparring.checks.evidence.subject import Subject
 from sparring.types import Json
 
 Part: TypeAlias = Literal["environment", "graders", "tasks"]
-"""The role of a function: the environment, the reward or the scorer, or what creates the tasks."""
+"""The role of a function: it belongs to the environment, to the reward or the scorer, or creates the tasks."""
 Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 UNKNOWN: Any = object()
 """Stands for the value of an expression that is not constant."""
@@ -35,13 +35,13 @@ class Slip:
 
     node: ast.AST
     symptom: str
-    """What is wrong, after the function's name: "compares `x` with ..."."""
+    """The mistake, as the predicate of a sentence whose subject is the function: "compares `x` with ..."."""
     change: str
     evidence: Mapping[str, Json] = field(default_factory=dict)
     cause: str = ""
-    """Slips of a class with one cause are merged; each line is a separate cause where this is empty."""
+    """Slips of a class with the same cause are merged. If it is empty, each line is a separate cause."""
     covered_by: tuple[str, ...] = ()
-    """Rules that show the same by running the tool: what they report is not reported again."""
+    """Rules that detect the same mistake by running the tool. What they report is not reported again."""
 
 
 @dataclass(eq=False)
@@ -49,7 +49,7 @@ class Function:
     """One function of the user's code."""
 
     name: str
-    """With its class: `Desk.cancel`."""
+    """The name with the class, such as `Desk.cancel`."""
     node: Definition
     module: Module
     owner: ast.ClassDef | None
@@ -57,7 +57,7 @@ class Function:
     tools: tuple[str, ...] = ()
     """The tools that this function implements, or that call it."""
     documented: str = ""
-    """Its docstring and those of the tools that call it."""
+    """The docstrings of the function and of the tools that call it."""
 
     @property
     def is_tool(self) -> bool:
@@ -65,7 +65,7 @@ class Function:
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
-        """All nodes of its body, without decorators and annotations."""
+        """All nodes of the function's body, without decorators and annotations."""
         return [one for statement in self.node.body for one in ast.walk(statement)]
 
     def every(self, *kinds: type) -> Iterator[Any]:
@@ -80,7 +80,7 @@ class Function:
 
     @cached_property
     def parameters(self) -> Mapping[str, str]:
-        """Names, without the receiver, and their annotations as text."""
+        """The names of the parameters, without the receiver, and their annotations as text."""
         given = self.node.args
         named = [*given.posonlyargs, *given.args, *given.kwonlyargs]
         is_static = any(_text(one) == "staticmethod" for one in self.node.decorator_list)
@@ -112,11 +112,11 @@ class Function:
 
     @cached_property
     def bound(self) -> set[str]:
-        """Return every local name: parameters and what the body binds."""
+        """Every local name: the parameters and the names that the body binds."""
         return {*self.parameters, *(one.id for one in self.every(ast.Name) if isinstance(one.ctx, ast.Store))}
 
     def constant(self, node: ast.AST | None) -> Any:
-        """Return the value of an expression that is the same in every call; UNKNOWN for others."""
+        """Return the value of an expression that is the same in every call, or UNKNOWN for other expressions."""
         if isinstance(node, ast.Name):
             if node.id in self.bound:
                 values = self.assigned.get(node.id, [])
@@ -151,13 +151,13 @@ class Function:
         return len(stores) > 1
 
     def origin(self, node: ast.AST) -> ast.AST:
-        """Return the expression that a local name stands for, where it is assigned once."""
+        """Return the expression that a local name stands for, if the name is assigned exactly once."""
         while isinstance(node, ast.Name) and len(self.assigned.get(node.id, [])) == 1 and not self._is_rebound(node.id):
             node = self.assigned[node.id][0]
         return node
 
     def mentions(self, pattern: str) -> bool:
-        """Return whether its docstring or that of a tool that calls it contains words."""
+        """Return True if the pattern matches in the docstring of the function or of a tool that calls it."""
         return re.search(pattern, self.documented, re.IGNORECASE) is not None
 
 
@@ -220,8 +220,8 @@ class Code:
 
     functions: Sequence[Function]
     values: Mapping[str, Sequence[Json]]
-    """What the fields that the environment reads hold under each key, also in rows whose columns the "
-    "code names, and in CSV text."""
+    """The values under each key in the fields that the environment reads, including rows whose columns the code names,
+    and CSV text."""
     prompts: Sequence[str]
     fields: Mapping[str, Sequence[Json]]
     """The tasks' own fields."""
@@ -237,13 +237,12 @@ class Code:
         return found
 
     def named(self, name: str, owner: ast.ClassDef | None = None) -> list[Function]:
-        """Return the functions with a bare name, those of the same class where it has one."""
+        """Return the functions with a bare name. If the class has such a function, return only that."""
         found = self._by_name.get(name, [])
         return [one for one in found if owner is not None and one.owner is owner] or found
 
     def of_class(self, function: Function) -> list[Function]:
-        """The methods of the same class, and of the classes of the file that it derives from or that "
-        "derive from it."""
+        """Return the methods of the same class, and of its base classes and derived classes in the same file."""
         if function.owner is None:
             return []
         place = f"class {function.module.file} {function.owner.name}"
@@ -349,7 +348,7 @@ def _assign_parts(subject: Subject, functions: Sequence[Function]) -> None:
 
 
 def _called(node: ast.AST) -> str | None:
-    """Return the name that a node refers to: a function may be passed on without being called."""
+    """Return the name that a node refers to. A function may be passed on without being called."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else None
 
 
@@ -405,7 +404,7 @@ def _values(subject: Subject, functions: Sequence[Function]) -> dict[str, list[J
 
 
 def _columns(functions: Sequence[Function]) -> Iterator[tuple[str, list[str]]]:
-    """Return fields that the code turns into a table or records, with the column names that it uses."""
+    """Yield fields that the code turns into a table or records, with the column names that it uses."""
     for function in functions:
         for call in function.every(ast.Call):
             names = next((function.constant(one.value) for one in call.keywords if one.arg == "columns"), UNKNOWN)
@@ -420,7 +419,7 @@ def _columns(functions: Sequence[Function]) -> Iterator[tuple[str, list[str]]]:
 
 
 def field_key(node: ast.AST) -> str | None:
-    """Return `x` of `task.fields["x"]` and `task.fields.get("x")`."""
+    """Return `x` for `task.fields["x"]` and `task.fields.get("x")`."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
         node = ast.Subscript(value=node.func.value, slice=node.args[0], ctx=ast.Load())
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):

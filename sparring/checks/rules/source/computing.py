@@ -1,5 +1,4 @@
-"""Compute an expression of the user's on the values that the tasks hold, where it reads one of their "
-"fields and nothing else."""
+"""Compute an expression of the user's code on the tasks' values, if it reads one of their fields and nothing else."""
 
 from __future__ import annotations
 
@@ -79,8 +78,8 @@ MOST = 300
 
 
 def computed(function: Function, code: Code, expression: ast.expr) -> Iterator[tuple[str, list[tuple[Json, Any]]]]:
-    """The field that the expression reads, and (value, result or exception) for its values; nothing "
-    "where it reads more."""
+    """Yield the field that the expression reads, with (value, result or exception) for its values. Yields nothing if
+    the expression reads more than one field."""
     whole = _filled_in(function, expression)
     keys = {key for one in ast.walk(whole) if (key := key_read(function, one)) is not None and code.values.get(key)}
     if len(keys) != 1:
@@ -120,7 +119,7 @@ def computed(function: Function, code: Code, expression: ast.expr) -> Iterator[t
 
 
 def key_read(function: Function, node: ast.AST) -> str | None:
-    """Return `price` of `row["price"]`, `row.get("price")` and `row.price`."""
+    """Return `price` for `row["price"]`, `row.get("price")` and `row.price`."""
     if (
         isinstance(node, ast.Subscript)
         and isinstance(node.ctx, ast.Load)
@@ -151,7 +150,7 @@ def _filled_in(function: Function, expression: ast.expr) -> ast.expr:
 
 
 class _Replaced(ast.NodeTransformer):
-    """Return the expression with the field that it reads renamed to `_value`."""
+    """A transformer that renames the field that an expression reads to `_value`."""
 
     def __init__(self, function: Function, key: str) -> None:
         self._function, self._key = function, key

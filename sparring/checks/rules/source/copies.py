@@ -1,4 +1,5 @@
-"""Copying mistakes and mix-ups: a field under another's name, the wrong end, the wrong side, the wrong kind."""
+"""Patterns of copying mistakes and mix-ups: a field under the name of another field, the wrong end, the wrong side,
+the wrong kind."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _LENGTHS = re.compile(r"length|duration|minutes|hours|nights|end|until|stop|fini
 
 
 def other_field(function: Function, code: Code) -> Iterator[Slip]:
-    """`{"sell": row["buy"]}`, where rows have a field of the first name, too."""
+    """Find `{"sell": row["buy"]}` if rows also have a field of the first name."""
     for table in function.every(ast.Dict):
         pairs = [
             (key.value, read, value)
@@ -35,7 +36,7 @@ def other_field(function: Function, code: Code) -> Iterator[Slip]:
             if name != read and is_known and (read in twice or any(one == read for one, _, _ in pairs)):
                 yield Slip(
                     value,
-                    f"returns the field `{read}` as {name!r}, and rows have a field `{name}`",
+                    f"returns the field `{read}` as {name!r}, although rows have a field `{name}`",
                     f"Read `{name}`.",
                     covered_by=("environment.agreement",),
                 )
@@ -56,10 +57,10 @@ def other_field(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def bound_of_argument(function: Function, code: Code) -> Iterator[Slip]:
-    """`> year` where the text has "this year or later"."""
+    """Find `> year` if the text has "this year or later"."""
     for name in function.parameters if function.is_tool else ():
         text = get_described(function, name)
-        # `1 or more` is what the argument itself may be.
+        # `1 or more` describes the argument itself.
         text = re.sub(r"(?i)\b\d+\s+or\s+\w+|\bat (?:least|most) \d+", "", text)
         included, excluded = re.search(_INCLUDED, text, re.IGNORECASE), re.search(_EXCLUDED, text, re.IGNORECASE)
         if (included is None) == (excluded is None) or name in function.assigned:
@@ -73,16 +74,16 @@ def bound_of_argument(function: Function, code: Code) -> Iterator[Slip]:
             word = (included or excluded)[0]  # type: ignore[index]
             yield Slip(
                 found[0][0],
-                f"{'takes' if found[0][1] else 'leaves out'} what equals `{name}` in `{short(found[0][0])}`, "
-                f"and its description has {word!r}",
-                "Write the comparison as the description has it.",
+                f"{'includes' if found[0][1] else 'excludes'} values equal to `{name}` in `{short(found[0][0])}`, but "
+                f"its description has {word!r}",
+                "Write the comparison as in the description.",
                 {"described": text[:200]},
                 covered_by=("environment.claims", "environment.described", "environment.ends"),
             )
 
 
 def _takes_the_limit(function: Function, node: ast.Compare, name: str) -> bool | None:
-    """Return whether what equals an argument passes a filter; None for expressions that are not a filter on it."""
+    """Return True if a value equal to an argument passes a filter, or None if the expression does not filter by it."""
     parts = [node.left, *node.comparators]
     for one, operator, other in zip(parts, node.ops, parts[1:], strict=False):
         sides = [ast.unparse(one), ast.unparse(other)]
@@ -100,7 +101,7 @@ def _takes_the_limit(function: Function, node: ast.Compare, name: str) -> bool |
 
 
 def begin_alone(function: Function, code: Code) -> Iterator[Slip]:
-    """Find occupied times represented by their starts alone: durations are ignored."""
+    """Find occupied times that are represented only by their starts, so that durations are ignored."""
     if not re.search(
         r"free|taken|available|overlap|conflict|busy", f"{function.node.name} {function.documented}", re.IGNORECASE
     ):
@@ -116,16 +117,16 @@ def begin_alone(function: Function, code: Code) -> Iterator[Slip]:
                 if ast.unparse(its.iter) == place and len(full) == len(names) and lost:
                     yield Slip(
                         loop.target,
-                        f"looks at where each of `{place}` begins and not at its {lost[0]}: "
-                        "the rest of a long one counts as free",
-                        f"Take all from its begin to its begin and {lost[0]}.",
+                        f"reads where each of `{place}` begins, but not its {lost[0]}: the rest of a long entry "
+                        f"counts as free",
+                        f"Treat all time from the begin to the begin plus {lost[0]} as occupied.",
                         cause=f"{function.name} {place}",
                         covered_by=("environment.agreement", "environment.claims"),
                     )
 
 
 def other_kind(function: Function, code: Code) -> Iterator[Slip]:
-    """A tuple compared with a list of the task: never equal."""
+    """Find a tuple that is compared with a list of the task: they are never equal."""
     for node in function.every(ast.Compare):
         if len(node.ops) != 1:
             continue
@@ -136,7 +137,7 @@ def other_kind(function: Function, code: Code) -> Iterator[Slip]:
             yield Slip(
                 node,
                 f"compares a tuple with a list of the task in `{short(node)}`: they are never equal",
-                "Make both tuples.",
+                "Convert both to tuples.",
                 covered_by=("data.unreachable",),
             )
 
@@ -169,7 +170,7 @@ def _kind(function: Function, code: Code, node: ast.AST) -> str | None:
 
 
 def names_of_days(function: Function, code: Code) -> Iterator[Slip]:
-    """Names of days or months that do not begin where the number does."""
+    """Find lists of day or month names that do not start at the same day or month as the number."""
     for node in function.every(ast.Subscript):
         names, place = function.constant(node.value), ast.unparse(function.origin(node.slice))
         if not isinstance(names, list | tuple) or not all(isinstance(one, str) for one in names):
@@ -183,8 +184,8 @@ def names_of_days(function: Function, code: Code) -> Iterator[Slip]:
         if is_off:
             yield Slip(
                 node,
-                f"takes the wrong name in `{short(node)}`: the names begin with {names[0]!r}, the number does not",
-                "Take the day's own name: `calendar.day_name[...]`, or strftime.",
+                f"uses the wrong name in `{short(node)}`: the names begin with {names[0]!r}, but the number does not",
+                "Use the name from the calendar: `calendar.day_name[...]`, or strftime.",
                 covered_by=("environment.agreement",),
             )
 
@@ -193,7 +194,7 @@ _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 def numbers_of_days(function: Function, code: Code) -> Iterator[Slip]:
-    """`isoweekday() >= 5` for the weekend, `{5: "saturday"}` with numbers that begin at 1."""
+    """Find `isoweekday() >= 5` for the weekend, and `{5: "saturday"}` with numbers that begin at 1."""
     for node in function.every(ast.Call):
         first = {"weekday": 0, "isoweekday": 1}.get(getattr(node.func, "attr", "")) if not node.args else None
         parent = function.parent(node)
@@ -214,15 +215,15 @@ def numbers_of_days(function: Function, code: Code) -> Iterator[Slip]:
             if wrong:
                 yield Slip(
                     use or node,
-                    f"takes {wrong[0]} for {_DAYS[numbers[wrong[0]]] if 0 <= numbers[wrong[0]] < 7 else 'a day'} in "
-                    f"`{short(use or node)}`, and `{short(node)}` counts from Monday as {first}",
-                    "Use `weekday()` where Monday is 0, `isoweekday()` where it is 1.",
+                    f"uses {wrong[0]} for {_DAYS[numbers[wrong[0]]] if 0 <= numbers[wrong[0]] < 7 else 'a day'} in "
+                    f"`{short(use or node)}`, but `{short(node)}` counts from Monday as {first}",
+                    "Use `weekday()` if Monday is 0, and `isoweekday()` if it is 1.",
                     covered_by=("environment.agreement", "data.labels"),
                 )
 
 
 def _days_named(function: Function, use: ast.AST | None) -> dict[int, int]:
-    """Return numbers of days in an expression, and the weekday that each should mean."""
+    """Return the numbers of days in an expression, with the weekday that each should mean."""
     if isinstance(use, ast.Call) and isinstance(use.func, ast.Attribute) and use.func.attr == "get":
         table = function.constant(use.func.value)
     else:
@@ -242,7 +243,7 @@ def _days_named(function: Function, use: ast.AST | None) -> dict[int, int]:
 
 
 def percent_as_share(function: Function, code: Code) -> Iterator[Slip]:
-    """`price * (1 - percent)`, with percent from 0 to 100."""
+    """Find `price * (1 - percent)` with percent from 0 to 100."""
     for node in function.every(ast.BinOp):
         is_one = isinstance(node.op, ast.Sub | ast.Add) and function.constant(node.left) == 1
         name = node.right.id if is_one and isinstance(node.right, ast.Name) else ""
@@ -252,14 +253,14 @@ def percent_as_share(function: Function, code: Code) -> Iterator[Slip]:
         if is_percent and "int" in function.parameters.get(name, "") and name not in function.assigned:
             yield Slip(
                 node,
-                f"takes `{name}`, which is a number of hundredths, for a share in `{short(node)}`",
+                f"uses `{name}`, which is a number of hundredths, as a share in `{short(node)}`",
                 f"Write `{name} / 100`.",
                 covered_by=("environment.amounts", "environment.computed"),
             )
 
 
 def sum_of_the_last(function: Function, code: Code) -> Iterator[Slip]:
-    """`total = row[...]` in a loop, where `+=` is meant."""
+    """Find `total = row[...]` in a loop that should use `+=`."""
     begun = {
         name
         for name, values in function.assigned.items()
@@ -277,7 +278,9 @@ def sum_of_the_last(function: Function, code: Code) -> Iterator[Slip]:
                 used = any(isinstance(one, ast.AugAssign) and ast.unparse(one.target) == name for one in function.nodes)
                 if not used:
                     yield Slip(
-                        node, f"sets `{name}` anew in each round of the loop: the last row alone counts", "Write `+=`."
+                        node,
+                        f"replaces `{name}` in each iteration of the loop: only the last row counts",
+                        "Write `+=`.",
                     )
 
 

@@ -1,5 +1,5 @@
-"""Slips that show in the tasks' own values: numbers sorted as text, -999 in a mean, types that never "
-"agree, 0 taken for nothing."""
+"""Patterns of mistakes that the tasks' own values reveal: numbers sorted as text, -999 in a mean, types that never
+agree, 0 treated as missing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparring.checks.rules.source.logic import short
 from sparring.types import Json
 
 FEWEST = 3
-"""Values that a field must have before conclusions are drawn."""
+"""The number of values that a field must have before conclusions are drawn."""
 _AGGREGATES = frozenset(
     [
         "mean",
@@ -39,7 +39,7 @@ _AGGREGATES = frozenset(
 
 
 def order_of_text(function: Function, code: Code) -> Iterator[Slip]:
-    """Numbers, dates or times that are text are sorted or compared as text."""
+    """Find numbers, dates or times in texts that are sorted or compared as text."""
     for node, part in _ordered(function):
         key = key_read(function, function.origin(part))
         values = [one for one in code.values.get(key or "", ()) if isinstance(one, str)]
@@ -47,15 +47,15 @@ def order_of_text(function: Function, code: Code) -> Iterator[Slip]:
         if example is not None:
             yield Slip(
                 node,
-                f"orders `{key}` as text, in which {example[0]!r} comes before {example[1]!r}",
-                "Convert it before it is compared: `int(...)`, `Decimal(...)`, or a date.",
+                f"orders `{key}` as text, so that {example[0]!r} comes before {example[1]!r}",
+                "Convert it before comparing: `int(...)`, `Decimal(...)`, or a date.",
                 {"field": key, "values": values[:6]},
                 covered_by=("environment.claims",),
             )
 
 
 def _ordered(function: Function) -> Iterator[tuple[ast.AST, ast.AST]]:
-    """Return expressions by whose values something is sorted, chosen or bounded."""
+    """Yield expressions whose values sort, choose or limit something."""
     for call in function.every(ast.Call):
         name = getattr(call.func, "attr", getattr(call.func, "id", ""))
         if name not in ("sorted", "sort", "min", "max", "nlargest", "nsmallest"):
@@ -79,8 +79,8 @@ def _ordered(function: Function) -> Iterator[tuple[ast.AST, ast.AST]]:
 
 
 def wrong_order(values: Sequence[str]) -> tuple[str, str] | None:
-    """Two of the texts whose order as text is not that of what they mean; None where both agree or they "
-    "mean nothing ordered."""
+    """Return two texts whose order as text differs from the order of their meanings. Returns None if the orders agree,
+    or if the meanings have no order."""
     values = sorted(set(values))
     for reading in _READINGS:
         meant = [reading(one) for one in values]
@@ -119,7 +119,7 @@ _READINGS: tuple[Callable[[str], Any], ...] = (
 
 
 def sentinel_counted(function: Function, code: Code) -> Iterator[Slip]:
-    """A mean, sum, minimum or maximum over values among which -999 or the like means "none"."""
+    """Find a mean, sum, minimum or maximum over values among which a number such as -999 stands for a missing value."""
     text = ast.unparse(function.node)
     for call in function.every(ast.Call):
         name = getattr(call.func, "attr", getattr(call.func, "id", ""))
@@ -147,16 +147,16 @@ def sentinel_counted(function: Function, code: Code) -> Iterator[Slip]:
                 rows = [one for one in code.values[key] if isinstance(one, int | float)]
                 yield Slip(
                     call,
-                    f"takes the {name} of `{key}` with {found!r} counted, which stands for a missing "
-                    f"value in {rows.count(found)} of {len(rows)} rows",
-                    f"Leave {found!r} out first.",
+                    f"includes {found!r}, which stands for a missing value in {rows.count(found)} of {len(rows)} "
+                    f"rows, in the {name} of `{key}`",
+                    f"Leave out {found!r} first.",
                     {"field": key, "values": sorted(set(rows))[:6]},
                     covered_by=("environment.amounts", "environment.computed"),
                 )
 
 
 def sentinel(values: Sequence[Json]) -> float | None:
-    """A number that cannot be one of the others: -999, 9999 or -1, more than once and far from the rest."""
+    """Return a number that stands for a missing value: -999, 9999 or -1, more than once and far from the rest."""
     numbers = [one for one in values if isinstance(one, int | float) and not isinstance(one, bool)]
     if len(numbers) < 10 or len(numbers) < len(values) / 2:
         return None
@@ -176,14 +176,15 @@ def sentinel(values: Sequence[Json]) -> float | None:
 
 
 def never_equal(function: Function, code: Code) -> Iterator[Slip]:
-    """A text compared with a number, a lower-case text with one that has capitals, a whole number as a key of text."""
+    """Find comparisons that are never true: a text with a number, a lower-case text with capitals, a whole number with
+    keys that are texts."""
     yield from _compared(function, code)
     yield from _looked_for(function, code)
     yield from _looked_up(function, code)
 
 
 def _compared(function: Function, code: Code) -> Iterator[Slip]:
-    """Yield comparisons of a text with a number, and of a lower-case text with one that has capitals."""
+    """Yield comparisons of a text with a number, and of a lower-case text with a text that has capitals."""
     for node in function.every(ast.Compare):
         if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Eq | ast.NotEq):
             continue
@@ -220,7 +221,7 @@ def _compared(function: Function, code: Code) -> Iterator[Slip]:
             if fold and texts and all(getattr(each, fold)() != each for each in texts):
                 yield Slip(
                     node,
-                    f"compares `{short(other)}` with {texts[0]!r}, which {fold}() never gives: they are never equal",
+                    f"compares `{short(other)}` with {texts[0]!r}, which {fold}() never returns: they are never equal",
                     f"Write `.{fold}()` on both sides.",
                     {"values": texts[:4]},
                     covered_by=("environment.found", "environment.tools_answer"),
@@ -241,8 +242,8 @@ def _looked_for(function: Function, code: Code) -> Iterator[Slip]:
             if lost:
                 yield Slip(
                     node,
-                    f"looks for `{short(node.left)}` among texts of which {lost[0]!r} is never found",
-                    f"Write the texts as {fold}() gives them.",
+                    f"searches for `{short(node.left)}` among texts of which {lost[0]!r} is never found",
+                    f"Write the texts as {fold}() returns them.",
                 )
     for node in function.every(ast.Compare):
         if len(node.ops) != 1 or not isinstance(node.ops[0], ast.In | ast.NotIn):
@@ -253,7 +254,8 @@ def _looked_for(function: Function, code: Code) -> Iterator[Slip]:
         if fold and len(texts) >= FEWEST and all(getattr(one, fold)() != one for one in texts):
             yield Slip(
                 node,
-                f"looks for `{short(node.left)}`, which {fold}() has changed, in `{key}`, whose values are like {texts[0]!r}: "
+                f"searches for `{short(node.left)}`, which {fold}() has changed, in `{key}`, whose values are like "
+                f"{texts[0]!r}: "
                 "words with a capital are never found",
                 f"Write `.{fold}()` on both sides.",
                 {"field": key, "values": texts[:4]},
@@ -273,8 +275,8 @@ def _looked_up(function: Function, code: Code) -> Iterator[Slip]:
         if key is not None and field is not None and keys and all(isinstance(one, str) for one in keys):
             yield Slip(
                 node,
-                f"asks `{place}` for `{short(key)}`, a whole number, and its keys are texts such as {min(keys)!r}: "
-                "none is ever found",
+                f"looks up `{short(key)}`, a whole number, in `{place}`, but its keys are texts such as "
+                f"{min(keys)!r}: no key is ever found",
                 "Convert the key with `str(...)`.",
                 {"field": field, "keys": sorted(keys)[:4]},
                 cause=f"{function.name} {place}",
@@ -313,7 +315,7 @@ def _asked(node: ast.AST) -> tuple[ast.AST | None, str]:
 
 
 def _raw_field(function: Function, code: Code, place: str) -> str | None:
-    """Return the field that `self.x` is, unchanged, in every method that assigns it."""
+    """Return the field that every method that assigns `self.x` assigns to it unchanged, or None."""
     values = [
         one.value
         for each in code.of_class(function)
@@ -328,7 +330,7 @@ def _raw_field(function: Function, code: Code, place: str) -> str | None:
 
 
 def zero_for_nothing(function: Function, code: Code) -> Iterator[Slip]:
-    """`row["discount"] or 10`, where 0 is a value."""
+    """Find `row["discount"] or 10` if 0 is a value."""
     for node in function.every(ast.BoolOp):
         if not isinstance(node.op, ast.Or) or len(node.values) != 2:
             continue
@@ -338,8 +340,8 @@ def zero_for_nothing(function: Function, code: Code) -> Iterator[Slip]:
         if zeros and other is not UNKNOWN and other and any(isinstance(one, int | float) and one for one in values):
             yield Slip(
                 node,
-                f"takes {other!r} where `{key}` is 0, which it is in {len(zeros)} of {len(values)} rows",
-                "Ask `is None`.",
+                f"uses {other!r} if `{key}` is 0, as it is in {len(zeros)} of {len(values)} rows",
+                "Test `is None`.",
                 {"field": key},
                 covered_by=("environment.amounts", "environment.agreement"),
             )
@@ -365,7 +367,8 @@ def zero_for_nothing(function: Function, code: Code) -> Iterator[Slip]:
         ):
             yield Slip(
                 node,
-                f"answers {message.strip()[:40]!r} where `{short(test)}` is 0, which it is in {len(zeros)} of {len(values)} rows",
+                f"returns {message.strip()[:40]!r} if `{short(test)}` is 0, as it is in {len(zeros)} of {len(values)} "
+                f"rows",
                 "Test `is None`, or `in`.",
                 covered_by=("environment.found", "environment.agreement"),
             )
@@ -381,21 +384,21 @@ def unreadable_form(function: Function, code: Code) -> Iterator[Slip]:
         while parent is not None and not isinstance(parent, ast.Try | ast.FunctionDef | ast.IfExp | ast.If):
             parent = function.parent(parent)
         if isinstance(parent, ast.Try | ast.IfExp | ast.If):
-            continue  # what fails is handled, or asked for before
+            continue  # failures are handled, or excluded by a test
         for key, pairs in computed(function, code, call):
             failing = [value for value, result in pairs if isinstance(result, Exception)]
             if failing and len(pairs) >= FEWEST and len(failing) < len(pairs):
                 yield Slip(
                     call,
-                    f"cannot read {failing[0]!r} of `{key}` with `{short(call)}`: {len(failing)} of "
+                    f"cannot parse {failing[0]!r} of `{key}` with `{short(call)}`: {len(failing)} of "
                     f"{len(pairs)} values fail",
-                    "Parse every form that the data have.",
+                    "Parse every form that the data has.",
                     {"field": key, "values": failing[:4]},
                 )
 
 
 def group_lost(function: Function, code: Code) -> Iterator[Slip]:
-    """`groupby` drops the rows whose key is missing."""
+    """Find a `groupby` that drops the rows whose key is missing."""
     for call in function.every(ast.Call):
         if (
             getattr(call.func, "attr", "") != "groupby"
@@ -417,7 +420,7 @@ def group_lost(function: Function, code: Code) -> Iterator[Slip]:
                 num = sum(each is None or each != each for each in values)
                 yield Slip(
                     call,
-                    f"groups by `{one}` and drops the rows without one: {num} of {len(values)}",
+                    f"groups by `{one}` and drops the rows without it: {num} of {len(values)}",
                     "Give `dropna=False`.",
                     {"field": one},
                     covered_by=("environment.amounts", "environment.agreement"),
@@ -425,7 +428,7 @@ def group_lost(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def day_against_time(function: Function, code: Code) -> Iterator[Slip]:
-    """`"2025-03-31T18:00" <= str(day)`: text with a time after a text without one."""
+    """Find `"2025-03-31T18:00" <= str(day)`: a text with a time is greater than the text of the same day."""
     for node in function.every(ast.Compare):
         parts = [node.left, *node.comparators]
         for (one, operator), other in zip(zip(parts, node.ops, strict=False), parts[1:], strict=True):
@@ -442,7 +445,7 @@ def day_against_time(function: Function, code: Code) -> Iterator[Slip]:
                     yield Slip(
                         node,
                         f"compares `{key}`, such as {values[0]!r}, with a day as text in `{short(node)}`: "
-                        f"all of the last day after its begin is left out",
+                        f"the last day is left out except for its first moment",
                         "Compare dates, or the first ten characters.",
                         {"field": key},
                         covered_by=("data.unanswerable", "environment.agreement"),
@@ -483,8 +486,8 @@ def whole_task_shown(function: Function, code: Code) -> Iterator[Slip]:
         if shows or isinstance(holder, ast.FormattedValue):
             yield Slip(
                 node,
-                f"writes out all fields of the task, `{hidden[0]}` among them, which the reward reads",
-                "Write out the fields that the policy may see, by name.",
+                f"writes out all fields of the task, including `{hidden[0]}`, which the reward reads",
+                "Write out only the fields that the policy may see, by name.",
                 {"fields": hidden},
                 covered_by=("data.leak", "environment.leaks"),
             )

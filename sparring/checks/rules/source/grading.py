@@ -1,4 +1,4 @@
-"""Mistakes in rewards and scorers: what they accept, what they leave out, what they read of the answer."""
+"""Patterns of mistakes in rewards and scorers: what they accept, what they leave out, what they read of the answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NUMBERS_ONLY = re.compile(r"[-+?\\d.,()\[\]*:{}0-9|$£€s]*")
 
 
 class Origins:
-    """Which names of a function hold the task's reference, and which the episode's answer."""
+    """The names of a function that hold the task's reference, and those that hold the episode's answer."""
 
     def __init__(self, function: Function, code: Code, *, is_inner: bool = False) -> None:
         self.function, self._code = function, code
@@ -64,7 +64,7 @@ class Origins:
         return found
 
     def is_text(self, node: ast.AST, depth: int = 3) -> bool:
-        """Return whether an expression is the text of a message, or cut out of one, here or in a user function."""
+        """Return True if an expression is the text of a message or a part of it, here or in a user function."""
         node = self.function.origin(node)
         while True:
             if (
@@ -90,7 +90,7 @@ class Origins:
         return depth > 0 and (self._returns_text(node, depth) or self._is_given_text(node, depth))
 
     def _returns_text(self, node: ast.AST, depth: int) -> bool:
-        """Return whether a called function returns the text of a message."""
+        """Return True if a called function returns the text of a message."""
         called = (
             self._code.named(node.func.id) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else []
         )
@@ -100,7 +100,7 @@ class Origins:
         )
 
     def _is_given_text(self, node: ast.AST, depth: int) -> bool:
-        """Return whether a parameter is the text of a message, in a call of this function."""
+        """Return True if a call of this function passes the text of a message as this parameter."""
         names = list(self.function.parameters)
         if not isinstance(node, ast.Name) or node.id not in names:
             return False
@@ -136,7 +136,7 @@ def find_keys(function: Function, node: ast.AST) -> list[str]:
 
 
 def part_for_whole(function: Function, code: Code) -> Iterator[Slip]:
-    """Find matches of the reference anywhere in the text, by a common prefix, or in what a tool echoed."""
+    """Find matches of the reference anywhere in the text, by a common prefix, or in a text that a tool echoed."""
     origins = find_origins(function, code)
     for node in function.every(ast.Compare):
         left, right = node.left, node.comparators[0]
@@ -149,27 +149,29 @@ def part_for_whole(function: Function, code: Code) -> Iterator[Slip]:
             ):
                 yield Slip(
                     node,
-                    f"pays for `{short(left)}` anywhere in a tool's result: a tool that repeats its "
-                    f"arguments is paid as well",
-                    "Ask for the tool, its arguments and its success, or for the final state.",
+                    f"pays for `{short(left)}` anywhere in a tool's result: a tool that repeats its arguments is also "
+                    f"paid",
+                    "Check the tool, its arguments and its success, or check the final state.",
                 )
             elif wanted == {"reference"} and origins.is_text(right):
                 yield Slip(
                     node,
-                    f"takes `{short(left)}` anywhere in the text for the answer: 1 is in 10, and a list "
-                    f"of all answers has the right one",
-                    "Take the answer out of the text, and compare the whole of it.",
+                    f"accepts `{short(left)}` anywhere in the text as the answer: 1 is in 10, and a list of all "
+                    f"answers contains the right one",
+                    "Extract the answer from the text, and compare it as a whole.",
                 )
             texts = [one for key in find_keys(function, right) for one in code.fields.get(key, ())]
             parts = [one for one in texts if isinstance(one, str)]
             if origins.is_text(left) and seen == {"reference"} and parts:
                 where = (
-                    "" if len(parts) == len(texts) else f" in {len(parts)} of {len(texts)} tasks, where it is no list"
+                    ""
+                    if len(parts) == len(texts)
+                    else f" in {len(parts)} of {len(texts)} tasks, in which it is not a list"
                 )
                 yield Slip(
                     node,
-                    f"takes any part of `{short(right)}` for it{where}: `in` finds {parts[0][:2]!r} in {parts[0]!r}",
-                    "Compare with `==`." if not where else "Have a list in each task.",
+                    f"accepts any part of `{short(right)}`{where}: `in` finds {parts[0][:2]!r} in {parts[0]!r}",
+                    "Compare with `==`." if not where else "Use a list in each task.",
                     {"references": parts[:4]},
                 )
         cuts = [_first_part(function, one) for one in (left, right)]
@@ -182,7 +184,7 @@ def part_for_whole(function: Function, code: Code) -> Iterator[Slip]:
             and not others
         ):
             yield Slip(
-                node, f"compares the first {cuts[0]} characters alone, in `{short(node)}`", "Compare the whole values."
+                node, f"compares only the first {cuts[0]} characters, in `{short(node)}`", "Compare the whole values."
             )
     for call in function.every(ast.Call):
         if (
@@ -196,8 +198,9 @@ def part_for_whole(function: Function, code: Code) -> Iterator[Slip]:
         ):
             yield Slip(
                 call,
-                f"takes a text that {call.func.attr.replace('swith', 's with')} `{short(call.args[0])}` for the answer",
-                "Compare the whole of it.",
+                f"accepts a text that {call.func.attr.replace('swith', 's with')} `{short(call.args[0])}` as the "
+                f"answer",
+                "Compare the whole text.",
             )
 
 
@@ -213,7 +216,8 @@ def _first_part(function: Function, node: ast.AST) -> int | None:
 
 
 def share_of_one_side(function: Function, code: Code) -> Iterator[Slip]:
-    """Find scores that divide the correct part only by the number given, or only by the number wanted."""
+    """Find scores that divide the correct part only by the number of given items, or only by the number of required
+    items."""
     origins = find_origins(function, code)
     lengths = [
         call.args[0] for call in function.every(ast.Call) if ast.unparse(call.func) == "len" and len(call.args) == 1
@@ -232,7 +236,7 @@ def share_of_one_side(function: Function, code: Code) -> Iterator[Slip]:
             continue
         below = origins.of(divisor.args[0])
         if below == {"reference"} and "final_state" in _whole_text(function, above):
-            continue  # what was done is no list of guesses
+            continue  # a list of actions is not a list of guesses
         others = [
             one
             for one in lengths
@@ -241,25 +245,25 @@ def share_of_one_side(function: Function, code: Code) -> Iterator[Slip]:
         ]
         if len(below) != 1 or any(origins.of(one) != below for one in others):
             continue
-        missing = "too few are" if below == {"given"} else "too many are"
+        missing = "missing items are" if below == {"given"} else "additional items are"
         example = (
-            "a single sure one earns everything" if below == {"given"} else "a list of everything earns everything"
+            "a single safe item earns everything" if below == {"given"} else "a list of everything earns everything"
         )
         yield Slip(
             node,
-            f"divides what is right by `{short(divisor)}` alone, so {missing} not counted: {example}",
+            f"divides the number of right items only by `{short(divisor)}`, so {missing} not counted: {example}",
             "Divide by the union of both, or use F1.",
         )
 
 
 def _whole_text(function: Function, node: ast.AST) -> str:
-    """Return an expression with its names replaced by what they stand for."""
+    """Return an expression as text, with its names replaced by what they stand for."""
     names = [one for one in ast.walk(node) if isinstance(one, ast.Name)]
     return " ".join([ast.unparse(node), *(ast.unparse(function.origin(one)) for one in names)])
 
 
 def _compares_whole(function: Function, origins: Origins) -> bool:
-    """Return whether a function also requires that the answer is exactly the reference."""
+    """Return True if a function also requires that the answer is exactly the reference."""
     return any(
         isinstance(one.ops[0], ast.Eq)
         and {*origins.of(one.left), *origins.of(one.comparators[0])} == {"given", "reference"}
@@ -268,7 +272,7 @@ def _compares_whole(function: Function, origins: Origins) -> bool:
 
 
 def unpaired(function: Function, code: Code) -> Iterator[Slip]:
-    """`all(... for a, b in zip(given, wanted))` with lists of different lengths, and all() of nothing."""
+    """Find `all(... for a, b in zip(given, wanted))` with lists of different lengths, and `all()` of nothing."""
     origins = find_origins(function, code)
     text = ast.unparse(function.node)
     for call in function.every(ast.Call):
@@ -291,10 +295,10 @@ def unpaired(function: Function, code: Code) -> Iterator[Slip]:
             ):
                 yield Slip(
                     through,
-                    f"compares the pairs of `{short(through)}` and nothing behind the shorter of the two",
-                    "Give `strict=True` after comparing the lengths, or compare the lists.",
+                    f"compares the pairs of `{short(through)}`, but nothing after the end of the shorter list",
+                    "Pass `strict=True` after comparing the lengths, or compare the lists.",
                 )
-        # What is in the initial final state is not known here.
+        # The content of the initial final state is not known here.
         elif (
             name == "all"
             and origins.of(through) == {"given"}
@@ -308,13 +312,13 @@ def unpaired(function: Function, code: Code) -> Iterator[Slip]:
             ):
                 yield Slip(
                     call,
-                    f"is true of an empty `{short(through)}` in `{short(call)}`: an episode that does nothing is paid",
-                    "Ask that it is not empty, or go through what is wanted.",
+                    f"is true for an empty `{short(through)}` in `{short(call)}`: an episode that does nothing is paid",
+                    "Require that it is not empty, or iterate over the required items.",
                 )
 
 
 def _decides(function: Function, call: ast.AST) -> bool:
-    """Return whether a call is the whole return value."""
+    """Return True if a call is the whole return value."""
     node = function.parent(call)
     while isinstance(node, ast.Call | ast.IfExp | ast.keyword | ast.Dict):
         node = function.parent(node)
@@ -331,7 +335,7 @@ def _tests(function: Function, call: ast.AST) -> list[ast.AST]:
 
 
 def pattern_cuts_answers(function: Function, code: Code) -> Iterator[Slip]:
-    """A regular expression that does not read the tasks' own reference answers."""
+    """Find a regular expression that does not match the tasks' own reference answers."""
     keys = {key for one in function.every(ast.Subscript, ast.Call) for key in find_keys(function, one)}
     answers = [
         one
@@ -366,15 +370,15 @@ def pattern_cuts_answers(function: Function, code: Code) -> Iterator[Slip]:
         if cut and (read or len(cut) < len(answers)):
             yield Slip(
                 call,
-                f"reads {cut[0][1]!r} out of the right answer {cut[0][0]!r} with `{pattern.pattern}`: for "
-                f"{len(cut)} of {len(set(answers))} tasks the right answer is not read whole",
-                "Let the pattern match all of the answer, up to the closing tag.",
+                f"reads {cut[0][1]!r} from the right answer {cut[0][0]!r} with `{pattern.pattern}`: for {len(cut)} of "
+                f"{len(set(answers))} tasks, it does not read the whole right answer",
+                "Let the pattern match the whole answer, up to the closing tag.",
                 {"pattern": pattern.pattern, "answers": [one for one, _ in cut[:4]]},
             )
         elif lost and read and is_number:
             yield Slip(
                 call,
-                f"does not find the right answer {lost[0]!r} with `{pattern.pattern}`, nor those of "
+                f"does not find the right answer {lost[0]!r} with `{pattern.pattern}`, nor the right answers of "
                 f"{len(lost)} of {len(set(answers))} tasks",
                 "Let the pattern match each form of the answers.",
                 {"pattern": pattern.pattern, "answers": lost[:4]},
@@ -406,7 +410,7 @@ def _patterns(function: Function) -> Iterator[tuple[ast.Call, re.Pattern[str]]]:
 
 
 def _written(pattern: str, answer: str) -> str:
-    """Return the answer as the pattern expects it: between its tag, or behind its words."""
+    """Return the answer as the pattern expects it: between its tags, or after its words."""
     tag = re.search(r"<([a-zA-Z_]+)>", pattern)
     return f"<{tag[1]}>{answer}</{tag[1]}>" if tag else answer
 
@@ -417,7 +421,7 @@ def _number(text: str) -> float | None:
 
 
 def first_number(function: Function, code: Code) -> Iterator[Slip]:
-    """The first number of a text is taken for the answer."""
+    """Find code that reads the first number of a text as the answer."""
     origins = find_origins(function, code)
     for call, pattern in _patterns(function):
         attribute = call.func.attr if isinstance(call.func, ast.Attribute) else ""
@@ -431,14 +435,14 @@ def first_number(function: Function, code: Code) -> Iterator[Slip]:
         if text is not None and takes_first and r"\d" in pattern.pattern and _NUMBERS_ONLY.fullmatch(pattern.pattern):
             yield Slip(
                 call,
-                f"takes the first number in the text for the answer, with `{pattern.pattern}`: another "
-                f"number before it is read in its place",
-                "Ask for the answer in a tag, and read all of it.",
+                f"reads the first number in the text as the answer, with `{pattern.pattern}`: another number before "
+                f"the answer is read in its place",
+                "Request the answer in a tag, and read all of it.",
             )
 
 
 def folded_on_one_side(function: Function, code: Code) -> Iterator[Slip]:
-    """The answer in lower case against references that have capitals."""
+    """Find an answer in lower case that is compared with references that have capitals."""
     origins = find_origins(function, code)
     for node in function.every(ast.Compare):
         if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Eq | ast.In):
@@ -467,15 +471,15 @@ def folded_on_one_side(function: Function, code: Code) -> Iterator[Slip]:
             ):
                 yield Slip(
                     node,
-                    f"compares `{short(folded)}` with the reference {wrong[0]!r}, which {fold}() never "
-                    f"gives: {len(wrong)} of {len(values)} right answers are rejected",
+                    f"compares `{short(folded)}` with the reference {wrong[0]!r}, which {fold}() never returns: "
+                    f"{len(wrong)} of {len(values)} right answers are rejected",
                     f"Write `.{fold}()` on both sides.",
                     {"references": wrong[:4]},
                 )
 
 
 def text_against_number(function: Function, code: Code) -> Iterator[Slip]:
-    """A text of the answer compared with a reference that is a number: never equal."""
+    """Find a text of the answer that is compared with a reference number: they are never equal."""
     origins = find_origins(function, code)
     for node in function.every(ast.Compare):
         if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Eq):
@@ -487,7 +491,8 @@ def text_against_number(function: Function, code: Code) -> Iterator[Slip]:
             if values and all(type(each) in (int, float) for each in values) and origins.is_text(one):
                 yield Slip(
                     node,
-                    f"compares the text `{short(one)}` with the reference {values[0]!r}, a number: they are never equal",
+                    f"compares the text `{short(one)}` with the reference {values[0]!r}, a number: they are never "
+                    f"equal",
                     "Convert the text to a number, and count anything else as wrong.",
                     {"references": list(values[:4])},
                 )

@@ -1,4 +1,5 @@
-"""Mistakes in how rows and files are named: keys, list indices, SQL, inconsistent tables, the order of sets."""
+"""Patterns of mistakes in how rows and files are named: keys, list indices, SQL, inconsistent tables, the order of
+sets."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ _FOLDS = frozenset(
 
 
 def index_of_another_list(function: Function, code: Code) -> Iterator[Slip]:
-    """`self.rows[names.index(x)]`, where the names are in another order than the rows."""
+    """Find `self.rows[names.index(x)]` if the names are in another order than the rows."""
     for node in function.every(ast.Subscript):
         call = function.origin(node.slice)
         if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "index"):
@@ -45,15 +46,15 @@ def index_of_another_list(function: Function, code: Code) -> Iterator[Slip]:
         if name and sorts and ast.unparse(function.origin(node.value)) != ast.unparse(source):
             yield Slip(
                 node,
-                f"takes a place in `{short(source)}`, which is sorted, as a place in "
-                f"`{short(node.value)}`, which is not",
-                "Look the row up by its key in the list that it is taken from.",
+                f"uses an index of `{short(source)}`, which is sorted, as an index of `{short(node.value)}`, which is "
+                f"not",
+                "Look up the row by its key in the list that contains it.",
                 covered_by=("environment.writes_reach", "data.unreachable"),
             )
 
 
 def key_written_otherwise(function: Function, code: Code) -> Iterator[Slip]:
-    """A table is filled under one form of a name and asked for another."""
+    """Find a table that is filled with one form of a name, but searched for another form."""
     for node in function.every(ast.Call, ast.Subscript, ast.Compare):
         place, key = _looked_up(node)
         asked = _folded(function, code, key) if place and key is not None else None
@@ -63,10 +64,9 @@ def key_written_otherwise(function: Function, code: Code) -> Iterator[Slip]:
         if filled and all(one != asked[0] for one in filled) and any(filled):
             yield Slip(
                 node,
-                f"looks a name up in `{place}` {_form(asked[0])}, and the table is filled with names "
-                f"{_form(next(filter(None, filled)))}: "
-                "names that the two write differently are never found",
-                "Make both keys with one function.",
+                f"looks up a name in `{place}` {_form(asked[0])}, but the table is filled with names "
+                f"{_form(next(filter(None, filled)))}: names with different forms are never found",
+                "Build both keys with the same function.",
                 cause=f"{function.name} {place}",
                 covered_by=("environment.found",),
             )
@@ -98,7 +98,7 @@ def _fills(function: Function, code: Code, place: str) -> Iterator[tuple[str, ..
 
 
 def _folded(function: Function, code: Code, key: ast.AST) -> tuple[tuple[str, ...], bool] | None:
-    """Return what is done to a parameter that is looked up, and whether it is one."""
+    """Return the changes of a key before it is looked up, and whether it comes from a parameter."""
     inner = key
     while isinstance(inner, ast.Call):
         inner = (
@@ -119,8 +119,8 @@ def _folded(function: Function, code: Code, key: ast.AST) -> tuple[tuple[str, ..
 
 
 def _folds(function: Function, code: Code, key: ast.AST) -> tuple[str, ...]:
-    """The functions that change a text's letters on the way to a key, the last first; own short ones "
-    "are looked into."""
+    """Return the functions that change a text's letters on the way to a key, the last one first. The user's own short
+    functions are included with what they call."""
     found: list[str] = []
     while isinstance(key, ast.Call):
         if isinstance(key.func, ast.Attribute) and (key.func.attr in _FOLDS or key.func.attr == "strip"):
@@ -142,7 +142,7 @@ def _folds(function: Function, code: Code, key: ast.AST) -> tuple[str, ...]:
 
 
 def prefix_for_key(function: Function, code: Code) -> Iterator[Slip]:
-    """One key is asked for, and all that begin with it are meant."""
+    """Find code that tests for one key, but then uses all keys that begin with it."""
     asked = {
         (ast.unparse(node.left), ast.unparse(node.comparators[0]))
         for node in function.every(ast.Compare)
@@ -166,7 +166,7 @@ def prefix_for_key(function: Function, code: Code) -> Iterator[Slip]:
             if name in function.parameters and (name, place) in asked:
                 yield Slip(
                     call,
-                    f"asks for `{name}` as a whole and then takes every member of `{place}` that "
+                    f"tests for the whole key `{name}`, but then uses every member of `{place}` that "
                     f"{call.func.attr.replace('swith', 's with')} it",
                     f"Compare with `== {name}`.",
                     covered_by=("environment.writes_reach", "data.unreachable"),
@@ -174,7 +174,7 @@ def prefix_for_key(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def order_of_a_set(function: Function, code: Code) -> Iterator[Slip]:
-    """What depends on the order of a set or a folder, or on `hash`, differs between processes."""
+    """Find code that depends on the order of a set or a folder, or on `hash`, which differ between processes."""
     covered = ("environment.same_elsewhere",)
     for node in function.every(ast.Call, ast.Subscript, ast.Return):
         inner = None
@@ -214,7 +214,7 @@ def order_of_a_set(function: Function, code: Code) -> Iterator[Slip]:
         ):
             yield Slip(
                 node,
-                f"uses `{short(node)}`: for texts it is another number in each process",
+                f"uses `{short(node)}`: for texts, the number differs between processes",
                 "Use the text itself as a seed, or `zlib.crc32`.",
                 covered_by=covered,
             )
@@ -253,8 +253,8 @@ def _is_set(function: Function, node: ast.AST) -> bool:
 
 
 def sql_slips(function: Function, code: Code) -> Iterator[Slip]:
-    """LIKE for a whole value, a statement without WHERE, `= NULL`, OR next to AND, folded in one tool "
-    "and not in another."""
+    """Find mistakes in SQL: LIKE for a whole value, a statement without WHERE, `= NULL`, OR next to AND, and a column
+    that only one tool compares without case."""
     for node, sql in find_sql(function):
         call = function.parent(node)
         given = {
@@ -275,9 +275,9 @@ def sql_slips(function: Function, code: Code) -> Iterator[Slip]:
         ):
             yield Slip(
                 node,
-                f"compares `{min(raw)}` with LIKE: `_` and `%` in it stand for any character, so "
-                f"another row may be found",
-                "Use `=`, with lower() on both sides where case does not matter.",
+                f"compares `{min(raw)}` with LIKE: `_` and `%` in the value stand for any characters, so another row "
+                f"may be found",
+                "Use `=`, with lower() on both sides if case does not matter.",
                 covered_by=("environment.found",),
             )
         if (
@@ -301,8 +301,8 @@ def sql_slips(function: Function, code: Code) -> Iterator[Slip]:
         if re.search(r"(?i)\band\b", flat) and re.search(r"(?i)\bor\b", flat):
             yield Slip(
                 node,
-                f"mixes AND and OR without brackets in `{where[0].strip()[:80]}`: AND binds first",
-                "Put brackets around the OR.",
+                f"mixes AND and OR without parentheses in `{where[0].strip()[:80]}`: AND binds first",
+                "Put parentheses around the OR.",
             )
         for column in re.findall(r"(?i)\b(\w+)\s*=\s*\?", where[0]) if where and function.is_tool else ():
             for other in code.of_class(function):
@@ -321,16 +321,15 @@ def sql_slips(function: Function, code: Code) -> Iterator[Slip]:
                 ):
                     yield Slip(
                         node,
-                        f"compares {column} exactly, and {other.node.name} compares it without upper and "
-                        f"lower case: what one finds "
-                        "the other does not",
-                        "Compare in one way.",
+                        f"compares {column} exactly, but {other.node.name} ignores its case: one of them finds values "
+                        f"that the other does not find",
+                        "Compare in the same way in both.",
                         covered_by=("environment.writes_lost",),
                     )
 
 
 def written_into_sql(function: Function, code: Code) -> Iterator[Slip]:
-    """`f"... WHERE name = '{name}'"`: an apostrophe ends the text."""
+    """Find `f"... WHERE name = '{name}'"`, in which an apostrophe in the value ends the text."""
     for node in function.every(ast.JoinedStr, ast.Call, ast.BinOp):
         if isinstance(node, ast.JoinedStr):
             text = "".join(str(one.value) if isinstance(one, ast.Constant) else "\0" for one in node.values)
@@ -355,15 +354,15 @@ def written_into_sql(function: Function, code: Code) -> Iterator[Slip]:
         if is_sql and re.search(r"'[^'\0]*\0[^']*'", text) and raw and not is_escaped and function.tools:
             yield Slip(
                 node,
-                f"writes `{min(raw)}` into the SQL between quotes: an apostrophe, as in O'Hara, ends the text, so that the "
-                "statement fails, or does something else",
-                "Give it as a parameter: `execute('... = ?', (value,))`.",
+                f"writes `{min(raw)}` into the SQL between quotes: an apostrophe, as in O'Hara, ends the text, and "
+                f"the statement fails or does something else",
+                "Pass it as a parameter: `execute('... = ?', (value,))`.",
                 covered_by=("environment.tools_answer",),
             )
 
 
 def replaces_the_file(function: Function, code: Code) -> Iterator[Slip]:
-    """A tool that adds to a file opens it anew."""
+    """Find a tool that should add to a file, but opens it for writing from the start."""
     first = (ast.get_docstring(function.node) or "").partition("\n")[0]
     if not (re.match(r"(?:append|add)(?:_|$)|log_", function.node.name) or re.match(r"(?i)(?:append|add)s?\b", first)):
         return
@@ -382,14 +381,15 @@ def replaces_the_file(function: Function, code: Code) -> Iterator[Slip]:
         if (opens or getattr(call.func, "attr", "") == "write_text") and not reads:
             yield Slip(
                 call,
-                f"replaces the file with `{short(call)}`, where it is to add to it",
+                f"replaces the file with `{short(call)}`, although it should add to it",
                 "Open it with mode 'a'.",
                 covered_by=("data.unreachable",),
             )
 
 
 def tables_that_disagree(function: Function, code: Code) -> Iterator[Slip]:
-    """Two tables of the module of which one should be the other turned round; a unit that no table has."""
+    """Find two tables of a module that should be inverses of each other, but disagree, and a unit that a table
+    lacks."""
     tables: Mapping[str, dict] = {
         name: one for name, one in function.module.namespace.items() if isinstance(one, dict) and len(one) > 1
     }
@@ -408,10 +408,9 @@ def tables_that_disagree(function: Function, code: Code) -> Iterator[Slip]:
             if wrong:
                 yield Slip(
                     node,
-                    f"reads `{node.id}`, which does not agree with `{name}`: {wrong[0]!r} is "
-                    f"{table[wrong[0]]!r} in one, and "
-                    f"{table[wrong[0]]!r} is {other[table[wrong[0]]]!r} in the other",
-                    f"Make one from the other: `{{value: key for key, value in {name}.items()}}`.",
+                    f"reads `{node.id}`, which disagrees with `{name}`: {wrong[0]!r} is {table[wrong[0]]!r} in one "
+                    f"table, but {table[wrong[0]]!r} is {other[table[wrong[0]]]!r} in the other",
+                    f"Derive one from the other: `{{value: key for key, value in {name}.items()}}`.",
                     cause=" ".join(sorted((node.id, name))),
                     covered_by=("environment.offers",),
                 )
@@ -434,9 +433,9 @@ def tables_that_disagree(function: Function, code: Code) -> Iterator[Slip]:
                 name, missing = wider[0]
                 yield Slip(
                     call,
-                    f"takes {default!r} for what `{ast.unparse(call.func.value)}` does not have: "
+                    f"uses {default!r} for keys that `{ast.unparse(call.func.value)}` does not have, such as "
                     f"{min(missing, key=str)!r}, which {name} has",
-                    f"Use {name}, and raise an error for a key that is not there.",
+                    f"Use {name}, and raise an error for a missing key.",
                     covered_by=("environment.agreement", "environment.amounts"),
                 )
 

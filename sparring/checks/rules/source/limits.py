@@ -1,4 +1,4 @@
-"""Limits in code and in tables compared with those that descriptions and the prompt name."""
+"""Patterns that compare limits in code and in tables with the limits that descriptions and the prompt name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FROM = r"(?:at least|less than|below|under|fewer than|no less than|minimum of|s
 
 
 def limit_on_the_other_side(function: Function, code: Code) -> Iterator[Slip]:
-    """`>= 500` where the text has "more than 500"."""
+    """Find `>= 500` if the text has "more than 500"."""
     nodes = {limit: node for node in function.every(ast.Compare, ast.Call) for limit, _ in _sides(function, node)}
     if not nodes:
         return
@@ -50,16 +50,16 @@ def limit_on_the_other_side(function: Function, code: Code) -> Iterator[Slip]:
             )
             yield Slip(
                 node,
-                f"puts exactly {limit:g} on the other side than the text does: `{short(node)}` against "
+                f"puts exactly {limit:g} on the wrong side of the limit: `{short(node)}`, but the text has "
                 f'"{phrase.strip()}"',
-                "Write the comparison as the text has it.",
+                "Write the comparison as in the text.",
                 {"text": phrase.strip()},
                 covered_by=("environment.limits", "environment.described", "data.labels"),
             )
 
 
 def other_number(function: Function, code: Code) -> Iterator[Slip]:
-    """`> 1000` where the text has "over 2000", and no 1000 anywhere."""
+    """Find `> 1000` if the text has "over 2000" and contains no 1000."""
     text = " ".join([*code.prompts, *(one.documented for one in code.functions)])
     stated = {float(one.replace(",", "")) for one in re.findall(r"(?<![\w.-])\d[\d,]*(?:\.\d+)?(?![\w-])", text)}
     phrases = re.findall(
@@ -81,8 +81,8 @@ def other_number(function: Function, code: Code) -> Iterator[Slip]:
         if own and number >= 10 and not _is_drawn(function, node) and 0.1 <= own[0] / number <= 10:
             yield Slip(
                 node,
-                f"compares with {own[0]:g} in `{short(node)}`, which no text has; the prompt has {number:g} {unit}".rstrip(),
-                "Write the number of the prompt, or put the prompt right.",
+                f"compares with {own[0]:g} in `{short(node)}`, but the prompt has {number:g} {unit}".rstrip(),
+                "Write the number of the prompt, or correct the prompt.",
                 covered_by=("data.labels", "environment.limits"),
             )
             return
@@ -93,7 +93,7 @@ def _is_drawn(function: Function, node: ast.AST) -> bool:
 
 
 def _limits(code: Code, part: str) -> dict[float, set[str]]:
-    """Return the constants that values are compared with, and on which side of them they count."""
+    """Return the constants with which values are compared, and the sides to which the constants belong."""
     if f"limits {part}" not in code.shared:
         own: dict[float, set[str]] = {}
         for each in code.functions:
@@ -105,7 +105,8 @@ def _limits(code: Code, part: str) -> dict[float, set[str]]:
 
 
 def _sides(function: Function, node: ast.Compare | ast.Call) -> Iterator[tuple[float, str]]:
-    """Return the limits that a value is compared with, constants or of a table, and the side to which each belongs."""
+    """Yield the limits, from constants or a table, with which a value is compared, and the side to which each
+    belongs."""
     if isinstance(node, ast.Call):
         limits = function.constant(node.args[0]) if len(node.args) == 2 else UNKNOWN
         name = ast.unparse(node.func).rpartition(".")[2]
@@ -129,7 +130,7 @@ def _sides(function: Function, node: ast.Compare | ast.Call) -> Iterator[tuple[f
 
 
 def _limits_at(function: Function, node: ast.AST) -> list[float]:
-    """Return the constant that an expression is, or the constants that it takes in a loop over a constant table."""
+    """Return the constant value of an expression, or its values in a loop over a constant table."""
     value = function.constant(node)
     if value is not UNKNOWN or not isinstance(node, ast.Name):
         return _numbers([value])
@@ -146,7 +147,7 @@ def _limits_at(function: Function, node: ast.AST) -> list[float]:
 
 
 def _rows_of(function: Function, node: ast.AST) -> list[Any]:
-    """Return the members of a constant table that a loop goes through, `sorted` and `.items()` included."""
+    """Return the members of a constant table over which a loop iterates, also through `sorted` or `.items()`."""
     if isinstance(node, ast.Call) and ast.unparse(node.func) in ("sorted", "reversed", "list") and node.args:
         node = node.args[0]
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "items":

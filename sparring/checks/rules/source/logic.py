@@ -1,4 +1,4 @@
-"""Mistakes in conditions: always true, never reached, the same either way."""
+"""Patterns of mistakes in conditions: always true, never reached, the same result in both cases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def same(one: ast.AST, other: ast.AST) -> bool:
 
 
 def always_true(function: Function, code: Code) -> Iterator[Slip]:
-    """Find `x == "a" or "b"`: a constant next to a comparison."""
+    """Find `x == "a" or "b"`, in which a constant is next to a comparison."""
     for node in function.every(ast.BoolOp):
         if not any(isinstance(one, ast.Compare) for one in node.values):
             continue
@@ -29,11 +29,10 @@ def always_true(function: Function, code: Code) -> Iterator[Slip]:
                 isinstance(part, ast.Name) and part.id.isupper()
             )
             if is_value and is_name and (isinstance(node.op, ast.Or) or _is_test(function, node)):
-                always = "so the whole is always true" if isinstance(node.op, ast.Or) else "which decides nothing"
+                always = "so the condition is always true" if isinstance(node.op, ast.Or) else "so it decides nothing"
                 yield Slip(
                     node,
-                    f"has a condition in which `{short(part)}` stands alone: it is not compared with "
-                    f"anything, {always}",
+                    f"has a condition in which `{short(part)}` is not compared with anything, {always}",
                     "Write the comparison out, or use `in (...)`.",
                 )
 
@@ -48,7 +47,7 @@ def _is_test(function: Function, node: ast.AST) -> bool:
 
 
 def text_for_choice(function: Function, code: Code) -> Iterator[Slip]:
-    """`kind in ("travel")`, `role in "admin"`: letters in place of members."""
+    """Find `kind in ("travel")` and `role in "admin"`, which test letters in place of members."""
     for node in function.every(ast.Compare):
         for operator, right in zip(node.ops, node.comparators, strict=True):
             text = right.value if isinstance(right, ast.Constant) else None
@@ -71,23 +70,20 @@ def text_for_choice(function: Function, code: Code) -> Iterator[Slip]:
             if is_in_brackets or (is_word and is_whole and not is_letters):
                 yield Slip(
                     node,
-                    f"asks whether `{short(node.left)}` is in the text {text!r}, which is true for each "
-                    f"part of it, such as "
-                    f"{text[:2]!r} and the empty text",
+                    f"tests whether `{short(node.left)}` is in the text {text!r}, which is true for each part of the "
+                    f"text, such as {text[:2]!r} and the empty text",
                     "Compare with `==`, or write a tuple with a comma.",
                 )
 
 
 def decided_condition(function: Function, code: Code) -> Iterator[Slip]:
-    """Conditions that no value changes: `x != 1 or x != 2`, `x < 1 and x > 5`, the same operand twice."""
+    """Find conditions that no value changes: `x != 1 or x != 2`, `x < 1 and x > 5`, the same operand twice."""
     for node in function.every(ast.BoolOp):
         dumps = [ast.dump(one) for one in node.values]
         if len(set(dumps)) < len(dumps) and not any(
             isinstance(one, ast.Call) for part in node.values for one in ast.walk(part)
         ):
-            yield Slip(
-                node, f"asks the same twice in `{short(node)}`", "Compare what the second part was meant to compare."
-            )
+            yield Slip(node, f"tests the same twice in `{short(node)}`", "Correct the second part of the condition.")
             continue
         parts = [found for one in node.values if (found := _bound(function, one)) is not None]
         for index, (left, sign, limit) in enumerate(parts):
@@ -110,7 +106,7 @@ def decided_condition(function: Function, code: Code) -> Iterator[Slip]:
             yield Slip(node, f"compares `{short(node.left)}` with itself", "Compare with the other value.")
     for node in function.every(ast.Assert, ast.If):
         if isinstance(node.test, ast.Tuple) and node.test.elts:
-            yield Slip(node, "tests a tuple, which is always true", "Remove the brackets.")
+            yield Slip(node, "tests a tuple, which is always true", "Remove the parentheses.")
 
 
 def _bound(function: Function, node: ast.AST) -> tuple[str, str, object] | None:
@@ -147,7 +143,7 @@ def _covers(sign: str, limit: object, other: str, another: object) -> str | None
 
 
 def unreached_branch(function: Function, code: Code) -> Iterator[Slip]:
-    """Find steps of a scale in an order in which the second is never reached: `if x > 10 ... elif x > 100`."""
+    """Find the steps of a scale in an order in which the second step is never reached: `if x > 10 ... elif x > 100`."""
     for chain in _chains(function):
         seen: list[tuple[str, str, object]] = []
         for test in chain:
@@ -161,8 +157,8 @@ def unreached_branch(function: Function, code: Code) -> Iterator[Slip]:
             if twice:
                 yield Slip(
                     test,
-                    f"never comes to the branch `{short(test)}`: an earlier condition is true whenever it is",
-                    "Ask for the narrower condition first.",
+                    f"never reaches the branch `{short(test)}`: an earlier condition is true in all these cases",
+                    "Test the narrower condition first.",
                 )
             if found:
                 seen.append(found)
@@ -182,7 +178,7 @@ def _implied(sign: str, limit: object, by: str, earlier: object) -> bool:
 
 
 def _chains(function: Function) -> Iterator[list[ast.expr]]:
-    """Return tests each of which is evaluated only where those before it were false."""
+    """Yield lists of tests in which each test is evaluated only if the previous tests were false."""
     for body in bodies(function):
         chain: list[ast.expr] = []
         for statement in body:
@@ -199,7 +195,7 @@ def _chains(function: Function) -> Iterator[list[ast.expr]]:
 
 
 def bodies(function: Function) -> Iterator[list[ast.stmt]]:
-    """Return all lists of statements of a function."""
+    """Yield all lists of statements of a function."""
     yield function.node.body
     for node in function.every(ast.If, ast.For, ast.While, ast.With, ast.Try, ast.ExceptHandler):
         for name in ("body", "orelse", "finalbody"):
@@ -212,20 +208,18 @@ def _ends(body: Sequence[ast.stmt]) -> bool:
 
 
 def same_either_way(function: Function, code: Code) -> Iterator[Slip]:
-    """Both branches are equal, or each way out gives the same truth value."""
+    """Find branches that are equal, and functions that return the same truth value everywhere."""
     for node in function.every(ast.IfExp, ast.If):
         body, other = ([node.body], [node.orelse]) if isinstance(node, ast.IfExp) else (node.body, node.orelse)
         if body and other and [ast.dump(one) for one in body] == [ast.dump(one) for one in other]:
-            yield Slip(
-                node, "does the same whether its condition holds or not", "Write what the other case is meant to do."
-            )
+            yield Slip(node, "does the same whether or not its condition is true", "Write the code for the other case.")
     ways = [one.value for one in function.every(ast.Return) if _holder(function, one) is function.node]
     values = [one.value if isinstance(one, ast.Constant) else None for one in ways]
     if len(ways) > 1 and all(isinstance(one, bool) for one in values) and len(set(values)) == 1:
         yield Slip(
             function.node,
-            f"returns {values[0]} on every way out, so it decides nothing",
-            "Return the other value where it has to refuse.",
+            f"returns {values[0]} in every case, so it decides nothing",
+            "Return the other value in the cases that it has to refuse.",
         )
 
 
@@ -237,7 +231,7 @@ def _holder(function: Function, node: ast.AST) -> ast.AST | None:
 
 
 def forgotten_call(function: Function, code: Code) -> Iterator[Slip]:
-    """A method in place of its value: `if self.is_open:`."""
+    """Find a method in place of its value: `if self.is_open:`."""
     methods = {one.node.name for one in code.of_class(function)}
     methods -= {one.node.name for one in code.of_class(function) if one.node.decorator_list}
     for node in function.every(ast.Attribute, ast.Name):
@@ -258,9 +252,9 @@ def forgotten_call(function: Function, code: Code) -> Iterator[Slip]:
             if not is_identity and not (isinstance(parent, ast.BoolOp) and not _is_test(function, parent)):
                 yield Slip(
                     node,
-                    f"uses the function `{short(node)}` where its value belongs: it is not called, and "
-                    f"always counts as true",
-                    "Write the brackets behind it.",
+                    f"uses the function `{short(node)}` in place of its value: it is not called, and always counts as "
+                    f"true",
+                    "Add the parentheses of the call.",
                 )
 
 

@@ -1,4 +1,4 @@
-"""Code compared with what its descriptions promise about pages, calendars, units and list indices."""
+"""Patterns that compare code with what its descriptions promise about pages, calendars, units and list indices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DRAWS = frozenset(
 
 
 def pages(function: Function, code: Code) -> Iterator[Slip]:
-    """Pages that are counted short, overlap, leave rows out, or begin at another number than the text has."""
+    """Find pages that overlap, leave out rows, begin at another number than the text has, or are too few."""
     page = next((one for one in function.parameters if re.search(r"page", one)), None)
     if page is None:
         page = next(
@@ -47,7 +47,7 @@ def pages(function: Function, code: Code) -> Iterator[Slip]:
             if not is_more:
                 yield Slip(
                     node,
-                    f"rounds the number of pages down in `{short(node)}`: a last page that is not full does not exist",
+                    f"rounds down the number of pages in `{short(node)}`: a last page that is not full is not counted",
                     f"Round up: `-(-{short(node.left)} // {short(node.right)})`.",
                     covered_by=covered,
                 )
@@ -65,10 +65,10 @@ def pages(function: Function, code: Code) -> Iterator[Slip]:
         )
         size = function.constant(upper.right) if is_sum and isinstance(upper, ast.BinOp) else None
         if isinstance(step, int) and isinstance(size, int) and step != size:
-            what = "rows between two pages are on none" if step > size else "rows stand on two pages"
+            what = "rows between two pages are on no page" if step > size else "rows are on two pages"
             yield Slip(
                 node,
-                f"begins each page {step} rows after the one before and shows {size}: {what}",
+                f"begins each page {step} rows after the previous page, but shows {size} rows: {what}",
                 "Use one size for both.",
                 covered_by=covered,
             )
@@ -82,21 +82,21 @@ def pages(function: Function, code: Code) -> Iterator[Slip]:
         ):
             yield Slip(
                 node,
-                f"begins page 1 after the first {step} rows: `{page}` counts from 1, and nothing is taken off it",
+                f"begins page 1 after the first {step} rows: `{page}` counts from 1, but 1 is not subtracted",
                 f"Begin at `({page} - 1) * ...`.",
                 covered_by=covered,
             )
         if based == 0 and text == f"{page} - 1":
             yield Slip(
                 node,
-                f"begins page 0 before the first row: `{page}` counts from 0, and 1 is taken off it",
+                f"begins page 0 before the first row: `{page}` counts from 0, but 1 is subtracted",
                 f"Begin at `{page} * ...`.",
                 covered_by=covered,
             )
 
 
 def _base(function: Function, name: str) -> int | None:
-    """Return the first number of a parameter, by its description, its bound, or its default."""
+    """Return the first number of a parameter according to its description, its bound, or its default."""
     text = get_described(function, name) or function.documented
     found = re.search(
         r"(?i)\b(?:from|starts? (?:at|with)|begins? (?:at|with)|first (?:page |one )?is|counted "
@@ -112,7 +112,8 @@ def _base(function: Function, name: str) -> int | None:
 
 
 def calendar(function: Function, code: Code) -> Iterator[Slip]:
-    """Months of 30 days, years of 365, one distance from UTC for summer and winter, the machine's own zone."""
+    """Find months of 30 days, years of 365 days, one offset from UTC for summer and winter, and the machine's own time
+    zone."""
     about = f"{function.documented} {function.node.name} {' '.join(function.parameters)}"
     uses_days = any(one.attr == "days" for one in function.every(ast.Attribute))
     for node in function.every(ast.Attribute):
@@ -125,8 +126,8 @@ def calendar(function: Function, code: Code) -> Iterator[Slip]:
         ):
             yield Slip(
                 node,
-                f"takes the seconds of `{short(between)}` without its days: what is longer than a day, or "
-                "negative, is wrong",
+                f"uses the seconds of `{short(between)}` without its days: durations that are negative or longer than "
+                f"a day are wrong",
                 "Use `.total_seconds()`.",
                 covered_by=("environment.agreement",),
             )
@@ -143,7 +144,7 @@ def calendar(function: Function, code: Code) -> Iterator[Slip]:
                 ):
                     yield Slip(
                         call,
-                        f"takes {length} days for a {word} in `{short(call)}`",
+                        f"uses {length} days as a {word} in `{short(call)}`",
                         f"Count calendar {word}s.",
                         covered_by=("environment.agreement",),
                     )
@@ -160,7 +161,7 @@ def calendar(function: Function, code: Code) -> Iterator[Slip]:
         ) and re.search(r"(?i)utc|offset|zone|gmt", ast.unparse(hours.value)):
             yield Slip(
                 call,
-                f"takes one distance from UTC for the whole year, in `{short(call)}`: summer time is left out",
+                f"uses one offset from UTC for the whole year, in `{short(call)}`: summer time is ignored",
                 "Use zoneinfo.ZoneInfo.",
                 covered_by=("environment.agreement",),
             )
@@ -177,7 +178,7 @@ def calendar(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def drawn_or_dated(function: Function, code: Code) -> Iterator[Slip]:
-    """Random numbers without a seed, and today's date."""
+    """Find random numbers without a seed, and the current date."""
     if re.search(r"\brandom\.seed\(", function.module.text):
         return
     for call in function.every(ast.Call):
@@ -191,21 +192,21 @@ def drawn_or_dated(function: Function, code: Code) -> Iterator[Slip]:
         if is_drawn:
             yield Slip(
                 call,
-                f"draws with `{short(call)}`, without a seed: each process and each episode has another",
+                f"draws with `{short(call)}` without a seed: the number differs between processes and episodes",
                 "Draw from `random.Random(...)` with the task's id or seed.",
                 covered_by=("environment.randomness", "environment.same_elsewhere", "environment.same_twice"),
             )
         if module in ("date", "datetime") and name in ("today", "now", "utcnow"):
             yield Slip(
                 call,
-                f"reads the date of today with `{short(call)}`: the same task is another one tomorrow",
-                "Take the day from the task.",
+                f"reads the current date with `{short(call)}`: the same task is different tomorrow",
+                "Read the day from the task.",
                 covered_by=("environment.clock",),
             )
 
 
 def units_differ(function: Function, code: Code) -> Iterator[Slip]:
-    """Find a field under one name that one tool divides by 1000 and another returns unchanged."""
+    """Find a field that one tool divides by 1000 and another tool returns unchanged under the same name."""
     if not function.is_tool:
         return
     for name, key, scale, node in _measures(function):
@@ -214,9 +215,9 @@ def units_differ(function: Function, code: Code) -> Iterator[Slip]:
                 if (name, key) == (its_name, its_key) and scale == 1 and its_scale != 1:
                     yield Slip(
                         node,
-                        f"returns `{key}` as {name!r} as it is, and {other.node.name} returns it divided "
-                        f"by {1 / its_scale:g}",
-                        "Return one unit under one name.",
+                        f"returns `{key}` unchanged as {name!r}, but {other.node.name} returns it divided by "
+                        f"{1 / its_scale:g}",
+                        "Return the same unit under the same name.",
                         covered_by=("environment.agreement",),
                     )
 
@@ -251,7 +252,7 @@ _UNITS: tuple[Mapping[str, str], ...] = tuple(
 
 
 def unit_of(text: str) -> tuple[int, str] | None:
-    """Return the one unit that words name, with its dimension; None where they name none, or several."""
+    """Return the one unit that a text names, with its dimension, or None if it names none or several."""
     words = re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", text).lower().replace("_", " "))
     found = {(at, table[one]) for at, table in enumerate(_UNITS) for one in words if one in table}
     return found.pop() if len(found) == 1 else None
@@ -286,7 +287,8 @@ def unit_of_another_name(function: Function, code: Code) -> Iterator[Slip]:
             if unit is not None and own is not None and unit[0] == own[0] and unit != own:
                 yield Slip(
                     value or node,
-                    f"returns `{key}` as it is, where {own[1]} is not the {unit[1]} that its description or name has",
+                    f"returns `{key}` unchanged, but its unit is {own[1]} and not {unit[1]}, which the description or "
+                    f"the name promises",
                     f"Convert it to {unit[1]}.",
                     {"field": key, "values": list(code.values.get(key or "", ()))[:4]},
                     covered_by=("environment.agreement", "data.labels"),
@@ -294,7 +296,7 @@ def unit_of_another_name(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def undocumented_unit(function: Function, code: Code) -> Iterator[Slip]:
-    """A thousandth of what tools and prompt name in one unit."""
+    """Find a conversion by 1000 of a number for which tools and prompt name only one unit."""
     texts = [*code.prompts, *(one.documented for one in code.functions if one.part == "environment")]
     words = {word for text in texts for word in re.findall(r"[a-z]+", text.lower())} | set(
         re.findall(r"[a-z]+", " ".join(code.values).lower())
@@ -317,8 +319,8 @@ def undocumented_unit(function: Function, code: Code) -> Iterator[Slip]:
         ):
             yield Slip(
                 node,
-                f"converts to another unit in `{short(node)}`, and prompt and tools name {named.copy().pop()[1]} alone",
-                "Leave the number in the unit that the prompt asks for.",
+                f"converts to another unit in `{short(node)}`, but prompt and tools only name {named.copy().pop()[1]}",
+                "Leave the number in the unit that the prompt requests.",
                 covered_by=("data.labels",),
             )
 
@@ -339,7 +341,7 @@ def _measures(function: Function) -> Iterator[tuple[str, str, float, ast.AST]]:
 
 
 def place_from_one(function: Function, code: Code) -> Iterator[Slip]:
-    """Find a number that counts from 1 used as a list index."""
+    """Find a number that counts from 1 and is used as a list index."""
     for node in function.every(ast.Subscript):
         name = ast.unparse(node.slice)
         if not re.search(r"\bint\b", function.parameters.get(name, "")) or name in function.assigned:
@@ -355,14 +357,14 @@ def place_from_one(function: Function, code: Code) -> Iterator[Slip]:
         if is_list and is_from_one and f"{name} - 1" not in text:
             yield Slip(
                 node,
-                f"takes `{name}`, which counts from 1, as a place in `{short(node.value)}`, which counts from 0",
+                f"uses `{name}`, which counts from 1, as an index of `{short(node.value)}`, which counts from 0",
                 f"Write `{name} - 1`.",
                 covered_by=("environment.agreement",),
             )
 
 
 def _is_list_of_task(function: Function, code: Code, node: ast.AST) -> bool:
-    """Return whether an expression is a list that the tasks hold, in their own field or in a table."""
+    """Return True if an expression is a list of the tasks, in its own field or in a table."""
     own = [one for key in _fields_of(function, code, ast.unparse(node)) for one in code.fields.get(key, ())]
     key = key_read(function, function.origin(node))
     inner = [list(_at_key(field, key)) for field in code.fields.values()] if key is not None and not own else []
@@ -370,7 +372,7 @@ def _is_list_of_task(function: Function, code: Code, node: ast.AST) -> bool:
 
 
 def _at_key(value: Json, key: str) -> Iterator[Json]:
-    """Return the values of a key, anywhere in a value of the tasks."""
+    """Yield the values of a key, anywhere in a value of the tasks."""
     if isinstance(value, Mapping):
         for name, one in value.items():
             if name == key:
@@ -396,7 +398,7 @@ def _fields_of(function: Function, code: Code, place: str) -> Iterator[str]:
 
 
 def float_in_state(function: Function, code: Code) -> Iterator[Slip]:
-    """A sum of floats that is compared exactly."""
+    """Find a sum of floats that is compared exactly."""
     if not function.is_tool:
         return
     states = [
@@ -424,8 +426,8 @@ def float_in_state(function: Function, code: Code) -> Iterator[Slip]:
         ):
             yield Slip(
                 node,
-                f"sums floats in `{place}`, which `final_state` returns as it is: 0.1 + 0.2 is not 0.3, "
-                f"so right episodes differ from the reference",
+                f"sums floats in `{place}`, which `final_state` returns unchanged: 0.1 + 0.2 is not 0.3, so right "
+                f"episodes differ from the reference",
                 "Count in cents, or round it in `final_state`.",
                 dict(wanted),
                 covered_by=("environment.amounts", "data.unreachable"),

@@ -1,4 +1,4 @@
-"""Mistakes of order: the wrong end, the wrong one left out, ties broken differently from the text."""
+"""Patterns of mistakes of order: the wrong end, the wrong item left out, ties broken differently from the text."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ _FIRST_OF = (
 )
 _TIE_RULE = re.compile(rf"(?i){_TIE}[^.;\n]{{0,60}}?\b{_FIRST_OF}|\b{_FIRST_OF}[^.;\n]{{0,40}}?\bon (?:a )?ties?\b")
 _THEN = re.compile(
-    r"(?i)\bby\s+(?:the\s+)?([\w ]{3,30}?)(?:,| and)+\s*(?:then|after that|secondly|next)(?:\s+by)?\s+(?:the\s+)?([\w ]{3,30})"
+    r"(?i)\bby\s+(?:the\s+)?([\w ]{3,30}?)(?:,| and)+\s*(?:then|after that|secondly|next)(?:\s+by)?\s+(?:the\s+)?([\w "
+    r"]{3,30})"
 )
 _PLAIN = frozenset(["the", "number", "of", "their", "its", "then", "and", "by"])
 
 
 def other_end(function: Function, code: Code) -> Iterator[Slip]:
-    """Find the most expensive where the text has the cheapest, or the worst first where it has the best first."""
+    """Find code that chooses the most expensive although the text has the cheapest, or the worst first instead of the
+    best."""
     text = (ast.get_docstring(function.node) or "").partition("Args:")[0]
     low, high = re.search(_LOW, text, re.IGNORECASE), re.search(_HIGH, text, re.IGNORECASE)
     best = re.search(r"(?i)\b(?:best|most relevant|closest match\w*|highest)\b[^.]{0,20}\bfirst\b", text)
@@ -54,14 +56,14 @@ def other_end(function: Function, code: Code) -> Iterator[Slip]:
         word = (best or low or high)[0]  # type: ignore[index]
         yield Slip(
             call,
-            f"takes the other end in `{short(call)}` than its description, which has {word!r}",
+            f"uses the wrong end in `{short(call)}`: its description has {word!r}",
             "Reverse the order.",
             covered_by=_COVERED,
         )
 
 
 def _chosen(function: Function, call: ast.Call) -> tuple[bool, str] | None:
-    """Return whether the largest comes first in what a call sorts or chooses, and the key; None for other calls."""
+    """Return the key by which a call sorts or chooses, and True if the largest comes first, or None for other calls."""
     name = getattr(call.func, "attr", getattr(call.func, "id", ""))
     options = {one.arg: one.value for one in call.keywords}
     if name not in ("min", "max", "sorted", "sort", "nlargest", "nsmallest") or (
@@ -79,7 +81,7 @@ def _chosen(function: Function, call: ast.Call) -> tuple[bool, str] | None:
 
 
 def other_one_left_out(function: Function, code: Code) -> Iterator[Slip]:
-    """The highest is left out where the text leaves the lowest out."""
+    """Find code that leaves out the highest although the text leaves out the lowest."""
     left_out = {one: node for node in function.nodes if (one := _leaves_out(function, node)) is not None}
     if len(left_out) != 1:
         return
@@ -91,8 +93,8 @@ def other_one_left_out(function: Function, code: Code) -> Iterator[Slip]:
     if len(stated) == 1 and what not in stated:
         yield Slip(
             node,
-            f"leaves the {what} out in `{short(node)}`, and the text leaves the {stated.pop()} out",
-            "Leave the other end out.",
+            f"leaves out the {what} in `{short(node)}`, but the text leaves out the {stated.pop()}",
+            "Leave out the other end.",
         )
 
 
@@ -102,7 +104,7 @@ def _is_left_out(words: str, text: str) -> bool:
 
 
 def _leaves_out(function: Function, node: ast.AST) -> str | None:
-    """Return which end of some values an expression leaves out: `sorted(x)[1:]`, `x.remove(max(x))`, `sum(x) - min(x)`."""
+    """Return the end that an expression leaves out: `sorted(x)[1:]`, `x.remove(max(x))`, `sum(x) - min(x)`."""
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
         value, low, high = function.origin(node.value), node.slice.lower, node.slice.upper
         if isinstance(value, ast.Call) and ast.unparse(value.func) == "sorted" and (low is None) != (high is None):
@@ -125,7 +127,7 @@ def _leaves_out(function: Function, node: ast.AST) -> str | None:
 
 
 def other_tie_break(function: Function, code: Code) -> Iterator[Slip]:
-    """Find keys of a sort in another order than the text names them, or missing for the ties that the text breaks."""
+    """Find sort keys that are in another order than in the text, or that lack the text's rule for ties."""
     texts = [function.documented] if function.is_tool else [*code.prompts, function.documented]
     calls = [
         (call, key.body)
@@ -141,15 +143,15 @@ def other_tie_break(function: Function, code: Code) -> Iterator[Slip]:
             if at is not None and then is not None and then < at:
                 yield Slip(
                     call,
-                    f"orders by `{short(keys[then])}` before `{short(keys[at])}`, and the text has "
+                    f"orders by `{short(keys[then])}` before `{short(keys[at])}`, but the text has "
                     f"{first.strip()!r} before {second.strip()!r}",
-                    "Put the keys in the order of the text.",
+                    "Put the keys into the order of the text.",
                 )
                 return
 
 
 def _place_of(words: str, keys: list[ast.expr]) -> int | None:
-    """Return the key that words name; None where they name none or several."""
+    """Return the index of the key that the words name, or None if they name none or several."""
     wanted = {_stem(one) for one in words.lower().split()} - _PLAIN
     scores = []
     for key in keys:
@@ -169,7 +171,7 @@ def _stem(word: str) -> str:
 
 
 def tie_not_broken(function: Function, code: Code) -> Iterator[Slip]:
-    """Find `max(votes, key=votes.get)`, where the prompt has a rule for ties and no code has a second key."""
+    """Find `max(votes, key=votes.get)` if the prompt has a rule for ties and no code has a second key."""
     if function.part != "tasks" or f"ties {function.module.file}" in code.shared:
         return
     rule = next(
@@ -193,8 +195,8 @@ def tie_not_broken(function: Function, code: Code) -> Iterator[Slip]:
         if not is_sorted and not others and is_plain and name in ("min", "max"):
             yield Slip(
                 call,
-                f"takes whichever of equal ones comes first in `{short(call)}`, and the prompt has a rule for "
-                f"them: {rule[0][:60]!r}",
+                f"uses the first of several equal items in `{short(call)}`, but the prompt has a rule for ties: "
+                f"{rule[0][:60]!r}",
                 "Add the rule as a second key: `key=lambda x: (..., ...)`.",
                 covered_by=("environment.ties",),
             )

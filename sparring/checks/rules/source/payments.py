@@ -1,5 +1,5 @@
-"""Mistakes in what rewards pay for: calls that are repeated or refused, lost games, numbers far from the right one, sums
-without a part."""
+"""Patterns of mistakes in what rewards pay for: repeated or refused calls, lost games, numbers far from the right
+number, sums without a part."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ def paid_again(function: Function, code: Code) -> Iterator[Slip]:
             continue
         yield Slip(
             node,
-            f"pays for each call that `{short(node)}` counts, however often the same is called: repeating one earns without end",
-            "Count different calls, `len({...})`, and not more than are needed: `min(...)`.",
+            f"pays for each call that `{short(node)}` counts, even for equal calls: repeating a call earns without "
+            f"limit",
+            "Count different calls, `len({...})`, and at most as many as are needed, `min(...)`.",
             covered_by=("reward.mutations", "reward.policies", "policies.everything"),
         )
 
 
 def _goes_through_calls(function: Function, node: ast.AST) -> bool:
-    """Return whether an expression goes through the calls of an episode, one by one."""
+    """Return True if an expression iterates over the calls of an episode."""
     node = function.origin(node)
     if isinstance(node, ast.GeneratorExp | ast.ListComp):
         return _goes_through_calls(function, node.generators[0].iter)
@@ -45,7 +46,8 @@ def _goes_through_calls(function: Function, node: ast.AST) -> bool:
 
 
 def _is_paid(function: Function, node: ast.AST) -> bool:
-    """Return whether the return value grows with a number: it is returned, added or multiplied, not subtracted or compared."""
+    """Return True if the return value grows with a number: the number is returned, added or multiplied, not subtracted
+    or compared."""
     parent = function.parent(node)
     if isinstance(parent, ast.Return):
         return True
@@ -117,15 +119,15 @@ def paid_for_the_end(function: Function, code: Code) -> Iterator[Slip]:
     if len(sets) > 1 and won:
         yield Slip(
             ways[0][0],
-            f"pays for `{key}`, which is true whenever the episode is over: {len(sets)} places set it, and not each of them "
-            f"sets `{min(won)}`",
+            f"pays for `{key}`, which is true whenever the episode is over: {len(sets)} places set it, but not all of "
+            f"them set `{min(won)}`",
             f"Read `{min(won)}` instead.",
             covered_by=("reward.policies",),
         )
 
 
 def refused_is_paid(function: Function, code: Code) -> Iterator[Slip]:
-    """Find calls that count by tool and arguments alone, also where they were refused."""
+    """Find calls that count only by tool and arguments, even if they were refused."""
     text = ast.unparse(function.node)
     names = {one.value for one in function.every(ast.Constant) if isinstance(one.value, str)}
     tools = [one for one in code.functions if one.is_tool and one.node.name in names and _refuses(one)]
@@ -136,16 +138,16 @@ def refused_is_paid(function: Function, code: Code) -> Iterator[Slip]:
         if node.attr == "transitions" and re.search(r"['\"]arguments['\"]", text):
             yield Slip(
                 node,
-                f"pays for calls of {tools[0].node.name} by their arguments, and not for what came of them: a call that is "
-                "refused counts like one that is carried out",
-                "Ask that `error` is None and that the result is no refusal, or read the final state.",
+                f"pays for calls of {tools[0].node.name} by their arguments, not by their result: a refused call "
+                f"counts like a successful call",
+                "Require that `error` is None and that the result is not a refusal, or read the final state.",
                 covered_by=("reward.mutations",),
             )
             return
 
 
 def _refuses(function: Function) -> bool:
-    """Return whether a tool may refuse a call, and changes something where it does not."""
+    """Return True if a tool may refuse a call, and otherwise changes something."""
     refuses = any(function.every(ast.Raise)) or re.search(
         r"return f?['\"](?i:error|no |cannot|refused|not )", ast.unparse(function.node)
     )
@@ -172,9 +174,9 @@ def tolerance_takes_all(function: Function, code: Code) -> Iterator[Slip]:
         if len(set(wanted)) > 2 and isinstance(number, int | float) and number >= width / 2:
             yield Slip(
                 node,
-                f"takes what is {number:g} off for right in `{short(node)}`, and all references lie between "
+                f"accepts numbers that are {number:g} off in `{short(node)}`, but all references are between "
                 f"{min(wanted):g} and {max(wanted):g}: one number is right for most tasks",
-                "Take a tolerance that is small against the differences between the answers.",
+                "Use a tolerance that is small compared with the differences between the answers.",
                 {"references": list(sorted(set(wanted))[:6])},
                 covered_by=("policies.everything", "data.imbalance"),
             )
@@ -183,13 +185,14 @@ def tolerance_takes_all(function: Function, code: Code) -> Iterator[Slip]:
         if sides and all(origins.of(one) == {"given"} for one in sides):
             yield Slip(
                 node,
-                f"takes a tolerance that grows with what was given, in `{short(node)}`",
-                "Take a part of the reference.",
+                f"uses a tolerance that grows with the given answer, in `{short(node)}`",
+                "Use a share of the reference as the tolerance.",
             )
 
 
 def _tolerances(function: Function) -> Iterator[tuple[ast.AST, list[ast.expr], ast.expr]]:
-    """Return the parts of `abs(a - b) < c` and `isclose(a, b, abs_tol=c)`: the whole, the compared values, and the tolerance."""
+    """Yield the parts of `abs(a - b) < c` and `isclose(a, b, abs_tol=c)`: the whole expression, the compared values,
+    and the tolerance."""
     for node in function.every(ast.Compare):
         left, right = (function.origin(one) for one in (node.left, node.comparators[0]))
         is_distance = isinstance(left, ast.Call) and ast.unparse(left.func) in ("abs", "math.fabs") and bool(left.args)
@@ -202,7 +205,7 @@ def _tolerances(function: Function) -> Iterator[tuple[ast.AST, list[ast.expr], a
 
 
 def paid_by_default(function: Function, code: Code) -> Iterator[Slip]:
-    """`.get("done", True)`: what is missing is paid."""
+    """Find `.get("done", True)`, which pays for a missing value."""
     origins = find_origins(function, code)
     for call in function.every(ast.Call):
         if (
@@ -215,13 +218,13 @@ def paid_by_default(function: Function, code: Code) -> Iterator[Slip]:
             if value is True or (isinstance(value, float) and value >= 1.0):
                 yield Slip(
                     call,
-                    f"takes {value!r} for what is not there, in `{short(call)}`: an episode without it is paid",
-                    "Take False or 0 for what is missing.",
+                    f"uses {value!r} for a missing value, in `{short(call)}`: an episode without the value is paid",
+                    "Use False or 0 for a missing value.",
                 )
 
 
 def counts_forgotten(function: Function, code: Code) -> Iterator[Slip]:
-    """Lists with equal members compared as sets."""
+    """Find lists with equal members that are compared as sets."""
     for node in function.every(ast.Compare):
         sides = [function.origin(one) for one in (node.left, node.comparators[0])]
         if not isinstance(node.ops[0], ast.Eq) or not all(
@@ -240,8 +243,8 @@ def counts_forgotten(function: Function, code: Code) -> Iterator[Slip]:
             if doubled:
                 yield Slip(
                     node,
-                    f"compares as sets, and {len(doubled)} of {len(lists)} references have a member "
-                    f"twice: how often is not asked",
+                    f"compares as sets, but {len(doubled)} of {len(lists)} references contain a member twice: the "
+                    f"number of occurrences is ignored",
                     "Compare sorted lists, or Counter(...).",
                     {"references": doubled[:2]},
                 )
@@ -258,13 +261,13 @@ def left_out_of_the_sum(function: Function, code: Code) -> Iterator[Slip]:
         ):
             yield Slip(
                 values[-1],
-                f"computes `{name}` and does not use it",
-                f"Add `{name}` to what is returned, or take it out.",
+                f"computes `{name}`, but does not use it",
+                f"Add `{name}` to the returned value, or remove it.",
             )
 
 
 def limits_swapped(function: Function, code: Code) -> Iterator[Slip]:
-    """`max(1.0, x)` where at most 1 is meant."""
+    """Find `max(1.0, x)` for a value that should be at most 1."""
     for call in function.every(ast.Call):
         name = ast.unparse(call.func)
         if name not in ("max", "min") or len(call.args) != 2 or call.keywords:
@@ -284,7 +287,7 @@ def limits_swapped(function: Function, code: Code) -> Iterator[Slip]:
         is_other = inner is not None and ast.unparse(inner.func) != name
         low, high = (outer, limits) if name == "max" else (limits, outer)
         if is_other and len(low) == len(high) == 1 and low[0] > high[0]:
-            yield Slip(call, f"always gives {outer[0]!r} in `{short(call)}`", "Swap the limits.")
+            yield Slip(call, f"always returns {outer[0]!r} in `{short(call)}`", "Swap the limits.")
         is_returned = isinstance(function.parent(call), ast.Return) and not is_other
         if is_returned and outer and ((name == "max" and outer[0] == 1) or (name == "min" and outer[0] == 0)):
             yield Slip(

@@ -87,7 +87,7 @@ async def source_of_graders(subject: Subject) -> Iterable[Finding]:
 
 
 def findings(subject: Subject, rule: str, parts: Sequence[Part]) -> list[Finding]:
-    """Return the slips in some of the code, without those that other rules have reported."""
+    """Return the slips in these parts of the code, without those that other rules have reported."""
     if "source" not in subject.shared:
         subject.shared["source"] = read_code(subject)
     code: Code = subject.shared["source"]
@@ -101,14 +101,15 @@ def findings(subject: Subject, rule: str, parts: Sequence[Part]) -> list[Finding
 
 
 def slips(function: Function, code: Code) -> Iterator[tuple[str, Slip]]:
-    """Return what the patterns find in a function, with their names."""
+    """Yield the slips in a function, with the names of the patterns that found them."""
     for pattern in PATTERNS[function.part]:
         for slip in pattern(function, code):
             yield pattern.__name__, slip
 
 
 def _covers(before: Finding, function: Function, slip: Slip) -> bool:
-    """Return whether a finding has the same cause: one of a rule for it, which names the line or the tool."""
+    """Return True if a finding has the same cause: it names the line, or it names the tool and its rule covers the
+    slip."""
     words = f"{before.symptom} {json.dumps(dict(before.evidence), default=str)}"
     if re.search(rf"\b{re.escape(_place(function, slip))}\b", words):
         return True

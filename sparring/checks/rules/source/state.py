@@ -1,4 +1,5 @@
-"""Mistakes in what tools keep and change: shared tables, caches, numbers, access, swallowed errors, lost changes."""
+"""Patterns of mistakes in what tools keep and change: shared tables, caches, numbers, access, swallowed errors, lost
+changes."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _PLAIN = (ast.Pass, ast.Continue)
 
 
 def swallowed_error(function: Function, code: Code) -> Iterator[Slip]:
-    """`except ...: return 0`: a failure that becomes a value."""
+    """Find `except ...: return 0`, which turns a failure into a value."""
     for handler in function.every(ast.ExceptHandler):
         if len(handler.body) != 1:
             continue
@@ -40,8 +41,8 @@ def swallowed_error(function: Function, code: Code) -> Iterator[Slip]:
         elif isinstance(way, ast.Pass) and is_broad:
             yield Slip(
                 way,
-                f"passes over {kind} in silence: what failed reads as done",
-                "Let the error through, or raise one that names what is wrong.",
+                f"ignores {kind}: a failed call looks like a successful one",
+                "Do not catch the error, or raise an error that names what is wrong.",
             )
         failing = failing_values(function, code, handler)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -56,15 +57,15 @@ def swallowed_error(function: Function, code: Code) -> Iterator[Slip]:
             example = f" (so {failing[1][0]!r} of `{failing[0]}` becomes {value!r})" if failing else ""
             yield Slip(
                 way,
-                f"turns {kind} into {value!r}: a failure reads like a result{example}",
-                "Let the error through, or raise one that names what is wrong.",
+                f"turns {kind} into {value!r}: a failure looks like a result{example}",
+                "Do not catch the error, or raise an error that names what is wrong.",
                 covered_by=("environment.tools_answer",) if is_empty else (),
             )
 
 
 def failing_values(function: Function, code: Code, handler: ast.ExceptHandler) -> tuple[str, list[Json]] | None:
-    """The field whose values the body of a `try` reads, and those of the tasks with which it fails; "
-    "None where that cannot be seen."""
+    """Return the field that the body of a `try` reads, and the tasks' values for which it fails. Returns None if that
+    cannot be determined."""
     holder = function.parent(handler)
     last = holder.body[-1] if isinstance(holder, ast.Try) else None
     value = last.value if isinstance(last, ast.Return | ast.Assign) else None
@@ -92,7 +93,7 @@ def _mentions(function: Function, value: Any) -> bool:
 
 
 def number_given_again(function: Function, code: Code) -> Iterator[Slip]:
-    """Find `len(self.jobs) + 1` as the number of a new job, where jobs can be removed."""
+    """Find `len(self.jobs) + 1` as the number of a new job if jobs can be removed."""
     for call in function.every(ast.Call):
         place = ast.unparse(call.args[0]) if ast.unparse(call.func) == "len" and call.args else ""
         if not place.startswith("self."):
@@ -112,10 +113,10 @@ def number_given_again(function: Function, code: Code) -> Iterator[Slip]:
         if is_kept and shrinks:
             yield Slip(
                 call,
-                f"numbers a new member of `{place}` by their count: after {shrinks[0].node.name} takes "
-                f"one out, a number is given "
-                "a second time, and what has it is overwritten or found in its place",
-                "Count up a number of its own that never goes back.",
+                f"numbers a new member of `{place}` by the count of members: after {shrinks[0].node.name} removes "
+                f"one, a number is assigned twice, and the existing member is overwritten or found in place of the "
+                f"new one",
+                "Use a separate counter that never decreases.",
                 covered_by=("environment.identifiers",),
             )
     tables = find_sql(function)
@@ -131,9 +132,9 @@ def number_given_again(function: Function, code: Code) -> Iterator[Slip]:
         if into and into[1] in counted and deletes:
             yield Slip(
                 node,
-                f"numbers a new row of {into[1]} by their count, and {deletes[0].node.name} deletes rows: "
-                f"a number is given twice",
-                "Use max(id) + 1 of all rows there ever were, or a counter.",
+                f"numbers a new row of {into[1]} by the count of rows, but {deletes[0].node.name} deletes rows: a "
+                f"number is assigned twice",
+                "Use max(id) + 1 of all rows that ever existed, or a counter.",
                 covered_by=("environment.identifiers",),
             )
 
@@ -154,7 +155,7 @@ def _shrinks(function: Function, place: str) -> Iterator[bool]:
 
 
 def stale_cache(function: Function, code: Code) -> Iterator[Slip]:
-    """Find a result cached under its key that a tool changing its source does not invalidate."""
+    """Find a cached result that is not invalidated by a tool that changes the cached data."""
     for node in function.every(ast.If, ast.Return):
         found = _kept_in(node)
         fills = (
@@ -190,10 +191,9 @@ def stale_cache(function: Function, code: Code) -> Iterator[Slip]:
                 what = min(changed or own)
                 yield Slip(
                     node,
-                    f"answers from `{found}`, which keeps what was read once, and {other.node.name} "
-                    f"changes {what} without "
-                    "emptying it: the old value is returned after the change",
-                    f"Empty `{found}` in {other.node.name}.",
+                    f"returns values from the cache `{found}`, but {other.node.name} changes {what} without clearing "
+                    f"it: the old value is returned after the change",
+                    f"Clear `{found}` in {other.node.name}.",
                     covered_by=("environment.stale_reads",),
                 )
                 return
@@ -210,7 +210,7 @@ def _kept_in(node: ast.AST) -> str | None:
 
 
 def granted_to_any(function: Function, code: Code) -> Iterator[Slip]:
-    """Find access that is kept by name and checked as a whole: `if not self.granted`."""
+    """Find access that is granted by name, but checked as a whole: `if not self.granted`."""
     for node in function.every(ast.If):
         test = (
             node.test.operand if isinstance(node.test, ast.UnaryOp) and isinstance(node.test.op, ast.Not) else node.test
@@ -235,17 +235,16 @@ def granted_to_any(function: Function, code: Code) -> Iterator[Slip]:
             if shared and other is not function and any(one.id == min(shared) for one in function.every(ast.Name)):
                 yield Slip(
                     node,
-                    f"asks whether `{place}` is empty, and {other.node.name} adds a single "
-                    f"`{min(shared)}` to it: after the first, "
-                    f"every `{min(shared)}` passes",
-                    f"Ask whether `{min(shared)}` is in `{place}`.",
+                    f"tests whether `{place}` is empty, but {other.node.name} adds a single `{min(shared)}` to it: "
+                    f"after the first, every `{min(shared)}` passes",
+                    f"Test whether `{min(shared)}` is in `{place}`.",
                     covered_by=("environment.access",),
                 )
                 break
 
 
 def shared_between_episodes(function: Function, code: Code) -> Iterator[Slip]:
-    """Tables of the class or the module that a tool writes to, and shallow copies of them."""
+    """Find tables of the class or the module to which a tool writes, and shallow copies of such tables."""
     covered = ("environment.same_twice", "environment.isolation", "environment.carried_over", "environment.order")
     related = code.of_class(function)
     for node, place in writes(function):
@@ -257,8 +256,8 @@ def shared_between_episodes(function: Function, code: Code) -> Iterator[Slip]:
             if not is_own and isinstance(value, list | dict | set | deque | Counter):
                 yield Slip(
                     node,
-                    f"writes to `{place}`, a table of the class that no `reset` makes anew: all episodes share it",
-                    f"Make `{place}` in `reset`.",
+                    f"writes to `{place}`, a table of the class that no `reset` creates again: all episodes share it",
+                    f"Create `{place}` in `reset`.",
                     cause=place,
                     covered_by=covered,
                 )
@@ -272,7 +271,7 @@ def shared_between_episodes(function: Function, code: Code) -> Iterator[Slip]:
                 yield Slip(
                     node,
                     f"writes to the module's `{place}`: all episodes share it",
-                    "Keep it in the object, and make it in `reset`.",
+                    "Keep the table in the object, and create it in `reset`.",
                     cause=place,
                     covered_by=covered,
                 )
@@ -284,8 +283,8 @@ def shared_between_episodes(function: Function, code: Code) -> Iterator[Slip]:
         ):
             yield Slip(
                 call,
-                f"counts with `{short(call)}`, which goes on from episode to episode",
-                "Make the counter in `reset`.",
+                f"counts with `{short(call)}`, which continues from episode to episode",
+                "Create the counter in `reset`.",
                 covered_by=covered,
             )
     for node in function.every(ast.Assign):
@@ -315,9 +314,9 @@ def shared_between_episodes(function: Function, code: Code) -> Iterator[Slip]:
                 how = "a shallow copy of" if is_copy else "no copy of"
                 yield Slip(
                     node,
-                    f"takes {how} `{ast.unparse(name)}`, and {one.node.name} writes to its rows: what one "
-                    f"episode changes is there in the next",
-                    "Take a deep copy.",
+                    f"uses {how} `{ast.unparse(name)}`, and {one.node.name} writes to its rows: the changes of one "
+                    f"episode are still there in the next",
+                    "Make a deep copy.",
                     covered_by=covered,
                 )
                 break
@@ -329,7 +328,7 @@ def _is_frozen(value: object) -> bool:
 
 
 def _source_table(value: ast.AST) -> tuple[ast.AST | None, bool]:
-    """Return the module's table that an expression is or copies one level of."""
+    """Return the module's table that an expression is or copies, and whether it copies one level."""
     if isinstance(value, ast.Name):
         return value, False
     if isinstance(value, ast.Call):
@@ -355,7 +354,7 @@ def _source_table(value: ast.AST) -> tuple[ast.AST | None, bool]:
 def _reaches(
     function: Function, node: ast.AST, where: str, place: str, related: list[Function], *, is_copy: bool
 ) -> bool:
-    """Return whether a write goes to a place, or to one of its rows."""
+    """Return True if a write changes a place or one of its rows."""
     if where == place:
         inner = (
             node.func.value
@@ -402,7 +401,7 @@ def _tables(function: Function, before: str) -> set[str]:
 
 
 def unused(function: Function, code: Code) -> Iterator[Slip]:
-    """Find an argument that is never read, and a new value that is computed and not stored."""
+    """Find an argument that is never read, and a new value that is computed, but not stored."""
     body = [
         one for one in function.node.body if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
     ]
@@ -414,7 +413,7 @@ def unused(function: Function, code: Code) -> Iterator[Slip]:
                 yield Slip(
                     function.node,
                     f"never reads its argument `{name}`",
-                    "Use it, or take it out of the signature.",
+                    "Use it, or remove it from the signature.",
                     covered_by=("environment.arguments_ignored",),
                 )
     for node in function.every(ast.Assign, ast.AugAssign):
@@ -424,7 +423,9 @@ def unused(function: Function, code: Code) -> Iterator[Slip]:
             is_outside = any(target.id in one.names for one in function.every(ast.Global, ast.Nonlocal))
             if not is_outside:
                 yield Slip(
-                    node, f"computes `{target.id}` and never uses it: nothing changes", "Store it where it belongs."
+                    node,
+                    f"computes `{target.id}`, but never uses it: nothing changes",
+                    "Store the value where it belongs.",
                 )
     if function.owner is None or function.node.name in _BEGINS or not function.tools:
         return
@@ -436,7 +437,7 @@ def unused(function: Function, code: Code) -> Iterator[Slip]:
         if isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self" and node.attr not in known and near:
             yield Slip(
                 node,
-                f"sets `self.{node.attr}`, which nothing reads (`self.{near[0]}` is read): the change is lost",
+                f"sets `self.{node.attr}`, which no code reads (code reads `self.{near[0]}`): the change is lost",
                 "Set the attribute that the tools and `final_state` read.",
             )
 
@@ -476,8 +477,8 @@ def no_answer(function: Function, code: Code) -> Iterator[Slip]:
     if _falls(function.node.body) and not any(function.every(ast.Yield)):
         yield Slip(
             function.node,
-            f"promises {kind} and ends without a `return` on one way through: the answer is null",
-            "Return or raise there.",
+            f"promises {kind}, but one path ends without a `return`: the result is null",
+            "Return or raise at the end of this path.",
         )
 
 

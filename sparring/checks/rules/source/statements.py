@@ -1,4 +1,5 @@
-"""Mistakes in single statements: dropped values, loops that end too early, shared defaults, swapped arguments."""
+"""Patterns of mistakes in single statements: dropped values, loops that end too early, shared defaults, swapped
+arguments."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ _OPPOSITE = re.compile(r"undo|revert|back|reverse|return|refund|opposite|swap|in
 
 
 def dropped_value(function: Function, code: Code) -> Iterator[Slip]:
-    """A call or a comparison as a statement, where only its value counts."""
+    """Find a call or a comparison whose value is dropped although only the value has an effect."""
     for node in function.every(ast.Expr):
         value = node.value.value if isinstance(node.value, ast.Await) else node.value
         what = None
@@ -72,13 +73,13 @@ def dropped_value(function: Function, code: Code) -> Iterator[Slip]:
             elif isinstance(called, type) and issubclass(called, Exception):
                 yield Slip(
                     node,
-                    f"makes the error `{short(value)}` and does not raise it, so nothing is refused",
+                    f"creates the error `{short(value)}`, but does not raise it, so nothing is refused",
                     "Write `raise` before it.",
                 )
         if what:
             yield Slip(
                 node,
-                f"{what} `{short(value)}` and drops the value: what it is called on does not change",
+                f"{what} `{short(value)}` and drops the value: the object itself does not change",
                 "Assign the value, or return it.",
             )
     for node in function.every(ast.Return):
@@ -86,7 +87,7 @@ def dropped_value(function: Function, code: Code) -> Iterator[Slip]:
         if isinstance(called, type) and issubclass(called, Exception):
             yield Slip(
                 node,
-                f"returns the error `{short(node.value)}` as a value and does not raise it",
+                f"returns the error `{short(node.value)}` as a value instead of raising it",
                 "Write `raise` in place of `return`.",
             )
     for node in function.every(ast.Assign):
@@ -100,18 +101,18 @@ def dropped_value(function: Function, code: Code) -> Iterator[Slip]:
             if (name == "sort" and plain) or name == "shuffle" or is_adding:
                 yield Slip(
                     node,
-                    f"takes the value of `{short(value)}`, which is None",
-                    "Call it in a line of its own, or use `sorted`.",
+                    f"uses the value of `{short(value)}`, which is None",
+                    "Call it in a separate line, or use `sorted`.",
                 )
 
 
 def same_place(one: ast.AST, other: ast.AST) -> bool:
-    """Return whether two expressions name the same place, read or written."""
+    """Return True if two expressions name the same place, read or written."""
     return ast.unparse(one) == ast.unparse(other)
 
 
 def dropped_check(function: Function, code: Code) -> Iterator[Slip]:
-    """Find a call of a function that only answers a question, where its result is not used."""
+    """Find a call of a function that only answers a question if its result is not used."""
     for node in function.every(ast.Expr):
         if not isinstance(node.value, ast.Call):
             continue
@@ -124,8 +125,8 @@ def dropped_check(function: Function, code: Code) -> Iterator[Slip]:
         if len(called) == 1 and not called[0].is_tool and _only_answers(called[0]):
             yield Slip(
                 node,
-                f"calls `{short(node.value)}` and does not use its answer: {name} raises nothing and changes nothing",
-                f"Act on what {name} returns, or let it raise.",
+                f"calls `{short(node.value)}`, but does not use the result: {name} raises nothing and changes nothing",
+                f"Use the value that {name} returns, or let {name} raise an error.",
             )
 
 
@@ -156,13 +157,13 @@ def first_round_only(function: Function, code: Code) -> Iterator[Slip]:
         if branches or goes:
             yield Slip(
                 last,
-                f"ends the loop over `{short(loop.iter)}` in its first round, whatever it finds there",
-                "Move what comes when nothing was found behind the loop.",
+                f"always ends the loop over `{short(loop.iter)}` in the first iteration",
+                "Move the code for the case that nothing was found after the loop.",
             )
 
 
 def _adds_up(last: ast.stmt, inner: list[ast.AST]) -> bool:
-    """Return whether a loop ends with the return of what it adds up."""
+    """Return True if a loop ends with the return of the sum that it computes."""
     sums = {ast.unparse(one.target) for one in inner if isinstance(one, ast.AugAssign)}
     read = {ast.unparse(one) for one in ast.walk(last) if isinstance(one, ast.Name)}
     return isinstance(last, ast.Return) and bool(sums & read)
@@ -201,8 +202,8 @@ def changed_while_read(function: Function, code: Code) -> Iterator[Slip]:
                 if changes and is_inside and not any(isinstance(one, ast.Return | ast.Break) for one in body[index:]):
                     yield Slip(
                         statement,
-                        f"changes `{place}` while a loop goes through it: the member after each that is "
-                        f"taken out is skipped",
+                        f"changes `{place}` while a loop iterates over it: the member after each removed member is "
+                        f"skipped",
                         f"Loop over a copy, `list({place})`.",
                     )
     for node in function.every(ast.Assign):
@@ -214,13 +215,13 @@ def changed_while_read(function: Function, code: Code) -> Iterator[Slip]:
             ):
                 yield Slip(
                     value,
-                    f"makes `{short(value)}`, whose members are one and the same object: a change of one changes all",
-                    "Make each one in a comprehension.",
+                    f"creates `{short(value)}`, whose members are the same object: changing one changes all",
+                    "Create the members in a comprehension.",
                 )
 
 
 def _is_deep(node: ast.AST, place: str) -> bool:
-    """Return whether a write goes into a member of a place."""
+    """Return True if a write changes a member of a place."""
     inner = (
         node.func.value
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
@@ -243,14 +244,13 @@ def stripped_letters(function: Function, code: Code) -> Iterator[Slip]:
                 better = "removeprefix" if call.func.attr == "lstrip" else "removesuffix"
                 yield Slip(
                     call,
-                    f"calls `{short(call)}`, which takes away every letter of {text!r} in any order, not "
-                    f"the text {text!r}",
+                    f"calls `{short(call)}`, which removes the letters of {text!r} in any order, not the text {text!r}",
                     f"Use `{better}`.",
                 )
 
 
 def swapped_arguments(function: Function, code: Code) -> Iterator[Slip]:
-    """`move(target, source)` where the function is `move(source, target)`."""
+    """Find `move(target, source)` if the function is `move(source, target)`."""
     for call in function.every(ast.Call):
         name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", None)
         called = code.named(name, function.owner) if name else []
@@ -263,14 +263,14 @@ def swapped_arguments(function: Function, code: Code) -> Iterator[Slip]:
             if at > index and at < len(given) and given[at] == names[index]:
                 yield Slip(
                     call,
-                    f"calls `{short(call)}`, and {called[0].name} takes `{names[index]}` before `{one}`: "
-                    f"the two are swapped",
+                    f"calls `{short(call)}`, but {called[0].name} takes `{names[index]}` before `{one}`: the "
+                    f"arguments are swapped",
                     "Pass them by name.",
                 )
 
 
 def shared_default(function: Function, code: Code) -> Iterator[Slip]:
-    """A default list or table that the function writes to, and functions that see a loop's last value."""
+    """Find a default list or table to which the function writes, and functions that only see a loop's last value."""
     for name, value in function.defaults.items():
         is_table = isinstance(value, ast.List | ast.Dict | ast.Set) or (
             isinstance(value, ast.Call)
@@ -281,8 +281,9 @@ def shared_default(function: Function, code: Code) -> Iterator[Slip]:
         if is_table and any(place == name for _, place in writes(function)):
             yield Slip(
                 value,
-                f"writes to the default of `{name}`, which all calls share: what one episode adds is there in the next",
-                "Make the default None, and a new one in the body.",
+                f"writes to the default of `{name}`, which all calls share: what one episode adds is still there in "
+                f"the next",
+                "Use None as the default, and create the value in the body.",
             )
     for loop in function.every(ast.For):
         targets = {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
@@ -299,7 +300,7 @@ def shared_default(function: Function, code: Code) -> Iterator[Slip]:
                 if late and is_kept:
                     yield Slip(
                         one,
-                        f"keeps a function that uses `{min(late)}` of the loop: each of them sees its last value",
+                        f"keeps functions that use `{min(late)}` of the loop: each of them sees the last value",
                         f"Bind it: `lambda ..., {min(late)}={min(late)}:`.",
                     )
 
@@ -326,7 +327,8 @@ WRITING = frozenset(
 
 
 def writes(function: Function) -> Iterator[tuple[ast.AST, str]]:
-    """Return where a function changes an object in place, with the outermost name or attribute: `bag` or `self.bag`."""
+    """Yield the nodes at which a function changes an object in place, with the outermost name or attribute: `bag` or
+    `self.bag`."""
     for node in function.nodes:
         if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
             place = root(node.value if isinstance(node, ast.Subscript) or ast.unparse(node.value) != "self" else node)
@@ -341,7 +343,7 @@ def writes(function: Function) -> Iterator[tuple[ast.AST, str]]:
 
 
 def root(node: ast.AST) -> str | None:
-    """Return `self.bag` of `self.bag[0].name`; None for other expressions."""
+    """Return `self.bag` for `self.bag[0].name`, or None for other expressions."""
     while isinstance(node, ast.Subscript | ast.Attribute) and ast.unparse(getattr(node, "value", node)) not in (
         "self",
         "cls",
@@ -351,7 +353,7 @@ def root(node: ast.AST) -> str | None:
 
 
 def unfilled_text(function: Function, code: Code) -> Iterator[Slip]:
-    """`"no account {name}"` without the f."""
+    """Find `"no account {name}"` without the f."""
     for node in function.every(ast.Constant):
         if not isinstance(node.value, str) or "{" not in node.value:
             continue
@@ -363,7 +365,7 @@ def unfilled_text(function: Function, code: Code) -> Iterator[Slip]:
         if names and is_used:
             yield Slip(
                 node,
-                f"gives out the text {node.value[:60]!r} as it stands: `{{{min(names)}}}` is not filled in",
+                f"returns the text {node.value[:60]!r} unchanged: `{{{min(names)}}}` is not filled in",
                 "Write an f before the quotation mark.",
             )
 

@@ -1,4 +1,4 @@
-"""Code compared with what its descriptions and the prompt promise: defaults, rounding, limits, cuts."""
+"""Patterns that compare code with what its descriptions and the prompt promise: defaults, rounding, limits, cuts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _DEFAULT = re.compile(
 
 
 def default_differs(function: Function, code: Code) -> Iterator[Slip]:
-    """Find a default that differs from the one that the description names."""
+    """Find a default that differs from the default in the description."""
     for name in function.parameters if function.is_tool else ():
         stated = _DEFAULT.search(get_described(function, name))
         real, node = _real_default(function, name)
@@ -65,7 +65,7 @@ def default_differs(function: Function, code: Code) -> Iterator[Slip]:
         if differs:
             yield Slip(
                 node,
-                f"takes {real!r} for `{name}` when it is left out, and its description has {word}",
+                f"uses {real!r} if `{name}` is left out, but its description has {word}",
                 "Make both the same.",
                 {"described": get_described(function, name)[:200]},
                 covered_by=("environment.claims", "environment.described", "environment.ends"),
@@ -83,7 +83,7 @@ def get_described(function: Function, name: str) -> str:
 
 
 def _real_default(function: Function, name: str) -> tuple[Any, ast.AST]:
-    """Return what a parameter is when it is left out, and where that is written."""
+    """Return the value of a parameter that is left out, and the node that defines it."""
     if name not in function.defaults:
         return UNKNOWN, function.node
     value = function.constant(function.defaults[name])
@@ -107,7 +107,7 @@ def _real_default(function: Function, name: str) -> tuple[Any, ast.AST]:
 
 
 def cut_off(function: Function, code: Code) -> Iterator[Slip]:
-    """Find decimals that are cut off, or rounded differently, where the text promises to round or names a mean."""
+    """Find decimals that are cut off, or rounded differently, although the text promises to round or names a mean."""
     rounds = function.mentions(
         r"\bround(?:s|ed|ing)?\b(?!\s+(?:down|off to zero))|nearest|to the cent"
     ) and not function.mentions(r"rounded down|cut off|truncat")
@@ -130,29 +130,28 @@ def cut_off(function: Function, code: Code) -> Iterator[Slip]:
             if is_scaled and off:
                 yield Slip(
                     call,
-                    f"loses a unit in `{short(call)}`: {off[0][0]!r} becomes {int(off[0][1])}, because a "
-                    f"float is a little less than the product, "
-                    f"for {len(off)} of {len(pairs)} values",
+                    f"loses a unit in `{short(call)}`: {off[0][0]!r} becomes {int(off[0][1])}, because a float is "
+                    f"slightly smaller than the product. This happens for {len(off)} of {len(pairs)} values",
                     "Use `round(...)`, or Decimal from the text.",
                     covered_by=("environment.amounts", "environment.computed"),
                 )
             elif (is_scaled or isinstance(inner.op, ast.Div)) and rounds and not _adds_half(inner):
                 yield Slip(
                     call,
-                    f"cuts off what its description promises to round, in `{short(call)}`",
+                    f"cuts off decimals in `{short(call)}` although its description promises to round",
                     "Round: `round(...)`, or quantize a Decimal.",
                     covered_by=("environment.amounts", "environment.computed"),
                 )
             elif isinstance(inner.op, ast.Div) and means:
                 yield Slip(
                     call,
-                    f"cuts the decimals of a mean off, in `{short(call)}`",
-                    "Return the mean with its decimals, or describe that it is whole.",
+                    f"cuts off the decimals of a mean, in `{short(call)}`",
+                    "Return the mean with its decimals, or state in the description that it is a whole number.",
                 )
         if ast.unparse(call.func) == "round" and len(call.args) == 1 and means and _is_mean(function, call.args[0]):
             yield Slip(
                 call,
-                f"rounds a mean to a whole number, in `{short(call)}`, which its description does not have",
+                f"rounds a mean to a whole number in `{short(call)}`, which its description does not state",
                 "Keep the decimals.",
                 covered_by=("environment.ties",),
             )
@@ -165,8 +164,8 @@ def cut_off(function: Function, code: Code) -> Iterator[Slip]:
         ):
             yield Slip(
                 node,
-                f"cuts the decimals of a mean off, in `{short(node)}`",
-                "Divide with `/`, and round where that is promised.",
+                f"cuts off the decimals of a mean, in `{short(node)}`",
+                "Divide with `/`, and round if the description promises it.",
                 covered_by=("environment.amounts", "environment.computed"),
             )
     for node in function.every(ast.FormattedValue):
@@ -174,8 +173,8 @@ def cut_off(function: Function, code: Code) -> Iterator[Slip]:
         if re.search(r"\.0f|^f?['\"]d", form) and means and _is_mean(function, node.value):
             yield Slip(
                 node,
-                f"writes the mean `{short(node.value)}` without decimals, which its description does not "
-                f"have: different means look equal",
+                f"writes the mean `{short(node.value)}` without decimals, which its description does not state: "
+                f"different means look equal",
                 "Write enough decimals.",
                 covered_by=("environment.ties",),
             )
@@ -188,8 +187,8 @@ _HALF_EVEN += r"|\bbanker'?s'? rounding"
 
 
 def rounded_otherwise(function: Function, code: Code) -> Iterator[Slip]:
-    """Halves are rounded to even where a description, or the prompt for what makes the tasks, promises half up; or the other way
-    round."""
+    """Find halves that are rounded to even although a description promises half up, or the other way round. For code
+    that creates the tasks, the prompt is the description."""
     texts = [("its description", function.documented)]
     if function.part == "tasks" and not function.tools:
         texts += [("the prompt", " ".join(one.split())) for one in code.prompts]
@@ -202,7 +201,7 @@ def rounded_otherwise(function: Function, code: Code) -> Iterator[Slip]:
                 if does not in (None, promised):
                     yield Slip(
                         call,
-                        f"rounds half {does} with `{short(call)}`, where {where} promises half {promised}",
+                        f"rounds half {does} with `{short(call)}`, but {where} promises half {promised}",
                         f"Quantize a Decimal with {'ROUND_HALF_UP' if promises_up else 'ROUND_HALF_EVEN'}.",
                         {"promised": (promises_up or promises_even)[0]},  # type: ignore[index]
                         covered_by=("environment.amounts", "environment.computed"),
@@ -211,8 +210,8 @@ def rounded_otherwise(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def _halves(function: Function, call: ast.Call, *, may_tidy: bool) -> str | None:
-    """Return where a call rounds halves to; None where it does not round. Where it `may_tidy`, a `round` of a random number, of a
-    whole name, a sum or a change of units does not count: it creates no halves."""
+    """Return the direction in which a call rounds halves, or None if it does not round. If it `may_tidy`, a `round` of
+    a random number, a plain name, a sum or a unit conversion does not count, because it creates no halves."""
     name, text = ast.unparse(call.func), ast.unparse(call)
     if "ROUND_HALF_UP" in text and name.endswith("quantize"):
         return "up"
@@ -243,7 +242,7 @@ def _is_mean(function: Function, node: ast.AST) -> bool:
 
 
 def find_limits(function: Function, name: str) -> tuple[float | None, float | None]:
-    """Return the lowest and the highest value of a parameter, by its annotation or its description."""
+    """Return the lowest and the highest value of a parameter, according to its annotation or its description."""
     given = next((one for one in (*function.node.args.args, *function.node.args.kwonlyargs) if one.arg == name), None)
     for call in ast.walk(given.annotation) if given is not None and given.annotation is not None else ():
         if isinstance(call, ast.Call) and ast.unparse(call.func).split(".")[-1] in ("Bounded", "Field", "Interval"):
@@ -255,7 +254,7 @@ def find_limits(function: Function, name: str) -> tuple[float | None, float | No
 
 
 def limit_refused(function: Function, code: Code) -> Iterator[Slip]:
-    """A parameter's own first or last value is refused."""
+    """Find code that refuses the first or last allowed value of a parameter."""
     for name in function.parameters if function.is_tool else ():
         low, high = find_limits(function, name)
         if low is None and high is None:
@@ -300,7 +299,7 @@ def _refusal(node: ast.AST, name: str, value: float) -> Slip:
 
 
 def other_count(function: Function, code: Code) -> Iterator[Slip]:
-    """The first ten in the text, the first five in the code."""
+    """Find another number of items in the code than in the text, such as the first five instead of the first ten."""
     if not function.is_tool:
         return
     found = re.findall(
@@ -331,14 +330,14 @@ def other_count(function: Function, code: Code) -> Iterator[Slip]:
         count, (value, node) = stated.pop(), cuts.popitem()
         yield Slip(
             node,
-            f"takes {value} in `{short(node)}`, and its description has {count}",
+            f"uses {value} in `{short(node)}`, but its description has {count}",
             "Make both the same.",
             covered_by=("environment.claims", "environment.described", "environment.ends"),
         )
 
 
 def cut_text(function: Function, code: Code) -> Iterator[Slip]:
-    """A text that is kept without its end."""
+    """Find a text that is stored without its end."""
     for node in function.every(ast.Subscript):
         if (
             isinstance(node.slice, ast.Slice)
@@ -359,8 +358,9 @@ def cut_text(function: Function, code: Code) -> Iterator[Slip]:
             ):
                 yield Slip(
                     node,
-                    f"keeps the first {length} characters of `{node.value.id}` and does not describe that",
-                    "Keep all of it, or refuse what is longer.",
+                    f"keeps only the first {length} characters of `{node.value.id}`, which its description does not "
+                    f"state",
+                    "Keep the whole text, or refuse longer texts.",
                     covered_by=("environment.writes_lost", "data.unreachable"),
                 )
 
@@ -379,8 +379,8 @@ def more_than_one_letter(function: Function, code: Code) -> Iterator[Slip]:
         if is_one and spreads and not asks and "Literal" not in function.parameters[name]:
             yield Slip(
                 function.node,
-                f"takes any number of letters for `{name}`, which is described as {is_one[0]!r}: all of them in one call",
-                f"Refuse what is not one: `if len({name}) != 1:`.",
+                f"accepts any number of letters in one call for `{name}`, which is described as {is_one[0]!r}",
+                f"Refuse other lengths: `if len({name}) != 1:`.",
                 covered_by=("environment.described",),
             )
 
