@@ -222,7 +222,7 @@ CASES = {
     ),
     "more turns are promised than there are": Case(
         build_totals("You have 12 turns. Who? <a>X</a>", "names[n]"), "12 turns", "6 turns",
-        "environment.described", "'have 12 turns', and an episode ends after environment.max_turns = 8",
+        "environment.described", "'have 12 turns', but an episode ends after environment.max_turns = 8",
     ),
     "no answer is accepted": Case(
         build_totals("Who? <a>X</a>", "names[n]", STRIPPED.replace("strip", "lower")), ".lower()", "",

@@ -207,7 +207,7 @@ class Desk(Environment):
         return len(room)
 """
     (found,) = asked(build_subject(tmp_path, code), "environment.order")[0]
-    assert "the answer of book depends on what was called before" in found.symptom
+    assert "the result of book depends on earlier calls" in found.symptom
 
 
 TOOLS = """
@@ -276,8 +276,8 @@ def tasks():
     ("returns", "writes", "expected"),
     [
         ("None", True, None),
-        ("''", True, "put returned nothing at every one of 12 calls, and no error: the model reads an empty result."),
-        ("None", False, "put returned nothing at every one of 12 calls, and no error: the model reads `null`."),
+        ("''", True, "put returned nothing at every one of 12 calls, but no error: the model reads an empty result."),
+        ("None", False, "put returned nothing at every one of 12 calls, but no error: the model reads `null`."),
     ],
     ids=["writes, null", "writes, empty", "reads, null"],
 )

@@ -168,7 +168,7 @@ def test_the_cost_of_a_judge_is_announced_before_many_concurrent_requests_and_co
     prices = 'tracking.prices={"big:read" = 2.0, "big:sample" = 10.0}'
     _, report, output = check(recipe(endpoint.address), "--only", "reward", "--only", "budgets", prices)
     assert "could not be decided" not in output
-    assert f"openai:big@{endpoint.address}, and so does this check: it takes some 120 requests" in output
+    assert f"openai:big@{endpoint.address}, and so does this check: it makes about 120 requests" in output
     assert 60 <= endpoint.num_asked <= 120
     assert endpoint.most_at_once >= 20
     (used,) = report["measured"]["endpoints"]

@@ -60,18 +60,18 @@ def test_tasks_that_are_left_out_for_lack_of_time_are_reported_by_every_rule_tha
         desk.timing.cut.clear()
         found, checked = asyncio.run(run_rule(CHECKS["data.unreachable"], desk))
         assert found == []
-        assert checked.reason == "looked at fewer episodes than usual, for time"
+        assert checked.reason == "used fewer episodes than usual, for lack of time"
 
 
 @pytest.mark.parametrize(
     ("target", "symptom"),
     [
         ("Desk", None),
-        ("CuttingDesk", "What `write` writes is not what is there afterwards (cut off after 20 characters)"),
-        ("RemovingDesk", "`remove` changes something else in addition to what is asked"),
-        ("RefusingDesk", "`weigh` does not do what is asked, although it does"),
+        ("CuttingDesk", "The value that `write` writes differs from the stored value (cut off after 20 characters)"),
+        ("RemovingDesk", "`remove` changes something else in addition to what is requested"),
+        ("RefusingDesk", "`weigh` does not do what is requested, although it does"),
         ("NeighbourDesk", "`weigh` names one thing and changes another"),
-        ("AddingDesk", "What `weigh` writes is not what is there afterwards (a sum of floating point numbers)"),
+        ("AddingDesk", "The value that `weigh` writes differs from the stored value (a sum of floating point numbers)"),
     ],
 )
 def test_a_tool_that_breaks_its_description_is_named_with_what_it_does(target: str, symptom: str | None) -> None:
@@ -110,7 +110,7 @@ def test_a_state_is_nearer_the_more_of_it_is_as_wanted(state: Json, wanted: Json
         (0.3, 0.1 + 0.2, "a sum of floating point numbers"),
         (2.345, 2.3, "rounded"),
         (12.7, 12, "rounded"),
-        ("Anna Bell", "anna bell ", "in other case or with other blanks"),
+        ("Anna Bell", "anna bell ", "in another case or with other blanks"),
         ("a long note", "a long", "cut off after 6 characters"),
         ("Zoë Müller", "Zo? M?ller", "other characters"),
         ("12", 12, "of another type"),

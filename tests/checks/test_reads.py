@@ -138,7 +138,7 @@ def tasks():
 def test_a_value_that_tasks_want_and_no_tool_takes_is_named(lights: str, num: int, tmp_path: Path) -> None:
     reported = symptoms(tmp_path, "data.unreachable", HOUSE.replace("LIGHTS", lights))
     assert len(reported) == num
-    assert all(one.startswith("`turn` does not take 'blue' as `light`") for one in reported)
+    assert all(one.startswith("`turn` does not accept 'blue' as `light`") for one in reported)
 
 
 def test_what_is_graded_is_not_guessed_where_there_is_no_time_to_play(tmp_path: Path) -> None:
@@ -245,8 +245,8 @@ def tasks():
         (
             "<",
             [
-                "ticket: the last item of a list cannot be had by any number, in 5 tasks.",
-                "waiting: a range from a value to itself has nothing, and one to the next value has, in 5 tasks.",
+                "ticket: the last item of a list is returned for no number, in 5 tasks.",
+                "waiting: a range from a value to itself is empty, but a range to the next value is not, in 5 tasks.",
             ],
         ),
         ("<=", []),
@@ -298,8 +298,8 @@ def tasks():
 @pytest.mark.parametrize(
     ("test", "expected"),
     [
-        ("self.role == 'owner' or 'clerk'", ["purge is taken where the task's 'role' is 'guest'"]),
-        ("self.role == 'owner'", ["purge is refused where the task's 'role' is 'clerk'"]),
+        ("self.role == 'owner' or 'clerk'", ["purge is accepted if the task's 'role' is 'guest'"]),
+        ("self.role == 'owner'", ["purge is refused if the task's 'role' is 'clerk'"]),
         ("self.role in ('owner', 'clerk')", []),
     ],
 )
@@ -335,7 +335,7 @@ def test_a_tool_that_knows_only_what_is_trained_on_is_named(more: str, num: int,
     data = '[data]\ntrain = "environment:tasks"\nheld_out = "environment:held_out"\n'
     reported = symptoms(tmp_path, "environment.held_out", TARIFFS.replace("MORE", more), data=data)
     assert len(reported) == num
-    assert all(one.startswith("tariff finds something in most training tasks, and nothing") for one in reported)
+    assert all(one.startswith("tariff finds something in most training tasks, but nothing") for one in reported)
 
 
 def test_a_tool_that_knows_a_part_of_what_is_held_out_is_named(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_a_tool_that_knows_a_part_of_what_is_held_out_is_named(tmp_path: Path) -
     half = TARIFFS.replace("MORE", "['jade']")
     (reported,) = symptoms(tmp_path, "environment.held_out", half, data=data)
     assert reported.startswith(
-        "tariff finds what the task names in all of 10 training tasks, and not in 4 of 8 held-out tasks"
+        "tariff finds what the task names in all of 10 training tasks, but not in 4 of 8 held-out tasks"
     )
 
 
@@ -450,4 +450,4 @@ def tasks():
 )
 def test_numbers_in_units_of_another_column_are_converted(result: str, num: int, tmp_path: Path) -> None:
     reported = symptoms(tmp_path, "environment.computed", SCALE.replace("RESULT", result))
-    assert [one.partition(" unconverted")[0] for one in reported] == num * ["weigh gives the number in 'weight'"]
+    assert [one.partition(" unconverted")[0] for one in reported] == num * ["weigh returns the number in 'weight'"]

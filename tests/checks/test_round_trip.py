@@ -57,7 +57,7 @@ def test_dropped_tools_are_found() -> None:
 
 def test_a_call_that_is_not_read_back_is_found() -> None:
     (one,) = found(Forgetful(drops="calls"))
-    assert "a message is read back changed" in one.symptom
+    assert "a message is changed when it is parsed back" in one.symptom
     assert one.evidence["lost"][0]["said"]["calls"] != one.evidence["lost"][0]["read"]["calls"] == []
 
 

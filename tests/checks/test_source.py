@@ -84,8 +84,8 @@ def found(case: str) -> list[Finding]:
         ("first/expense_ledger", "sums floats in `self.total`"),
         ("second/order_totals", "compares `placed`, such as"),
         ("third/flight_search", "orders `price` as text"),
-        ("third/weather_station", "takes the mean of `celsius` with -999.0 counted"),
-        ("third/expense_desk", "puts exactly 500 on the other side"),
+        ("third/weather_station", "includes -999.0, which stands for a missing value"),
+        ("third/expense_desk", "puts exactly 500 on the wrong side"),
         ("third/parcels", "so '1 day' of `transit` becomes 0"),
     ],
 )

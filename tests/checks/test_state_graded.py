@@ -97,7 +97,7 @@ def state(trajectory):
     (tmp_path / "environment.py").write_text(text[: text.index("def reward")] + lenient, "utf-8")
     (tmp_path / "recipe.toml").write_text((HERE / "seats" / "recipe.toml").read_text("utf-8"), "utf-8")
     found = {one.severity: one.symptom for one in findings(tmp_path, only="reward.scorer")}
-    assert "takes for right what does not look right" in found[Severity.WARNING]
+    assert "accepts episodes that do not look right" in found[Severity.WARNING]
     assert "move with another seat" in found[Severity.WARNING]
 
 

@@ -59,7 +59,7 @@ def test_a_reward_is_not_called_constant_while_only_the_expert_has_played() -> N
     subject = Subject(load_config(recipe), recipe)
     asyncio.run(get_episodes(subject, EXPERT))
     subject.timing = Timing(seconds=0)
-    with pytest.raises(OutOfTimeError, match="no other policy than the expert"):
+    with pytest.raises(OutOfTimeError, match="only the expert has run"):
         asyncio.run(variance(subject))
 
 
@@ -72,12 +72,16 @@ def test_processor_time_is_bounded_too() -> None:
 
 def test_what_was_left_out_is_one_note_that_names_the_option() -> None:
     checked = [
-        Checked(name="environment.plays", state="decided", reason="looked at fewer episodes than usual, for time"),
+        Checked(name="environment.plays", state="decided", reason="used fewer episodes than usual, for lack of time"),
         Checked(
-            name="environment.leaks", state="left_out", reason="no time was left for it: an episode takes 3.0 s here"
+            name="environment.leaks",
+            state="left_out",
+            reason="no time was left for the rule: an episode takes 3.0 s on this machine",
         ),
         Checked(
-            name="environment.close", state="left_out", reason="no time was left for it: an episode takes 3.1 s here"
+            name="environment.close",
+            state="left_out",
+            reason="no time was left for the rule: an episode takes 3.1 s on this machine",
         ),
         Checked(name="data.rows", state="decided"),
     ]
@@ -86,7 +90,7 @@ def test_what_was_left_out_is_one_note_that_names_the_option() -> None:
     assert note.evidence["left_out"] == ["environment.leaks", "environment.close"]
     assert note.evidence["on_fewer_episodes"] == ["environment.plays"]
     assert "--minutes" in note.change
-    assert "an episode takes 3.0 s here" in note.symptom
+    assert "an episode takes 3.0 s on this machine" in note.symptom
     assert list(undecided(checked)) == []
     assert list(left_out(checked[-1:], minutes=1.0)) == []
 

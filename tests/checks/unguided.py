@@ -292,7 +292,7 @@ CASES = {
         "if not letter.isalpha()",
         "if len(letter) != 1 or not letter.isalpha()",
         "environment.limits",
-        "guess takes several at once as letter, although the description states 'a single letter'",
+        "guess accepts several characters at once as letter, although the description states 'a single letter'",
     ),
     "a date behind December": Case(
         HEAD + TERMS + BY_STATE,
