@@ -1,0 +1,251 @@
+"""Rules on changed episodes: neither the reward nor the scorer pays for a changed right episode that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from sparring.checks.evidence.answer_forms import canonical
+from sparring.checks.evidence.changed_answers import Kind, shares_elements
+from sparring.checks.evidence.changed_episodes import Mutated, mutate_episodes
+from sparring.checks.evidence.grading_inputs import replace_last_message
+from sparring.checks.evidence.reference_episodes import ReferenceEpisode, find_references
+from sparring.checks.evidence.scripted_episodes import Episode, clip, get_episodes, grade_episode
+from sparring.checks.evidence.subject import EXPERT, Subject
+from sparring.checks.rules.reward import find_failures, get_rewards, is_overpaid
+from sparring.environments import answer
+from sparring.findings import Finding, Severity
+from sparring.types import Json
+
+IN_ANOTHER_FORM = (Kind.SAME, Kind.AROUND, Kind.FORM)
+"""Changes that leave the values right."""
+HALF = 0.5
+"""An answer without any right value is overpaid if it earns more than this share of what a right answer earns."""
+
+
+async def reward_mutations(subject: Subject) -> Iterable[Finding]:
+    """The reward pays for no changed right episode that the scorer rejects.
+
+    The rule changes answers in some sixty ways: tag dropped or swapped, wrapped, doubled, padded, cut, other case, all
+    labels, values nearly right, and others. If actions are graded, it changes calls: left out, doubled, with other
+    arguments, in another order, or replaced by a tool that the expert does not use. No changed episode may earn more
+    than the right one either, for example because length is paid. A policy can find every change in the evidence. The
+    rule only warns if all of these changes have the right values in another form or with text around them. Read the
+    last message once, in the form that the prompt requests, or read the final state, and compare whole values. The rule
+    also warns if only the scorer pays for a right episode.
+    """
+    changed = await mutate_episodes(subject)
+    earned = await get_rewards(subject, EXPERT)
+    over = [
+        one
+        for one in changed
+        if is_overpaid(subject, one.episode) and (subject.scorer is not None or one.mutation.kind is Kind.WRONG)
+    ]
+    more = [
+        one
+        for one in changed
+        if one not in over
+        and one.episode.reward is not None
+        and _may_not_earn_more(one)
+        and one.episode.reward > earned.get(one.episode.reference.task.id, one.episode.reward) + 1e-6
+    ]
+    found = []
+    if more:
+        first = more[0].episode
+        found.append(
+            Finding(
+                rule="reward.mutations",
+                severity=Severity.ERROR,
+                symptom=f"Changed episodes earn more than the right one ({first.reward:g} against "
+                f"{earned[first.reference.task.id]:g}): {_names(more)}.",
+                evidence={"changes": _each_once(more)},
+                change="Do not pay for length, repetition or form beyond what the right answer in its plain form "
+                "earns.",
+                confirm="No changed episode earns more than the right one.",
+            )
+        )
+    if over:
+        found.append(
+            Finding(
+                rule="reward.mutations",
+                severity=Severity.WARNING
+                if all(one.mutation.kind in IN_ANOTHER_FORM for one in over)
+                else Severity.ERROR,
+                symptom=f"The reward pays in full for what the scorer rejects: {_names(over)}.",
+                evidence={"changes": _each_once(over)},
+                change="Let the reward read the same place and compare with the same equality as the scorer.",
+                confirm="None of these changes earns the success threshold.",
+            )
+        )
+    missed = [
+        one
+        for one in changed
+        if one.episode.score is not None
+        and one.episode.score >= 1.0
+        and one.episode.reward is not None
+        and one.episode.reward < HALF * earned.get(one.episode.reference.task.id, 1.0)
+    ]
+    if missed:
+        found.append(
+            Finding(
+                rule="reward.mutations",
+                severity=Severity.WARNING,
+                symptom=f"The scorer accepts answers that earn little: {_names(missed)}.",
+                evidence={"changes": _each_once(missed)},
+                change="Pay for what the scorer accepts, or let the scorer reject it too.",
+                confirm="Reward and scorer agree on these changes.",
+            )
+        )
+    return found
+
+
+def _may_not_earn_more(changed: Mutated) -> bool:
+    """Return False if the changed calls may be a better solution of the same task."""
+    return changed.mutation.calls is None or changed.mutation.kind is Kind.WRONG
+
+
+async def parts(subject: Subject) -> Iterable[Finding]:
+    """No part of the reward is higher than a strict comparison of its field gives.
+
+    The rule reports two cases. A component with the name of a field is paid in full although the field is not equal to
+    the ground truth. An answer without one right value adds half of what the right answer earns to what the same calls
+    earn without any answer. The grader then compares parts of texts, ignores case or types, or pays for form.
+    """
+    over: list[dict[str, Json]] = []
+    unsaid: dict[str, float] = {}
+    for one in await mutate_episodes(subject):
+        right, answered, reward = one.episode.reference.parts, one.parts, one.episode.trajectory.reward
+        if right is None or answered is None or reward is None:
+            continue
+        differing = [
+            name for name in right if name not in answered or canonical(answered[name]) != canonical(right[name])
+        ]
+        full = await _components(subject, one.episode.reference)
+        for name in differing:
+            if full.get(name, 0.0) > 0 and reward.components.get(name, 0.0) >= full[name] - 1e-9:
+                answered_value = answered.get(name)
+                over.append({**one.shown, "component": name, "part": answered_value, "right_part": right[name]})
+                break
+        else:
+            earned = await _earned(subject, one.episode.reference)
+            is_all_wrong = len(differing) == len(right) and one.mutation.kind is Kind.WRONG
+            is_all_wrong &= not any(shares_elements(answered.get(name), right[name]) for name in differing)
+            if is_all_wrong and (one.episode.score or 0.0) < HALF and 0 < HALF * earned <= reward.total:
+                task = one.episode.reference.task.id
+                if task not in unsaid:
+                    unsaid[task] = await _earned_by_calls(subject, one.episode)
+                if HALF * earned <= reward.total - unsaid[task]:
+                    over.append({**one.shown, "component": None})
+    if not over:
+        return []
+    first = over[0]
+    what = (
+        f"component {first['component']!r} is paid in full" if first["component"] else f"{first['reward']:g} is earned"
+    )
+    return [
+        Finding(
+            rule="reward.parts",
+            severity=Severity.ERROR,
+            symptom=f"The reward pays for wrong values: {what} for {first['change']} "
+            f"({clip(str(first['said']), 80)!r} although {clip(str(first['right']), 80)!r} is right).",
+            evidence={"changes": list({one["change"]: one for one in over}.values())[:8]},
+            change="In each part of the reward, compare whole values of the same type.",
+            confirm="No component is paid for a field that is not equal to the ground truth.",
+        )
+    ]
+
+
+async def scorer(subject: Subject) -> Iterable[Finding]:
+    """The scorer pays only for right episodes.
+
+    The rule changes one thing at a time to find out what the scorer depends on: the last message, the final state, or
+    the calls. Then it changes that input. It reports an error if other values pass: parts of texts, texts around
+    values, all labels at once, null-like values, or a wrong answer next to the right one. It also reports an error if
+    the scorer pays although nothing was done, something else was done than the task's fields require, or the required
+    result is gone: the measured success is then not success. A score that is not a number from 0 to 1 is an error too,
+    because the first such episode ends the run.
+
+    The rule warns if the right values pass in another form than the requested one, because the consumer of the answer
+    may not read that form. It also warns if a field of the task that the expert always carries out is not compared, or
+    if something is gone that the expert leaves. If another way earns as much, the finding is a note: check whether that
+    is intended.
+    """
+    passed = [
+        one for one in await mutate_episodes(subject) if one.episode.score is not None and one.episode.score >= 1.0
+    ]
+    found = await find_failures(subject, "scorer", rule="reward.scorer", number="a number from 0 to 1")
+    did_wrong = any(one.mutation.calls is not None and one.mutation.kind is Kind.WRONG for one in passed)
+    for kind, severity, what, change in (
+        (
+            Kind.WRONG,
+            Severity.ERROR,
+            f"accepts wrong {'episodes' if did_wrong else 'answers'}",
+            "Compare the whole final state with what the task requests, including what must not be removed or added."
+            if did_wrong
+            else "Compare whole values with their types, accept null only for null, and read exactly one answer in "
+            "the last message.",
+        ),
+        (
+            Kind.FORM,
+            Severity.WARNING,
+            "accepts answers that do not have the requested form",
+            "Reject what the consumer of the answers cannot read, or document that the form does not matter.",
+        ),
+        (
+            Kind.DOUBTFUL,
+            Severity.WARNING,
+            "accepts episodes that do not look right",
+            "Compare what `why_wrong` names in the evidence, or document that it does not matter.",
+        ),
+        (
+            Kind.OTHER,
+            Severity.NOTE,
+            "also accepts another way",
+            "Read the calls and the final state in the evidence. If they are not a solution, let the scorer reject "
+            "them.",
+        ),
+    ):
+        these = [one for one in passed if one.mutation.kind is kind]
+        if these:
+            found.append(
+                Finding(
+                    rule="reward.scorer",
+                    severity=severity,
+                    symptom=f"The scorer {what}: {_names(these)}.",
+                    evidence={"changes": _each_once(these)},
+                    change=change,
+                    confirm="The scorer gives less than 1 to each of these changes.",
+                )
+            )
+    return found
+
+
+async def _earned(subject: Subject, reference: ReferenceEpisode) -> float:
+    return (await get_rewards(subject, EXPERT)).get(reference.task.id, 1.0)
+
+
+async def _earned_by_calls(subject: Subject, episode: Episode) -> float:
+    """Return what the calls of an episode earn without a final answer."""
+    references = await find_references(subject)
+    if references is None or references.form.tool is not None:
+        return 0.0  # the answer is one of the calls
+    silent = await grade_episode(
+        subject, references, "nothing", episode.reference, replace_last_message(episode.trajectory, answer(""))
+    )
+    return silent.reward or 0.0
+
+
+async def _components(subject: Subject, reference: ReferenceEpisode) -> Mapping[str, float]:
+    for one in await get_episodes(subject, EXPERT):
+        if one.reference.task.id == reference.task.id and one.trajectory.reward is not None:
+            return one.trajectory.reward.components
+    return {}
+
+
+def _names(changed: Sequence[Mutated]) -> str:
+    names = list(dict.fromkeys(one.mutation.name for one in changed))
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
+def _each_once(changed: Sequence[Mutated]) -> list[Json]:
+    """Return one example of each change."""
+    return [one.shown for one in {one.mutation.name: one for one in reversed(changed)}.values()][::-1][:20]
