@@ -172,7 +172,7 @@ def _not_json(shown: Example) -> Iterator[Finding]:
 
 
 def _unnamed(subject: Subject, own: Sequence[str], prompt: str) -> list[Finding]:
-    """Return a finding if the prompt has no example and nothing tells the policy about some scored fields."""
+    """Return a finding if the prompt has no example and some scored fields are not mentioned anywhere."""
     visible = prompt + json.dumps(subject.tool_schemas)
     hidden = [name for name in own if name not in visible]
     if not hidden:
