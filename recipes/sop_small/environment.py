@@ -36,7 +36,7 @@ FOLLOWS_EXAMPLE = 0.5
 
 CORRECT_SHARE = 0.15
 """Share of the conversations of `mixed_log` that are right, in each domain. So a perfect imitator is right at 0.15."""
-HASTY_SHARE = 0.4
+HASTY_SHARE = 0.3
 """Share of the conversations of `mixed_log` that skip a check that decides the case, if the case has such a check."""
 
 
@@ -113,24 +113,22 @@ def clerk_log(num: int = 6144, seed: int = 0) -> list[list[Message]]:
 def mixed_log(num: int = 12288, seed: int = 0) -> list[list[Message]]:
     """Return conversations of mixed quality in all domains, with an aligned example, right as often as `CORRECT_SHARE` says.
 
-    Of the other clerks, some skip a check that decides the case. The rest work as they should and then write one field of
-    another case's answer.
+    Of the other clerks, some skip a check that decides the case. The rest work as they should and then copy one field from
+    the example in the prompt, always the last one that would be wrong. So an imitator is not right greedily either.
     """
     rng = random.Random(f"mixed-{seed}")
     each = -(-num // len(SHOWN))
     logs = []
     for name in SHOWN:
         right, hasty = (sop.DOMAINS[name].clerk_log(each, seed, share) for share in (1.0, 0.0))
-        answers = [_answer(conversation) for conversation in right]
         log = []
         for conversation, skipping in zip(right, hasty, strict=True):
             kind, fields = rng.random(), _answer(conversation)
             if CORRECT_SHARE <= kind < CORRECT_SHARE + HASTY_SHARE and _answer(skipping) != fields:
                 conversation = skipping
             elif kind >= CORRECT_SHARE:
-                field = rng.choice(list(fields))
-                others = [answer[field] for answer in rng.sample(answers, 20) if answer[field] != fields[field]]
-                text = answer_text(name, "aligned", {**fields, field: rng.choice(others)})
+                field = next(field for field in reversed(fields) if fields[field] != SHOWN[name][field])
+                text = answer_text(name, "aligned", {**fields, field: SHOWN[name][field]})
                 conversation = [*conversation[:-1], {**conversation[-1], "content": text}]
             log.append([with_example(conversation[0], name, "aligned"), *conversation[1:]])
         logs.append(log)
