@@ -181,10 +181,11 @@ def test_a_dry_run_shows_every_setting_with_its_origin_and_makes_no_run() -> Non
 
 def test_a_taken_name_is_refused_before_the_recipe_is_checked() -> None:
     (Path("runs") / "one").mkdir(parents=True)
-    refused = sparring("train", "toy", "--no-check", "--name", "one", *SMALL)
-    assert refused.exit_code == 3, refused.output
-    assert "runs/one exists" in refused.output
-    assert "checking the recipe" not in refused.output
+    for flags in (["--no-check"], ["--supervise"]):
+        refused = sparring("train", "toy", *flags, "--name", "one", *SMALL)
+        assert refused.exit_code == 3, refused.output
+        assert "runs/one exists" in refused.output
+        assert "checking the recipe" not in refused.output
 
 
 def test_a_failed_run_says_so_in_its_folder() -> None:

@@ -144,6 +144,14 @@ def test_a_run_that_is_another_than_was_trained_gets_no_control(run: Path) -> No
     assert not (run / "controls").exists()
 
 
+def test_a_run_that_ended_before_its_warm_start_is_named_as_such(run: Path) -> None:
+    shutil.rmtree(run / "checkpoints" / "warm_start")
+    refused = sparring("control", str(run), "--steps", "1")
+    assert refused.exit_code == 2
+    assert "has not finished its warm start" in refused.output
+    assert "--resume" in refused.output
+
+
 def test_a_shorter_control_does_not_take_the_place_of_a_longer_one(run: Path) -> None:
     assert sparring("control", str(run), "--steps", "4", "--json").exit_code == 0
     kept = run / "controls" / "warm_start_continued"

@@ -157,6 +157,8 @@ def _train_recipe(
         raise untrainable(config, str(path))
     if seeds is not None:
         read_seeds(seeds, config, changes)
+    elif not dry_run:
+        RunFolder.require_new(Path(config.run.runs_dir), name or config.run.name)
     if supervise and not dry_run:
         named = [] if name is None else ["--name", name]
         unchecked = [] if check else ["--no-check"]

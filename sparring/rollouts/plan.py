@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from sparring.agents import AgentResult
+from sparring.errors import UsageError
 from sparring.protocols import Chat, Engine, MessageEngine, RewardFunction, Scorer
 from sparring.sessions import AnySession, EpisodeLimits
 from sparring.types import Sampling, Task, Trajectory
@@ -33,6 +34,9 @@ class MainPolicy:
     introduce: Callable[[Task, str], Awaitable[None]] | None = None
     """A function that is called with each task and the id of its session before the episode starts."""
 
+    def __post_init__(self) -> None:
+        _refuse_incomplete(self.engine, self.chat)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedPolicy:
@@ -45,6 +49,22 @@ class NamedPolicy:
     """Whether `engine` samples from the policy in training, so that its turns are trained on like the agent's own."""
     sampling: Sampling | None = None
     """The sampling settings; None uses those of the agent's own turns."""
+
+    def __post_init__(self) -> None:
+        _refuse_incomplete(self.engine, self.chat)
+
+
+def _refuse_incomplete(engine: Engine | MessageEngine, chat: Chat | None) -> None:
+    """Raise UsageError for an engine without a chat that does not answer in messages, with what it lacks."""
+    if chat is not None or isinstance(engine, MessageEngine):
+        return
+    if not hasattr(engine, "answer"):
+        raise UsageError(f"{type(engine).__name__} samples tokens, so its policy needs a chat; give `chat`.")
+    missing = [name for name in ("capabilities", "fingerprint", "close") if not hasattr(engine, name)]
+    raise UsageError(
+        f"{type(engine).__name__} answers in messages, but it has no {' and no '.join(missing)}; add what "
+        "sparring.protocols.MessageEngine lists. Its capabilities are EngineCapabilities()."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,10 +83,15 @@ def continue_warm_start(
     config = load_config(folder.recipe, overrides)
     section = config.warm_start
     refuse_training(config, folder.code)
-    if section is None or not (folder.checkpoints / WARM_START).is_dir():
+    if section is None:
         raise UsageError(
             f"{folder.recipe} has no warm start that could be continued; add [warm_start] and train it. Without "
             "demonstrations the base model is the control."
+        )
+    if not (folder.checkpoints / WARM_START).is_dir():
+        raise UsageError(
+            f"{folder.path} has not finished its warm start: it ended before that, or it began with the weights of another run. "
+            f"Continue it with `sparring train --resume {folder.path}`, or make the control of that other run."
         )
     steps = steps or section.control_steps
     _refuse_shorter(folder, steps)

@@ -394,6 +394,23 @@ def test_an_endpoints_tokens_are_counted_as_it_counts_them() -> None:
     assert metrics["rollout/policies/customer/response_mean"] == 7.0
 
 
+def test_an_engine_of_the_user_that_lacks_something_is_refused_with_what_it_lacks() -> None:
+    class Endpoint:
+        fingerprint = "mine:judge"
+
+        async def answer(self, request: MessageRequest, on_delta: object = None) -> MessageAnswer:
+            raise AssertionError
+
+        async def close(self) -> None: ...
+
+    mine: Any = Endpoint()
+    for policy in (MainPolicy, NamedPolicy):
+        with pytest.raises(UsageError, match="Endpoint answers in messages, but it has no capabilities; add"):
+            policy(engine=mine)
+    with pytest.raises(UsageError, match="samples tokens, so its policy needs a chat"):
+        MainPolicy(engine("what?"))
+
+
 def test_an_endpoint_that_refuses_every_request_ends_the_run_also_where_the_agent_only_reports_a_failure() -> None:
     class Endpoint:
         fingerprint = "openai:judge"
