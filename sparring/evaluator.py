@@ -15,6 +15,7 @@ from sparring.assembly import (
     EvaluationParts,
     RolloutParts,
     find_overrides,
+    load_checkpoint_weights,
     load_environment,
     load_evaluation_parts,
     load_into_engine,
@@ -459,7 +460,7 @@ def _with_ledger(folder: RunFolder) -> RunFolder:
     return folder
 
 
-def _newest_weights(policy: Policy, job: Job, model: ModelPolicy) -> tuple[Path, Weights]:
+def _newest_weights(policy: Policy, job: Job, model: ModelPolicy | None) -> tuple[Path, Weights]:
     """Return a policy's checkpoint and its weights: the checkpoint of the plan, or, where a run in progress has deleted that, the
     newest one. A policy that already ran episodes cannot change to another checkpoint."""
     from sparring.training import checkpoints
@@ -468,7 +469,7 @@ def _newest_weights(policy: Policy, job: Job, model: ModelPolicy) -> tuple[Path,
     is_newest = policy.name not in _FIXED and run_and_step(policy.name)[1] is None
     while True:
         try:
-            return checkpoint, checkpoints.load_weights(checkpoint, model)
+            return checkpoint, load_checkpoint_weights(checkpoint, model)
         except DataError:
             if not is_newest or policy.name in (job.plan.fingerprints or {}):
                 raise

@@ -8,6 +8,7 @@ from sparring.assembly.graders import build_trials, load_graders
 from sparring.assembly.policies import (
     build_frozen_engine,
     find_checkpoint,
+    load_checkpoint_weights,
     load_message_engine,
     load_policy,
     load_script,
@@ -44,6 +45,7 @@ __all__ = [
     "find_checkpoint",
     "find_overrides",
     "load_algorithm",
+    "load_checkpoint_weights",
     "load_curriculum",
     "load_demonstrations",
     "load_environment",

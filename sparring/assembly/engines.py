@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from sparring.assembly.algorithm import Algorithm
 from sparring.config import Config, key_from
 from sparring.errors import ServiceError
+from sparring.models.description import ModelDescription, find_folder, read_description
 from sparring.protocols import Engine, Learner
 from sparring.types import EngineCapabilities, Weights
 
@@ -19,12 +20,7 @@ def build_engine(config: Config, policy: Policy, weights: Weights) -> Engine:
     that does not answer, or cannot do what the recipe needs."""
     section = config.engine
     if section.type == "remote":
-        from sparring.engines.remote import RemoteEngine
-
-        assert section.base_url is not None, "the configuration asks for an address"
-        engine = RemoteEngine(section.base_url, api_key=key_from(section.api_key_env))
-        _check_capabilities(config, engine.capabilities, section.base_url)
-        return engine
+        return connect_engine(config)
     from sparring.engines.torch_engine import TorchEngine
 
     return TorchEngine(
@@ -36,6 +32,35 @@ def build_engine(config: Config, policy: Policy, weights: Weights) -> Engine:
         deterministic=config.runs_in_rounds,
         session_weights=config.rollout.session_weights,
     )
+
+
+def connect_engine(config: Config) -> Engine:
+    """Return the recipe's engine in another process. Raises as `build_engine` does."""
+    from sparring.engines.remote import RemoteEngine
+
+    address = config.engine.base_url
+    assert address is not None, "the configuration asks for an address"
+    engine = RemoteEngine(address, api_key=key_from(config.engine.api_key_env))
+    _check_capabilities(config, engine.capabilities, address)
+    return engine
+
+
+def describe_remote(config: Config) -> tuple[ModelDescription, Weights] | None:
+    """Return the model of a remote engine without loading it, and its weights before training as a file. None where it is
+    loaded here: with an engine in this process, and for a model that is not in a folder. Raises ServiceError."""
+    if config.engine.type != "remote":
+        return None
+    folder = find_folder(config.model.name)
+    if folder is None:
+        return None
+    from sparring.engines.remote_model import fetch_model
+
+    assert config.engine.base_url is not None, "the configuration asks for an address"
+    remote = fetch_model(config.engine.base_url, api_key=key_from(config.engine.api_key_env))
+    description = read_description(
+        folder, config.model, device=remote.device, base_fingerprint=lambda: remote.base_fingerprint
+    )
+    return description, remote.weights
 
 
 def build_learner(config: Config, policy: Policy, algorithm: Algorithm) -> Learner:

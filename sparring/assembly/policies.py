@@ -44,16 +44,29 @@ def load_policy(config: Config, recipe_dir: Path) -> Policy:
     )
 
 
-def build_frozen_engine(section: PolicySection, engine: Engine, policy: Policy, initial: Weights) -> Engine:
-    """Return the engine of a frozen policy, still without weights where the warm start will produce them. Raises DataError for
-    a folder without weights of this model."""
+def load_checkpoint_weights(checkpoint: Path, policy: Policy | None) -> Weights:
+    """Return the weights of a checkpoint. Without a policy they stay in their file, and the process that loads them checks
+    whether they fit. Raises DataError for a damaged checkpoint, or one that does not fit."""
     from sparring.training import checkpoints
 
+    if policy is not None:
+        return checkpoints.load_weights(checkpoint, policy)
+    from sparring.models.policy import fingerprint
+    from sparring.models.tensor_files import TensorFile
+
+    checkpoints.verify(checkpoint)
+    tensors = TensorFile(checkpoint / "weights.safetensors")
+    return Weights(tensors=tensors, fingerprint=fingerprint(tensors))
+
+
+def build_frozen_engine(section: PolicySection, engine: Engine, policy: Policy | None, initial: Weights) -> Engine:
+    """Return the engine of a frozen policy, still without weights where the warm start will produce them. Raises DataError for
+    a folder without weights of this model."""
     if section.weights == "warm_start":
         return engine.freeze()
     if section.weights == "base":
         return engine.freeze(initial)
-    return engine.freeze(checkpoints.load_weights(find_checkpoint(section.weights), policy))
+    return engine.freeze(load_checkpoint_weights(find_checkpoint(section.weights), policy))
 
 
 def pin_checkpoints(config: Config) -> Config:

@@ -17,12 +17,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
 from sparring.assembly.algorithm import Algorithm, load_algorithm
-from sparring.assembly.engines import build_engine, build_learner, connect_learner
+from sparring.assembly.engines import build_engine, build_learner, connect_engine, connect_learner, describe_remote
 from sparring.assembly.graders import load_detectors
 from sparring.assembly.policies import (
     build_frozen_engine,
     build_sampling,
     list_endpoints,
+    load_checkpoint_weights,
     load_message_engine,
     load_policy,
 )
@@ -86,8 +87,8 @@ class RolloutParts(EvaluationParts):
     config: Config
     model: ModelDescription
     """All that needs no weights."""
-    policy: Policy
-    """The weights, for sampling, learning and the checks of both."""
+    policy: Policy | None
+    """The weights; None where other processes sample and learn with them."""
     initial_weights: Weights
     """The weights before any training: an adapter without effect, or the weights as loaded."""
     engine: Engine
@@ -150,12 +151,15 @@ def load_training_parts(
             num_groups,
             len(tasks.train),
         )
-    rollout = _rollout_parts(config, recipe_dir, code, tasks, ledger)
+    rollout = _rollout_parts(config, recipe_dir, code, tasks, ledger, learns_here=config.learner.type == "here")
+    if config.learner.type == "remote":
+        learner = connect_learner(config, rollout.initial_weights)
+    else:
+        assert rollout.policy is not None, "it is loaded for a learner in this process"
+        learner = build_learner(config, rollout.policy, algorithm)
     return TrainingParts(
         **{field.name: getattr(rollout, field.name) for field in fields(rollout)},
-        learner=connect_learner(config, rollout.initial_weights)
-        if config.learner.type == "remote"
-        else build_learner(config, rollout.policy, algorithm),
+        learner=learner,
         algorithm=algorithm,
         detectors=detectors,
     )
@@ -167,10 +171,12 @@ def load_rollout_parts(
 ) -> RolloutParts:
     """Load and check all objects that the model's episodes need, without a learner. Raises as `load_training_parts` does."""
     code = load_user_code(config, recipe_dir, announce)
-    return _rollout_parts(config, recipe_dir, code, load_tasks(config, recipe_dir), ledger)
+    return _rollout_parts(config, recipe_dir, code, load_tasks(config, recipe_dir), ledger, learns_here=False)
 
 
-def _rollout_parts(config: Config, recipe_dir: Path, code: UserCode, tasks: Tasks, ledger: Ledger) -> RolloutParts:
+def _rollout_parts(
+    config: Config, recipe_dir: Path, code: UserCode, tasks: Tasks, ledger: Ledger, *, learns_here: bool
+) -> RolloutParts:
     import torch
 
     from sparring.models.memory import keep_freed_memory
@@ -178,11 +184,16 @@ def _rollout_parts(config: Config, recipe_dir: Path, code: UserCode, tasks: Task
     kind_of = load_task_kinds(config, tasks)
     num_threads = config.run.num_threads or os.cpu_count() or 1
     torch.set_num_threads(num_threads)
-    policy = load_policy(config, recipe_dir)
-    chat = create_chat(policy.tokenizer, config.model.name)
-    weights = policy.snapshot()
-    model = describe_policy(policy, chat, partial(policy.base_fingerprint, weights))
-    engine = build_engine(config, policy, weights)
+    loaded = None if learns_here else describe_remote(config)
+    if loaded is None:
+        policy = load_policy(config, recipe_dir)
+        weights = policy.snapshot()
+        chat = create_chat(policy.tokenizer, config.model.name)
+        model = describe_policy(policy, chat, partial(policy.base_fingerprint, weights))
+        engine = build_engine(config, policy, weights)
+    else:
+        policy, (model, weights), chat = None, loaded, loaded[0].chat
+        engine = connect_engine(config)
     frozen = {
         name: build_frozen_engine(section, engine, policy, weights)
         for name, section in config.policies.items()
@@ -314,15 +325,13 @@ async def load_into_engine(parts: RolloutParts, folder: RunFolder, weights: Weig
     await parts.engine.load_weights(weights, version=version)
     if not parts.frozen_by_warm_start:
         return
-    from sparring.training import checkpoints
-
     left = folder.checkpoints / WARM_START
     if not left.is_dir():
         raise UsageError(
             f"a policy of the recipe has weights = 'warm_start', but {left} does not exist: this run has had no warm start "
             "of its own. Name the folder of a run instead."
         )
-    frozen = checkpoints.load_weights(left, parts.policy)
+    frozen = load_checkpoint_weights(left, parts.policy)
     for engine in parts.frozen_by_warm_start:
         await engine.load_weights(frozen, version=0)
 

@@ -146,8 +146,8 @@ CHECKS: dict[str, Check] = rules_by_name(
     Check("baseline.refusals", baseline.refusals, needs=("model", "baseline"), seconds=1800),
     Check("baseline.reference", baseline.reference, needs=("reference",), seconds=1800),
     Check("weights.logprobs", weights.logprobs, needs=("model",), seconds=600),
-    Check("weights.served", weights.served, needs=("model",), seconds=600),
-    Check("weights.export", weights.export, needs=("model",), seconds=600),
+    Check("weights.served", weights.served, needs=("model", "trained_weights"), seconds=600),
+    Check("weights.export", weights.export, needs=("model", "weights"), seconds=600),
 )
 """The checks by name, in the order in which they run and are documented."""
 

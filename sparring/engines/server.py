@@ -5,6 +5,8 @@ POST /v1/sample    a turn: JSON lines with tokens as they are sampled, signs of 
 POST /v1/weights   a safetensors file; ?version= &fingerprint= and for a frozen policy &policy=
 POST /v1/logprobs  log-probabilities of given ids
 POST /v1/sessions  sessions that open or close, in order
+GET  /v1/model     where the model is computed, and the hash of its weights before training
+GET  /v1/model/weights  a safetensors file of the weights before training
 """
 
 from __future__ import annotations
@@ -14,17 +16,19 @@ import hmac
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import final
 
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from sparring.errors import ConstraintError, DataError, EpisodeError, ServiceError, UsageError
-from sparring.models.tensor_files import TensorFile
+from sparring.models.tensor_files import TensorFile, write_weights
 from sparring.protocols import Engine
 from sparring.runtime.logs import get_logger
 from sparring.runtime.remote import PROTOCOL, SIGN_OF_LIFE_SECONDS, dumps, error_json, from_json, to_json
@@ -36,9 +40,11 @@ _CALLERS_OWN = (ConstraintError, DataError, EpisodeError, ServiceError, UsageErr
 """Errors that are no bug of the server."""
 
 
-def engine_app(engine: Engine, *, api_key: str | None = None) -> Starlette:
-    """Return the routes of an engine. With `api_key`, requests without it are refused; without one, bind it to loopback only."""
+def engine_app(engine: Engine, *, api_key: str | None = None, model: ServedModel | None = None) -> Starlette:
+    """Return the routes of an engine. With `api_key`, requests without it are refused; without one, bind it to loopback only.
+    With `model`, a run that has no weights of its own gets the first ones here."""
     routes = _Routes(engine)
+    described = [] if model is None else _model_routes(model, api_key)
     return Starlette(
         routes=[
             Route("/v1/engine", guarded(routes.hello, api_key)),
@@ -46,8 +52,44 @@ def engine_app(engine: Engine, *, api_key: str | None = None) -> Starlette:
             Route("/v1/weights", guarded(routes.weights, api_key), methods=["POST"]),
             Route("/v1/logprobs", guarded(routes.logprobs, api_key), methods=["POST"]),
             Route("/v1/sessions", guarded(routes.sessions, api_key), methods=["POST"]),
+            *described,
         ]
     )
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """The model of an engine, for a run without weights of its own."""
+
+    device: str
+    weights: Weights
+    """The trained weights before training."""
+    base_fingerprint: Callable[[], str]
+
+
+def _model_routes(model: ServedModel, api_key: str | None) -> list[Route]:
+    base_fingerprint = cache(model.base_fingerprint)
+
+    async def describe(_: Request) -> Response:
+        return JSONResponse(
+            {
+                "device": model.device,
+                "base_fingerprint": await asyncio.to_thread(base_fingerprint),
+                "fingerprint": model.weights.fingerprint,
+            }
+        )
+
+    async def send_weights(_: Request) -> Response:
+        folder = tempfile.TemporaryDirectory(prefix="sparring-engine-")
+        path = Path(folder.name) / "weights.safetensors"
+        await asyncio.to_thread(write_weights, model.weights, path)
+        return FileResponse(path, background=BackgroundTask(folder.cleanup))
+
+    return [
+        Route("/v1/model", guarded(describe, api_key)),
+        Route("/v1/model/weights", guarded(send_weights, api_key)),
+    ]
 
 
 def guarded(

@@ -70,6 +70,15 @@ def describe_policy(policy: Policy, chat: Chat, base_fingerprint: Callable[[], s
     )
 
 
+def find_folder(name: str) -> Path | None:
+    """Return the folder of `model.name` with the files of a whole model. None for one that is built by a function, loaded from
+    a hub, or stored as an adapter."""
+    from sparring.models import smollm2
+
+    folder = smollm2.ensure_converted() if name == smollm2.NAME else Path(name).expanduser()
+    return folder if (folder / "config.json").is_file() and not (folder / "adapter_config.json").is_file() else None
+
+
 def read_description(
     folder: Path, section: ModelSection, *, device: str, base_fingerprint: Callable[[], str]
 ) -> ModelDescription:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from sparring.assembly import build_engine, build_learner, load_algorithm, load_policy
 from sparring.config import Config
-from sparring.engines.server import engine_app
+from sparring.engines.server import ServedModel, engine_app
 from sparring.gateway.server import Listener
 from sparring.run_folders.recipe_files import find_code_folder
 from sparring.runtime import interrupts
@@ -25,7 +26,11 @@ def serve_engine(
     address. Raises ServiceError when the model cannot be loaded or the address is taken."""
     torch.set_num_threads(config.run.num_threads or os.cpu_count() or 1)
     policy = load_policy(config, find_code_folder(recipe))
-    app = engine_app(build_engine(config, policy, policy.snapshot()), api_key=api_key)
+    weights = policy.snapshot()
+    model = ServedModel(
+        device=str(policy.device), weights=weights, base_fingerprint=partial(policy.base_fingerprint, weights)
+    )
+    app = engine_app(build_engine(config, policy, weights), api_key=api_key, model=model)
     interrupts.run(_serve(Listener(app, host, port), on_ready))
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from sparring.assembly import (
     TrainingParts,
+    load_checkpoint_weights,
     load_demonstrations,
     load_into_engine,
     load_training_parts,
@@ -123,13 +124,13 @@ async def _continue(
     parts, folder = loaded.parts, loaded.folder
     rl_seconds = training_seconds(folder.path / "metrics.jsonl")
     conversations = load_demonstrations(parts, section.num_demonstrations, section.demonstrations)
-    parts.learner.load_weights(checkpoints.load_weights(folder.checkpoints / WARM_START, parts.policy))
+    parts.learner.load_weights(load_checkpoint_weights(folder.checkpoints / WARM_START, parts.policy))
     if steps is None:
         with console.phase("control: how long a supervised step takes"):
             each = await _seconds_of_step(parts, conversations, section, parts.config.run.seed)
         steps = max(section.steps, math.ceil(SPARE * rl_seconds / each))
         _refuse_shorter(folder, steps)
-        parts.learner.load_weights(checkpoints.load_weights(folder.checkpoints / WARM_START, parts.policy))
+        parts.learner.load_weights(load_checkpoint_weights(folder.checkpoints / WARM_START, parts.policy))
     parts.learner.reset_optimizer()
     rate = partial(learning_rate, peak=section.learning_rate, schedule="linear", warmup_steps=0, max_steps=steps)
     points = sorted({max(1, round(steps * part / NUM_POINTS)) for part in range(1, NUM_POINTS + 1)})

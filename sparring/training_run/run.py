@@ -17,6 +17,7 @@ from sparring.assembly import (
     build_scheduler,
     build_trials,
     find_checkpoint,
+    load_checkpoint_weights,
     load_curriculum,
     load_demonstrations,
     load_into_engine,
@@ -313,7 +314,7 @@ class TrainingRun:
         if self._start.checkpoint is not None:
             return True
         if source is not None:
-            learner.load_weights(checkpoints.load_weights(find_checkpoint(source), self._parts.policy))
+            learner.load_weights(load_checkpoint_weights(find_checkpoint(source), self._parts.policy))
             # Saved because a resumed run does not know where its weights came from.
             await self._save_now(0)
         elif self._config.warm_start is not None:

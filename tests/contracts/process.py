@@ -7,7 +7,7 @@ import sys
 
 import torch
 
-from sparring.engines.server import engine_app
+from sparring.engines.server import ServedModel, engine_app
 from sparring.gateway.server import Listener
 from sparring.training.server import learner_app
 from tests.contracts import cases
@@ -15,7 +15,9 @@ from tests.contracts import cases
 
 async def main(kind: str) -> None:
     torch.set_num_threads(1)
-    app = engine_app(cases.torch_engine()) if kind == "engine" else learner_app(cases.torch_learner())
+    learner = cases.torch_learner()
+    model = ServedModel(device="cpu", weights=learner.export_weights(), base_fingerprint=lambda: "base")
+    app = engine_app(cases.torch_engine(), model=model) if kind == "engine" else learner_app(learner)
     listener = Listener(app, "127.0.0.1", 0)
     await listener.start()
     print(listener.base_url, flush=True)  # noqa: T201 - the parent reads the address

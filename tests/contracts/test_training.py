@@ -17,6 +17,7 @@ import sparring
 from sparring.config import read_place
 from sparring.training import checkpoints
 from sparring.training.checkpoint_files import find_newest
+from tests.faults.recipe import tiny
 
 TINY = Path(__file__).parents[1] / "faults" / "recipe"
 
@@ -26,7 +27,12 @@ def recipe(tmp_path: Path) -> Path:
     """The tiny recipe without the settings that only the engine in this process reads."""
     shutil.copytree(TINY, tmp_path / "recipe", ignore=shutil.ignore_patterns("__pycache__", "runs"))
     path = tmp_path / "recipe" / "recipe.toml"
-    path.write_text(path.read_text("utf-8").partition("[engine]")[0], "utf-8")
+    # In a folder, so that a run with both elsewhere loads no weights.
+    model, tokenizer = tiny.build(0)
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "model")
+    text = path.read_text("utf-8").partition("[engine]")[0]
+    path.write_text(text.replace("tiny:build", str(tmp_path / "model")), "utf-8")
     return path
 
 

@@ -183,6 +183,14 @@ class Subject:
             "reward": (self.reward, "the recipe names no reward.reward"),
             "scorer": (self.scorer, "the recipe names no reward.scorer"),
             "model": (self.parts, "needs the model: --model"),
+            "weights": (
+                self.parts and self.parts.policy,
+                "runs where the weights are: in a run whose engine and learner are in its own process",
+            ),
+            "trained_weights": (
+                self.parts if self.config.model.trained_weights == "lora" else self.parts and self.parts.policy,
+                "the trained weights are the whole model, which is in other processes",
+            ),
             "baseline": (self.runs_baseline or None, "the first validation of the run plays it"),
             "production": (self.user_inputs.production, "needs a sample of production logs: --production FILE"),
             "schemas": (self.user_inputs.schemas, "needs the production's tool schemas: --schemas FILE"),

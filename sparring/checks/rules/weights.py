@@ -88,20 +88,20 @@ async def export(subject: Subject) -> Iterable[Finding]:
     """
     from sparring.models.export import save_adapter, save_merged
 
-    parts = subject.parts
-    assert parts is not None, "the rule needs the model"
+    assert subject.parts is not None and subject.parts.policy is not None, "the rule needs the weights"  # noqa: PT018
+    policy = subject.parts.policy
     is_adapter = subject.config.model.trained_weights == "lora"
     with tempfile.TemporaryDirectory(prefix="sparring-export-") as folder:
         try:
             if is_adapter:
-                save_adapter(parts.policy, Path(folder), base_model=subject.config.model.name)
+                save_adapter(policy, Path(folder), base_model=subject.config.model.name)
             else:
-                save_merged(parts.policy, Path(folder))
+                save_merged(policy, Path(folder))
             written = _read_back(Path(folder))
         except Exception as error:  # noqa: BLE001 - whatever the libraries raise is the finding
             return [_unexported(f"it fails with {error!r}")]
     # The libraries spell names in their own way, so only the contents are compared.
-    shapes = sorted(tuple(tensor.shape) for tensor in parts.policy.trained.values())
+    shapes = sorted(tuple(tensor.shape) for tensor in policy.trained.values())
     missing = [shape for shape in shapes if shape not in written]
     return [_unexported(f"tensors of shapes {missing[:3]} are not in it")] if missing else ()
 
