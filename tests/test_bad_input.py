@@ -233,7 +233,7 @@ DATASETS = [
         "no training data",
         DRY,
         USAGE,
-        ("data.train is missing", "name a dataset"),
+        ("data.train is missing", "set it to a dataset"),
         lambda: _without("toy/recipe.toml", 'train = "environment:train_tasks"'),
     ),
 ]
@@ -331,7 +331,7 @@ CHECKPOINTS = [
         "a run without checkpoint",
         ("export", "runs/old", "out", "--merge"),
         DATA,
-        ("holds no checkpoint", "train the run first"),
+        ("contains no checkpoint", "train the run first"),
         a_run,
     ),
     Case(
@@ -348,7 +348,9 @@ CHECKPOINTS = [
         ("weights.safetensors", "damaged", "another checkpoint"),
         a_damaged_checkpoint,
     ),
-    Case("resuming a run without checkpoint", ("train", "--resume", "runs/old"), DATA, ("holds no checkpoint",), a_run),
+    Case(
+        "resuming a run without checkpoint", ("train", "--resume", "runs/old"), DATA, ("contains no checkpoint",), a_run
+    ),
     Case(
         "a status file that is not JSON",
         ("runs", "show", "old"),
@@ -419,7 +421,7 @@ COMMANDS = [
         "a recipe for a resumed run",
         ("train", "toy", "--resume", "old"),
         USAGE,
-        ("'toy' has no place", "its own recipe"),
+        ("'toy' cannot be used", "its own recipe"),
         a_run,
     ),
     Case(
@@ -492,7 +494,7 @@ def test_bad_input_is_refused_with_what_why_and_what_to_do(case: Case) -> None:
     for part in case.says:
         assert part in result.output
     assert "Traceback" not in result.output
-    assert "This is not a mistake that Sparring knows" not in result.output
+    assert "This error is unexpected" not in result.output
 
 
 def test_the_recipe_that_these_cases_spoil_is_good() -> None:

@@ -158,7 +158,9 @@ def test_a_shorter_control_does_not_take_the_place_of_a_longer_one(run: Path) ->
     before = {path.name: path.read_bytes() for path in kept.iterdir()}
     refused = sparring("control", str(run), "--steps", "3")
     assert refused.exit_code == 2
-    assert "is a control of 4 steps, and a shorter one of 3 would replace it" in refused.output.replace("\n", " ")
+    assert "is a control of 4 steps, and a shorter control of 3 steps would replace it" in refused.output.replace(
+        "\n", " "
+    )
     assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
     assert sparring("control", str(run), "--steps", "5", "--json").exit_code == 0
 

@@ -343,7 +343,7 @@ def test_runs_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["train", "--resume", "RUN", "--seeds", "3"], "a family of runs goes on by itself"),
+        (["train", "--resume", "RUN", "--seeds", "3"], "not a family of runs"),
         (["train", str(RECIPE), "--seeds", "1"], "is too few for a family of runs"),
         (["eval", "--across", "FAMILY", "--compare"], "--across does not read --compare"),
         (["eval", "--across", "FAMILY", "--resume"], "--across does not read --resume"),

@@ -1,4 +1,4 @@
-"""The agent of a recipe: the built-in tool loop, or the recipe's own agent."""
+"""Load the agent of a recipe: the built-in tool loop or the recipe's own agent."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ Closing: TypeAlias = Callable[[], Awaitable[None]]
 def load_agent_and_environment(
     config: Config, recipe_dir: Path, announce: Callable[[str], object], pool: WorkerPool | None
 ) -> tuple[Agent, Closing | None, Callable[[], Environment], tuple[ToolSchema, ...]]:
-    """Return the agent and the function that closes it, and for the built-in tool loop the environment factory and the tools.
-    With a `pool` the environments are in its workers."""
+    """Return the agent, the function that closes it, the environment factory and the tools.
+
+    Only the built-in tool loop has an environment and tools. With a `pool`, the environments run in its workers.
+    """
     agent, close_agent = load_agent(config, recipe_dir, announce)
     if agent is not None:
         return agent, close_agent, refuse_environment, ()
@@ -48,8 +50,10 @@ def load_agent_and_environment(
 def load_agent(
     config: Config, recipe_dir: Path, announce: Callable[[str], object]
 ) -> tuple[Agent, Closing] | tuple[None, None]:
-    """Return the recipe's own agent and the function that closes what it opened; None for the built-in tool loop. Raises
-    UsageError when the named object is not an agent."""
+    """Return the recipe's own agent and the function that closes what the agent opened, or None for the built-in tool loop.
+
+    Raises UsageError if the named object is not an agent.
+    """
     section = config.agent
     worker_key = os.environ.get(KEY_VARIABLE) or secrets.token_urlsafe(32)
     queue = WorkQueue(worker_key)
@@ -59,7 +63,7 @@ def load_agent(
         queue=queue if section.pull else None,
         max_in_flight=max(MAX_IN_FLIGHT, 4 * config.rollout.rollout_max_concurrency),
     )
-    # Longer than the policy's own deadline, so that a used-up time counts as the policy's.
+    # Longer than the policy's own deadline, so that the policy's deadline applies first.
     seconds = config.rollout.rollout_timeout + overtime(config.rollout.rollout_timeout)
     pushing: HttpAgent | None = None
     if section.function is not None:
@@ -113,14 +117,16 @@ def load_agent(
 
 
 def _call_for_workers(address: str, key: str) -> str:
-    """Return the instructions to start workers. A key from the environment is known, and is not shown."""
+    """Return the instructions to start workers. A key that the user set in the environment is not shown."""
     address = address.replace("//0.0.0.0:", f"//{platform.node()}:")
     shown = f"${KEY_VARIABLE}" if os.environ.get(KEY_VARIABLE) else key
     return (
-        f"episodes wait for workers at {address}; start some wherever that can be reached:\n"
+        f"episodes wait for workers at {address}; start workers on any machine that can reach this address:\n"
         f"  {KEY_VARIABLE}={shown} python -m sparring.agents.worker {address} MODULE:FUNCTION"
     )
 
 
 def refuse_environment() -> Environment:
-    raise UsageError("this recipe's agent has its own environment, so there is none to run here; see [agent].")
+    raise UsageError(
+        "the agent of this recipe has its own environment, so there is no environment to run; see [agent]."
+    )

@@ -1,4 +1,4 @@
-"""The functions that a recipe's `[algorithm]` names."""
+"""Load the functions that a recipe's `[algorithm]` names."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from sparring.types import TrajectoryGroup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
-    """The functions of `[algorithm]`, built in or the user's own, with their hyperparameters bound; the learner binds those of
-    the loss."""
+    """The functions of `[algorithm]`, built in or the user's own, with their hyperparameters bound.
+
+    The learner binds the hyperparameters of the loss.
+    """
 
     advantages: Callable[[Sequence[TrajectoryGroup]], TurnAdvantages]
     loss: Callable[..., Any]
@@ -30,7 +32,7 @@ class Algorithm:
 def load_algorithm(config: Config, recipe_dir: Path) -> Algorithm:
     """Load the functions that `[algorithm]` names, and bind their hyperparameters.
 
-    Raises UsageError for a user's function that cannot be called as needed, or that does not read an option.
+    Raises UsageError if a user's function cannot be called as needed or does not read an option.
     """
     section = config.algorithm
     reserved = [name for name in type(section).model_fields if name not in HYPERPARAMETERS]

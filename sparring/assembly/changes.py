@@ -1,4 +1,4 @@
-"""The parts that a run is trained with, by content, and their changes since the run was last trained."""
+"""Describe the content of the parts that a run is trained with, and find their changes since the last training."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ PARTS = ("model", "tokenizer", "template", "data", "recipe")
 """The parts that must be unchanged when a run is resumed."""
 
 _PART_OF = {"config": "recipe", "files": "recipe"}
-"""The part of a key path by its first word, where the part has another name."""
+"""The part of a key path by the path's first word, for parts with another name."""
 NOT_OF_CONTROL = ("warm_start.control_steps", "evaluation", "schedule", "detectors", "tracking", "data.held_out")
-"""The settings and data that do not affect the control of a run, or that only set how long and on how many tasks it is
-chosen."""
+"""Settings and data that do not affect the control of a run, or that only determine how the control is chosen."""
 _BITS = (
     "versions",
     "hardware.processor",
@@ -34,10 +33,9 @@ _BITS = (
 )
 """The keys whose changes may affect only the last bits of a sum."""
 _IN_EFFECT = frozenset({"run.num_threads", "model.device"})
-"""Places whose values in effect are compared, as `hardware`."""
+"""Keys of a place file whose values in effect are compared, as `hardware`."""
 _OTHER_FILES = "other_files"
-"""Files that the recipe's code may read and may write during training, such as a database. Changes are reported, not
-refused."""
+"""Files that the recipe's code may read and write during training, such as a database. Changes are reported, not refused."""
 _PROBES = (
     "The quick brown fox doesn't jump over 13 lazy dogs; it's 2,048.5 km to Zürich.",
     'def f(x: int) -> str:\n    return f"{x!r}"\t# {"key": [1, -2.5e10, null]}\r\n\n\n   <tag/>',
@@ -55,11 +53,11 @@ def record_parts(
     given: Sequence[str] = (),
     allowed: Collection[str] = (),
 ) -> list[str]:
-    """Record in a run's manifest the parts that it is trained with from now on. For a resumed run, compare them with the
-    parts of its last training, and return the changes that the user should know, as sentences.
+    """Record in a run's manifest the parts that it is trained with from now on.
 
-    `config` are the settings in effect, and `given` those of them that the user has just set (`KEY=VALUE`). Raises UsageError
-    for changes that are neither given nor of a part in `allowed`.
+    For a resumed run, compare them with the parts of its last training, and return a message for each kind of change that
+    the user should know. `config` are the settings in effect; `given` are the settings that the user has just set
+    (`KEY=VALUE`). Raises UsageError for changes that are not given and not in a part in `allowed`.
     """
     check_parts(allowed)
     now = describe_parts(parts, folder, config)
@@ -73,9 +71,9 @@ def record_parts(
     if refused:
         names = sorted({find_part(key) for key in refused}, key=PARTS.index)
         raise UsageError(
-            f"{folder.path} would go on with other parts than it was trained with: {_describe_changes(refused)}. "
-            f"What it has learned and its curve would be about both at once. "
-            f"Restore them{_as_they_were(refused)}, or go on all the same with --allow-changed {','.join(names)}."
+            f"{folder.path} would continue with other parts than it was trained with: {_describe_changes(refused)}. "
+            f"Its policy and its curves would mix both. "
+            f"Restore the old parts{_as_they_were(refused)}, or continue anyway with --allow-changed {','.join(names)}."
         )
     folder.record_training(now, different)
     bits = {key: values for key, values in different.items() if key.startswith(_BITS)}
@@ -83,18 +81,25 @@ def record_parts(
     problem = now["template_problem"]
     return [
         *(
-            [f"the chat template contradicts itself: {problem}. Give the model the one it was trained with."]
+            [f"the chat template contradicts itself: {problem}. Use the template that the model was trained with."]
             if problem
             else []
         ),
-        *([f"the run goes on with changes: {_describe_changes(rest)}."] if rest else []),
-        *([f"{_describe_changes(bits)}: the run goes on, but not bit for bit as it would have."] if bits else []),
+        *([f"the run continues with changes: {_describe_changes(rest)}."] if rest else []),
+        *(
+            [f"{_describe_changes(bits)}: the run continues, but its results may differ in the last bits."]
+            if bits
+            else []
+        ),
     ]
 
 
 def refuse_another_control(parts: TrainingParts, folder: RunFolder, config: Config) -> None:
-    """Raise UsageError when model, tokenizer, template, data, code or settings that affect the warm start differ from those
-    of the run's training: continued with them, the warm start would not be the control of this training."""
+    """Raise UsageError if a part that affects the warm start differs from the run's training.
+
+    These parts are model, tokenizer, template, data, code and settings. Continued with other parts, the warm start would
+    not be a control for this training.
+    """
     different = _since_training(folder, describe_parts(parts, folder, config))
     refused = {
         key: values
@@ -103,35 +108,39 @@ def refuse_another_control(parts: TrainingParts, folder: RunFolder, config: Conf
     }
     if refused:
         raise UsageError(
-            f"{folder.path} is not what it was trained as: {_describe_changes(refused)}. "
-            "A warm start continued with that would not be the control of what was trained; restore it, "
-            "or leave the override out. --steps and warm_start.control_steps may be given anew."
+            f"{folder.path} has changed since its training: {_describe_changes(refused)}. "
+            "A warm start that continues with these changes would not be a control for the trained policy. Restore the old "
+            "parts, or leave the override out. Only --steps and warm_start.control_steps may change."
         )
 
 
 def _since_training(folder: RunFolder, now: Mapping[str, Json]) -> dict[str, tuple[Json, Json]]:
-    """Return the changes since the run was last trained; none for a run that was not trained, or is from another version."""
+    """Return the changes since the run was last trained.
+
+    There are none for a run that was not trained or is from another version.
+    """
     before = folder.manifest()
     return list_changes(before, now) if "contents" in before else {}
 
 
 def check_parts(named: Collection[str]) -> None:
-    """Raise UsageError for a name that is not in PARTS."""
+    """Raise UsageError if a name is not in PARTS."""
     for name in named:
         if name not in PARTS:
             near = difflib.get_close_matches(name, PARTS, n=1)
             raise UsageError(
-                f"--allow-changed {name!r} names nothing that is compared{f'; did you mean {near[0]!r}?' if near else '.'} Name "
-                f"any of {', '.join(PARTS)}, separated by commas."
+                f"--allow-changed {name!r} is not a known part{f'; did you mean {near[0]!r}?' if near else '.'} Choose "
+                f"from {', '.join(PARTS)}, separated by commas."
             )
 
 
 def describe_parts(parts: TrainingParts, folder: RunFolder, config: Config) -> dict[str, Json]:
-    """Return the manifest's description of a training: `versions`, `hardware`, `config`, hashes as `contents`, and a problem of
-    the chat template as `template_problem`.
+    """Return the manifest's description of a training.
 
-    The hash of the weights covers their content as loaded (a second or two per gigabyte); that of the tokenizer, the text of
-    every id and the encoding of a few texts; that of the data, the tasks in their order.
+    It contains `versions`, `hardware`, `config`, hashes as `contents`, and a problem of the chat template as
+    `template_problem`. The hash of the weights covers their content as loaded and takes one or two seconds per gigabyte.
+    The hash of the tokenizer covers the text of every id and the encoding of a few texts. The hash of the data covers the
+    tasks in their order.
     """
     found = describe_machine()
     found["hardware"] |= {"num_threads": parts.num_threads, "device": parts.model.device}
@@ -160,7 +169,7 @@ def list_changes(before: Mapping[str, Json], now: Mapping[str, Json]) -> dict[st
     """Return the differences of two results of `describe_parts` by key path, as (before, now). A missing value is None."""
     old, new = _flat(before), _flat(now)
     keys = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
-    # A setting that only one of them has is from another version of Sparring.
+    # A setting that only one side has is from another version of Sparring.
     return {
         key: (old.get(key), new.get(key))
         for key in keys
@@ -169,7 +178,7 @@ def list_changes(before: Mapping[str, Json], now: Mapping[str, Json]) -> dict[st
 
 
 def find_part(key: str) -> str:
-    """Return which of PARTS a key path of `list_changes` belongs to, otherwise its first word."""
+    """Return the part in PARTS that a key path of `list_changes` belongs to, or the first word of the path."""
     first = key.partition(".")[0]
     return _PART_OF.get(first, first)
 
@@ -193,7 +202,7 @@ def _flat(made: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def find_overrides(config: Config, changed: Config) -> dict[str, Json]:
-    """Return the settings of `changed` that differ from those of `config`, by key, except for places."""
+    """Return the settings of `changed` that differ from `config`, by key, except the keys of a place file."""
     first, second = (settings_of(one.model_dump(mode="json")) for one in (config, changed))
     return {key: second.get(key) for key in sorted({*first, *second}) if first.get(key) != second.get(key)}
 
@@ -236,6 +245,6 @@ def _shown(value: Json) -> str:
 
 
 def _as_they_were(refused: Mapping[str, tuple[Json, Json]]) -> str:
-    """Return a hint how to set the first changed settings to their old values."""
+    """Return a hint that shows how to set the first changed settings to their old values."""
     old = [f"{_named(key)}={json.dumps(values[0])}" for key, values in refused.items() if key.startswith("config.")]
     return f" (add {' '.join(old[:3])})" if old else ""

@@ -1,4 +1,4 @@
-"""The engine and the learner of a recipe."""
+"""Build the engine and the learner of a recipe."""
 
 from __future__ import annotations
 

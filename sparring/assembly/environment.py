@@ -1,4 +1,4 @@
-"""Loading of the environment that a recipe names."""
+"""Load the environment that a recipe names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparring.workers import Code, WorkerPool
 
 
 def load_environment(config: Config, recipe_dir: Path) -> tuple[Callable[[], Environment], type[Environment]]:
-    """Return a factory of new environments, and their class. Raises UsageError when the target is not an Environment."""
+    """Return a factory of new environments, and their class. Raises UsageError if the target is not an Environment."""
     found, options = load_environment_class(config, recipe_dir)
     environment_class = found.with_options(**options)
     environment_class.tool_schemas()
@@ -24,8 +24,10 @@ def load_environment(config: Config, recipe_dir: Path) -> tuple[Callable[[], Env
 
 
 def build_worker_pool(config: Config, recipe_dir: Path) -> WorkerPool | None:
-    """Return the pool of processes for environments, reward and scorer, none of them started yet; None where these run in
-    this process. Raises UsageError for options that cannot be sent to a worker."""
+    """Return the pool of worker processes for environments, reward and scorer, or None if they run in this process.
+
+    No process of the pool is started yet. Raises UsageError for options that cannot be sent to a worker.
+    """
     section = config.environment
     if section.workers == 0:
         return None
@@ -40,22 +42,22 @@ def build_worker_pool(config: Config, recipe_dir: Path) -> WorkerPool | None:
 
 
 def refuse_training(config: Config, recipe_dir: Path) -> None:
-    """Raise UsageError when the recipe's environment does not allow training."""
+    """Raise UsageError if the recipe's environment does not allow training."""
     if config.environment.target is None:
         return
     found, options = load_environment_class(config, recipe_dir)
     reason = found.evaluation_only(**options)
     if reason is not None:
         raise UsageError(
-            f"environment.target = {config.environment.target!r} may be evaluated in and not trained in: {reason}"
+            f"environment.target = {config.environment.target!r} may be used for evaluation but not for training: {reason}"
         )
 
 
 def load_environment_class(config: Config, recipe_dir: Path) -> tuple[type[Environment], dict[str, Any]]:
-    """Return the class that the recipe names, and its checked options. Raises UsageError, and DataError as `check_links`
-    does."""
+    """Return the class that the recipe names, and its checked options. Raises UsageError, and the DataError of
+    `check_links`."""
     if config.environment.target is None:
-        raise UsageError("environment.target is missing: name the `module:Class` of an Environment.")
+        raise UsageError("environment.target is missing; set it to the `module:Class` of an Environment.")
     check_links(recipe_dir)
     found = load_object(config.environment.target, folder=recipe_dir)
     if not (inspect.isclass(found) and issubclass(found, Environment)):
@@ -69,6 +71,6 @@ def load_environment_class(config: Config, recipe_dir: Path) -> tuple[type[Envir
     except TypeError as error:
         raise UsageError(
             f"environment.options = {options} do not fit {found.__name__}{inspect.signature(found)}: {error}. "
-            "Name the arguments of its __init__."
+            "Give only arguments of its __init__."
         ) from error
     return found, options

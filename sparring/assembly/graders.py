@@ -1,4 +1,4 @@
-"""Loading of the graders of a recipe: its reward, its scorer and its detectors."""
+"""Load the graders of a recipe: reward, scorer and detectors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from sparring.runtime.plugins import load_function, load_object
 
 
 def load_graders(config: Config, recipe_dir: Path) -> tuple[RewardFunction | None, Scorer | None]:
-    """Return the reward and the scorer; None where the recipe names none. Raises UsageError for objects that
-    cannot be called with a trajectory."""
+    """Return the reward and the scorer, each None if the recipe does not name it.
+
+    Raises UsageError for objects that cannot be called with a trajectory.
+    """
     reward, scorer = (
         _load_grader(f"reward.{key}", getattr(config.reward, key), recipe_dir) for key in ("reward", "scorer")
     )
@@ -33,7 +35,7 @@ def _load_grader(key: str, name: str | None, recipe_dir: Path) -> Any:
 
 
 def build_criterion(config: Config, reward: RewardFunction | None, scorer: Scorer | None) -> SuccessCriterion:
-    """Return the criterion by which episodes of the recipe count as successes."""
+    """Return the criterion that decides whether an episode of the recipe is a success."""
     return SuccessCriterion(
         scorer=config.reward.scorer,
         independence=independence(reward, scorer),
@@ -42,18 +44,21 @@ def build_criterion(config: Config, reward: RewardFunction | None, scorer: Score
 
 
 def load_detectors(config: Config, recipe_dir: Path) -> tuple[Detector, ...]:
-    """Return the detectors that are not off, and the recipe's own scanners. Raises ConfigError for an unknown detector."""
+    """Return the detectors that are not turned off, and the recipe's scanners. Raises ConfigError for an unknown detector."""
     unknown = [name for name in config.detectors.off if name not in DETECTORS]
     if unknown:
-        message = f"names {', '.join(map(repr, unknown))}, which is no detector; there are {', '.join(DETECTORS)}."
+        message = f"names {', '.join(map(repr, unknown))}, which is not a detector; choose from {', '.join(DETECTORS)}."
         raise ConfigError([ConfigProblem("detectors.off", message)])
     own = [user_scanner(name, load_object(name, folder=recipe_dir)) for name in config.detectors.scanners]
     return (*(one for name, one in DETECTORS.items() if name not in config.detectors.off), *own)
 
 
 def build_trials(config: Config, recipe_dir: Path, *, loop: asyncio.AbstractEventLoop | None = None) -> Trials | None:
-    """Return the trials with which detectors find out what the reward depends on. None without a reward function, with an LLM
-    judge, since its grades cost money, and where environments and rewards run in workers: findings stay unconfirmed there."""
+    """Return the trials with which detectors find out what the reward depends on, or None.
+
+    There are no trials without a reward function, with an LLM judge, because its grades cost money, and if environments
+    and rewards run in workers. Without trials, findings stay unconfirmed.
+    """
     if config.environment.workers:
         return None
     reward, scorer = load_graders(config, recipe_dir)

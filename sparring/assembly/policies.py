@@ -1,4 +1,4 @@
-"""Loading of policies: the policy in training, and the named policies in addition to it or in its place."""
+"""Load policies: the policy in training, and named policies in addition to it or in its place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def load_policy(config: Config, recipe_dir: Path) -> Policy:
-    """Load the model with its trained tensors. Raises ServiceError when it cannot be loaded."""
+    """Load the model with its trained tensors. Raises ServiceError if it cannot be loaded."""
     from sparring.models.policy import LoraSettings, Policy
     from sparring.models.precision import resolve_device, resolve_precision
     from sparring.models.pretrained import load_pretrained
@@ -70,8 +70,10 @@ def build_frozen_engine(section: PolicySection, engine: Engine, policy: Policy |
 
 
 def pin_checkpoints(config: Config) -> Config:
-    """Return the configuration with the checkpoint of each frozen policy in place of its folder. So a resumed run uses the same
-    weights, even if the folder has changed since. Raises DataError where there is no checkpoint."""
+    """Return the configuration with the checkpoint of each frozen policy in place of its folder.
+
+    A resumed run then uses the same weights even if the folder has changed. Raises DataError if there is no checkpoint.
+    """
     frozen = {
         name: section.model_copy(update={"weights": str(find_checkpoint(section.weights).resolve())})
         for name, section in config.policies.items()
@@ -81,7 +83,10 @@ def pin_checkpoints(config: Config) -> Config:
 
 
 def find_checkpoint(folder: str | Path) -> Path:
-    """Return the newest checkpoint of a run folder, or the checkpoint that is named itself. Raises DataError without one."""
+    """Return the newest checkpoint of a run folder, or the folder itself if it is a checkpoint.
+
+    Raises DataError if there is no checkpoint.
+    """
     from sparring.training import checkpoints
 
     source = Path(folder)
@@ -89,7 +94,7 @@ def find_checkpoint(folder: str | Path) -> Path:
 
 
 def list_endpoints(config: Config) -> dict[str, NamedPolicy]:
-    """Return the named policies that are served by an endpoint. Raises UsageError for an API key that is not set."""
+    """Return the named policies that an endpoint serves. Raises UsageError if an API key is not set."""
     policies = {}
     for name, section in config.policies.items():
         if section.role == "endpoint":
@@ -111,7 +116,7 @@ def build_sampling(section: PolicySection, config: Config) -> Sampling:
 
 
 def load_message_engine(config: Config, recipe_dir: Path) -> MessageEngine:
-    """Return the engine of the endpoint or the script that the recipe names. Raises UsageError, DataError."""
+    """Return the engine of the endpoint or the script that the recipe names. Raises UsageError and DataError."""
     section = config.engine
     if section.type == "scripted":
         assert section.script is not None, "the configuration asks for a script"
@@ -123,7 +128,7 @@ def load_message_engine(config: Config, recipe_dir: Path) -> MessageEngine:
 
 
 def load_script(script: str, recipe_dir: Path) -> ScriptedMessages:
-    """Return the engine of a `module:function`, or of a .jsonl file next to the recipe. Raises UsageError, DataError."""
+    """Return the engine of a `module:function`, or of a .jsonl file next to the recipe. Raises UsageError and DataError."""
     if ":" in script:
         return ScriptedMessages(load_object(script, folder=recipe_dir), name=script)
     return ScriptedMessages(read_script(recipe_dir / script), name=Path(script).name)

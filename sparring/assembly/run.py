@@ -1,6 +1,6 @@
-"""Assembly of all objects that a run or an evaluation needs.
+"""Assemble all objects that a run or an evaluation needs.
 
-Modules that need torch are imported where a model is built, since endpoints and scripts are evaluated without it.
+Modules that need torch are imported where a model is built, because endpoints and scripts are evaluated without torch.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ TO_STDERR = partial(print, file=sys.stderr)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationParts:
-    """The objects that an evaluation needs for any policy, also for an endpoint or a script whose tokens are unknown."""
+    """The objects that an evaluation needs for any policy, including endpoints and scripts, whose tokens are unknown."""
 
     engine: Engine | MessageEngine
     collector: Collector
@@ -86,9 +86,9 @@ class RolloutParts(EvaluationParts):
 
     config: Config
     model: ModelDescription
-    """All that needs no weights."""
+    """The part of the model that needs no weights."""
     policy: Policy | None
-    """The weights; None where other processes sample and learn with them."""
+    """The weights; None if other processes sample and learn with them."""
     initial_weights: Weights
     """The weights before any training: an adapter without effect, or the weights as loaded."""
     engine: Engine
@@ -131,10 +131,10 @@ def _released_threads() -> Iterator[None]:
 def load_training_parts(
     config: Config, recipe_dir: Path, ledger: Ledger, *, announce: Announce = TO_STDERR
 ) -> TrainingParts:
-    """Load and check all objects that a training needs. `announce` shows the user what the run waits for, including a key that
-    must not be written to files.
+    """Load and check all objects that a training needs.
 
-    Raises what the parts raise: ConfigError, DataError, ServiceError.
+    `announce` shows the user what the run waits for. This may include a key that must not be written to files. Raises the
+    errors of the parts: ConfigError, DataError and ServiceError.
     """
     code = load_user_code(config, recipe_dir, announce)
     algorithm = load_algorithm(config, recipe_dir)
@@ -145,8 +145,8 @@ def load_training_parts(
     num_groups = config.schedule.max_steps * config.batch.global_batch_size
     if config.curriculum.select != "all" and num_groups <= len(tasks.train):
         logger.warning(
-            "curriculum.select = %r goes by how a task went before, but the run plays %d groups and there are %d tasks: none "
-            "comes twice. Raise schedule.max_steps, or give fewer tasks.",
+            "curriculum.select = %r depends on earlier episodes of a task, but the run has %d groups for %d tasks, so no task "
+            "runs twice. Raise schedule.max_steps, or use fewer tasks.",
             config.curriculum.select,
             num_groups,
             len(tasks.train),
@@ -169,7 +169,10 @@ def load_training_parts(
 def load_rollout_parts(
     config: Config, recipe_dir: Path, ledger: Ledger, *, announce: Announce = TO_STDERR
 ) -> RolloutParts:
-    """Load and check all objects that the model's episodes need, without a learner. Raises as `load_training_parts` does."""
+    """Load and check all objects that the model's episodes need, without a learner.
+
+    Raises the same errors as `load_training_parts`.
+    """
     code = load_user_code(config, recipe_dir, announce)
     return _rollout_parts(config, recipe_dir, code, load_tasks(config, recipe_dir), ledger, learns_here=False)
 
@@ -199,7 +202,7 @@ def _rollout_parts(
         for name, section in config.policies.items()
         if section.role == "frozen"
     }
-    # After the cache of keys and values, whose pages the kernel should provide only when they are used.
+    # This comes after the cache of keys and values, whose pages the kernel should provide only when they are used.
     keep_freed_memory()
     trained_here = {
         name: NamedPolicy(engine=engine, chat=chat, learns=True)
@@ -277,8 +280,11 @@ def load_evaluation_parts(
     engine: MessageEngine | None = None,
     announce: Announce = TO_STDERR,
 ) -> EvaluationParts:
-    """Load and check all objects that the evaluation of an endpoint or a script needs. Without `engine`, it is the one that the
-    recipe names. Imports no torch. Raises as `load_training_parts` does."""
+    """Load and check all objects that the evaluation of an endpoint or a script needs.
+
+    If `engine` is None, the recipe's engine is used. Torch is not imported. Raises the same errors as
+    `load_training_parts`.
+    """
     code = load_user_code(config, recipe_dir, announce)
     tasks = load_tasks(config, recipe_dir, is_trained=False)
     engine = engine or load_message_engine(config, recipe_dir)
@@ -320,16 +326,19 @@ def build_scheduler(
 
 
 async def load_into_engine(parts: RolloutParts, folder: RunFolder, weights: Weights, *, version: int) -> None:
-    """Load weights of this run's model into the engine, and the weights after the warm start into the policies that are frozen
-    there. Raises UsageError when there are such policies and there was no warm start."""
+    """Load weights of this run's model into the engine.
+
+    Policies that are frozen after the warm start get the weights from that time. Raises UsageError if there are such
+    policies but there was no warm start.
+    """
     await parts.engine.load_weights(weights, version=version)
     if not parts.frozen_by_warm_start:
         return
     left = folder.checkpoints / WARM_START
     if not left.is_dir():
         raise UsageError(
-            f"a policy of the recipe has weights = 'warm_start', but {left} does not exist: this run has had no warm start "
-            "of its own. Name the folder of a run instead."
+            f"a policy of the recipe has weights = 'warm_start', but {left} does not exist, because this run had no warm "
+            "start. Name the folder of a run instead."
         )
     frozen = load_checkpoint_weights(left, parts.policy)
     for engine in parts.frozen_by_warm_start:

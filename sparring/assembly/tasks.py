@@ -1,4 +1,4 @@
-"""The three splits of a recipe's data, and the order of its training tasks."""
+"""Load the three splits of a recipe's data, and define the order of its training tasks."""
 
 from __future__ import annotations
 
@@ -29,16 +29,15 @@ class Tasks:
 
 
 def load_tasks(config: Config, recipe_dir: Path, *, is_trained: bool = True) -> Tasks:
-    """Load the splits from files or functions. A split that the recipe does not name is taken from the training data. A policy
-    that is not trained needs no training data where the recipe names the held-out tasks.
+    """Load the splits from files or functions. A split that the recipe does not name is taken from the training data.
 
-    Raises DataError when a needed split is empty, or when two splits share a task id; UsageError for training tasks that are
-    for evaluation only.
+    A policy that is not trained needs no training data if the recipe names the held-out tasks. Raises DataError if a
+    required split is empty or two splits share a task id. Raises UsageError if training tasks are for evaluation only.
     """
     data = config.data
     needs_train = is_trained or data.held_out is None
     if data.train is None and needs_train:
-        raise UsageError("data.train is missing: name a dataset file or a 'module:function' that returns Tasks.")
+        raise UsageError("data.train is missing; set it to a dataset file or a 'module:function' that returns Tasks.")
     train = [] if data.train is None else _tasks_from(data.train, "data.train", recipe_dir)
     validation = None if data.validation is None else _tasks_from(data.validation, "data.validation", recipe_dir)
     held_out = None if data.held_out is None else _tasks_from(data.held_out, "data.held_out", recipe_dir)
@@ -53,7 +52,7 @@ def load_tasks(config: Config, recipe_dir: Path, *, is_trained: bool = True) -> 
         held_out=tuple(splits["held_out"] if held_out is None else held_out),
     )
     if not tasks.train and needs_train:
-        raise DataError(f"data.train = {data.train!r} leaves no task to train on after splitting; give more tasks.")
+        raise DataError(f"data.train = {data.train!r} leaves no training task after splitting; add tasks.")
     if is_trained and config.is_trainable:
         _refuse_evaluation_only(config, recipe_dir, tasks.train)
     named = {"train": tasks.train, "validation": tasks.validation, "held_out": tasks.held_out}
@@ -62,15 +61,15 @@ def load_tasks(config: Config, recipe_dir: Path, *, is_trained: bool = True) -> 
         for task in members:
             if seen.setdefault(task.id, split) != split:
                 raise DataError(
-                    f"task id {task.id!r} is in {seen[task.id]} and in {split}; "
-                    "evaluation must not see trained tasks, so give every task one split and one id."
+                    f"task id {task.id!r} is in {seen[task.id]} and in {split}, but evaluation must not use training tasks; "
+                    "put every task into one split only, with its own id."
                 )
     return tasks
 
 
 def _refuse_evaluation_only(config: Config, recipe_dir: Path, tasks: Sequence[Task]) -> None:
-    """Raise UsageError for a task that must not be trained on. An environment with its own rule has applied it before
-    (`refuse_training`)."""
+    """Raise UsageError for a task that must not be trained on. `refuse_training` has already applied the rule of the
+    environment."""
     reason = next((task.fields[EVALUATION_ONLY] for task in tasks if EVALUATION_ONLY in task.fields), None)
     if reason is None:
         return
@@ -79,9 +78,9 @@ def _refuse_evaluation_only(config: Config, recipe_dir: Path, tasks: Sequence[Ta
         if found.evaluation_only.__func__ is not Environment.evaluation_only.__func__:
             return
     raise UsageError(
-        f"data.train = {config.data.train!r} gives tasks that may be evaluated on and not trained on: {reason}\nEvaluate with "
-        "them, or, where you have the right to train on them, say on what ground where the tasks are made, for example "
-        'sop_bench.tasks(..., i_have_training_rights="who allows it, and where").'
+        f"data.train = {config.data.train!r} returns tasks that may be used for evaluation but not for training: {reason}\n"
+        "Only evaluate on them. If you have the right to train on them, state the reason in the code that creates the "
+        'tasks, for example sop_bench.tasks(..., i_have_training_rights="who allows it, and where").'
     )
 
 
@@ -97,8 +96,10 @@ def _tasks_from(source: str, key: str, recipe_dir: Path) -> list[Task]:
 
 
 def load_task_kinds(config: Config, tasks: Tasks) -> Callable[[Task], str] | None:
-    """Return the function that names a task's kind; None without kinds. Raises DataError for a task without a kind at once, not
-    when it is rolled out."""
+    """Return the function that names a task's kind, or None without kinds.
+
+    Raises DataError for a task without a kind at once, not only when the task runs.
+    """
     if config.curriculum.kind_field is None:
         return None
     kind_of = partial(read_task_kind, field=config.curriculum.kind_field)

@@ -1,4 +1,4 @@
-"""The update rule of a recipe: how the weights follow from the rollouts."""
+"""Build the update rule of a recipe, which computes weight updates from rollouts."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ def build_update_rule(parts: TrainingParts) -> UpdateRule:
 
 
 def _advantages(parts: TrainingParts, groups: Sequence[TrajectoryGroup]) -> tuple[TurnAdvantages, Mapping[str, float]]:
-    """Return the advantages and the metrics of the divergence. Where the recipe sets it, the divergence from the base model is
-    subtracted from the rewards."""
+    """Return the advantages and the metrics of the divergence.
+
+    The divergence from the base model is subtracted from the rewards if the recipe sets it.
+    """
     metrics: Mapping[str, float] = {}
     if parts.config.algorithm.takes_reward_off:
         groups, metrics = subtract_penalty(groups, parts.learner, coef=parts.config.algorithm.kl_coef)

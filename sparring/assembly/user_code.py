@@ -1,4 +1,4 @@
-"""The user code of a recipe: agent, environments, reward and scorer, in this process or in workers."""
+"""Load the user code of a recipe: agent, environments, reward and scorer, in this process or in workers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class UserCode:
 
     agent: Agent
     close: Closing | None
-    """Closes what the agent and the workers have opened."""
+    """Closes the resources that the agent and the workers have opened."""
     make_environment: Callable[[], Environment]
     tools: tuple[ToolSchema, ...]
     reward: RewardFunction | None
@@ -34,8 +34,11 @@ class UserCode:
 
 
 def load_user_code(config: Config, recipe_dir: Path, announce: Callable[[str], object]) -> UserCode:
-    """Load the user code. Raises UsageError for objects that are missing or not callable, DataError for a file that a run
-    only links to and that is missing or has changed."""
+    """Load the user code.
+
+    Raises UsageError for objects that are missing or not callable. Raises DataError for a linked file that is missing or
+    has changed.
+    """
     check_links(recipe_dir)
     pool = build_worker_pool(config, recipe_dir)
     agent, close, make_environment, tools = load_agent_and_environment(config, recipe_dir, announce, pool)

@@ -1,4 +1,4 @@
-"""The demonstrations that a warm start imitates."""
+"""Load the demonstrations that a warm start imitates."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def load_demonstrations(parts: TrainingParts, num: int, source: str) -> list[tuple[tuple[int, ...], tuple[bool, ...]]]:
-    """Return tokenized conversations for the warm start: from the environment's expert, a function, a .jsonl file or a
-    recording.
+    """Return tokenized conversations for the warm start.
 
-    Raises DataError that names the row of a demonstration that cannot be used.
+    They come from the environment's expert, a function, a .jsonl file or a recording. Raises DataError, with the row, for
+    a demonstration that cannot be used.
     """
     conversations: list[Segment]
     if source == "expert":
@@ -39,7 +39,7 @@ def load_demonstrations(parts: TrainingParts, num: int, source: str) -> list[tup
         conversations = _conversations_from(parts.recipe_dir / source, parts.tools)[:num]
     if not conversations:
         raise DataError(
-            f"warm_start.demonstrations = {source!r} gave no demonstration; give at least one conversation."
+            f"warm_start.demonstrations = {source!r} contains no demonstration; provide at least one conversation."
         )
     tokenized = []
     goes_on = _goes_on_after_calls(parts)
@@ -47,8 +47,8 @@ def load_demonstrations(parts: TrainingParts, num: int, source: str) -> list[tup
         try:
             if goes_on is not None and one.messages and one.messages[-1].get("role") == "tool":
                 raise DataError(
-                    f"it ends with a tool result, and {goes_on} never ends an episode itself, so the policy is asked once more; "
-                    "end the conversation with the assistant's answer, or define `is_done` on the environment."
+                    f"it ends with a tool result, but {goes_on} never ends an episode itself, so the policy is called once "
+                    "more; end the conversation with the assistant's answer, or define `is_done` on the environment."
                 )
             tokenized.append(tokenize_conversation(parts.chat, one.messages, one.tools, first=one.first))
         except (DataError, SpliceRefused) as error:
@@ -59,7 +59,7 @@ def load_demonstrations(parts: TrainingParts, num: int, source: str) -> list[tup
         most, row = max(too_long)
         whose, remedy = f"model.max_sequence_length = {limit}", f"Raise model.max_sequence_length to {most}"
         if limit < asked:
-            whose, remedy = f"the {limit} positions of model.name", "Take a model with more positions"
+            whose, remedy = f"the {limit} positions of model.name", "Use a model with more positions"
         raise DataError(
             f"{len(too_long)} of {len(tokenized)} demonstrations of {source!r} are longer than {whose}; the longest, "
             f"demonstration {row}, has {most} tokens. {remedy}, or leave these out."
@@ -68,8 +68,10 @@ def load_demonstrations(parts: TrainingParts, num: int, source: str) -> list[tup
 
 
 def check_demonstrations(config: Config, recipe_dir: Path) -> None:
-    """Check what can be checked of the demonstrations before anything is loaded. Raises UsageError for a function that takes
-    other arguments than (number, seed)."""
+    """Check the demonstrations as far as possible before anything is loaded.
+
+    Raises UsageError for a function that does not take the arguments (number, seed).
+    """
     section = config.warm_start
     if section is not None and ":" in section.demonstrations:
         _load_log(section.demonstrations, recipe_dir)
@@ -80,8 +82,10 @@ def _load_log(source: str, recipe_dir: Path) -> Callable[[int, int], Any]:
 
 
 def _goes_on_after_calls(parts: TrainingParts) -> str | None:
-    """Return the name of an environment whose episodes never end with a tool call; None where they may, or where the user's
-    own agent decides."""
+    """Return the name of the environment if its episodes never end with a tool call.
+
+    Return None if they may end this way, or if the user's own agent decides when an episode ends.
+    """
     if parts.config.agent.is_foreign:
         return None
     environment_class, _ = load_environment_class(parts.config, parts.recipe_dir)
@@ -89,8 +93,10 @@ def _goes_on_after_calls(parts: TrainingParts) -> str | None:
 
 
 def _demonstrated(parts: TrainingParts, task: Task) -> list[Segment]:
-    """Return the expert's episode. It is retried after infrastructure failures as any other; raises InfrastructureError after
-    too many."""
+    """Return the expert's episode, which is retried after infrastructure failures like any other.
+
+    Raises InfrastructureError after too many failures.
+    """
     tries = 1 + parts.config.rollout.rollout_max_retries
     while True:
         tries -= 1
@@ -102,13 +108,15 @@ def _demonstrated(parts: TrainingParts, task: Task) -> list[Segment]:
 
 
 def _conversations_from(path: Path, tools: tuple[ToolSchema, ...]) -> list[Segment]:
-    """Read conversations from a file or a recording. Each has the tools that it names itself, otherwise `tools`."""
+    """Read conversations from a file or a recording. A conversation that does not name its tools has `tools`."""
     conversations = []
     for file in list_trajectory_files(path):
         for where, row in read_rows(file):
             messages = row.get("messages")
             own = row.get("tools", row.get("task", {}).get("fields", {}).get("tools"))
             if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-                raise DataError(f"{where}: there is no list 'messages' of objects; give {{'messages': [...]}} a line.")
+                raise DataError(
+                    f"{where}: there is no list 'messages' of objects; write one {{'messages': [...]}} per line."
+                )
             conversations.append(Segment(messages, tools if own is None else own))
     return conversations

@@ -1,8 +1,8 @@
-"""The `sparring` command. Heavy modules are imported inside the commands, so that `--help` answers at once."""
+"""The `sparring` command. Heavy modules are imported inside the commands, so `--help` answers at once."""
 
 from sparring.cli.command import app, main
 
-# In the order in which `--help` names them.
+# The imports are in the order in which `--help` lists the commands.
 from sparring.cli import train, settings, plan, check, control, evaluate, stored, report, diagnose, serve, runs, verify  # isort: skip
 
 __all__ = [

@@ -35,8 +35,8 @@ def check(
     overrides: Overrides = None,
     on: On = None,
     as_json: Json = False,
-    page: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the findings as a page, too.")] = None,
-    model: Annotated[bool, typer.Option("--model", help="Load the model, play a baseline, compare weights.")] = False,
+    page: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the findings as a page.")] = None,
+    model: Annotated[bool, typer.Option("--model", help="Load the model, run a baseline, compare weights.")] = False,
     only: Annotated[
         list[str] | None, typer.Option(metavar="FAMILY", help="Only these checks; may be repeated.")
     ] = None,
@@ -53,11 +53,11 @@ def check(
         Path | None, typer.Option(metavar="RUN", help="A run whose stored episodes count as the baseline.")
     ] = None,
     minutes: Annotated[
-        float, typer.Option(metavar="MINUTES", min=0.5, help="What the check may take, model apart.")
+        float, typer.Option(metavar="MINUTES", min=0.5, help="Time limit of the checks, without the model.")
     ] = 1.0,
 ) -> None:
-    """Look for what is wrong with a recipe before it is trained: environment, data, prompt, reward, budgets. Exit code 5
-    when there is an error."""
+    """Check a recipe before it is trained: environment, data, prompt, reward and budgets. Exit code 5 if a finding is an
+    error."""
     from sparring.checks.running.run import Options, check_recipe, selected
 
     options = Options(
@@ -86,9 +86,7 @@ def check(
     else:
         _show_findings(report)
     if report.errors:
-        raise GateError(
-            f"{len(report.errors)} of the findings on {report.recipe} are errors; put right what they name first."
-        )
+        raise GateError(f"{len(report.errors)} of the findings on {report.recipe} are errors; fix these first.")
 
 
 def _show_findings(report: CheckReport) -> None:
@@ -103,12 +101,12 @@ def _show_findings(report: CheckReport) -> None:
         for finding in report.findings
     ]
     if rows:
-        Console().table(f"findings on {report.recipe}", ["severity", "what is wrong, and the evidence", "change"], rows)
+        Console().table(f"findings on {report.recipe}", ["severity", "problem and evidence", "change"], rows)
     for one in report.checked:
         if one.state in ("skipped", "left_out"):
             say(f"{one.state.replace('_', ' ')}: {one.name}, {one.reason}")
     for one in report.measured.get("endpoints", ()):
-        say(f"asked: {EndpointUsage.from_json(one).summary(report.measured['prices'])}")
+        say(f"requests: {EndpointUsage.from_json(one).summary(report.measured['prices'])}")
     decided = sum(one.state == "decided" for one in report.checked)
     counts = ", ".join(f"{report.count(severity)} {severity.value}s" for severity in Severity)
     say(f"{decided} of {len(report.checked)} checks decided in {report.seconds:.1f} s: {counts}")

@@ -1,4 +1,4 @@
-"""The application that the commands belong to, their common options, and the report of errors."""
+"""Define the command-line application and the options that commands share, and report errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sparring.supervision.report import supervised
 from sparring.supervision.supervisor import Supervisor
 
 SUPERVISED = frozenset({"check", "eval", "replay", "review"})
-"""Commands that run a recipe's code in a separate process, like `train`, so that none of its child processes is left over."""
+"""Commands that run a recipe's code in a separate process, as `train` does, so that no child process remains."""
 
 
 _INTERRUPTED = frozenset({exit_code(KeyboardInterrupt()), exit_code(Terminated())})
@@ -46,13 +46,17 @@ _NO_ACCESS = frozenset({errno.EACCES, errno.EPERM, errno.EIO})
 
 
 _WRONG_KIND = {
-    errno.EISDIR: "A folder stands where a file belongs",
-    errno.ENOTDIR: "A file stands where a folder belongs",
+    errno.EISDIR: "This path must be a file but is a folder",
+    errno.ENOTDIR: "A part of this path must be a folder but is a file",
 }
 
 
 def report_failures(command: Callable[..., None]) -> Callable[..., None]:
-    """Report failures: an error that a user can act on with its message and exit code, a bug with a file of its traceback."""
+    """Wrap a command so that it reports its failures.
+
+    Errors that the user can fix are reported with their message and exit code. For a bug, a file with the traceback is
+    written.
+    """
 
     @functools.wraps(command)
     def run(*arguments: Any, **options: Any) -> None:
@@ -69,20 +73,21 @@ def report_failures(command: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(exit_code(error)) from None
         except BrokenPipeError:
             raise
-        except Exception as error:  # noqa: BLE001 - the last place where it can be reported
+        except Exception as error:  # noqa: BLE001 - nothing above can report it
             if isinstance(error, OSError) and error.errno in _NO_ROOM:
                 typer.echo(
-                    mask_secrets(f"error: {error}. Make room there, or write elsewhere, and do it again."), err=True
+                    mask_secrets(f"error: {error}. Free space there, or write to another place, and try again."),
+                    err=True,
                 )
                 raise typer.Exit(ServiceError.exit_code) from None
             if isinstance(error, OSError) and error.errno in _NO_ACCESS and error.filename is not None:
                 typer.echo(
-                    mask_secrets(f"error: {error}. Check the disk and its permissions, and do it again."), err=True
+                    mask_secrets(f"error: {error}. Check the disk and its permissions, and try again."), err=True
                 )
                 raise typer.Exit(ServiceError.exit_code) from None
             if isinstance(error, OSError) and error.errno in _WRONG_KIND and error.filename is not None:
                 typer.echo(
-                    mask_secrets(f"error: {error}. {_WRONG_KIND[error.errno]}: move it away, and do it again."),
+                    mask_secrets(f"error: {error}. {_WRONG_KIND[error.errno]}. Move it away, and try again."),
                     err=True,
                 )
                 raise typer.Exit(ServiceError.exit_code) from None
@@ -101,7 +106,7 @@ app = typer.Typer(
 )
 
 
-runs_app = typer.Typer(help="Look at runs, or stop one.", no_args_is_help=True)
+runs_app = typer.Typer(help="Show, stop or branch runs.", no_args_is_help=True)
 
 
 app.add_typer(runs_app, name="runs")
@@ -117,8 +122,8 @@ Prices = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KIND=AMOUNT",
-        help="May be repeated: prefill, sample, train (a million tokens each), hour (of the machine); of an endpoint MODEL:read, "
-        "MODEL:cached, MODEL:sample. By default the recipe's tracking.prices.",
+        help="A price; may be repeated. Kinds: prefill, sample, train (per million tokens), hour (of the machine); for "
+        "endpoints MODEL:read, MODEL:cached, MODEL:sample. By default the recipe's tracking.prices.",
     ),
 ]
 
@@ -131,13 +136,13 @@ Overrides = Annotated[
 On = Annotated[
     Path | None,
     typer.Option(
-        "--on", metavar="PLACE.TOML", help="Where it runs: settings that win over the recipe's (docs/places.md)."
+        "--on", metavar="PLACE.TOML", help="Place file: where it runs. It overrides the recipe (docs/places.md)."
     ),
 ]
 
 
 def read_place_overrides(on: Path | None, recipe: Path, changes: Sequence[str]) -> list[str]:
-    """Return the settings of a place file that a recipe reads, as overrides to put before the user's."""
+    """Return the settings of a place file that the recipe reads, as overrides to put before the user's overrides."""
     from sparring.config import read_place
 
     return [] if on is None else read_place(on).overrides(recipe, changes)
@@ -145,12 +150,12 @@ def read_place_overrides(on: Path | None, recipe: Path, changes: Sequence[str]) 
 
 def main() -> None:
     """Run the `sparring` command."""
-    # The progress bars and deprecation warnings of the libraries that load models would hide our own lines.
+    # The progress bars and deprecation warnings of the libraries that load models would hide the command's own output.
     os.environ.setdefault("TQDM_DISABLE", "1")
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
     sys.stderr = ignore_write_errors(sys.stderr)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has no such letter shows its number
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character shows its code
     show_on_stderr()
     report = supervised()
     name = next(iter(sys.argv[1:]), "")
@@ -172,19 +177,19 @@ def main() -> None:
         report.over(code)
         if code not in _INTERRUPTED and not has_abandoned():
             raise
-        # Threads may still run in the model: shutting the interpreter down would crash, and waiting may take long.
+        # Threads may still run in the model: an interpreter shutdown would crash, and waiting for them may take long.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
 
 
 def resolve_run(run: Path) -> Path:
-    """Return the path of a run, which is named by its path or by its name in `runs/`."""
+    """Return the path of a run that is given by its path or by its name in `runs/`."""
     return Path("runs") / run if not run.exists() and (Path("runs") / run).is_dir() else run
 
 
 def _raised_at(error: BaseException | None) -> str:
-    """Return a line with the place where the user's code raised; empty when it did not."""
+    """Return a line that names where the user's code raised the error, or "" if it did not."""
     frames = traceback.extract_tb(error.__traceback__) if error is not None else []
     return (
         f"\nIt was raised in {frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name}." if frames else ""
@@ -196,8 +201,8 @@ def _report_bug(error: Exception) -> None:
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(mask_secrets(f"sparring {' '.join(sys.argv[1:])}\n\n{''.join(traceback.format_exception(error))}"))
     text = (
-        f"error: {type(error).__name__}: {error}\nThis is not a mistake that Sparring knows; if your own code did not "
-        f"raise it, please report it. The traceback is in {path}."
+        f"error: {type(error).__name__}: {error}\nThis error is unexpected. If your own code did not raise it, please "
+        f"report it. The traceback is in {path}."
     )
     typer.echo(mask_secrets(text), err=True)
 

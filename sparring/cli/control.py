@@ -22,12 +22,12 @@ def control(
     steps: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Supervised steps; by default warm_start.control_steps, or as many as last longer than RL did."
+            min=1, help="Supervised steps; by default warm_start.control_steps, or as many as take longer than RL did."
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Continue a run's warm start for as long as RL took: what RL has to be better than. `sparring eval` then evaluates both."""
+    """Continue a run's warm start for as long as RL took. `sparring eval` then shows whether RL is better than this."""
     from sparring.training_run.control import continue_warm_start
 
     path = resolve_run(run)
@@ -49,6 +49,4 @@ def show_control(made: Control) -> None:
         rows,
     )
     if made.seconds < made.rl_seconds:
-        say(
-            "note: that is less than RL took; give more --steps, or another run may show that imitation gets there, too"
-        )
+        say("note: this took less time than RL, so the comparison favors RL; give more --steps")

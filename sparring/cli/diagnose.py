@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @app.command()
 @report_failures
 def diagnose(run: Run, as_json: Json = False) -> None:
-    """Say why a run does not get better, and the one thing to change first, from its files; also while it trains."""
+    """Explain from its files why a run does not improve, and what to change first. Works during training."""
     from sparring.diagnosis.reading import diagnose_run
 
     path = resolve_run(run)
@@ -39,26 +39,30 @@ def diagnose(run: Run, as_json: Json = False) -> None:
 def runs_branch(
     run: Run,
     changes: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY.PATH=VALUE]...", help="What is different from the run.")
+        list[str] | None, typer.Argument(metavar="[KEY.PATH=VALUE]...", help="Settings that differ from the run's.")
     ] = None,
     step: Annotated[
         int | None,
         typer.Option(
-            "--from", metavar="STEP", min=0, help="Step of a checkpoint; 0 is after the warm start. The newest without."
+            "--from",
+            metavar="STEP",
+            min=0,
+            help="Step of a checkpoint; 0 is after the warm start. By default the newest.",
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the new run's folder, next to the other's.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the new run's folder, which is created next to RUN.")
+    ] = None,
     recipe: Annotated[
         Path | None,
         typer.Option(
-            metavar="RECIPE", help="Take the code of this recipe, such as a corrected reward; settings stay the run's."
+            metavar="RECIPE", help="Use the code of this recipe, such as a corrected reward, with the run's settings."
         ),
     ] = None,
-    train: Annotated[bool, typer.Option("--train/--no-train", help="Train it at once.")] = True,
+    train: Annotated[bool, typer.Option("--train/--no-train", help="Train the new run at once.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Begin a new run from a checkpoint of another one, with one change, and train it. `sparring diagnose` then compares the
-    two."""
+    """Start a new run from a checkpoint of RUN with one change, and train it. `sparring diagnose` then compares the two."""
     from sparring.reproduce.branch import branch
 
     child = branch(resolve_run(run), changes or [], step=step, name=name, recipe=recipe)
@@ -67,14 +71,14 @@ def runs_branch(
         if as_json:
             print_json({"path": str(child.path), **origin})
             return
-        say(f"made {child.path}, from step {origin['step']} of {resolve_run(run)}")
+        say(f"created {child.path} from step {origin['step']} of {resolve_run(run)}")
         say(f"next: sparring train --resume {shlex.quote(str(child.path))}")
         return
     if not as_json:
-        say(f"{child.path} goes on from step {origin['step']} of {resolve_run(run)}")
+        say(f"{child.path} continues from step {origin['step']} of {resolve_run(run)}")
     resume_training(child.path, [], as_json=as_json)
     if not as_json:
-        say(f"and then: sparring diagnose {child.path}")
+        say(f"then: sparring diagnose {child.path}")
 
 
 def _show(found: Diagnosis) -> None:
@@ -90,18 +94,18 @@ def _show(found: Diagnosis) -> None:
                 f"{one.rule}{_since(one)}: {one.symptom}\n"
                 + format_evidence({k: v for k, v in one.evidence.items() if k != "examples"}),
                 "\n".join([one.change, *overrides(one.settings)]),
-                one.confirm + (f" Judge it after {one.confirm_after} steps." if one.confirm_after is not None else ""),
+                one.confirm + (f" Check it after {one.confirm_after} steps." if one.confirm_after is not None else ""),
             ]
             for one in found.findings
         ]
         title = f"{found.run}, after step {found.step}"
         Console().table(title, ["severity", "symptom and evidence", "change", "how to confirm it"], rows)
     for one in found.silenced:
-        say(f"left out: {one.finding.rule}, which {one.by} explains")
+        say(f"left out: {one.finding.rule}, which is explained by {one.by}")
     for one in found.past:
-        say(f"was so after {_steps(one)}, and not any more: {one.rule}: {one.symptom}")
+        say(f"present after {_steps(one)}, but not now: {one.rule}: {one.symptom}")
     course = ", ".join(f"{name} {json.dumps(values)}" for name, values in found.course.items())
-    say(f"at first and now: {course}" if found.course else "no step was trained yet")
+    say(f"at first and now: {course}" if found.course else "no step has been trained yet")
     first = found.first
     if first is not None and first.settings:
         _show_next(found.run, first, " ".join(overrides(first.settings)))
@@ -115,7 +119,7 @@ def _show_next(run: str, first: Finding, changes: str) -> None:
     if first.before_step is not None:
         steps = [step for step in checkpoint_steps(RunFolder(Path(run))) if step < first.before_step]
         if not steps:
-            say(f"next: train the recipe anew with {changes}: no checkpoint is from before step {first.before_step}")
+            say(f"next: train the recipe again with {changes}: no checkpoint is from before step {first.before_step}")
             return
         origin = f"--from {steps[-1]} "
     say(f"next: sparring runs branch {shlex.quote(run)} {origin}{changes}")

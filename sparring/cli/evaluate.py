@@ -43,7 +43,7 @@ Policies = Annotated[
 ]
 Temperatures = Annotated[
     list[float] | None,
-    typer.Option(metavar="T", help="May be repeated; by default greedy (0) and as the recipe serves."),
+    typer.Option(metavar="T", help="May be repeated; by default 0 (greedy) and the recipe's serving temperature."),
 ]
 KeyVariable = Annotated[
     str | None, typer.Option(metavar="VAR", help="Environment variable with the key of openai:MODEL@URL.")
@@ -57,16 +57,18 @@ Rescore = Annotated[
 ScorerName = Annotated[str | None, typer.Option(metavar="MODULE:NAME", help="With --rescore: the scorer.")]
 Episodes = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="With --rescore: for example validation-10; by default the newest held out."),
+    typer.Option(
+        metavar="NAME", help="With --rescore: for example validation-10; by default the newest held-out episodes."
+    ),
 ]
 Compare = Annotated[
-    bool, typer.Option("--compare", help="Show evaluations of several RUN, RUN@STEP or files side by side.")
+    bool, typer.Option("--compare", help="Show evaluations of several runs, RUN@STEP or files side by side.")
 ]
 Across = Annotated[
     bool,
     typer.Option(
         "--across",
-        help="With a family of runs, or several RUN that differ in their seed: evaluate what is missing, and show all.",
+        help="With a family of runs, or several runs that differ only in the seed: run missing evaluations and show all.",
     ),
 ]
 Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="With --compare: file of the picture.")]
@@ -95,7 +97,8 @@ def evaluate(
 ) -> None:
     """Evaluate a run's policies and others on its held-out tasks, and compare them task by task.
 
-    With engine.type=openai or =scripted an endpoint or a script is evaluated, also with a recipe that was not trained.
+    With engine.type=openai or =scripted, an endpoint or a script is evaluated. This also works with a recipe that was not
+    trained.
     """
     changes, prices = list(overrides or []), read_prices(price or ())
     # Which options the four ways to use this command read: evaluate, --across, --rescore, --compare.
@@ -115,7 +118,7 @@ def evaluate(
         evaluate_family([run, *changes], policies=policy, temperatures=temperature, as_json=as_json)
         return
     if rescore and compare:
-        raise UsageError("--rescore scores episodes and --compare shows evaluations; give one of them.")
+        raise UsageError("--rescore scores episodes, and --compare shows evaluations; give only one of them.")
     if compare:
         _refuse_unread("--compare", chosen | evaluating | rescoring)
         _compare_runs([run, *changes], plot or Path("comparison.svg"), as_json)
@@ -125,7 +128,9 @@ def evaluate(
     else:
         _refuse_unread("an evaluation that runs episodes", rescoring | comparing)
         if not base and policy is not None:
-            raise UsageError("--no-base leaves policies out and --policy names them all; give one of the two.")
+            raise UsageError(
+                "--no-base leaves policies out, but --policy already names all policies; give only one of them."
+            )
         if name is not None:
             changes.append(_name_run(run, name))
         if on is not None:
@@ -158,7 +163,7 @@ def _refuse_settings(changes: Sequence[str]) -> None:
     settings = [one for one in changes if "=" in one]
     if settings:
         raise UsageError(
-            f"--across evaluates each run with its own recipe, so it cannot use {settings[0]!r}; leave it out."
+            f"--across evaluates each run with its own recipe, so {settings[0]!r} cannot be applied; leave it out."
         )
 
 
@@ -170,7 +175,7 @@ def _find_recipe(source: str) -> Path:
 def _name_run(source: str, name: str) -> str:
     if RunFolder.is_run(resolve_run(Path(source))):
         raise UsageError(
-            f"--name names the run folder of a new evaluation of a recipe, but {source} is a run; leave it out."
+            f"--name is the run folder for a new evaluation of a recipe, but {source} is a run; leave --name out."
         )
     return f"run.name={json.dumps(name)}"
 
@@ -200,9 +205,7 @@ def _compare_runs(sources: Sequence[str], picture: Path, as_json: bool) -> None:
     try:
         picture.write_text(plot(compared), "utf-8")
     except OSError as error:
-        raise UsageError(
-            f"--plot {picture} cannot be written: {error}; name a file in a folder to write in."
-        ) from error
+        raise UsageError(f"--plot {picture} cannot be written: {error}; name a file in a writable folder.") from error
     if as_json:
         print_json({"plot": str(picture), **compared.as_json()})
         return

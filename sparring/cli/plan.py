@@ -28,12 +28,12 @@ def plan(
         str | None, typer.Option(metavar="NAME[:1]", help="Plan for this GPU, such as H100:1, instead of this machine.")
     ] = None,
     episode_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Expected tokens of one episode, prompt included.")
+        int | None, typer.Option(min=1, help="Expected tokens per episode, including the prompt.")
     ] = None,
-    sampled_tokens: Annotated[int | None, typer.Option(min=1, help="Expected sampled tokens of one episode.")] = None,
+    sampled_tokens: Annotated[int | None, typer.Option(min=1, help="Expected sampled tokens per episode.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show whether a recipe fits a device, which settings fit, and what the run takes. Exit code 5 if it does not fit."""
+    """Show whether a recipe fits a device, which settings fit, and the run's time and cost. Exit code 5 if it does not fit."""
     placed = read_place_overrides(on, Path(recipe), overrides or ())
     config = load_config(Path(recipe), [*placed, *(overrides or ())])
     model = require_shape(config)

@@ -20,7 +20,7 @@ def report(
         Path, typer.Argument(metavar="RUN", help="A run folder, or its name in `runs/`; or a family of runs.")
     ],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where the page goes; by default RUN/report.html.")
+        Path | None, typer.Option(metavar="FILE", help="File of the page; by default RUN/report.html.")
     ] = None,
     price: Prices = None,
     as_json: Json = False,
@@ -33,7 +33,9 @@ def report(
     prices = read_prices(price or ())
     if FamilyFolder.is_family(resolve_run(run)):
         if prices:
-            raise UsageError(f"{run} is a family of runs, whose page has no cost; give --price with one of its runs.")
+            raise UsageError(
+                f"{run} is a family of runs, and the page of a family shows no cost; give --price with one of its runs."
+            )
         _report_family(resolve_run(run), out, as_json)
         return
     with Console(quiet=as_json).phase("reading the run"):
@@ -42,7 +44,7 @@ def report(
         print_json(written.as_json())
         return
     say(written.verdict.headline)
-    left = f", {written.num_left_out} left out for its size" if written.num_left_out else ""
+    left = f", {written.num_left_out} left out to limit the size" if written.num_left_out else ""
     say(f"wrote {written.path}: {written.num_episodes} episodes{left}, {written.num_bytes / 2**20:.1f} MiB")
 
 
@@ -62,11 +64,11 @@ def _report_family(path: Path, out: Path | None, as_json: bool) -> None:
 @report_failures
 def watch(
     run: Run,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8080,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 uses a free one.")] = 8080,
     price: Prices = None,
     as_json: Json = False,
 ) -> None:
-    """Show the report of a run in the browser while it goes on, on this machine alone, until Ctrl-C."""
+    """Serve the report of a run on this machine, and update it while the run continues, until Ctrl-C."""
     from sparring.metering.prices import read_prices
     from sparring.report.live import watch as watch_run
 
@@ -74,7 +76,7 @@ def watch(
         if as_json:
             print_json({"address": address})
         else:
-            say(f"the report of {resolve_run(run)} is at {address}, and follows the run; Ctrl-C stops it")
+            say(f"the report of {resolve_run(run)} is at {address} and updates as the run writes; Ctrl-C stops it")
 
     try:
         watch_run(
@@ -93,12 +95,11 @@ def watch(
 def export(
     run: Run,
     destination: Annotated[Path, typer.Argument(help="A new folder.")],
-    merge: Annotated[
-        bool, typer.Option("--merge", help="Write a model that stands alone instead of an adapter.")
-    ] = False,
+    merge: Annotated[bool, typer.Option("--merge", help="Write a complete model instead of an adapter.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write a run's newest policy, or that of RUN@STEP or RUN@best, for peft (an adapter) or transformers (`--merge`)."""
+    """Write the newest policy of a run, or the policy of RUN@STEP or RUN@best, for peft (an adapter) or transformers
+    (`--merge`)."""
     from sparring.evaluation.policies import named_checkpoint
 
     # Before torch is imported, so that a mistake is reported at once.
@@ -112,4 +113,4 @@ def export(
     if as_json:
         print_json({"path": str(written), **shown})
     else:
-        say(f"wrote the {shown['kind']} of step {shown['step']}, policy {shown['fingerprint']}, to {written}")
+        say(f"wrote the {shown['kind']} from step {shown['step']}, policy {shown['fingerprint']}, to {written}")

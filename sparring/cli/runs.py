@@ -19,21 +19,21 @@ from sparring.tracking.mlflow_tracker import MlflowTracker
 from sparring.tracking.open_trackers import require_mlflow
 from sparring.training.checkpoint_files import find_best, list_numbered
 
-RunsDir = Annotated[Path, typer.Option(help="The folder that holds the runs.")]
+RunsDir = Annotated[Path, typer.Option(help="The folder of the runs.")]
 
 
 @runs_app.command("list")
 @report_failures
 def runs_list(runs_dir: RunsDir = Path("runs"), as_json: Json = False) -> None:
-    """All runs, oldest first."""
+    """List all runs, oldest first."""
     if runs_dir.exists() and not runs_dir.is_dir():
-        raise UsageError(f"--runs-dir {runs_dir} is not a folder; name the folder that holds the runs.")
+        raise UsageError(f"--runs-dir {runs_dir} is not a folder; name the folder of the runs.")
     runs = [(folder.path.name, _status_or_damage(folder)) for folder in list_runs(runs_dir)]
     if as_json:
         print_json([{"name": name, **status} for name, status in runs])
         return
     if not runs:
-        say(f"no runs in {runs_dir} yet; `sparring train RECIPE` makes one")
+        say(f"no runs in {runs_dir} yet; `sparring train RECIPE` creates one")
         return
     rows = [[name, status.get("status"), status.get("step", 0), status.get("reason") or ""] for name, status in runs]
     Console().table(f"runs in {runs_dir}", ["run", "status", "step", "reason"], rows)
@@ -42,7 +42,7 @@ def runs_list(runs_dir: RunsDir = Path("runs"), as_json: Json = False) -> None:
 @runs_app.command("show")
 @report_failures
 def runs_show(run: Run, price: Prices = None, as_json: Json = False) -> None:
-    """One run: how it stands, its latest numbers, its checkpoints, its held-out evaluations, what endpoints were asked."""
+    """Show a run: status, latest metrics, checkpoints, held-out evaluations and requests to endpoints."""
     folder = RunFolder(resolve_run(run))
     status, latest = folder.status(), _latest_metrics(folder.path / "metrics.jsonl")
     kept = _checkpoints(folder)
@@ -77,7 +77,7 @@ def runs_show(run: Run, price: Prices = None, as_json: Json = False) -> None:
 @runs_app.command("stop")
 @report_failures
 def runs_stop(run: Run, as_json: Json = False) -> None:
-    """Ask a run to stop with a checkpoint."""
+    """Stop a run with a checkpoint."""
     folder = RunFolder(resolve_run(run))
     status = folder.status()
     if status.get("status") != "running":
@@ -86,7 +86,7 @@ def runs_stop(run: Run, as_json: Json = False) -> None:
     if as_json:
         print_json({"path": str(folder.path), "told": was_sent})
     else:
-        say(f"{folder.path} was asked to stop; `sparring runs show {folder.path}` shows when it has")
+        say(f"{folder.path} will stop; `sparring runs show {folder.path}` shows its status")
 
 
 @runs_app.command("sync")
@@ -94,19 +94,19 @@ def runs_stop(run: Run, as_json: Json = False) -> None:
 def runs_sync(
     run: Run,
     overrides: Overrides = None,
-    seconds: Annotated[float, typer.Option(help="How long to try.", min=0)] = 600.0,
+    seconds: Annotated[float, typer.Option(help="Time limit in seconds.", min=0)] = 600.0,
     as_json: Json = False,
 ) -> None:
-    """Send to MLflow what it has not yet received of a run: after an outage, or of a run that was trained without it
+    """Send a run's missing data to MLflow, after an outage or for a run that was trained without MLflow
     (`tracking.mlflow=true tracking.mlflow_uri=ADDRESS`)."""
     folder = RunFolder(resolve_run(run))
     config = folder.config(overrides or ())
     if not config.tracking.mlflow:
         raise UsageError(
-            f"{folder.path} was trained without MLflow; add tracking.mlflow=true, and tracking.mlflow_uri."
+            f"{folder.path} was trained without MLflow; add tracking.mlflow=true and tracking.mlflow_uri=ADDRESS."
         )
     if folder.status().get("status") == "running":
-        raise UsageError(f"{folder.path} is running and reports to MLflow itself; wait until it has ended.")
+        raise UsageError(f"{folder.path} is running and sends its own data to MLflow; wait until the run has ended.")
     require_mlflow()
     is_complete = MlflowTracker.open(config, folder).finish(seconds)
     if not is_complete:
@@ -120,7 +120,7 @@ def runs_sync(
 
 
 def _checkpoints(folder: RunFolder) -> list[dict[str, Any]]:
-    """Return the checkpoints, newest first, each with its step and its validation score where it has one."""
+    """Return the checkpoints, newest first, each with its step and its validation score if it has one."""
     scores = folder.validation_scores()
     pinned = find_best(folder.checkpoints, scores)
     return [
@@ -130,7 +130,7 @@ def _checkpoints(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def _status_or_damage(folder: RunFolder) -> Mapping[str, Any]:
-    """Return the status of a run; a damaged run must not hide the others of a list."""
+    """Return the status of a run, or the damage of its files, so that the list still shows the other runs."""
     try:
         return folder.status()
     except (DataError, OSError) as error:
@@ -138,13 +138,13 @@ def _status_or_damage(folder: RunFolder) -> Mapping[str, Any]:
 
 
 def _latest_metrics(path: Path) -> Mapping[str, float]:
-    """Return the newest value of each metric. An incomplete last line, of a run that is being written, is skipped."""
+    """Return the newest value of each metric. Skip an incomplete last line, which a running run may still be writing."""
     latest: dict[str, float] = {}
-    # As bytes, so that a line that is not UTF-8 is one damaged line.
+    # Lines are read as bytes, so that a line that is not UTF-8 counts as one damaged line.
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     for number, line in enumerate(lines, start=1):
         try:
             latest |= json.loads(line)["metrics"]
         except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path}, line {number}: {error!r}; the line is damaged, remove it.") from error
+            raise DataError(f"{path}, line {number} is damaged: {error!r}. Remove the line.") from error
     return latest

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def train_family(
     recipe: Path, seeds: str, changes: Sequence[str], *, name: str | None, check: bool, as_json: bool
 ) -> None:
-    """Train a recipe with several seeds. Exits with the code of the first seed that failed, or of the signal that stopped it."""
+    """Train a recipe with several seeds. Exit with the code of the first failed seed, or of the signal that stopped it."""
     from sparring.runtime.interrupts import exit_code, interruption
     from sparring.seeds import train_seeds
 
@@ -29,7 +29,7 @@ def train_family(
     else:
         show_across(trained.across)
         if trained.is_stopped:
-            say("stopped; the same command goes on")
+            say("stopped; the same command continues")
         else:
             say(f"next: sparring eval --across {shlex.quote(path)}")
     for error in trained.failures.values():

@@ -17,7 +17,7 @@ from sparring.errors import UsageError
 @report_failures
 def serve(
     model: Annotated[
-        str, typer.Argument(help="A run (RUN@STEP, RUN@best), a model by name, or a folder with model files.")
+        str, typer.Argument(help="A run (RUN@STEP, RUN@best), the name of a model, or a folder with model files.")
     ],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
@@ -35,7 +35,7 @@ def serve(
     from sparring.evaluation.policies import find_checkpoint, named_checkpoint
 
     served = model
-    # A missing path in the folder of runs is never the name of a model on a hub, so no hub is requested.
+    # A missing path in the folder of runs is never the name of a model on a hub, so no hub is contacted.
     is_run = Path(model).parts[:1] == ("runs",) and not Path(model).exists()
     if (named := named_checkpoint(model) if is_run else find_checkpoint(model)) is not None:
         folder, step = named
@@ -87,7 +87,7 @@ def _serve_part(
     api_key: str | None,
     as_json: bool,
 ) -> None:
-    """Serve a recipe's engine or learner until Ctrl-C. Raises UsageError for a recipe whose own is elsewhere."""
+    """Serve a recipe's engine or learner until Ctrl-C. Raises UsageError if the recipe's own part runs elsewhere."""
     path = recipe / "recipe.toml" if recipe.is_dir() else recipe
     config = load_config(path, overrides or [])
     kind, here = (config.engine.type, "torch") if part == "engine" else (config.learner.type, "here")
@@ -118,14 +118,14 @@ def record(
     upstream: Annotated[str, typer.Option(metavar="URL", help="The endpoint to record, with its /v1.")],
     model: Annotated[str, typer.Option(help="Name of the model at the endpoint; clients may send any.")],
     key_env: Annotated[
-        str | None, typer.Option(metavar="VAR", help="Environment variable that holds the endpoint's key.")
+        str | None, typer.Option(metavar="VAR", help="Environment variable that contains the endpoint's key.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="A new folder; by default runs/recorded-001 and so on.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
     as_json: Json = False,
 ) -> None:
-    """Stand in front of an OpenAI-compatible endpoint and write what passes as trajectories, until Ctrl-C."""
+    """Forward requests to an OpenAI-compatible endpoint and write the traffic as trajectories, until Ctrl-C."""
     options = {"base_url": "--upstream", "api_key_env": "--key-env"}
     problems = endpoint_problems(base_url=upstream, api_key_env=key_env)
     if problems:
@@ -147,7 +147,7 @@ def record(
     def counted(turns: int, episodes: int) -> None:
         nonlocal counts
         counts = (turns, episodes)
-        # One line that is overwritten; without a terminal, a line per turn would only fill a log.
+        # On a terminal, one line is overwritten. Elsewhere, a line per turn would only fill a log.
         if sys.stderr.isatty():
             typer.echo(f"\r{turns} turns in {episodes} episodes", err=True, nl=False)
 

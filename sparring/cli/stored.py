@@ -1,4 +1,4 @@
-"""`sparring review` and `sparring replay`: stored episodes graded again, run again, and trained on again."""
+"""`sparring review` and `sparring replay`: grade stored episodes again, repeat them, and repeat training on them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 MOST_SHOWN = 20
-"""Replayed episodes, or parts of one, that a table shows."""
+"""Maximum number of rows that a table shows."""
 
 
 @app.command()
@@ -29,14 +29,16 @@ def review(
     run: Run,
     recipe: Annotated[
         Path | None,
-        typer.Argument(metavar="[RECIPE]", help="Whose reward and scorer judge; the run's own without one."),
+        typer.Argument(metavar="[RECIPE]", help="Recipe of the reward and the scorer; by default the run's recipe."),
     ] = None,
     episodes: Annotated[
-        str | None, typer.Option(help="`validation-10`, or a split for its newest; the newest of each split without.")
+        str | None,
+        typer.Option(help="`validation-10`, or a split for its newest episodes; by default the newest of each split."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Ask reward and scorer about stored episodes again, and show where they disagree. Nothing is played or written."""
+    """Grade stored episodes again with reward and scorer, and show where the two disagree. No episode is run, and no file
+    is written."""
     from sparring.evaluation.review import review as review_run
 
     with Console(quiet=as_json).phase("grading stored episodes"):
@@ -72,23 +74,23 @@ def _show_review(found: Review) -> None:
         "rewards",
         "episodes",
         "agree",
-        "wrong paid",
-        "right unpaid",
+        "wrong, rewarded",
+        "right, unrewarded",
         "pairs inverted",
         "rank correlation",
         "mean reward",
     ]
-    console.table(f"reward against scorer: {', '.join(found.episodes)}", columns, rows)
+    console.table(f"reward compared with scorer: {', '.join(found.episodes)}", columns, rows)
     if found.after.culprits:
         rows = [[name, count] for name, count in list(found.after.culprits.items())[:MOST_SHOWN]]
-        console.table("most often at fault", ["what", "disagreements"], rows)
+        console.table("most frequent causes", ["cause", "disagreements"], rows)
     for one in found.after.disagreements[:MOST_SHOWN]:
-        what = "wrong, and paid" if one.kind == "paid_wrong" else "right, and not paid"
+        what = "wrong but rewarded" if one.kind == "paid_wrong" else "right but not rewarded"
         say(f"{one.trajectory_id} is {what} (reward {one.reward:g}, score {one.score:g}): {one.fault}")
     for endpoint in found.endpoints:
-        say(f"asked: {endpoint.summary(found.prices)}")
+        say(f"requests: {endpoint.summary(found.prices)}")
     if found.independence != "scorer":
-        say(f"the scorer {found.independence}, so that a mistake in that code shows in neither")
+        say(f"the scorer {found.independence}, so a mistake in that code cannot show as a disagreement")
 
 
 @app.command()
@@ -96,15 +98,18 @@ def _show_review(found: Review) -> None:
 def replay(
     run: Run,
     episode: Annotated[
-        str | None, typer.Argument(metavar="[EPISODE]", help="An episode's id; all of the newest step without one.")
+        str | None,
+        typer.Argument(metavar="[EPISODE]", help="Id of an episode; by default all episodes of the newest step."),
     ] = None,
     training: Annotated[
         bool,
-        typer.Option("--training", help="The learner's steps instead: from what was consumed, the same weights again?"),
+        typer.Option(
+            "--training", help="Repeat the learner's steps on the consumed data instead, and compare the weights."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Play stored episodes again without a model, and show the first thing that the environment does differently."""
+    """Repeat stored episodes without a model, and show the first thing that the environment does differently."""
     if training:
         if episode is not None:
             raise UsageError(f"--training replays the steps of a whole run; leave {episode!r} out.")
@@ -124,12 +129,13 @@ def replay(
     different = [one.episode for one in replayed if one.difference is not None]
     if different:
         raise GateError(
-            f"{len(different)} of {len(replayed)} episodes went differently than recorded, {different[0]} first; an environment "
-            "must do the same for the same actions: see what differs, and take it from the task, its seed or `self.state`."
+            f"{len(different)} of {len(replayed)} episodes differ from the recording; the first is {different[0]}. An "
+            "environment must do the same for the same actions, so what differs must depend only on the task, its seed or "
+            "`self.state`."
         )
     failed = [f"{one.episode}: {one.problem}" for one in replayed if one.problem is not None]
     if failed:
-        raise ServiceError(f"{len(failed)} of {len(replayed)} episodes could not be played to their end. {failed[0]}")
+        raise ServiceError(f"{len(failed)} of {len(replayed)} episodes could not be repeated to their end. {failed[0]}")
 
 
 def _relearn(run: Path, *, as_json: bool) -> None:
@@ -159,9 +165,9 @@ def _relearn(run: Path, *, as_json: bool) -> None:
         Console().table("training", ["step", "rollouts", "weights now", "recorded by", "weights are"], rows)
     if relearned[-1].difference is not None:
         raise GateError(
-            f"{relearned[-1].difference}. The same bits need the same number of threads (run.num_threads), the libraries and "
-            "the processor of manifest.json, and settings that the run had throughout. Where those agree, the recipe's code or "
-            "the ledger was changed."
+            f"{relearned[-1].difference}. Equal bits need the same number of threads (run.num_threads), the libraries and the "
+            "processor in manifest.json, and settings that did not change during the run. If all of these are the same, the "
+            "recipe's code or the ledger was changed."
         )
 
 
@@ -175,18 +181,18 @@ def _show_replays(source: str, replays: Sequence[Replay]) -> None:
     if len(changed) > 1:
         rows = [[episode, difference.place] for episode, difference in changed[:MOST_SHOWN]]
         left_out = f", {MOST_SHOWN} of {len(changed)}" if len(changed) > MOST_SHOWN else ""
-        console.table(f"went differently{left_out}", ["episode", "first at"], rows)
+        console.table(f"different episodes{left_out}", ["episode", "first difference"], rows)
     for episode, difference in changed[:1]:
         say(f"{episode}, {difference.place}:")
         for field in difference.fields[:MOST_SHOWN]:
             recorded, now = _excerpts(field.recorded, field.now)
             say(f"  {field.path}: recorded {recorded}\n  {' ' * len(field.path)}  now      {now}")
         if difference.is_noise:
-            say("  only ids, times, temporary paths, rounding or the order of keys differ: see `normalized`")
+            say("  only ids, times, temporary paths, rounding or the order of keys differ; see `normalized`")
 
 
 def _excerpts(recorded: object, now: object) -> tuple[str, str]:
-    """Return two values as text, long ones from a little before their first difference."""
+    """Return two values as text. Long values start shortly before their first difference."""
     texts = [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in (recorded, now)]
     parts = next((index for index, (one, other) in enumerate(zip(*texts, strict=False)) if one != other), 0)
     begin = max(0, parts - 20)

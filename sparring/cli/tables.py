@@ -20,7 +20,7 @@ def show_evaluations(
     from sparring.evaluation.tables import comparison_table, notes, outcome_table, pass_table, result_table
 
     greedy = {one.label for one in evaluations if one.temperature == 0}
-    # Sampled rows first, since users get sampled answers.
+    # Sampled rows come first, because users get sampled answers.
     rows = sorted(evaluations, key=lambda one: one.label in greedy)
     differences = sorted(comparisons, key=lambda one: one.after in greedy)
     console = Console()
@@ -33,6 +33,6 @@ def show_evaluations(
 
 
 def format_evidence(evidence: Mapping[str, Any]) -> str:
-    """Return evidence as the text of a table cell, long values cut; the JSON document has all of it."""
+    """Return evidence as the text of a table cell, with long values cut. The JSON document contains the full values."""
     lines = [f"{key}: {value if isinstance(value, str) else json.dumps(value)}" for key, value in evidence.items()]
     return "\n".join(line if len(line) <= 160 else f"{line[:157]}..." for line in lines)

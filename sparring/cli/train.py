@@ -40,7 +40,7 @@ def init(
     folder: Annotated[Path, typer.Argument(help="A new folder.")],
     as_json: Json = False,
 ) -> None:
-    """Write a small recipe that runs, to start from."""
+    """Write a small recipe that runs, as a starting point."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} exists and is not empty; name a new folder.")
     try:
@@ -48,7 +48,7 @@ def init(
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(template, folder, dirs_exist_ok=True, ignore=ignored)
     except OSError as error:
-        raise UsageError(f"{folder} cannot be written: {error}; name a folder that can be made.") from error
+        raise UsageError(f"{folder} cannot be written: {error}; name a folder that can be created.") from error
     written = sorted(str(path) for path in folder.iterdir())
     if as_json:
         print_json({"folder": str(folder), "files": written})
@@ -71,35 +71,37 @@ def train(
         str | None,
         typer.Option(
             metavar="SEEDS",
-            help="Train several seeds, one after another: 3 is that many from run.seed on, 0,4,7 are these. Again: goes on.",
+            help="Train several seeds, one after another: `3` means three seeds from run.seed on, `0,4,7` means these seeds. "
+            "The same command again continues.",
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show every setting, check what can be checked, stop.")
+        bool, typer.Option("--dry-run", help="Show every setting, load everything, and stop before training.")
     ] = False,
     resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Continue this run instead of a RECIPE.")] = None,
     allow_changed: Annotated[
         str | None,
         typer.Option(
             metavar="PARTS",
-            help="With --resume: what may be another than before (model,tokenizer,template,data,recipe).",
+            help="With --resume: parts that may have changed (model,tokenizer,template,data,recipe).",
         ),
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check/--no-check", help="Check the recipe first, and stop when there is an error.")
+        bool, typer.Option("--check/--no-check", help="Check the recipe first, and stop if a finding is an error.")
     ] = True,
     supervise: Annotated[
         bool,
-        typer.Option("--supervise/--no-supervise", help="Train in a process of its own, and resume after it crashed."),
+        typer.Option("--supervise/--no-supervise", help="Train in a separate process, and resume after a crash."),
     ] = True,
     as_json: Json = False,
 ) -> None:
-    """Train a recipe. Ctrl-C stops with a checkpoint; a second one stops at once."""
+    """Train a recipe. The first Ctrl-C stops with a checkpoint; the second one stops at once."""
     changes = list(overrides or [])
     if resume is not None:
         if seeds is not None:
             raise UsageError(
-                "--resume continues one run; a family of runs goes on by itself: give `sparring train RECIPE --seeds ...` again."
+                "--resume continues one run, not a family of runs; to continue a family, run `sparring train RECIPE "
+                "--seeds ...` again."
             )
         if recipe is not None:
             changes.insert(0, recipe)
@@ -115,10 +117,10 @@ def train(
         )
         return
     if allow_changed is not None:
-        raise UsageError("--allow-changed is about a run that goes on; give it with --resume RUN, or leave it out.")
+        raise UsageError("--allow-changed applies only to a resumed run; give it with --resume RUN, or leave it out.")
     if recipe is None:
         raise UsageError(
-            "no recipe was given; name a recipe.toml (`sparring init FOLDER` writes one), or --resume RUN."
+            "no recipe was given; name a recipe.toml (`sparring init FOLDER` writes one), or give --resume RUN."
         )
     _train_recipe(
         recipe,
@@ -145,7 +147,7 @@ def _train_recipe(
     supervise: bool,
     as_json: bool,
 ) -> None:
-    """Train a new run, a family of runs, or with `dry_run` only show and load everything."""
+    """Train a new run or a family of runs. With `dry_run`, only show the settings and load everything."""
     path = Path(recipe) / "recipe.toml" if Path(recipe).is_dir() else Path(recipe)
     placed = read_place_overrides(on, path, changes)
     if dry_run:
@@ -181,8 +183,10 @@ def _train_recipe(
 def _supervise(
     begin: Sequence[str], changes: Sequence[str] = (), *, again: Sequence[str] | None = None, as_json: bool
 ) -> NoReturn:
-    """Train in separate processes and exit with the code of the last one. `changes` are the overrides of a resumed run; `again`
-    replaces the resume command where a family of runs continues by itself."""
+    """Train in separate processes and exit with the code of the last one.
+
+    `changes` are the overrides of a resumed run. For a family of runs, `again` replaces the resume command.
+    """
     command = (sys.executable, "-P", "-m", "sparring", "train", "--no-supervise", *(["--json"] if as_json else []))
     supervisor = Supervisor(
         (*command, *begin),
@@ -205,13 +209,13 @@ def resume_training(
 ) -> None:
     folder = RunFolder(run)
     if name is not None:
-        raise UsageError("--name names a new run, but --resume continues one under its own; leave one of them out.")
+        raise UsageError("--name names a new run, but --resume continues an existing run; leave one of them out.")
     if folder.status().get("status") == "running":
-        raise UsageError(f"{run} is running; stop it first (`sparring runs stop {run}`), or watch it.")
+        raise UsageError(f"{run} is already running; stop it first (`sparring runs stop {run}`), or leave it running.")
     misplaced = [change for change in changes if "=" not in change]
     if misplaced:
         raise UsageError(
-            f"--resume continues {run} with its own recipe, so {misplaced[0]!r} has no place; leave it out."
+            f"--resume continues {run} with its own recipe, so {misplaced[0]!r} cannot be used; leave it out."
         )
     placed = read_place_overrides(on, folder.recipe, changes)
     folder.config([*placed, *changes])
@@ -234,7 +238,7 @@ def resume_training(
 
 
 def _report_training(result: Any, as_json: bool) -> None:
-    """`result` is the trainer's TrainResult."""
+    """Show the trainer's TrainResult."""
     if as_json:
         validations = {str(step): evaluation.as_json() for step, evaluation in result.validations.items()}
         shown = {"run": str(result.run), "status": result.status, "step": result.step}

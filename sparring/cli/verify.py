@@ -26,8 +26,8 @@ def verify(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, or a folder that `sparring export` wrote.")],
     as_json: Json = False,
 ) -> None:
-    """Check that every rollout and turn of a run is accounted for, and that its checkpoints are whole and those of its
-    ledger, also while the run goes on; or that an export is."""
+    """Check that every rollout and turn of a run is accounted for, and that its checkpoints are complete and match its
+    ledger, also while the run continues. For an export, check its files."""
     from sparring.training.checkpoint_files import list_newest_first
     from sparring.training_run.resuming import lost_steps, unknown_checkpoints
 
@@ -41,11 +41,11 @@ def verify(
     if not path.is_file():
         if checkpoints:
             raise DataError(
-                f"{path} is missing, and the run has checkpoints: what they were trained on cannot be verified. Restore it."
+                f"{path} is missing, but the run has checkpoints, so their training data cannot be verified. Restore the file."
             )
         if "contents" in folder.manifest():
-            raise DataError(f"{path} is missing, and the run has been trained. Restore it.")
-        raise DataError(f"{folder.path} has no ledger.sqlite: it has played nothing yet.")
+            raise DataError(f"{path} is missing, but the run has been trained. Restore the file.")
+        raise DataError(f"{folder.path} has no ledger.sqlite: it has not run any episode yet.")
     began = time.monotonic()
     account = read_account(path, max_steps_off_policy=folder.config().rollout.max_steps_off_policy)
     broken = account.broken
@@ -63,12 +63,12 @@ def verify(
         for line in (*broken[:MOST_SHOWN], *damaged):
             say(line)
         if len(broken) > MOST_SHOWN:
-            say(f"... and {len(broken) - MOST_SHOWN} more; --json has them all")
+            say(f"... and {len(broken) - MOST_SHOWN} more; --json shows all of them")
     if broken or damaged:
         raise DataError(
             f"{folder.path}: {len(broken)} broken invariants in the ledger, {len(damaged)} checkpoints that are damaged, "
-            "missing or of another run. What rests on them cannot be trusted: restore them. `sparring train --resume` refuses "
-            "what it cannot go on from exactly, and names the ways on."
+            "missing or from another run. Results that depend on them cannot be trusted; restore them. `sparring train "
+            "--resume` refuses to continue if it cannot do so exactly, and names the alternatives."
         )
     if not as_json:
         say(f"{folder.path}: every rollout and turn is accounted for ({time.monotonic() - began:.1f} s)")
@@ -82,12 +82,15 @@ def _verify_export(folder: Path, *, as_json: bool) -> None:
         say(
             f"{folder}: every file of the {manifest['kind']} is as exported, from {manifest['run']}, step {manifest['step']}, "
             f"policy {manifest['fingerprint']}"
-            + ("; its base is checked where it is loaded" if manifest["kind"] == "adapter" else "")
+            + ("; its base model is checked when it is loaded" if manifest["kind"] == "adapter" else "")
         )
 
 
 def _missing(checkpoints: Path, lineage: Sequence[LineageEntry]) -> list[str]:
-    """Return a sentence when the newest checkpoint in the ledger is missing, and no newer one of a run in progress exists."""
+    """Return an error message if the newest checkpoint in the ledger is missing and no newer checkpoint exists.
+
+    A run in progress may have a newer checkpoint.
+    """
     from sparring.training.checkpoint_files import list_numbered
 
     published = published_in(lineage)
@@ -95,11 +98,13 @@ def _missing(checkpoints: Path, lineage: Sequence[LineageEntry]) -> list[str]:
     is_there = step < 0 or (checkpoints / published[step]).is_dir()
     if is_there or any(int(path.name) > step for path in list_numbered(checkpoints)):
         return []
-    return [f"{checkpoints / published[step]} is missing, and the ledger's training up to step {step} rests on it."]
+    return [
+        f"{checkpoints / published[step]} is missing, but the training in the ledger depends on it up to step {step}."
+    ]
 
 
 def _damage(checkpoints: Path) -> list[str]:
-    """Return a sentence for each damaged checkpoint."""
+    """Return an error message for each damaged checkpoint."""
     from sparring.training.checkpoint_files import verify as verify_checkpoint
 
     found: list[str] = []
@@ -107,6 +112,6 @@ def _damage(checkpoints: Path) -> list[str]:
         try:
             verify_checkpoint(checkpoint)
         except DataError as error:
-            if checkpoint.exists():  # a run in progress deletes old ones
+            if checkpoint.exists():  # a run in progress deletes old checkpoints
                 found.append(str(error))
     return found

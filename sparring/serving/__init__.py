@@ -1,1 +1,1 @@
-"""Serving of trained policies, recording of requests to endpoints, and export of policies."""
+"""Serve trained policies, record requests to endpoints, and export policies."""

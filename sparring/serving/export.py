@@ -1,4 +1,4 @@
-"""Export of a trained policy: an adapter that peft loads, or merged weights that transformers loads."""
+"""Export a trained policy as an adapter that peft loads, or as merged weights that transformers loads."""
 
 from __future__ import annotations
 
@@ -27,19 +27,18 @@ from sparring.types import Json, Weights
 
 
 def export(run: str | Path, destination: str | Path, *, merge: bool = False) -> Path:
-    """Write a checkpoint into a new folder with its tokenizer, a manifest (`sparring.json`) and a README; return the
-    folder.
+    """Write a checkpoint, its tokenizer, a manifest (`sparring.json`) and a README into a new folder. Return the folder.
 
     The checkpoint is the newest unless `run` is RUN@STEP or RUN@best. An adapter needs its base model; `merge` writes a
-    complete model. Raises DataError when the destination exists or the checkpoint is damaged or missing, and UsageError
-    when there is no adapter: either all weights were trained, or none, because the run is a baseline.
+    complete model. Raises DataError if the destination exists or if the checkpoint is damaged or missing. Raises
+    UsageError if there is no adapter, because the run trained all weights or is a baseline, which trains none.
     """
     target = Path(destination)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise DataError(f"{target} exists and is not empty; export writes into a new folder, so name another one.")
+        raise DataError(f"{target} exists and is not empty, but export needs a new folder; name another folder.")
     for above in target.absolute().parents:
         if above.exists() and not above.is_dir():
-            raise DataError(f"{target} cannot be made, since {above} is a file; name another folder.")
+            raise DataError(f"{target} cannot be created, because {above} is a file; name another folder.")
     folder, step = named_checkpoint(run)
     config = folder.trained_config()
     if not merge and config.model.trained_weights == "full":
@@ -76,8 +75,7 @@ def export(run: str | Path, destination: str | Path, *, merge: bool = False) -> 
 
 
 def _base(config: Config, policy: Policy, initial: Weights) -> dict[str, Json]:
-    """Describe the base model and where to load it from; without `path` for a model that only the recipe's code
-    creates."""
+    """Describe the base model and where to load it from. `path` is None if only the recipe's code creates the model."""
     name = config.model.name
     described: dict[str, Json] = {"name": name, "fingerprint": policy.base_fingerprint(initial)}
     if name == smollm2.NAME:
@@ -90,9 +88,13 @@ def _base(config: Config, policy: Policy, initial: Weights) -> dict[str, Json]:
         }
     local = Path(name).expanduser()
     if ":" in name or is_adapter(local):
-        return {**described, "path": None, "source": "made by the recipe's code or from an adapter; `--merge` holds it"}
+        return {
+            **described,
+            "path": None,
+            "source": "created by the recipe's code or from an adapter; `--merge` includes it",
+        }
     if local.is_dir():
-        return {**described, "path": str(local.resolve()), "source": "a folder of the machine that exported"}
+        return {**described, "path": str(local.resolve()), "source": "a folder on the machine that exported it"}
     revision = getattr(policy.base.config, "_commit_hash", None)
     return {**described, "path": name, "source": "the Hugging Face hub", "revision": revision}
 
@@ -116,7 +118,7 @@ def _origin(folder: RunFolder, checkpoint: Path, policy: Policy, weights: Weight
 
 
 def _evaluations(folder: RunFolder, fingerprint: str) -> Iterator[dict[str, Json]]:
-    """Yield the evaluations of exactly these weights, whatever step they have."""
+    """Yield the evaluations of exactly these weights, from any step."""
     kept = ("name", "split", "temperature", "group_size", "scorer", "score", "success")
     for path in sorted(folder.evaluations.glob("*.json")):
         try:

@@ -1,4 +1,4 @@
-"""An engine or a learner of a recipe in a process of its own, for a run elsewhere."""
+"""Serve the engine or the learner of a recipe in a separate process, for a run elsewhere."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ from sparring.training.server import learner_app
 def serve_engine(
     recipe: Path, config: Config, *, host: str, port: int, api_key: str | None, on_ready: Callable[[str], None]
 ) -> None:
-    """Serve the engine of a recipe's model until interrupted, with the weights before any training. `on_ready` gets the
-    address. Raises ServiceError when the model cannot be loaded or the address is taken."""
+    """Serve the engine of a recipe's model, with untrained weights, until interrupted.
+
+    `on_ready` receives the address. Raises ServiceError if the model cannot be loaded or the address is in use.
+    """
     torch.set_num_threads(config.run.num_threads or os.cpu_count() or 1)
     policy = load_policy(config, find_code_folder(recipe))
     weights = policy.snapshot()
@@ -37,7 +39,7 @@ def serve_engine(
 def serve_learner(
     recipe: Path, config: Config, *, host: str, port: int, api_key: str | None, on_ready: Callable[[str], None]
 ) -> None:
-    """Serve the learner of a recipe's model until interrupted. Raises as `serve_engine` does."""
+    """Serve the learner of a recipe's model until interrupted. Raises the same errors as `serve_engine`."""
     torch.set_num_threads(config.run.num_threads or os.cpu_count() or 1)
     folder = find_code_folder(recipe)
     learner = build_learner(config, load_policy(config, folder), load_algorithm(config, folder))

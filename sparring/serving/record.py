@@ -1,5 +1,4 @@
-"""`sparring record`: the gateway in front of any endpoint, which stores the requests that pass through it as
-trajectories."""
+"""Run the gateway in front of any endpoint and store the forwarded requests as trajectories (`sparring record`)."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ class _Episode:
         self.writing = asyncio.Lock()
 
     def rollout_id(self, member: int = 0) -> str:
-        """Return the id of a conversation; in the ledger all turns have the first id."""
+        """Return the id of a conversation. In the ledger, all turns of an episode have the id of its first conversation."""
         return f"recorded/{self.number}/{self.name}/{member}.0"
 
     def record_turn_nowait(self, rollout_id: str, turn: Turn, *, request_digest: str) -> Future[None]:
@@ -68,10 +67,10 @@ class _Episode:
 class Recording:
     """A folder that records episodes of clients: `manifest.json`, `ledger.sqlite`, `trajectories/recorded-*.jsonl`.
 
-    Implements `gateway.endpoints.Endpoints` with episodes that open automatically. An episode is a name in the path
-    (`/s/NAME/v1`); without a name it is a conversation, identified by its messages. Before the client gets an answer,
-    the turn is in the ledger and the conversation in the file, so a crash loses nothing. An episode whose endpoint
-    never answered is not recorded.
+    Implements `gateway.endpoints.Endpoints` with episodes that open automatically. A name in the path (`/s/NAME/v1`)
+    identifies an episode. Without a name, each conversation is an episode, identified by its messages. Before the client
+    gets an answer, the turn is in the ledger and the conversation is in the file, so a crash loses nothing. An episode
+    without any answer of the endpoint is not recorded.
 
         async with Recording(Path("runs/teacher"), engine, model="expert") as recording:
             await Listener(create_app(recording), "127.0.0.1", 8000).start()
@@ -83,9 +82,9 @@ class Recording:
     def __init__(
         self, path: Path, engine: MessageEngine, *, model: str, on_turn: Callable[[int, int], None] | None = None
     ) -> None:
-        """`on_turn(turns, episodes)` is called with the counts after each turn. Nothing is written before `open`.
+        """Prepare a recording. Nothing is written before `open`.
 
-        Raises DataError when `path` is not empty.
+        `on_turn(turns, episodes)` is called with the counts after each turn. Raises DataError if `path` is not empty.
         """
         self._path = path
         self._engine = engine
@@ -101,10 +100,10 @@ class Recording:
         self._in_flight = InFlight(MAX_IN_FLIGHT, of="The recording")
         self.num_turns = 0
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise DataError(f"{path} exists and is not empty; a recording is never overwritten, so give another --out.")
+            raise DataError(f"{path} exists and is not empty, but a recording needs a new folder; give another --out.")
 
     def open(self) -> None:
-        """Create the folder; earlier requests wait for this. Raises DataError when it cannot be written."""
+        """Create the folder. Requests wait until it exists. Raises DataError if it cannot be written."""
         try:
             (self._path / "trajectories").mkdir(parents=True)
         except OSError as error:
@@ -125,27 +124,27 @@ class Recording:
         return len(self._episodes)
 
     def check(self, api_key: str) -> None:
-        """Accept any key, or none."""
+        """Accept any key, and also requests without a key."""
 
     def admitted(self, api_key: str) -> InFlight:
-        """Return a context for a request in progress. Raises ApiError 429 when there are too many."""
+        """Return a context for a request in progress. Raises ApiError 429 if too many requests are in progress."""
         return self._in_flight.admitted()
 
     def refused(self, api_key: str, digest: bytes) -> None:
-        """Do nothing: a refused request was not recorded, so a retry is like any other request."""
+        """Do nothing: refused requests are not recorded, so a retry is treated like any other request."""
 
     def note_refusal(self, api_key: str, error: ApiError) -> None:
-        """Do nothing: a refused request is not recorded."""
+        """Do nothing: refused requests are not recorded."""
 
     @asynccontextmanager
     async def enter(self, api_key: str, request: Asked) -> AsyncIterator[OpenEpisode]:
-        """Return the endpoint of the episode that a request belongs to, after the folder is open."""
+        """Wait until the folder is open, and return the endpoint of the episode that a request belongs to."""
         await self._is_open.wait()
         yield self._episode(request).endpoint
 
     def report(self, api_key: str) -> EpisodeReport:
         """Refuse the request: a recording accepts no reports."""
-        raise ApiError(401, "A recording takes no reports; judge its trajectories afterwards.", code="invalid_api_key")
+        raise ApiError(401, "A recording accepts no reports; grade its trajectories later.", code="invalid_api_key")
 
     def record_turn_nowait(self, episode: _Episode, turn: Turn, *, request_digest: str) -> Future[None]:
         """Queue a turn for the ledger."""
@@ -154,7 +153,7 @@ class Recording:
         return self.ledger.record_turn_nowait(episode.rollout_id(), turn, request_digest=request_digest)
 
     async def committed(self, episode: _Episode, future: Future[None]) -> None:
-        """Wait until a turn is in the ledger and its episode's conversations are in their file, on disk."""
+        """Wait until a turn is in the ledger and the conversations of its episode are in their file on disk."""
         await self.ledger.committed(future)
         await self._write(episode)
         self.num_turns += 1
@@ -183,7 +182,7 @@ class Recording:
             if len(name) > _LONGEST_NAME:
                 raise ApiError(
                     400,
-                    f"The episode's name has {len(name)} characters, and may have {_LONGEST_NAME}.",
+                    f"The episode's name has {len(name)} characters, but at most {_LONGEST_NAME} are allowed.",
                     code="invalid_value",
                 )
             if name not in self._named:
@@ -193,7 +192,7 @@ class Recording:
         if request.instructions is not None:
             instructions.append({"role": "system", "content": request.instructions})
         wanted, tools = canonical_history([*instructions, *request.messages]), canonical_json(list(request.tools))
-        # The newest first: of equal conversations, the one in progress.
+        # The newest comes first: if conversations are equal, the newest is the one in progress.
         for episode in reversed(self._unnamed):
             if named := request.previous or next(iter(request.item_ids), None):
                 belongs = f"{episode.session.id}-" in named
@@ -207,7 +206,7 @@ class Recording:
         return _Episode(self, name, id=f"session-{next(self._session_numbers)}", engine=self._engine)
 
     def _number(self, episode: _Episode) -> None:
-        """Number an episode at its first turn and add it to the ledger."""
+        """Number an episode when its first turn is recorded, and add it to the ledger."""
         self._episodes.append(episode)
         episode.number = len(self._episodes)
         if not episode.name:
@@ -235,9 +234,10 @@ def record(
     on_ready: Callable[[str], None] | None = None,
     on_turn: Callable[[int, int], None] | None = None,
 ) -> None:
-    """Record until interrupted. `on_ready(base_url)` is called once the address answers, `on_turn` as in `Recording`.
+    """Record until interrupted.
 
-    Raises DataError when `path` is not empty, and ServiceError when the address is taken.
+    `on_ready(base_url)` is called when the address answers. `on_turn` is passed to `Recording`. Raises DataError if
+    `path` is not empty, and ServiceError if the address is in use.
     """
 
     async def run() -> None:
@@ -245,7 +245,7 @@ def record(
         try:
             recording = Recording(path, engine, model=model, on_turn=on_turn)
             listener = Listener(create_app(recording), host, port)
-            # If the address is taken, no folder is left behind.
+            # If the address is in use, no folder is left behind.
             await listener.start()
             try:
                 recording.open()
@@ -262,7 +262,7 @@ def record(
 
 
 def recording_path(folder: Path) -> Path:
-    """Return a new path in a folder: recorded-001 and so on."""
+    """Return a new path in a folder: recorded-001, recorded-002, ..."""
     number = 1
     while (path := folder / f"recorded-{number:03}").exists():
         number += 1
@@ -270,7 +270,7 @@ def recording_path(folder: Path) -> Path:
 
 
 def _trajectories(episode: _Episode) -> Iterable[Trajectory]:
-    """Return one trajectory for each conversation: an episode has several if its client branched off."""
+    """Return one trajectory for each conversation. An episode has several conversations if its client branched off."""
     session = episode.session
     # The file contains an answer before its client receives it.
     turns = {turn.id: turn for turn in (session.turns if session.is_closed else session.sampled_turns)}
@@ -295,7 +295,7 @@ def _trajectories(episode: _Episode) -> Iterable[Trajectory]:
 
 
 def _replace(path: Path, lines: Iterable[bytes]) -> None:
-    """Write a file so that readers, also after a crash, see the old or the new content."""
+    """Write a file so that readers see either the old or the new content, even after a crash."""
     temporary = path.with_suffix(".tmp")
     with temporary.open("wb") as file:
         file.writelines(lines)

@@ -1,4 +1,4 @@
-"""Serving of a base or tuned model behind the OpenAI endpoint."""
+"""Serve a base or tuned model behind the OpenAI endpoint."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from sparring.types import Sampling
 
 
 def load_served(model: str) -> tuple[Policy, str, str]:
-    """Load a run's newest policy, that of RUN@STEP or RUN@best, or a model by name or path.
+    """Load the newest policy of a run, the policy of RUN@STEP or RUN@best, or a model by name or path.
 
-    Returns the policy, the name to serve it under, and the model whose chat format it uses. Raises UsageError for the
-    folder of a baseline, and ServiceError for a damaged export.
+    Return the policy, the name under which to serve it, and the model whose chat format it uses. Raises UsageError for
+    the folder of a baseline, and ServiceError for a damaged export.
     """
     named = find_checkpoint(model)
     if named is not None:
@@ -60,9 +60,9 @@ def serve(
     api_key: str | None = None,
     on_ready: Callable[[str, str], None] | None = None,
 ) -> None:
-    """Answer requests until interrupted. `on_ready(base_url, model_name)` is called once the address answers.
+    """Answer requests until interrupted. `on_ready(base_url, model_name)` is called when the address answers.
 
-    Raises ServiceError when the model cannot be loaded or the address is taken.
+    Raises ServiceError if the model cannot be loaded or the address is in use.
     """
     torch.set_num_threads(os.cpu_count() or 1)
     policy, name, format_of = load_served(model)

@@ -121,7 +121,7 @@ def find_newest(directory: Path) -> Path:
     if first_problem is not None:
         raise first_problem
     raise DataError(
-        f"{directory} holds no checkpoint: none was written yet, or they were deleted; train the run first, restore them, or "
+        f"{directory} contains no checkpoint: none was written yet, or they were deleted; train the run first, restore them, or "
         "name another run."
     )
 

@@ -1,4 +1,4 @@
-"""Writes the checkpoints of a training: copied at the end of a step, written while the next steps run."""
+"""Write the checkpoints of a training, which are copied at the end of a step and written while the next steps run."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from sparring.types import Json
 
 @final
 class Saver:
-    """Saves one checkpoint at a time. It is recorded in the ledger when it is on the disk; only then are older ones deleted.
+    """Saves one checkpoint at a time.
 
-    Use it as `async with`: a save that is running when the training ends, also with an error, is finished. A cancelled
-    training does not wait for it.
+    A checkpoint is recorded in the ledger when it is on the disk. Older checkpoints are deleted only after that. Use the
+    saver with `async with`: a running save is finished when the training ends, even with an error. A cancelled training
+    does not wait for it.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class Saver:
         schedule: ScheduleSection,
         say: Callable[[str], object],
     ) -> None:
-        """`say` shows a person that a save failed."""
+        """Prepare a saver. `say` shows the user that a save failed."""
         self._learner, self._ledger, self._folder = learner, ledger, folder
         self._schedule, self._say = schedule, say
         self._writing: asyncio.Task[None] | None = None
@@ -63,8 +64,10 @@ class Saver:
         self._scores[step] = score
 
     def room(self, step: int) -> Room:
-        """Return the disk space and what the checkpoints after a step need. Call it between two steps. Raises DiskError when the
-        disk cannot be read."""
+        """Return the free disk space and the space that the checkpoints after a step need. Call it between two steps.
+
+        Raises DiskError if the disk cannot be read.
+        """
         schedule, there = self._schedule, self._folder.checkpoints
         num_steps = schedule.max_steps - step
         num_saves = -(-num_steps // schedule.save_every) if schedule.save_every else 1
@@ -72,7 +75,7 @@ class Saver:
             free, num_there = measure_free_bytes(there), len(checkpoints.list_numbered(there))
         except OSError as error:
             raise DiskError(
-                f"{there} cannot be read: {error}. Fix that disk, or keep the run elsewhere (run.runs_dir)."
+                f"{there} cannot be read: {error}. Fix the disk, or store the run elsewhere (run.runs_dir)."
             ) from error
         return Room(
             path=there,
@@ -84,8 +87,11 @@ class Saver:
         )
 
     def shortage(self, step: int) -> Finding | None:
-        """Return a finding when the disk space will not suffice, once until there is enough again. A disk that cannot be read is
-        reported by the next save."""
+        """Return a finding if the disk space will not suffice.
+
+        The finding is returned only once until there is enough space again. If the disk cannot be read, the next save
+        reports it.
+        """
         try:
             was_short, found = self._is_short, self.room(step).finding(step)
         except DiskError:
@@ -94,10 +100,10 @@ class Saver:
         return None if was_short else found
 
     async def begin(self, step: int, state: Mapping[str, Json]) -> None:
-        """Copy the learner's state now and write it in the background, after a save that is still running.
+        """Copy the learner's state now, and write it in the background after any running save.
 
-        A failure is shown and sets `is_due`, so that the next step tries again: a full disk may have space by then. The
-        caller must not change `state` afterwards.
+        A failure is shown and sets `is_due`. The next step then tries again, because a full disk may have space by then.
+        The caller must not change `state` afterwards.
         """
         await self.settled()
         if self.newest == step:
@@ -110,7 +116,7 @@ class Saver:
             self._writing = asyncio.create_task(self._tried(step, copy, state))
 
     async def save(self, step: int, state: Mapping[str, Json]) -> None:
-        """Save a checkpoint and return when it is on the disk. Raises DiskError when it cannot be written."""
+        """Save a checkpoint and return when it is on the disk. Raises DiskError if it cannot be written."""
         await self.settled()
         if self.newest != step:
             await asyncio.to_thread(self._write, step, await asyncio.to_thread(self._copy, step), state)
@@ -131,17 +137,17 @@ class Saver:
 
     def _failed(self, error: DiskError) -> None:
         self.is_due = True
-        self._say(f"{error} The run continues, and tries again after the next step.")
+        self._say(f"{error} The run continues and tries again after the next step.")
 
     def _copy(self, step: int) -> LearnerState:
-        # Only between two steps, like every other use of the learner: it trains on while a checkpoint is written.
+        # The learner may only be used between two steps: it continues to train while a checkpoint is written.
         self.room(step).check()
         return self._learner.export_state()
 
     def _write(self, step: int, copy: LearnerState, state: Mapping[str, Json]) -> None:
         save_announced(self._ledger, self._folder.checkpoints, step, step, copy, state)
         self.newest = step
-        # What cannot be deleted now is deleted after the next save.
+        # Checkpoints that cannot be deleted now are deleted after the next save.
         with suppress(OSError):
             pinned = checkpoints.find_best(self._folder.checkpoints, dict(self._scores))
             checkpoints.prune(self._folder.checkpoints, step, keep=self._schedule.keep_checkpoints, pinned=pinned)
@@ -150,11 +156,14 @@ class Saver:
 def save_announced(
     ledger: Ledger, directory: Path, step: int, name: int | str, copy: LearnerState, state: Mapping[str, Json]
 ) -> None:
-    """Write the checkpoint of a step; the ledger records it before it gets its final name. Raises as `checkpoints.save`."""
+    """Write the checkpoint of a step. The ledger records it before it gets its final name.
+
+    Raises the same errors as `checkpoints.save`.
+    """
     digests: list[str] = []
 
     def announce(named: str, digest: str) -> None:
-        # Wait, so that a checkpoint never holds a step that the ledger might still lose.
+        # Wait, so that a checkpoint never contains a step that the ledger might still lose.
         ledger.announce_nowait(step, named, digest).result()
         digests.append(digest)
 
@@ -163,7 +172,7 @@ def save_announced(
 
 
 def training_state(step: int, curriculum: Curriculum, outstanding: Sequence[GroupPlan] = ()) -> dict[str, Json]:
-    """Return the state that a checkpoint holds in addition to the learner's."""
+    """Return the state that a checkpoint contains in addition to the learner's state."""
     return {
         "step": step,
         "curriculum": curriculum.state(),

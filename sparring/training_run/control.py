@@ -1,7 +1,7 @@
-"""A control for RL: the warm start of a run, continued by supervised steps for at least as long as RL took.
+"""Train a control for RL: the warm start of a run, continued by supervised steps for at least as long as RL took.
 
-The gain of RL is the difference between the tuned weights and this control, not the warm start: more imitation alone might
-have reached the same.
+The gain of RL is the difference between the tuned weights and this control, not between the tuned weights and the warm
+start: more imitation alone might have reached the same result.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from sparring.training_run.loading import LoadedRun, RunLoader
 from sparring.types import Sampling
 
 NUM_POINTS = 4
-"""How often the control is validated, evenly spaced."""
+"""The number of validations of the control, evenly spaced."""
 NUM_TIMED = 5
 """The number of steps that are timed to estimate the seconds per step; the first does not count."""
 SPARE = 1.1
-"""The control's wall time as a multiple of RL's, where the number of steps follows from it."""
+"""The control's wall time as a multiple of RL's wall time, if it determines the number of steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,26 +59,28 @@ class Control:
     validated: Mapping[int, float]
     """Success on validation tasks by step; 0 is the warm start itself."""
     best_step: int
-    """The step whose weights are kept: the last of those with the highest success."""
+    """The step whose weights are kept: the last step with the highest success."""
     fingerprint: str
-    """The fingerprint of these weights: an evaluation with another one used an earlier control."""
+    """The fingerprint of these weights. An evaluation with another fingerprint used an earlier control."""
 
 
 def continue_warm_start(
     run: str | Path, *, steps: int | None = None, overrides: Sequence[str] = (), quiet: bool = False
 ) -> Control:
-    """Continue the warm start of a trained run, and keep the best of several points by validation as its control; blocks.
+    """Continue the warm start of a trained run, and keep the best of several points by validation as its control.
 
-    The optimizer is fresh, and the rate falls from `warm_start.learning_rate` to 0. Success is validated at the temperature
-    that the recipe serves with. `steps`: None takes the recipe's `warm_start.control_steps`, or, without that, enough steps to
-    take longer than RL did. From then on `sparring eval` and MultiTurnRLEvaluator evaluate the control next to the other
-    policies. `overrides` change the run's recipe.
+    The call blocks. The optimizer is new, and the rate falls from `warm_start.learning_rate` to 0. Success is validated at
+    the recipe's serving temperature. If `steps` is None, the recipe's `warm_start.control_steps` applies, or without it
+    enough steps to take longer than RL did. From then on, `sparring eval` and MultiTurnRLEvaluator evaluate the control in
+    addition to the other policies. `overrides` change the run's recipe.
 
-    Raises UsageError for a run without a warm start, for a recipe that differs from the trained one, and where a control with
-    more steps exists; DataError where the warm start's checkpoint is missing or damaged.
+    Raises UsageError for a run without a warm start, if the recipe differs from the trained one, and if a control with
+    more steps exists. Raises DataError if the warm start's checkpoint is missing or damaged.
     """
     if steps is not None and steps < 1:
-        raise UsageError(f"{steps} steps continue nothing; give a number from 1, or leave it out.")
+        raise UsageError(
+            f"steps is {steps}, but a control needs at least 1 step; give a positive number, or leave it out."
+        )
     folder, console = RunFolder(Path(run)), Console(quiet=quiet)
     folder.require_manifest()
     config = load_config(folder.recipe, overrides)
@@ -86,8 +88,8 @@ def continue_warm_start(
     refuse_training(config, folder.code)
     if section is None:
         raise UsageError(
-            f"{folder.recipe} has no warm start that could be continued; add [warm_start] and train it. Without "
-            "demonstrations the base model is the control."
+            f"{folder.recipe} has no warm start that could be continued; add [warm_start] and train the recipe. Without "
+            "demonstrations, the base model is the control."
         )
     if not (folder.checkpoints / WARM_START).is_dir():
         raise UsageError(
@@ -104,7 +106,7 @@ def continue_warm_start(
 
 
 def _refuse_shorter(folder: RunFolder, steps: int | None) -> None:
-    """Raise UsageError where a control with more steps would be lost. One whose files cannot be read may be replaced."""
+    """Raise UsageError if a control with more steps would be lost. A control with unreadable files may be replaced."""
     path = folder.controls / CONTINUED
     try:
         made = int(json.loads((path / "state.json").read_text("utf-8"))["steps"])
@@ -112,8 +114,8 @@ def _refuse_shorter(folder: RunFolder, steps: int | None) -> None:
         return
     if steps is not None and steps < made:
         raise UsageError(
-            f"{path} is a control of {made} steps, and a shorter one of {steps} would replace it; give --steps {made} or "
-            "more, or delete that folder first."
+            f"{path} is a control of {made} steps, and a shorter control of {steps} steps would replace it; give --steps "
+            f"{made} or more, or delete that folder first."
         )
 
 
@@ -181,12 +183,12 @@ async def _seconds_of_step(
 
 
 async def _validate(loaded: LoadedRun[TrainingParts], step: int) -> Evaluation:
-    """Evaluate the learner's weights on the validation tasks. Raises UsageError where there are none."""
+    """Evaluate the learner's weights on the validation tasks. Raises UsageError if there are no validation tasks."""
     parts, config = loaded.parts, loaded.parts.config
     section, temperature = config.evaluation, config.serving_temperature
     tasks = parts.tasks.validation[: section.val_num_tasks]
     if not tasks:
-        raise UsageError("the control is chosen on validation tasks, and there are none; set data.validation.")
+        raise UsageError("the control is chosen on validation tasks, but there are none; set data.validation.")
     weights, version = parts.learner.export_weights(), parts.engine.policy_version + 1
     await load_into_engine(parts, loaded.folder, weights, version=version)
     row = Row(

@@ -1,4 +1,4 @@
-"""One call of `train`: the checks before it, and the locks, files, trackers and status around the `TrainingRun`."""
+"""Run one call of `train`: the checks before it, and the locks, files, trackers and status around the `TrainingRun`."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ class TrainRequest:
 async def run_training(loader: Loader, request: TrainRequest, console: Console, stop: asyncio.Event) -> TrainResult:
     """Train a run to its end, or until `stop` is set.
 
-    Raises GateError where the checks find errors or a detector ends the run, UsageError and DataError for a run that cannot be
-    resumed, and what training raises; the run's status records how it ended.
+    Raises GateError if the checks find errors or a detector ends the run, UsageError and DataError if a run cannot be
+    resumed, and the errors of training. The run's status records how the run ended.
     """
     await wait_for_abandoned()
     with ExitStack() as held:
         checkpoint: Path | None = None
         resumed = loader.folder if request.resume else None
         if resumed is not None:
-            # Before anything that may write is opened.
+            # This must come before anything is opened that may write.
             held.enter_context(resumed.lock_for_training())
             checkpoint = await asyncio.to_thread(find_start, resumed, request.overrides)
         loaded = await _load(loader, request, console)
@@ -68,7 +68,7 @@ async def run_training(loader: Loader, request: TrainRequest, console: Console, 
 
 
 async def _load(loader: Loader, request: TrainRequest, console: Console) -> LoadedRun[TrainingParts]:
-    """Check the recipe, load the run, and check the model. Raises GateError when the checks find errors."""
+    """Check the recipe, load the run, and check the model. Raises GateError if the checks find errors."""
     if loader.folder is None:
         RunFolder.require_new(Path(loader.config.run.runs_dir), loader.name)  # before a minute of checks
     if not request.is_checked or request.resume:
@@ -100,13 +100,16 @@ def _stop_on_errors(report: CheckReport, console: Console) -> None:
             console.found(finding)
     if report.errors:
         raise GateError(
-            f"{len(report.errors)} of the findings on {report.recipe} are errors, so nothing was trained; `sparring check` "
-            "shows their evidence. Fix what they name, or train all the same with --no-check (check=False)."
+            f"{len(report.errors)} of the findings on {report.recipe} are errors, so nothing was trained. `sparring check` "
+            "shows their evidence. Fix the errors, or train anyway with --no-check (check=False)."
         )
 
 
 async def _compare_with_manifest(loaded: LoadedRun[TrainingParts], request: TrainRequest, console: Console) -> None:
-    """Record the model, data and recipe that the run is trained with. Raises UsageError where a resumed run's have changed."""
+    """Record the model, data and recipe that the run is trained with.
+
+    Raises UsageError if those of a resumed run have changed.
+    """
     parts, folder = loaded.parts, loaded.folder
     # Paths as the run's own recipe names them.
     settings = parts.config if loaded.recipe.absolute() == folder.recipe else folder.config()
@@ -135,7 +138,7 @@ async def _train(loaded: LoadedRun[TrainingParts], start: Start, console: Consol
         return result
     except BaseException as error:
         is_stopped = isinstance(error, asyncio.CancelledError)
-        # A status that cannot be written must not hide why the run ended.
+        # A status that cannot be written must not hide the reason why the run ended.
         with suppress(OSError):
             reason = None if is_stopped else str(error)
             _record_status(folder, tracker, "stopped" if is_stopped else "failed", reason=reason)
@@ -153,7 +156,7 @@ def _record_status(
 
 def _watchdog(loaded: LoadedRun[TrainingParts], console: Console) -> Watchdog:
     parts = loaded.parts
-    # A call of an episode in this process has no more time than the episode.
+    # A call of an episode in this process must not take longer than the episode may.
     deadly = parts.config.rollout.rollout_timeout + 2 * BLOCKED_SECONDS if supervised().is_heard else None
     return Watchdog(
         asyncio.get_running_loop(),

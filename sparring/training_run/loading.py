@@ -1,4 +1,4 @@
-"""A run's folder and the objects loaded for it, each created when it is first needed."""
+"""Create a run's folder and load the run's objects when they are first needed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class RunLoader(Generic[Parts_co]):
         console: Console,
         name: str | None = None,
     ) -> None:
-        """`name` is the name of the run folder, where one is created."""
+        """Prepare a loader. If it creates a run folder, the folder is called `name`."""
         self.recipe, self.config, self.name = recipe, config, name
         self.folder: RunFolder | None = None
         self._path = Path()
@@ -64,8 +64,10 @@ class RunLoader(Generic[Parts_co]):
         return self._loaded is not None
 
     async def load(self) -> LoadedRun[Parts_co]:
-        """Return the run's objects; load them the first time. Raises what loading raises, and DataError for a folder without a
-        manifest."""
+        """Return the run's objects, and load them on the first call.
+
+        Raises the errors of loading, and DataError for a folder without a manifest.
+        """
         if self._loaded is None:
             if self.folder is None:
                 self.config = await asyncio.to_thread(pin_checkpoints, self.config)
@@ -79,18 +81,18 @@ class RunLoader(Generic[Parts_co]):
         return self._loaded
 
     def open_folder(self) -> RunFolder:
-        """Return the run's folder; create it where there is none. Raises DataError where it cannot be created."""
+        """Return the run's folder, and create it if there is none. Raises DataError if it cannot be created."""
         if self.folder is None:
             return self.use_folder(RunFolder.create(self.config, self.recipe, name=self.name))
         return self.folder
 
     def use_folder(self, folder: RunFolder) -> RunFolder:
-        """Use an existing folder; return it with an absolute path, which a change of directory does not affect."""
+        """Use an existing folder, and return it with an absolute path, which a change of directory does not affect."""
         self.folder, self._path = folder.absolute(), folder.path
         return self.folder
 
     def close(self) -> None:
-        """Close everything that was loaded, and wait until it is closed. A later `load` loads it again."""
+        """Close all loaded objects, and wait until they are closed. A later `load` loads them again."""
         if self._finalizer is not None and (ended := self._finalizer.detach()) is not None:
             self._loaded = self._finalizer = None
             _, _, (parts,), _ = ended

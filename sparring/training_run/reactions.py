@@ -1,4 +1,4 @@
-"""The reactions of a training to an error that a detector finds, by `detectors.reaction`."""
+"""Define the reactions of a training to an error that a detector finds, by `detectors.reaction`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Incident:
     finding: Finding
     step: int
     first_step: int
-    """The step after which the finding's rule was first reported, maybe as a warning."""
+    """The step after which the finding's rule was first reported, possibly as a warning."""
     parts: TrainingParts
     folder: RunFolder
     console: Console
@@ -39,11 +39,11 @@ class Incident:
 
 
 Reaction: TypeAlias = Callable[[Incident], Awaitable[None]]
-"""Returns where the run continues, and raises GateError where it ends."""
+"""A function that returns if the run continues, and raises GateError if the run ends."""
 
 
 async def report(incident: Incident) -> None:
-    """Continue: the finding is already logged."""
+    """Continue the run. The finding is already logged."""
 
 
 async def pause(incident: Incident) -> None:
@@ -51,7 +51,7 @@ async def pause(incident: Incident) -> None:
     folder = incident.folder
     folder.pause.touch()
     folder.set_status("paused", step=incident.step, reason=incident.summary)
-    incident.console.announced(f"paused: {incident.summary} Delete {folder.pause} to go on, or stop the run.")
+    incident.console.announced(f"paused: {incident.summary} Delete {folder.pause} to continue, or stop the run.")
     while folder.pause.exists() and not incident.stop.is_set():
         if folder.stop_requested():
             incident.stop.set()
@@ -64,13 +64,13 @@ async def stop(incident: Incident) -> None:
     """End the run with a checkpoint of the step."""
     await incident.save()
     raise GateError(
-        f"{incident.summary} detectors.reaction = 'stop' ended the run with a checkpoint of that step. {incident.finding.change} "
-        "To go on all the same: `sparring train --resume` with detectors.reaction=report."
+        f"{incident.summary} detectors.reaction = 'stop' ended the run with a checkpoint of this step. "
+        f"{incident.finding.change} To continue anyway, run `sparring train --resume` with detectors.reaction=report."
     )
 
 
 async def roll_back(incident: Incident) -> None:
-    """End the run at the newest checkpoint from before the rule was first reported; move later ones away."""
+    """End the run at the newest checkpoint from before the rule was first reported, and move later checkpoints away."""
     parts, folder = incident.parts, incident.folder
     aside = checkpoints.set_aside(folder.checkpoints, folder.path / "set_aside", since=incident.first_step)
     healthy = checkpoints.find_newest(folder.checkpoints) if checkpoints.has_checkpoint(folder.checkpoints) else None
@@ -79,10 +79,10 @@ async def roll_back(incident: Incident) -> None:
         step, name = int(checkpoints.load(healthy, parts.learner)["step"]), healthy.name
     await asyncio.wrap_future(parts.ledger.rewind_nowait(step, name, detail=incident.summary))
     left = f"the newest checkpoint is {healthy.name} again" if healthy else "there was no checkpoint from before"
-    moved = f"; {', '.join(path.name for path in aside)} went to {aside[0].parent}" if aside else ""
+    moved = f"; {', '.join(path.name for path in aside)} moved to {aside[0].parent}" if aside else ""
     raise GateError(
-        f"{incident.summary} detectors.reaction = 'roll_back' ended the run: {left}{moved}. {incident.finding.change} Then go on "
-        "from there with a new run that takes these weights."
+        f"{incident.summary} detectors.reaction = 'roll_back' ended the run: {left}{moved}. {incident.finding.change} Then "
+        "start a new run from these weights."
     )
 
 

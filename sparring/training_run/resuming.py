@@ -1,4 +1,4 @@
-"""Finds whether a run can continue: its ledger, checkpoints and status must agree. Nothing is written here."""
+"""Check whether a run can continue: its ledger, checkpoints and status must agree. This module writes nothing."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ MOST_SHOWN = 3
 
 
 def find_start(folder: RunFolder, changes: Sequence[str] = ()) -> Path | None:
-    """Return the checkpoint that a run continues from, None when it starts anew. `changes` are the overrides to resume with.
+    """Return the checkpoint that a run continues from, or None if it starts again from the beginning.
 
-    Raises DataError for a run whose files do not agree, and ServiceError when one cannot be read.
+    `changes` are the overrides to resume with. Raises DataError if the run's files do not agree, and ServiceError if a
+    file cannot be read.
     """
     account = _account(folder, changes)
     directory = folder.checkpoints
@@ -42,8 +43,8 @@ def find_start(folder: RunFolder, changes: Sequence[str] = ()) -> Path | None:
         if not _is_in(account.lineage, checkpoint):
             raise _refusal(
                 folder,
-                f"{checkpoint} is not a checkpoint that {folder.ledger} knows: one of them is of another run, or of "
-                f"another time of this one. If the ledger is the right one, move {checkpoint} elsewhere and resume",
+                f"{checkpoint} is not in {folder.ledger}: the checkpoint or the ledger is from another run, or from "
+                f"another time of this run. If the ledger is the right one, move {checkpoint} elsewhere and resume",
                 changes,
                 standing_now,
             )
@@ -51,44 +52,49 @@ def find_start(folder: RunFolder, changes: Sequence[str] = ()) -> Path | None:
     published = [entry for entry in standing_now if entry.kind == "published"]
     if problem is None and not published and folder.status().get("status") != "completed":
         return None
-    what = str(problem) if problem else f"{directory} holds no checkpoint: {_name(published)} was written and is gone."
-    raise _refusal(folder, f"{what} None that is good is left to go on from", changes)
+    what = (
+        str(problem) if problem else f"{directory} contains no checkpoint: {_name(published)} was written but is gone."
+    )
+    raise _refusal(folder, f"{what} There is no intact checkpoint to continue from", changes)
 
 
 def unknown_checkpoints(checkpoints: Iterable[Path], lineage: Sequence[LineageEntry]) -> list[str]:
-    """Return a sentence for each checkpoint that the ledger does not know. List the checkpoints before reading the ledger."""
+    """Return an error message for each checkpoint that is not in the ledger.
+
+    List the checkpoints before reading the ledger.
+    """
     found: list[str] = []
     for checkpoint in checkpoints:
         try:
             if not _is_in(lineage, checkpoint):
-                found.append(f"{checkpoint} is not a checkpoint that the ledger knows: one of them is of another run.")
+                found.append(f"{checkpoint} is not in the ledger: the checkpoint or the ledger is from another run.")
         except OSError:  # damaged, or deleted by a run in progress
             continue
     return found
 
 
 def lost_steps(folder: RunFolder, account: Account, step: int) -> str:
-    """Return a sentence when the ledger ends before a step that the run has taken; empty when it does not."""
+    """Return an error message if the ledger ends before a step that the run has taken, else ""."""
     if account.last_step >= step:
         return ""
     path = folder.ledger
     return (
-        f"{path} ends before step {step}, which the run has taken: it is an older copy, of another run, or without its "
-        f"{path.name}-wal"
+        f"{path} ends before step {step}, which the run has taken: the file is an older copy, is from another run, or is "
+        f"without its {path.name}-wal"
     )
 
 
 def _account(folder: RunFolder, changes: Sequence[str]) -> Account:
-    """Read the ledger. Raises DataError for one that is damaged, or ends before the run's last step."""
+    """Read the ledger. Raises DataError if it is damaged or ends before the run's last step."""
     path = folder.ledger
     if not path.exists() or path.stat().st_size == 0:
-        # SQLite first writes new rows to the -wal file: an empty ledger with one was not emptied.
+        # SQLite first writes new rows to the -wal file: an empty ledger with this file was not emptied.
         log = path.with_name(f"{path.name}-wal")
         if not path.exists() or not log.exists():
             if "contents" not in folder.manifest() and not checkpoint_files.has_checkpoint(folder.checkpoints):
                 return Account([], [], 0)
             what = "is empty" if path.exists() else "is missing"
-            raise _refusal(folder, f"{path} {what}, and the run has been trained", changes)
+            raise _refusal(folder, f"{path} {what}, but the run has been trained", changes)
     try:
         account = read_account(path)
     except DataError as error:
@@ -103,7 +109,7 @@ def _account(folder: RunFolder, changes: Sequence[str]) -> Account:
 
 
 def _is_in(lineage: Iterable[LineageEntry], checkpoint: Path) -> bool:
-    """Return whether a checkpoint is one of these, by name and content. Raises OSError when it has no manifest."""
+    """Return whether the lineage contains a checkpoint, by name and content. Raises OSError if it has no manifest."""
     name, digest = checkpoint_files.get_original_name(checkpoint), checkpoint_files.hash_checkpoint(checkpoint)
     return any(
         entry.checkpoint == name and entry.digest in (None, digest) for entry in lineage if entry.kind != "resumed"
@@ -115,10 +121,10 @@ def _name(published: Sequence[LineageEntry]) -> str:
 
 
 def _refusal(folder: RunFolder, what: str, changes: Sequence[str], lineage: Sequence[LineageEntry] = ()) -> DataError:
-    """Return the error for a run that cannot be resumed: the reason `what`, and the ways to continue."""
+    """Return the error for a run that cannot be resumed, with the reason `what` and the ways to continue."""
     return DataError(
-        f"{what}. {folder.path} cannot be resumed like that, and nothing was changed. Restore its files as they were at one "
-        f"moment, {folder.ledger.name}-wal included if there was one, or {_way_on(folder, changes, lineage)}"
+        f"{what}. {folder.path} cannot be resumed in this state, and nothing was changed. Restore all its files from the "
+        f"same moment, including {folder.ledger.name}-wal if there was one, or {_way_on(folder, changes, lineage)}"
     )
 
 
@@ -129,11 +135,13 @@ def _way_on(folder: RunFolder, changes: Sequence[str], lineage: Sequence[Lineage
     known = [path for path in good if _is_in(lineage, path)]
     step = next((_step(path) for path in [*known, *good]), None)
     if step is None:
-        # As before: a run that was started without the checks need not pass them.
+        # A run that was started without the checks need not pass them now.
         options = ["--name", _free_name(run), *([] if "checked" in folder.manifest() else ["--no-check"])]
-        return f"train it anew: sparring train {_shown(run / 'run.toml', *changes, *options)}"
+        return f"train it again: sparring train {_shown(run / 'run.toml', *changes, *options)}"
     more = [] if step < config.schedule.max_steps else [f"schedule.max_steps={step + _more_steps(config)}"]
-    return f"go on in a new run with a ledger of its own: sparring runs branch {_shown(run, *changes, *more)} --from {step}"
+    return (
+        f"continue in a new run with its own ledger: sparring runs branch {_shown(run, *changes, *more)} --from {step}"
+    )
 
 
 def _more_steps(config: Config) -> int:

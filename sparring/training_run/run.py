@@ -1,4 +1,4 @@
-"""One training of a run: its start, the actions between its steps, and its end."""
+"""Run one training: its start, the actions between its steps, and its end."""
 
 from __future__ import annotations
 
@@ -65,28 +65,28 @@ class TrainResult:
     status: str
     validations: Mapping[int, Evaluation]
     train_seconds: float
-    """Wall time of the RL steps, validation included."""
+    """Wall time of the RL steps, including validation."""
 
     @property
     def claim(self) -> Claim:
-        """What the run's evaluations show so far: without a held-out one, its validations."""
+        """The claim that the run's evaluations support so far; without a held-out evaluation, its validations."""
         return claim_of_run(RunFolder(self.run))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What a training starts from."""
+    """The starting point of a training."""
 
     is_resumed: bool
     checkpoint: Path | None
-    """Of a resumed run; None where it has none yet."""
+    """The checkpoint of a resumed run; None if it has none yet."""
     model_weights: str | Path | None
-    """The run or checkpoint whose weights a new run takes."""
+    """The run or checkpoint whose weights a new run starts from."""
 
 
 @final
 class TrainingRun:
-    """A training with all that its parts share. The loop calls it between the steps.
+    """A training, with the state that its parts share. The loop calls it between the steps.
 
         result = await TrainingRun(loaded, start, tracker=tracker, console=console, stop=stop).train()
 
@@ -105,7 +105,7 @@ class TrainingRun:
         parts, folder, config = loaded.parts, loaded.folder, loaded.parts.config
         self._parts, self._folder, self._path, self._config = parts, folder, loaded.path, config
         self._start, self._console, self._stop = start, console, stop
-        # The ledger also holds rollouts that no checkpoint contains, so each resumption labels its own.
+        # The ledger also contains rollouts that are in no checkpoint, so each resumption labels its own rollouts.
         label = f"r{len(parts.ledger.rollouts())}-" if start.is_resumed else ""
         self._curriculum = load_curriculum(config, parts.tasks.train, label=label)
         self._kept = Kept(parts.ledger, max_steps_off_policy=config.rollout.max_steps_off_policy)
@@ -120,13 +120,13 @@ class TrainingRun:
         self._validations: dict[int, Evaluation] = {}
         self._first_step = 0
         self._outstanding: tuple[GroupPlan, ...] = ()
-        """Groups that the checkpoint's run had started and not trained: they run again first."""
+        """Groups that had started but were not trained at the checkpoint. They run again first."""
 
     async def train(self) -> TrainResult:
         """Train to the end and save the last step.
 
-        Raises GateError when a detector or the first validation ends the run, DiskError when the last checkpoint cannot be
-        written, and what environments and services raise.
+        Raises GateError if a detector or the first validation ends the run, DiskError if the last checkpoint cannot be
+        written, and the errors of environments and services.
         """
         await self.restore()
         if not await self._prepare_weights():
@@ -143,13 +143,15 @@ class TrainingRun:
         return self._result(step=last, seconds=seconds)
 
     async def restore(self) -> None:
-        """Bring learner, curriculum, ledger and detectors to the checkpoint that a resumed run starts from. Raises DiskError
-        where the disk has no room for the checkpoints to come."""
+        """Restore learner, curriculum, ledger and detectors from the checkpoint that a resumed run starts from.
+
+        Raises DiskError if the disk has no room for future checkpoints.
+        """
         checkpoint, parts = self._start.checkpoint, self._parts
         if checkpoint is not None:
             state = checkpoints.load(checkpoint, parts.learner)
             self._first_step = int(state["step"])
-            if self._first_step > 0:  # before the first step there is a warm start at most
+            if self._first_step > 0:  # before the first step there is at most a warm start
                 self._saver.newest = self._first_step
                 self._curriculum.restore(state["curriculum"])
                 self._outstanding = tuple(self._curriculum.played_again(state["outstanding"]))
@@ -159,14 +161,14 @@ class TrainingRun:
             return
         await self._rewind_ledger()
         if checkpoint is None:
-            # A trainer that continues in the same process may hold weights that no checkpoint has.
+            # A trainer that continues in the same process may have weights that are in no checkpoint.
             parts.learner.load_weights(parts.initial_weights)
         await asyncio.to_thread(self._watch.resume, self._folder.path, self._first_step)
 
     async def validate(self, step: int, *, is_last: bool = False) -> None:
-        """Evaluate the policy on the validation tasks where that is due, and run the detectors on the result.
+        """Evaluate the policy on the validation tasks if validation is due, and run the detectors on the result.
 
-        Raises as `run_detectors`, and GateError where no episode of the untrained policy succeeded.
+        Raises the errors of `run_detectors`, and GateError if no episode of the untrained policy succeeded.
         """
         schedule = self._config.schedule
         is_periodic = schedule.val_every > 0 and step % schedule.val_every == 0
@@ -183,9 +185,11 @@ class TrainingRun:
             check_baseline(evaluation, self._config)
 
     async def run_detectors(self, step: int) -> None:
-        """Log what the detectors find after a step, and react to errors as the recipe sets. Raises GateError where that ends
-        the run."""
-        # A run's status is never ahead of its ledger: resuming compares both.
+        """Log the findings of the detectors after a step, and react to errors as the recipe sets.
+
+        Raises GateError if the reaction ends the run.
+        """
+        # A run's status must never be ahead of its ledger, because resuming compares the two.
         await asyncio.to_thread(self._parts.ledger.flush)
         findings = await asyncio.to_thread(self._watch.findings)
         for finding in findings:
@@ -208,7 +212,7 @@ class TrainingRun:
         )
 
     async def save(self, step: int) -> None:
-        """Save a checkpoint where that is due, and record the step as done."""
+        """Save a checkpoint if one is due, and record the step as done."""
         losses = self._scheduler.budget.finding(step), self._parts.collector.losses.finding(step)
         for finding in (*losses, await asyncio.to_thread(self._saver.shortage, step)):
             if finding is not None:
@@ -232,11 +236,11 @@ class TrainingRun:
         }
 
     def show_activity(self, activity: str) -> None:
-        """Show a person what the loop does next."""
+        """Show the user what the loop does next."""
         self._console.doing(activity)
 
     async def _run_loop(self) -> int:
-        """Run the steps and save the last one; return the step of the weights on the disk."""
+        """Run the steps, save the last one, and return the step of the weights on the disk."""
         config, parts = self._config, self._parts
         run = loop.Run(
             engine=parts.engine,
@@ -266,25 +270,25 @@ class TrainingRun:
                 self._kept.close()
                 await self._save_now(last)
         except Cancelled:
-            # The weights are between two steps: the run continues from the last checkpoint.
+            # The weights are between two steps, so the run continues from the last checkpoint.
             return self._saver.newest or 0
         return last
 
     def _budget(self) -> Budget:
-        """Return the budget of the run, with what its earlier steps have cost."""
+        """Return the budget of the run, including the cost of its earlier steps."""
         prices, folder = self._config.tracking.prices, self._folder.path
 
         def count_endpoints() -> float:
             return sum(one.cost(prices) or 0.0 for one in read_usage(folder))
 
         metrics = folder / "metrics.jsonl"
-        # Also of steps that a resumed run computes again: they cost money too.
+        # This includes steps that a resumed run computes again, because they also cost money.
         rows = read_rows(metrics, is_growing=True) if metrics.is_file() else ()
         earlier = sum(row["metrics"].get("usage/cost", 0.0) for _, row in rows)
         return Budget(self._config.limits.max_cost, spent=earlier, endpoint_cost=count_endpoints)
 
     def _plans(self) -> Iterator[GroupPlan]:
-        """Yield the groups in the order of the data. Read only once the run is restored."""
+        """Yield the groups in the order of the data. Use it only after the run is restored."""
         plans = chain(self._outstanding, self._curriculum)
         yield from plans if self._parts.is_deterministic else self._kept.plans(plans)
 
@@ -308,21 +312,23 @@ class TrainingRun:
         await asyncio.wrap_future(ledger.rewind_nowait(self._first_step, name, keep=keep))
 
     async def _prepare_weights(self) -> bool:
-        """Give a run without a checkpoint its first weights. Return False where a stop ended the warm start; nothing is saved
-        then, and a resumed run starts the warm start again."""
+        """Load the first weights of a run without a checkpoint. Return False if a stop ended the warm start.
+
+        In this case nothing is saved, and a resumed run restarts the warm start.
+        """
         learner, source = self._parts.learner, self._start.model_weights
         if self._start.checkpoint is not None:
             return True
         if source is not None:
             learner.load_weights(load_checkpoint_weights(find_checkpoint(source), self._parts.policy))
-            # Saved because a resumed run does not know where its weights came from.
+            # The weights are saved because a resumed run does not know where they came from.
             await self._save_now(0)
         elif self._config.warm_start is not None:
             return await self._warm_start(self._config.warm_start)
         return True
 
     async def _warm_start(self, section: WarmStartSection) -> bool:
-        """Imitate demonstrations and save the result. Return False where a stop ended it early; nothing is saved then."""
+        """Imitate demonstrations and save the result. Return False, and save nothing, if a stop ended it early."""
         learner = self._parts.learner
         conversations = await asyncio.to_thread(
             load_demonstrations, self._parts, section.num_demonstrations, section.demonstrations
@@ -409,14 +415,14 @@ class TrainingRun:
 
 
 def check_baseline(evaluation: Evaluation, config: Config) -> None:
-    """Raise GateError where no episode succeeded before training: RL amplifies what happens, it does not create it."""
+    """Raise GateError if no episode succeeded before training: RL amplifies existing successes, it cannot create them."""
     if sum(evaluation.successes) or config.evaluation.allow_zero_baseline:
         return
     raise GateError(
         f"none of {sum(evaluation.samples)} validation episodes succeeded before training (score "
         f"{evaluation.score.mean:.3f}, reward {evaluation.metrics['val/reward/mean']:.3f}). RL amplifies what the policy "
-        "sometimes does right; it cannot create it. Make the task easier, add a [warm_start] on demonstrations, or "
-        "train all the same with evaluation.allow_zero_baseline=true."
+        "sometimes does right, but it cannot create a first success. Make the task easier, add a [warm_start] on "
+        "demonstrations, or train anyway with evaluation.allow_zero_baseline=true."
     )
 
 

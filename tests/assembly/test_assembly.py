@@ -250,7 +250,7 @@ def test_a_run_with_frozen_weights_that_are_not_there_leaves_no_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     trainer = MultiTurnRLTrainer(RECIPE, overrides=["policies.teacher.weights=runs/none"], quiet=True, check=False)
-    with pytest.raises(DataError, match="holds no checkpoint"):
+    with pytest.raises(DataError, match="contains no checkpoint"):
         trainer.load()
     assert list(tmp_path.iterdir()) == []
 
@@ -280,7 +280,7 @@ def test_policies_play_with_the_weights_that_their_sections_name(tmp_path: Path)
                 frozen = build_frozen_engine(section, engine, parts.policy, initial)
                 assert frozen is not None
                 assert frozen.fingerprint == initial.fingerprint
-                with pytest.raises(DataError, match="holds no checkpoint"):
+                with pytest.raises(DataError, match="contains no checkpoint"):
                     build_frozen_engine(PolicySection(weights=str(tmp_path / "none")), engine, parts.policy, initial)
             finally:
                 await engine.close()

@@ -90,7 +90,7 @@ def test_settings_that_are_given_are_changed_and_those_that_are_left_out_again_a
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert resumed(run, "schedule.max_steps=2") == 2
-    assert "the run goes on with changes: schedule.max_steps was 1, is 2." in capsys.readouterr().err
+    assert "the run continues with changes: schedule.max_steps was 1, is 2." in capsys.readouterr().err
     with pytest.raises(UsageError, match=r"schedule\.max_steps was 2, is 1.*\(add schedule\.max_steps=2\)"):
         resumed(run)
     assert resumed(run, "schedule.max_steps=3") == 3
@@ -124,7 +124,7 @@ def test_a_part_that_is_none_is_refused_with_the_one_that_was_meant(run: Path) -
         app, ["train", "--resume", str(run), "--no-supervise", "--allow-changed", "data,tokeniser"]
     )
     assert told.exit_code == 2
-    assert "'tokeniser' names nothing that is compared; did you mean 'tokenizer'?" in told.output
+    assert "'tokeniser' is not a known part; did you mean 'tokenizer'?" in told.output
     alone = CliRunner().invoke(app, ["train", str(TINY), "--allow-changed", "data"])
     assert alone.exit_code == 2
     assert "give it with --resume RUN" in alone.output

@@ -161,7 +161,7 @@ def test_a_pause_waits_until_its_file_is_deleted(recipe: Path) -> None:
 
 def test_a_name_that_no_detector_has_and_a_scanner_that_is_not_there_are_refused_before_training(recipe: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"detectors.off: names 'tools.spammm', which is no detector; there are reward"
+        ConfigError, match=r"detectors.off: names 'tools.spammm', which is not a detector; choose from reward"
     ):
         trainer_of(recipe, 'detectors.off=["tools.spammm"]').train(dry_run=True)
     with pytest.raises(UsageError, match=r"graders.*nothing"):

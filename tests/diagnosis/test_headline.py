@@ -124,4 +124,4 @@ def test_the_next_command_begins_before_the_harm(tmp_path: Path, capsys: pytest.
         assert expected in capsys.readouterr().out
     (tmp_path / "checkpoints" / "warm_start").rmdir()
     _show_next(str(tmp_path), replace(late, before_step=5), "a.b=1")
-    assert "train the recipe anew with a.b=1: no checkpoint is from before step 5" in capsys.readouterr().out
+    assert "train the recipe again with a.b=1: no checkpoint is from before step 5" in capsys.readouterr().out

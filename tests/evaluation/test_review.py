@@ -104,7 +104,7 @@ def test_the_command_shows_what_is_at_fault_and_ends_with_5_while_a_wrong_answer
 ) -> None:
     said = CliRunner().invoke(app, ["review", str(run)])
     assert said.exit_code == 5
-    assert "train/0/t/1.0 is wrong, and paid (reward 1, score 0): the scorer denies format (0)" in said.output
+    assert "train/0/t/1.0 is wrong but rewarded (reward 1, score 0): the scorer denies format (0)" in said.output
     assert "1 of 4 episodes are paid for what the scorer rejects" in said.output
     mended = recipe(tmp_path / "mended", STRICT)
     said = CliRunner().invoke(app, ["review", str(run), str(mended), "--json"])

@@ -154,9 +154,9 @@ def damage_all_checkpoints(run: Path) -> None:
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "ledger deleted": (delete_ledger, "is missing, and the run has been trained"),
+    "ledger deleted": (delete_ledger, "is missing, but the run has been trained"),
     "ledger deleted, its log left": (lambda run: (run / "ledger.sqlite").unlink(), "is missing"),
-    "ledger emptied": (empty_ledger, "is empty, and the run has been trained"),
+    "ledger emptied": (empty_ledger, "is empty, but the run has been trained"),
     "a new ledger": (begin_a_new_ledger, "ends before step 3"),
     "cut in half": (cut_in_half, "is damaged"),
     "a page of zeros": (zero_a_page, "is damaged"),
@@ -185,7 +185,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "lineage deleted": (changed("DELETE FROM lineage"), "of the run's checkpoints there is none"),
     "a later format": (changed("INSERT INTO rollouts SELECT * FROM rollouts WHERE 0; "), ""),
-    "all checkpoints deleted": (delete_all_checkpoints, "holds no checkpoint"),
+    "all checkpoints deleted": (delete_all_checkpoints, "contains no checkpoint"),
     "all checkpoints damaged": (damage_all_checkpoints, "does not have the hash its manifest lists"),
 }
 del DAMAGES["a later format"]
@@ -287,7 +287,7 @@ def test_a_folder_in_place_of_the_lock_is_named(run: Path) -> None:
     result = resumed(run)
     assert result.exit_code == 4, result.output
     assert "lock" in result.output
-    assert "A folder stands where a file belongs" in result.output
+    assert "This path must be a file but is a folder" in result.output
 
 
 def test_an_export_below_a_file_is_refused(run: Path) -> None:

@@ -256,7 +256,7 @@ def test_a_world_that_fails_now_is_no_difference_but_an_outage(
     assert problem in str(replay.problem)
     result = sparring("replay", "one", episode)
     assert result.exit_code == 4
-    assert "1 of 1 episodes could not be played to their end" in result.output
+    assert "1 of 1 episodes could not be repeated to their end" in result.output
 
 
 def test_all_of_the_newest_training_step_are_replayed_and_a_file_may_be_named(run: RunFolder) -> None:
@@ -284,7 +284,7 @@ def test_the_command_evaluates_stores_replays_and_says_no_by_its_exit_code(
     monkeypatch.setenv("SHOP", "dearer")
     different = sparring("replay", "one", "--json")
     assert different.exit_code == 5
-    assert "4 of 4 episodes went differently than recorded" in different.stderr
+    assert "4 of 4 episodes differ from the recording" in different.stderr
     rows = json.loads(different.stdout)
     assert [row["difference"]["place"] for row in rows] == [CALL] * 4
     assert rows[0]["difference"]["fields"] == [{"path": "result.items[0].price", "recorded": 2.5, "now": 3.5}]

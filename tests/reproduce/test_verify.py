@@ -72,7 +72,7 @@ def test_a_checkpoint_that_is_gone_is_named_unless_there_is_a_newer_one(run: Run
     shutil.rmtree(run.checkpoints / "000003")
     result = verify(run)
     assert result.exit_code == 3
-    assert f"{gone} is missing, and the ledger's training up to step 1 rests on it" in result.output
+    assert f"{gone} is missing, and the training in the ledger depends on it up to step 1" in result.output
 
 
 def test_a_ledger_that_does_not_reach_the_runs_step_or_is_gone_is_named(run: RunFolder) -> None:
@@ -82,9 +82,9 @@ def test_a_ledger_that_does_not_reach_the_runs_step_or_is_gone_is_named(run: Run
     assert "ledger.sqlite ends before step 2, which the run has taken" in result.stdout
     run.ledger.unlink()
     shutil.rmtree(run.checkpoints)
-    assert "it has played nothing yet" in verify(run).output
+    assert "it has not run any episode yet" in verify(run).output
     run.record_training({"contents": {}}, {})
-    assert "is missing, and the run has been trained" in verify(run).output
+    assert "is missing, but the run has been trained" in verify(run).output
 
 
 def test_a_damaged_checkpoint_is_named(run: RunFolder) -> None:

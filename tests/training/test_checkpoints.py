@@ -153,7 +153,7 @@ def test_a_manifest_that_leaves_out_the_weights_does_not_get_past_the_loader(lea
 
 
 def test_without_any_checkpoint_the_folder_is_named(tmp_path):
-    with pytest.raises(DataError, match="holds no checkpoint"):
+    with pytest.raises(DataError, match="contains no checkpoint"):
         checkpoints.find_newest(tmp_path / "absent")
 
 
@@ -183,7 +183,7 @@ def test_a_failed_save_is_reported_and_leaves_earlier_checkpoints(learner, tmp_p
 def test_a_save_that_was_killed_is_no_checkpoint_and_its_leftovers_do_not_hinder_the_next(learner, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         checkpoints.save(tmp_path, 1, StateThatIsKilled(learner.export_state()), {})
-    with pytest.raises(DataError, match="holds no checkpoint"):
+    with pytest.raises(DataError, match="contains no checkpoint"):
         checkpoints.find_newest(tmp_path)
     checkpoints.save(tmp_path, 1, learner.export_state(), {})
     assert names(tmp_path) == ["000001"]
