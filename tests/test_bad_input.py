@@ -144,7 +144,7 @@ RECIPES = [
         "a module that is not there",
         (*DRY, "environment.target=nowhere:Chase"),
         USAGE,
-        ("'nowhere'", "importable", "check the name"),
+        ("'nowhere'", "importable", "Check the name"),
     ),
     Case(
         "a misspelled class",
@@ -376,7 +376,7 @@ CHECKPOINTS = [
         "metrics that are not UTF-8",
         ("runs", "show", "old"),
         DATA,
-        ("metrics.jsonl, line 1", "remove it"),
+        ("metrics.jsonl, line 1", "Remove the line"),
         lambda: (a_run().path / "metrics.jsonl").write_bytes(b'{"metrics": {"\xff": 1}}\n'),
     ),
     *(
@@ -393,7 +393,7 @@ CHECKPOINTS = [
         "metrics that are damaged",
         ("runs", "show", "old"),
         DATA,
-        ("metrics.jsonl, line 1", "remove it"),
+        ("metrics.jsonl, line 1", "Remove the line"),
         lambda: (a_run().path / "metrics.jsonl").write_text("x\n"),
     ),
 ]
@@ -428,7 +428,7 @@ COMMANDS = [
         "resuming a run that is running",
         ("train", "--resume", "old"),
         USAGE,
-        ("is running", "runs stop"),
+        ("is already running", "runs stop"),
         lambda: a_run(status="running"),
     ),
     *(

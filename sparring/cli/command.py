@@ -76,7 +76,7 @@ def report_failures(command: Callable[..., None]) -> Callable[..., None]:
         except Exception as error:  # noqa: BLE001 - nothing above can report it
             if isinstance(error, OSError) and error.errno in _NO_ROOM:
                 typer.echo(
-                    mask_secrets(f"error: {error}. Free space there, or write to another place, and try again."),
+                    mask_secrets(f"error: {error}. Make room there, or write to another place, and try again."),
                     err=True,
                 )
                 raise typer.Exit(ServiceError.exit_code) from None
