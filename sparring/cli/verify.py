@@ -98,9 +98,7 @@ def _missing(checkpoints: Path, lineage: Sequence[LineageEntry]) -> list[str]:
     is_there = step < 0 or (checkpoints / published[step]).is_dir()
     if is_there or any(int(path.name) > step for path in list_numbered(checkpoints)):
         return []
-    return [
-        f"{checkpoints / published[step]} is missing, but the training in the ledger depends on it up to step {step}."
-    ]
+    return [f"{checkpoints / published[step]} is missing, but the ledger's training up to step {step} depends on it."]
 
 
 def _damage(checkpoints: Path) -> list[str]:

@@ -1,6 +1,7 @@
-"""This machine's rates, measured in seconds: the real learner and the real decoding on one and on three layers of the model.
+"""Measure this machine's rates in a few seconds.
 
-The difference of the two is the time of a layer, the rest that of embedding, output matrix and optimizer.
+The real learner and the real decoding are timed with one and with three layers of the model. The difference gives the time
+of a layer. The rest is the time of embedding, output matrix and optimizer.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from sparring.types import TokenSegment, TrainingBatch, TrainingSequence
 FEW, MORE = 1, 3
 """The numbers of layers that are timed."""
 LARGEST_HIDDEN = 2048
-"""Wider models are timed at this width: rates hardly change beyond it, seconds would become minutes."""
+"""Wider models are timed at this width, because rates hardly change beyond it and the calibration would take minutes."""
 REPETITIONS = 2
 
 
 def calibrate(
     model: ModelShape, settings: Settings, *, num_threads: int | None = None, device: str = "auto", tokens: int = 512
 ) -> Device:
-    """Return this machine with the rates that learning and decoding reach at this model's width."""
+    """Return this machine with the rates of learning and decoding at this model's width."""
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     place = resolve_device(device)
@@ -62,7 +63,7 @@ def _per_layer(seconds: dict[int, float], num_layers: int) -> float:
 
 
 def _sizes(model: ModelShape) -> dict[str, Any]:
-    """Return the sizes of a Llama with layers like those of the model, narrower where the model is wide."""
+    """Return the sizes of a Llama whose layers are like the model's, but narrower if the model is very wide."""
     layer = max(model.layers, key=lambda one: one.count * bool(one.kv_width))
     scale = min(1.0, LARGEST_HIDDEN / model.hidden_size)
     head_dim = 64 if scale < 1 or layer.attention["o_proj"][1] % 64 == 0 else layer.kv_width // 2
@@ -82,7 +83,7 @@ def _sizes(model: ModelShape) -> dict[str, Any]:
 def _measure(
     sizes: dict[str, Any], count: int, settings: Settings, device: str, tokens: int, running: int, context: int
 ) -> tuple[float, float]:
-    """Return the seconds of one learner's step on so many tokens, and of one decoding step of `running` rows."""
+    """Return the seconds of a learner's step on `tokens` tokens, and of a decoding step with `running` rows."""
     policy = _policy(sizes, count, settings, device)
     learner = TorchLearner(policy, max_tokens_per_microbatch=tokens)
     batch = _batch(tokens, segments=4)
@@ -138,7 +139,7 @@ def _batch(tokens: int, *, segments: int) -> TrainingBatch:
 
 
 def _fastest(action: Callable[[], object], device: str) -> float:
-    """Return the seconds of the fastest repetition, after one that is not counted."""
+    """Return the seconds of the fastest repetition. The first repetition does not count."""
     action()
     seconds = []
     for _ in range(REPETITIONS):

@@ -1,4 +1,7 @@
-"""Devices: memory, rates and rent. Published figures, each with its source; this machine's come from a calibration."""
+"""Describe devices: memory, rates and rent.
+
+The figures are published and have a source. Those of this machine come from a calibration.
+"""
 
 from __future__ import annotations
 
@@ -10,29 +13,30 @@ from sparring.errors import UsageError
 
 TRAINING_EFFICIENCY = 0.45
 """The share of the peak rate that LoRA training reaches: Qwen-7B on one A100 trained 65,536 tokens in 21.3 s in sequences of
-8,192 (github.com/QwenLM/Qwen, "Profiling of Memory and Speed"), which is 6 x 7.7e9 FLOP a token, or 45 % of 312 TFLOP/s."""
+8,192 (github.com/QwenLM/Qwen, "Profiling of Memory and Speed"). At 6 x 7.7e9 FLOP per token, this is 45 % of 312
+TFLOP/s."""
 SAMPLING_EFFICIENCY = 0.77
 """The share of the memory bandwidth that decoding reaches: Llama 3.1 8B in bf16 on one A100 with vLLM 0.23
 (johnmusgrave.com/p/vllm-throughput-latency-sweep-on)."""
 USABLE_SHARE = 0.9
-"""The share of a GPU's memory that a plan uses. The rest is for the context, kernels and fragments, as in vLLM, whose
-gpu_memory_utilization is 0.9 by default."""
+"""The share of a GPU's memory that a plan uses. The rest is for the context, kernels and fragmentation. vLLM's default for
+gpu_memory_utilization is also 0.9."""
 _RENT = "on demand, March 2026: deploybase.ai/articles/runpod-gpu-pricing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One or several equal devices."""
+    """A device, or several equal devices."""
 
     name: str
     memory_bytes: float
-    """Of one device: what the plan may use."""
+    """The memory of one device that a plan may use."""
     flops: float
-    """Operations a second that training reaches."""
+    """The operations per second that training reaches."""
     bandwidth: float
-    """Bytes a second that decoding reads."""
+    """The bytes per second that decoding reads."""
     hourly_price: float | None = None
-    """US dollars an hour, of all devices together; None for a machine of the user's own."""
+    """The price of all devices in US dollars per hour; None for the user's own machine."""
     num_devices: int = 1
     is_cuda: bool = True
     source: str = ""
@@ -60,25 +64,28 @@ GPUS = {
         _gpu("H200", 141, 989, 4.8, 6.35, "NVIDIA H200 SXM data sheet, dense bf16"),
     )
 }
-"""GPUs that `--gpu` takes."""
+"""The GPUs that `--gpu` accepts."""
 
 
 def parse_gpu(text: str) -> Device:
-    """Return the device of `H100` or `H100:1`. Raises UsageError for another text, and for several: a plan is for one."""
+    """Return the device that `text` names, such as `H100` or `H100:1`.
+
+    Raises UsageError for an unknown name, and for several devices, because a plan is for one device.
+    """
     match = re.fullmatch(r"([A-Za-z0-9]+)(?::(\d+))?", text)
     known = {name.lower(): device for name, device in GPUS.items()}
     device = known.get(match[1].lower()) if match else None
     if match is None or device is None:
-        raise UsageError(f"--gpu {text!r} is not known; write one of {', '.join(GPUS)}, for example --gpu H100:1.")
+        raise UsageError(f"--gpu {text!r} is not known; choose from {', '.join(GPUS)}, for example --gpu H100:1.")
     if int(match[2] or 1) != 1:
         raise UsageError(
-            f"--gpu {text!r} names {match[2]} devices; sampler and learner share one today, so plan with {device.name}:1."
+            f"--gpu {text!r} names {match[2]} devices, but sampler and learner share one device; use --gpu {device.name}:1."
         )
     return device
 
 
 def this_machine(*, flops: float, bandwidth: float, is_cuda: bool = False, gpu_bytes: float = 0.0) -> Device:
-    """Return this machine with measured rates. Its memory is what is free now, or that of its GPU."""
+    """Return this machine with measured rates. Its memory is the free memory, or the memory of its GPU."""
     memory = USABLE_SHARE * gpu_bytes if is_cuda else float(available_bytes())
     return Device(
         name="this machine",
@@ -92,7 +99,7 @@ def this_machine(*, flops: float, bandwidth: float, is_cuda: bool = False, gpu_b
 
 
 def available_bytes() -> int:
-    """Return the memory that new allocations of this machine may take: MemAvailable, or all of it without /proc."""
+    """Return the memory that is available for new allocations: MemAvailable, or all memory without /proc."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             sizes = dict(re.findall(r"^(\w+):\s+(\d+) kB", file.read(), flags=re.MULTILINE))
@@ -102,5 +109,5 @@ def available_bytes() -> int:
 
 
 def with_price(device: Device, hourly: float | None) -> Device:
-    """Return the device at the user's own price an hour, where there is one."""
+    """Return the device with the user's own price per hour, if there is one."""
     return device if hourly is None else replace(device, hourly_price=hourly)

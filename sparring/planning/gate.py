@@ -1,4 +1,4 @@
-"""Refusal of a training that cannot fit the memory of this machine, before its model is loaded."""
+"""Refuse a training that cannot fit the memory of this machine, before its model is loaded."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sparring.planning.shapes import ModelShape
 
 
 def refuse_too_large(config: Config) -> None:
-    """Raise GateError when the plan of a training needs more memory than this machine has, with the largest line and what to
-    change.
+    """Raise GateError if a training needs more memory than this machine has.
 
-    Nothing is refused where the plan is not known: a model without sizes, or an engine or learner in another process.
+    The message names the largest item and the needed changes. Nothing is refused if the plan is unknown: for a model
+    without sizes, and for an engine or learner in another process.
     """
     if config.engine.type != "torch" or config.learner.type != "here":
         return
@@ -29,11 +29,11 @@ def refuse_too_large(config: Config) -> None:
     model = config.model.model_copy(update={"precision": resolve_precision(config.model.precision, place)})
     refusal = make_plan(config.model_copy(update={"model": model}), shape, device, can_checkpoint=False).refusal()
     if refusal is not None:
-        raise GateError(f"{refusal} `sparring plan` shows every line; --no-check trains anyway.")
+        raise GateError(f"{refusal} `sparring plan` shows all items; --no-check trains anyway.")
 
 
 def _known_shape(name: str) -> ModelShape | None:
     try:
         return find_shape(name)
     except UsageError:
-        return None  # loading the model reports what is wrong with its folder
+        return None  # loading the model reports the problem of its folder

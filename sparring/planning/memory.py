@@ -1,4 +1,4 @@
-"""The memory of a run, line by line, in bytes. docs/planning.md states each formula."""
+"""Estimate the memory of a run in bytes, item by item. docs/planning.md states each formula."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from sparring.planning.shapes import ATTENTION, MLP, LayerShape, ModelShape
 
 LOGIT_BYTES = {True: 256 * 2**20, False: 64 * 2**20}
-"""Bytes of one chunk of logits, by whether the output matrix is stored in another precision than the one of the products."""
+"""The bytes of one chunk of logits. The key is whether the output matrix is stored in another precision than the products."""
 COPIES_OF_LOGITS = 3
-"""The scores, their exponentials in the precision of the products, and the product with the output matrix."""
+"""The copies of a chunk: the scores, their exponentials in the precision of the products, and the product with the output
+matrix."""
 PROCESS_BYTES = 0.55e9
-"""A process with torch and transformers on the CPU. On a GPU it is in the share that a plan leaves free."""
+"""The memory of a process with torch and transformers on the CPU. On a GPU, the share that a plan leaves free covers it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What decides how much memory a model takes."""
+    """The settings that determine how much memory a model needs."""
 
     max_sequence_length: int
     microbatch_tokens: int
@@ -24,19 +25,19 @@ class Settings:
     max_running: int
     checkpointing: bool
     base_bytes: int
-    """Bytes of one stored number of the base."""
+    """The bytes of one stored number of the base model."""
     compute_bytes: int
-    """Bytes of one number in the products."""
+    """The bytes of one number in the products."""
     is_merged: bool
     """Whether the engine's weights are a copy with the adapter merged in (the CPU), or the base itself (CUDA)."""
     lora_rank: int | None
-    """None trains every weight."""
+    """The rank of the adapter; None trains every weight."""
     lora_targets: tuple[str, ...] = ()
     lora_layers: int | None = None
 
     @property
     def tokens(self) -> int:
-        """The most tokens of one backward pass: an episode is never divided."""
+        """The maximum number of tokens in one backward pass. An episode is never divided."""
         return max(self.microbatch_tokens, self.max_sequence_length)
 
 
@@ -51,20 +52,20 @@ class Line:
 
 
 def memory_lines(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
-    """Return the items that make up the peak: that of a learner's step, while the engine keeps its weights and its cache."""
+    """Return the items of the peak, which is reached in a learner's step while the engine keeps its weights and cache."""
     trained = trained_parameters(shape, settings)
     copies = _copies_bytes(shape, settings)
     cache = sum(layer.count * _cached(layer, settings) for layer in shape.layers)
     lines = (
         Line(name="weights", bytes=shape.parameters * settings.base_bytes, key="model.name"),
         Line(name="weights of the engine", bytes=copies, key="model.device"),
-        # fp32: the trained numbers, and two copies that stay: of the start, and of the version that the engine samples with.
+        # In fp32: the trained numbers, and copies of the start and of the version that the engine samples with.
         Line(
             name="adapter and its versions" if settings.lora_rank else "master weights and versions",
             bytes=12 * trained,
             key="model.lora_rank",
         ),
-        # fp32: the gradient and the two moments of AdamW.
+        # In fp32: the gradient and the two moments of AdamW.
         Line(name="gradients and optimizer", bytes=12 * trained, key="model.lora_rank"),
         Line(name="KV cache", bytes=cache * settings.compute_bytes, key="engine.kv_cache_tokens"),
         Line(name="activations", bytes=activation_bytes(shape, settings), key="optimizer.max_tokens_per_microbatch"),
@@ -75,7 +76,7 @@ def memory_lines(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
 
 
 def trained_parameters(shape: ModelShape, settings: Settings) -> int:
-    """Return the trained numbers; without named targets, those of an adapter on attention and on an MLP without experts."""
+    """Return the count of trained numbers. By default, an adapter is on attention and on an MLP without experts."""
     if settings.lora_rank is None:
         return shape.parameters
     has_experts = any(layer.num_experts > 1 for layer in shape.layers)
@@ -84,10 +85,10 @@ def trained_parameters(shape: ModelShape, settings: Settings) -> int:
 
 
 def saved_per_token(layer: LayerShape, hidden: int) -> int:
-    """Return the numbers per token that one layer keeps for its backward pass.
+    """Return the count of numbers per token that one layer keeps for its backward pass.
 
-    The inputs of both norms and of the four products; queries, keys and values before and after the rotation; the output of
-    attention; gate and up, their product and the activation. Experts keep theirs for each active one.
+    These are the inputs of both norms and of the four products; queries, keys and values before and after the rotation;
+    the output of attention; and gate, up, their product and the activation. Each active expert keeps its own numbers.
     """
     rows = sum(shape[0] for name, shape in layer.attention.items() if name in ("q_proj", "k_proj", "v_proj"))
     if not layer.kv_width:  # a recurrent layer keeps the inputs and outputs of its mixing instead
@@ -99,13 +100,13 @@ def saved_per_token(layer: LayerShape, hidden: int) -> int:
 
 
 def activation_bytes(shape: ModelShape, settings: Settings) -> float:
-    """Return what the forward pass of one microbatch keeps, and the gradients of one layer.
+    """Return the bytes that the forward pass of one microbatch keeps, including the gradients of one layer.
 
-    With checkpointing each layer keeps its input, and one layer at a time is computed again.
+    With checkpointing, each layer keeps only its input, and one layer at a time is computed again.
     """
     hidden = shape.hidden_size
     largest = max(saved_per_token(layer, hidden) for layer in shape.layers)
-    # The gradients of one layer's MLP, the largest of the backward pass.
+    # The gradients of one layer's MLP are the largest of the backward pass.
     gradients = max(3 * layer.active_experts * _intermediate(layer) for layer in shape.layers) + 2 * hidden
     if settings.checkpointing:
         kept = _trained_layers(shape, settings) * hidden + largest
@@ -116,8 +117,10 @@ def activation_bytes(shape: ModelShape, settings: Settings) -> float:
 
 
 def _layers_with_gradient(shape: ModelShape, settings: Settings) -> list[tuple[LayerShape, float]]:
-    """Return each kind of layer with the number of its layers that a gradient passes, in proportion where only the last are
-    adapted."""
+    """Return each kind of layer with the number of its layers that a gradient passes.
+
+    If only the last layers are adapted, each kind gets its proportional share of them.
+    """
     share = _trained_layers(shape, settings) / shape.num_layers
     return [(layer, layer.count * share) for layer in shape.layers]
 

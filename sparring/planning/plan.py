@@ -1,4 +1,4 @@
-"""The plan of a run on a device: which settings fit, and what the run takes."""
+"""Plan a run on a device: which settings fit, and how much time and money the run takes."""
 
 from __future__ import annotations
 
@@ -13,53 +13,53 @@ from sparring.planning.shapes import ModelShape
 from sparring.types import Json
 
 SMALLEST_MICROBATCH = 2048
-"""Below this many tokens, smaller products cost more than checkpointing saves."""
+"""The smallest microbatch, in tokens. Below it, smaller products cost more time than checkpointing does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episodes:
-    """How many episodes a run has, and how long they are."""
+    """The number and the length of a run's episodes."""
 
     per_step: int
     steps: int
     tokens: float
-    """Tokens of one episode that the learner computes."""
+    """The tokens per episode that the learner computes."""
     sampled: float
-    """Tokens of one episode that are sampled."""
+    """The sampled tokens per episode."""
     source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """The time and money of a run."""
+    """The time and the cost of a run."""
 
     sample_rate: float
-    """Sampled tokens a second, all running turns together."""
+    """The sampled tokens per second of all running turns."""
     train_rate: float
-    """Tokens a second in the learner."""
+    """The learner's tokens per second."""
     sample_seconds: float
-    """Of one step."""
+    """The seconds of sampling per step."""
     train_seconds: float
     hours: float
-    """Of the whole run, without validation."""
+    """The hours of the whole run, without validation."""
     money: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A run on a device."""
+    """The plan of a run on a device."""
 
     model: ModelShape
     device: Device
     asked: Settings
-    """As the recipe sets them."""
+    """The settings of the recipe."""
     chosen: Settings | None
-    """The settings nearest to the recipe's that fit; None where none do."""
+    """The fitting settings that are nearest to the recipe's; None if no settings fit."""
     lines: tuple[Line, ...]
-    """Of the chosen settings, else of the recipe's."""
+    """The items of the chosen settings, or of the recipe's settings if none fit."""
     asked_lines: tuple[Line, ...]
     smallest_bytes: float
-    """With the smallest microbatch and cache."""
+    """The peak with the smallest microbatch and cache."""
     episodes: Episodes
     cost: Cost
     confidence: str
@@ -70,18 +70,18 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Whether the recipe fits as it is."""
+        """Whether the recipe fits without changes."""
         return sum(line.bytes for line in self.asked_lines) <= self.device.memory_bytes
 
     def refusal(self) -> str | None:
-        """Return why the recipe cannot run here, with the largest line and what to change; None where it fits."""
+        """Return an error message with the largest item and the needed changes, or None if the recipe fits."""
         if self.fits:
             return None
         total = sum(line.bytes for line in self.asked_lines)
         largest = max(self.asked_lines, key=lambda line: line.bytes)
         text = (
-            f"{self.model.name} needs {show_bytes(total)} with this recipe, and {self.device.name} has "
-            f"{show_bytes(self.device.memory_bytes)} for it. The largest line: {largest.name}, {show_bytes(largest.bytes)} "
+            f"{self.model.name} needs {show_bytes(total)} with this recipe, but {self.device.name} has only "
+            f"{show_bytes(self.device.memory_bytes)}. The largest item is {largest.name}, {show_bytes(largest.bytes)} "
             f"({largest.key}). "
         )
         if self.chosen is None:
@@ -109,7 +109,7 @@ class Plan:
 def make_plan(
     config: Config, model: ModelShape, device: Device, episodes: Episodes | None = None, *, can_checkpoint: bool = True
 ) -> Plan:
-    """Return the plan of a recipe. Without `episodes`, they are as long as the recipe allows."""
+    """Return the plan of a recipe. If `episodes` is None, episodes are as long as the recipe allows."""
     asked = settings_of(config, device)
     candidates = list(_candidates(asked, can_checkpoint=can_checkpoint))
     chosen = next((one for one in candidates if _total(model, one) <= device.memory_bytes), None)
@@ -129,7 +129,7 @@ def make_plan(
 
 
 def settings_of(config: Config, device: Device) -> Settings:
-    """Return what the recipe sets, on this kind of device."""
+    """Return the recipe's settings on this kind of device."""
     section = config.model
     precision = section.precision if section.precision != "auto" else "bf16" if device.is_cuda else "fp32"
     size = 2 if precision == "bf16" else 4
@@ -149,7 +149,7 @@ def settings_of(config: Config, device: Device) -> Settings:
 
 
 def longest_episodes(config: Config) -> Episodes:
-    """Return the episodes of a recipe at their longest."""
+    """Return the episodes of a recipe with the maximum length."""
     length = config.model.max_sequence_length
     turns = config.agent.max_turns or config.environment.max_turns
     sampled = min(turns * config.sampling.sampling_max_tokens, config.rollout.rollout_max_tokens or length, length)
@@ -163,14 +163,14 @@ def longest_episodes(config: Config) -> Episodes:
 
 
 def run_cost(model: ModelShape, device: Device, settings: Settings, episodes: Episodes) -> Cost:
-    """Return time and money: sampling reads all weights and the cache for every batch of tokens; learning is products."""
+    """Return time and cost. Sampling reads all weights and the cache for every batch of tokens; learning is products."""
     context = episodes.tokens / 2
     running = min(settings.max_running, episodes.per_step, max(1, int(settings.kv_cache_tokens / episodes.tokens)))
     read = decoding_bytes(model, settings, running, context)
     computed = 2 * model.active_parameters * running
     sample_rate = running / max(read / device.bandwidth, computed / device.flops)
     train_rate = device.flops / flops_per_token(model, settings, context)
-    # The prompt and the tools' answers are read once; they cost a forward pass without a backward pass.
+    # The prompt and the tools' answers are read once, which takes a forward pass without a backward pass.
     unsampled = max(0.0, episodes.tokens - episodes.sampled)
     prefill = unsampled * 2 * model.active_parameters / device.flops
     sample_seconds = episodes.per_step * (episodes.sampled / sample_rate + prefill)
@@ -188,7 +188,7 @@ def run_cost(model: ModelShape, device: Device, settings: Settings, episodes: Ep
 
 
 def decoding_bytes(model: ModelShape, settings: Settings, running: int, context: float) -> float:
-    """Return what one decoding step reads: every weight once, and the keys, values and states of each running turn."""
+    """Return the bytes that one decoding step reads: every weight, and keys, values and states of each running turn."""
     cached = sum(
         layer.count * (min(context, layer.window or context) * layer.kv_width + layer.state_width)
         for layer in model.layers
@@ -198,8 +198,11 @@ def decoding_bytes(model: ModelShape, settings: Settings, running: int, context:
 
 
 def flops_per_token(model: ModelShape, settings: Settings, context: float) -> float:
-    """Return the operations of one trained token: 2 per parameter forward, 2 for the gradient of the inputs, 2 for that of
-    weights where all are trained, 2 to compute a layer again; and attention over the tokens before it."""
+    """Return the operations per trained token, including attention over the tokens before it.
+
+    Per parameter, there are 2 in the forward pass and 2 for the gradient of the inputs. There are 2 more for the gradient
+    of the weights if all weights are trained, and 2 more if layers are computed again.
+    """
     passes = 2 + (1 if settings.lora_rank is None else 0) + (1 if settings.checkpointing else 0)
     attention = sum(
         layer.count * 4 * layer.attention["o_proj"][1] * min(context, layer.window or context)
@@ -229,8 +232,11 @@ def show_bytes(num_bytes: float) -> str:
 
 
 def _candidates(asked: Settings, *, can_checkpoint: bool) -> Iterator[Settings]:
-    """Yield settings from the recipe's to smaller ones: microbatches down to SMALLEST_MICROBATCH, then checkpointing, then
-    smaller microbatches, and last a smaller cache, which always holds one whole episode."""
+    """Yield the recipe's settings, followed by smaller ones.
+
+    First microbatches shrink to SMALLEST_MICROBATCH, then checkpointing is added, then microbatches shrink further, and
+    last the cache shrinks. The cache always holds one whole episode.
+    """
     kv_tokens = asked.kv_cache_tokens
     while True:
         for least in (max(SMALLEST_MICROBATCH, asked.max_sequence_length), asked.max_sequence_length):
@@ -257,5 +263,5 @@ def _confidence(device: Device, episodes: Episodes) -> str:
         rates = "rates measured on this machine just now"
     else:
         rates = "rates from published figures, not measured with Sparring on this device"
-    bound = ", an upper bound, since most are shorter" if episodes.source.startswith("the longest") else ""
-    return f"memory by formulas, not compared with a peak measured here; {rates}; episodes {episodes.source}{bound}"
+    bound = ", an upper bound, because most are shorter" if episodes.source.startswith("the longest") else ""
+    return f"memory from formulas, not compared with a measured peak; {rates}; episodes {episodes.source}{bound}"

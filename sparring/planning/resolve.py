@@ -1,4 +1,4 @@
-"""From a recipe to a plan: the model's shape without its weights, the device, the prices."""
+"""Find the shape of a recipe's model without loading its weights."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _ENDINGS = ("-instruct", "-it", "-base", "-2507")
 
 
 def find_shape(name: str) -> ModelShape | None:
-    """Return the shape of `model.name`: of a folder by its config.json, else of a published model by its name.
+    """Return the shape of `model.name`, from the config.json of a folder or from the table of published models.
 
-    None for a name without sizes: `module:function`, and an id of the hub that the table does not have. Raises
+    Return None if the sizes are unknown: for `module:function`, and for a hub id that is not in the table. Raises
     UsageError for a folder whose config cannot be read.
     """
     folder = Path(name).expanduser()
@@ -25,11 +25,11 @@ def find_shape(name: str) -> ModelShape | None:
 
 
 def require_shape(config: Config) -> ModelShape:
-    """Return the shape of the recipe's model. Raises UsageError where it is not known without loading weights."""
+    """Return the shape of the recipe's model. Raises UsageError if it is not known without loading weights."""
     shape = find_shape(config.model.name)
     if shape is None:
         raise UsageError(
-            f"the sizes of model.name = {config.model.name!r} are not known without loading it; name a folder with a "
+            f"the sizes of model.name = {config.model.name!r} are not known without loading the model; name a folder with a "
             f"config.json, or one of {', '.join(PUBLISHED)}."
         )
     return shape
@@ -44,7 +44,7 @@ def _published(name: str) -> ModelShape | None:
 
 
 def _shape_in(folder: Path) -> ModelShape | None:
-    """Return the shape in a folder; of an adapter, that of its base."""
+    """Return the shape of the model in a folder. For an adapter, return the shape of its base model."""
     adapter = folder / "adapter_config.json"
     try:
         if adapter.is_file() and not (folder / "config.json").is_file():
@@ -54,6 +54,6 @@ def _shape_in(folder: Path) -> ModelShape | None:
         config = json.loads((folder / "config.json").read_text("utf-8"))
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(
-            f"the sizes of the model in {folder} cannot be read: {error}; it needs a config.json."
+            f"the sizes of the model in {folder} cannot be read: {error}; the folder needs a valid config.json."
         ) from error
     return shape_from_config(str(folder), config)

@@ -1,6 +1,6 @@
-"""The shape of a model: its matrices, layer by layer, from a config.json or from a table of published models.
+"""Describe the shape of a model: its matrices by layer, from a config.json or from a table of published models.
 
-Nothing here reads weights.
+This module reads no weights.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ class LayerShape:
     count: int
     attention: Mapping[str, tuple[int, int]]
     mlp: Mapping[str, tuple[int, int]]
-    """The matrices of one expert where there are several."""
+    """The matrices of the MLP, or of one expert if there are several."""
     num_experts: int = 1
     active_experts: int = 1
     kv_width: int = 0
-    """Cached numbers per token, keys and values together; 0 for a recurrent layer."""
+    """The cached numbers per token, including keys and values; 0 for a recurrent layer."""
     window: int | None = None
-    """Most tokens that the layer attends to; None is all of them."""
+    """The maximum number of tokens that the layer attends to; None is no limit."""
     state_width: int = 0
-    """Numbers of the recurrent state of one sequence."""
+    """The numbers in the recurrent state of one sequence."""
     others: int = 0
-    """Parameters outside of the matrices: norms, biases, routers, convolutions."""
+    """The parameters outside the matrices: norms, biases, routers and convolutions."""
 
     @property
     def parameters(self) -> int:
@@ -74,11 +74,11 @@ class ModelShape:
 
     @property
     def active_parameters(self) -> int:
-        """The parameters that a token is multiplied with: all active ones, and the output matrix."""
+        """The parameters that a token is multiplied with: all active parameters and the output matrix."""
         return sum(layer.count * layer.active for layer in self.layers) + self.vocab_size * self.hidden_size
 
     def adapter_parameters(self, rank: int, targets: tuple[str, ...], last_layers: int | None = None) -> int:
-        """Return the parameters of a LoRA adapter of the named matrices; of experts, each has its own."""
+        """Return the number of parameters of a LoRA adapter on the named matrices. Each expert has its own adapter."""
         left = self.num_layers if last_layers is None else last_layers
         total = 0
         for layer in reversed(self.layers):
@@ -131,14 +131,15 @@ def shape_from_config(name: str, config: Mapping[str, Any]) -> ModelShape:
             active_experts=text.get("num_experts_per_tok") or 1,
             others=2 * hidden + (experts * hidden if experts > 1 else 0),
         )
-        if text.get("attn_output_gate"):  # the queries' projection computes a gate of the same size too
+        if text.get("attn_output_gate"):  # the projection of the queries also computes a gate of the same size
             gated = {**dense.attention, "q_proj": (2 * heads * head_dim, hidden)}
             dense = _changed(dense, attention=gated)
         layers = _by_kind(dense, text)
         vocabulary = text["vocab_size"]
     except (KeyError, TypeError) as error:
         raise UsageError(
-            f"the config of {name} has no {error}; a plan needs the sizes of a decoder. Name one of {', '.join(PUBLISHED)}."
+            f"the config of {name} has no {error}, but a plan needs the sizes of a decoder. Name one of "
+            f"{', '.join(PUBLISHED)}."
         ) from error
     tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))
     return ModelShape(
@@ -152,7 +153,7 @@ def shape_from_config(name: str, config: Mapping[str, Any]) -> ModelShape:
 
 
 def _by_kind(dense: LayerShape, text: Mapping[str, Any]) -> tuple[LayerShape, ...]:
-    """Return the layers by kind where the config lists kinds: full attention, a window, or a recurrent state."""
+    """Return the layers by kind if the config lists kinds: full attention, a window, or a recurrent state."""
     kinds = list(text.get("layer_types") or ())
     if not kinds:
         return (dense,)
@@ -177,7 +178,7 @@ def _changed(layer: LayerShape, **changes: Any) -> LayerShape:
 
 
 def _global(dense: LayerShape, text: Mapping[str, Any], *, count: int) -> LayerShape:
-    """Return the full-attention layers of Gemma 4, which have heads of their own."""
+    """Return the full-attention layers of Gemma 4, which have their own head sizes."""
     hidden = text["hidden_size"]
     rows = text["num_attention_heads"] * text["global_head_dim"]
     kv_rows = (text.get("num_global_key_value_heads") or text["num_key_value_heads"]) * text["global_head_dim"]
@@ -291,7 +292,7 @@ def _published(name: str, config: Mapping[str, Any], parameters: float, source: 
 
 
 PUBLISHED: dict[str, ModelShape] = {}
-"""Shapes by the name that `sparring plan` and `sparring init --model` take. Sources are the models' own cards and configs."""
+"""Shapes by the name that `sparring plan` accepts. The sources are the cards and configs of the models."""
 
 for _shape in (
     _qwen3("qwen3-0.6b", 0.6e9, (1024, 28, 3072, 16), tied=True),

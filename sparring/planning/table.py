@@ -1,4 +1,4 @@
-"""The table of docs/planning.md: ten models on four sizes of GPU. `python -m sparring.planning.table` prints it."""
+"""Print the table in docs/planning.md: ten models on four sizes of GPU (`python -m sparring.planning.table`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ATTENTION = 'model.lora_targets=["q_proj", "k_proj", "v_proj", "o_proj"]'
 
 
 def table_config(model: ModelShape) -> Config:
-    """Return the settings of the table: LoRA of rank 32 with default targets; of a mixture of experts, on attention only."""
+    """Return the settings of the table: LoRA of rank 32 on the default targets; for a mixture of experts, only on attention."""
     has_experts = any(layer.num_experts > 1 for layer in model.layers)
     return validate({}, [*_SETTINGS, *([_ATTENTION] if has_experts else [])])
 

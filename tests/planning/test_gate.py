@@ -52,7 +52,7 @@ def test_train_refuses_it_with_the_line_that_is_too_large(recipe: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=recipe.parent, check=False)
     assert done.returncode == GateError.exit_code
     # 800 layers of 8192 x 28672 x 3 and of 8192 x 8192 x 2.25, 4 bytes each: 2.7 TB, and two copies for the engine.
-    assert "The largest line: weights of the engine, " in done.stderr
+    assert "The largest item is weights of the engine, " in done.stderr
     assert "use a smaller model, or a larger device" in done.stderr
     assert not (recipe.parent / "runs").exists()
 
@@ -62,7 +62,7 @@ def test_what_to_change_is_named_where_something_fits(recipe: Path, monkeypatch:
     changes = ["model.name=smollm2-135m-instruct", "model.max_sequence_length=1024"]
     large = load_config(recipe, [*changes, "optimizer.max_tokens_per_microbatch=16384"])
     with pytest.raises(
-        GateError, match=r"The largest line: activations.*It fits with optimizer.max_tokens_per_microbatch="
+        GateError, match=r"The largest item is activations.*It fits with optimizer.max_tokens_per_microbatch="
     ):
         refuse_too_large(large)
     # With 2,048 tokens and half of the cache it takes 6.8 GB.

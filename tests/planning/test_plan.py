@@ -109,13 +109,13 @@ def test_what_does_not_fit_is_refused_with_the_largest_line_and_what_fits() -> N
     assert not plan.fits
     refusal = plan.refusal()
     assert refusal is not None
-    assert "The largest line: activations" in refusal
+    assert "The largest item is activations" in refusal
     assert "checkpointing" in refusal
     assert plan.chosen is not None
     assert plan.total_bytes <= GPUS["H100"].memory_bytes
     too_large = make_plan(config, PUBLISHED["qwen3-32b"], GPUS["RTX4090"])
     assert too_large.chosen is None
-    assert "The largest line: activations" in (too_large.refusal() or "")
+    assert "The largest item is activations" in (too_large.refusal() or "")
     assert "use a smaller model" in (too_large.refusal() or "")
     assert make_plan(config, PUBLISHED["qwen3-0.6b"], GPUS["H200"]).refusal() is None
 

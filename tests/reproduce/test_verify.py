@@ -72,7 +72,7 @@ def test_a_checkpoint_that_is_gone_is_named_unless_there_is_a_newer_one(run: Run
     shutil.rmtree(run.checkpoints / "000003")
     result = verify(run)
     assert result.exit_code == 3
-    assert f"{gone} is missing, and the training in the ledger depends on it up to step 1" in result.output
+    assert f"{gone} is missing, but the ledger's training up to step 1 depends on it" in result.output
 
 
 def test_a_ledger_that_does_not_reach_the_runs_step_or_is_gone_is_named(run: RunFolder) -> None:
