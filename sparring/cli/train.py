@@ -1,13 +1,11 @@
-"""`sparring init` and `sparring train`."""
+"""`sparring train`."""
 
 from __future__ import annotations
 
 import json
 import shlex
-import shutil
 import sys
 from collections.abc import Sequence
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -32,30 +30,6 @@ from sparring.errors import UsageError
 from sparring.run_folders import RunFolder
 from sparring.supervision.supervisor import Supervisor
 from sparring.tracking import Console
-
-
-@app.command()
-@report_failures
-def init(
-    folder: Annotated[Path, typer.Argument(help="A new folder.")],
-    as_json: Json = False,
-) -> None:
-    """Write a small recipe that runs, as a starting point."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} exists and is not empty; name a new folder.")
-    try:
-        with as_file(files("sparring") / "templates" / "recipe") as template:
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(template, folder, dirs_exist_ok=True, ignore=ignored)
-    except OSError as error:
-        raise UsageError(f"{folder} cannot be written: {error}; name a folder that can be created.") from error
-    written = sorted(str(path) for path in folder.iterdir())
-    if as_json:
-        print_json({"folder": str(folder), "files": written})
-        return
-    say(f"wrote {', '.join(written)}")
-    quoted = shlex.quote(str(folder))
-    say(f"next: sparring check {quoted}, then sparring train {quoted}")
 
 
 @app.command()

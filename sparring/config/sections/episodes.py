@@ -142,7 +142,7 @@ class SamplingSection(Section):
         description="Nucleus sampling. Values below 1 are refused for training, because the ratio would compare two different "
         "distributions.",
     )
-    sampling_max_tokens: int = Field(default=4096, ge=1, description="Maximum tokens per turn.")
+    sampling_max_tokens: int = Field(default=1024, ge=1, description="Maximum tokens per turn.")
 
 
 class RolloutSection(Section):
