@@ -127,8 +127,11 @@ def mixed_log(num: int = 12288, seed: int = 0) -> list[list[Message]]:
             if CORRECT_SHARE <= kind < CORRECT_SHARE + HASTY_SHARE and _answer(skipping) != fields:
                 conversation = skipping
             elif kind >= CORRECT_SHARE:
-                field = next(field for field in reversed(fields) if fields[field] != SHOWN[name][field])
-                text = answer_text(name, "aligned", {**fields, field: SHOWN[name][field]})
+                wrong = [field for field in fields if fields[field] != SHOWN[name][field]]
+                copied = {
+                    field: SHOWN[name][field] for field in wrong[-1:]
+                }  # none in the rare case of the example itself
+                text = answer_text(name, "aligned", {**fields, **copied})
                 conversation = [*conversation[:-1], {**conversation[-1], "content": text}]
             log.append([with_example(conversation[0], name, "aligned"), *conversation[1:]])
         logs.append(log)
