@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import importlib
 
-# Name -> where it is defined, as `module:attribute`. `__init__.pyi` states the same for type checkers.
+# Maps each public name to its definition, as `module:attribute`. `__init__.pyi` declares the same names for type
+# checkers.
 _PUBLIC = {
     "Environment": "sparring.environments.base:Environment",
     "Message": "sparring.types:Message",

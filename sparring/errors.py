@@ -1,14 +1,14 @@
-"""The errors that a user can act on: one class per exit code, and the failures that an episode may end with.
+"""The errors that a user can act on, with one class per exit code, and the errors that end a single episode.
 
     SparringError
     ├── UsageError                 exit 2: the command line or the recipe
     │   └── ConfigError            all problems of a recipe at once
     ├── DataError                  exit 3: datasets, demonstrations, checkpoints, stored runs
     │   └── ConstraintError        an answer cannot be held to the requested form
-    ├── ServiceError               exit 4: environment, model files, a missing package or server
+    │   └── ConstraintError        an answer cannot be constrained to the requested form
     │   └── DiskError              a disk is full, read-only or fails
-    ├── GateError                  exit 5: a gate refused (no successes at baseline, ...)
-    └── EpisodeError               never leaves an episode; the collector turns it into an Outcome or a discard
+    │   └── DiskError              a disk is full, is read-only or fails
+    ├── GateError                  exit 5: a gate stopped the run (no successes at baseline, ...)
         ├── InfrastructureError    retried, then kept out of learning
         ├── ClientError            the gateway refused the agent's last request; kept out of learning
         ├── OutputRefused          the gateway refused a request because of the policy's output in it
@@ -18,7 +18,7 @@
         ├── TokenLimit             the episode has sampled all its tokens
         └── RewardError            the reward is missing, or not a number
 
-A message has three parts: what was given, why it cannot work, what to do.
+A message states what was given, why it cannot work, and what to do.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 
 class SparringError(Exception):
-    """Base of all errors that are reported without a traceback."""
+    """Base class of all errors that are reported without a traceback."""
 
     exit_code = 1
 
@@ -38,7 +38,7 @@ class UsageError(SparringError):
 
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
-    """One thing wrong with a recipe: where, what was given, and what would work."""
+    """One problem of a recipe: its place, the given value, and what would work."""
 
     key: str
     message: str
@@ -59,8 +59,10 @@ class DataError(SparringError):
 
 
 class ConstraintError(DataError):
-    """An answer cannot be held to the requested form. `schema` names the JSON schema that cannot be followed, as in
-    `types.Constraint.schemas`; None where no schema is the reason."""
+    """An answer cannot be constrained to the requested form.
+
+    `schema` names the JSON schema that cannot be enforced, as in `types.Constraint.schemas`. It is None if no schema is
+    the cause."""
 
     def __init__(self, message: str, *, schema: str | None = None) -> None:
         super().__init__(message)
@@ -72,7 +74,7 @@ class ServiceError(SparringError):
 
 
 class DiskError(ServiceError):
-    """A file could not be written; what was there before is unchanged."""
+    """A file could not be written. Its previous content is unchanged."""
 
 
 class GateError(SparringError):
@@ -84,23 +86,25 @@ class EpisodeError(SparringError):
 
 
 class InfrastructureError(EpisodeError):
-    """A service or the environment failed, not the policy. User code may raise it. The attempt is retried, then left out of
-    learning."""
+    """A service or the environment failed; the policy is not the cause. User code may raise this error. The attempt is
+    retried, then left out of learning."""
 
 
 class AgentFailed(InfrastructureError):
-    """The code of an agent behind a URL or in a worker failed, or gave the episode up. After the first turn this counts as the
-    policy's doing, like an exception in an agent function."""
+    """The code of an agent behind a URL or in a worker failed, or the agent gave up the episode. After the first turn,
+    the policy counts as the cause, as for an exception in an agent function."""
 
 
 class AgentTimeout(AgentFailed):
-    """An agent neither finished in time nor requested another turn. After the first turn this counts as the policy's timeout,
-    because what the agent waits for follows from the policy's output."""
+    """An agent did not finish in time and requested no other turn. After the first turn, this counts as the policy's
+    timeout, because what the agent waits for follows from the policy's output."""
 
 
 class WorkerLost(InfrastructureError):
-    """The worker process of an episode has ended. `was_running` is whether code of this episode was running there: it may have
-    ended the process, or another episode did."""
+    """The worker process of an episode has ended.
+
+    `was_running` states whether code of this episode was running in the process. If so, this code may have ended the
+    process, but so may the code of another episode."""
 
     def __init__(self, message: str, *, was_running: bool) -> None:
         super().__init__(message)
@@ -108,12 +112,12 @@ class WorkerLost(InfrastructureError):
 
 
 class ClientError(EpisodeError):
-    """The gateway refused the agent's last request because of the client's own part: a field, an item type, a body that is not
-    JSON. A retry would end the same way."""
+    """The gateway refused the agent's last request because of the client's own input: a field, an item type, or a body
+    that is not JSON. A retry would end the same way."""
 
 
 class OutputRefused(EpisodeError):
-    """The gateway refused the agent's last request, and the policy's output may be the reason."""
+    """The gateway refused the agent's last request, possibly because of the policy's output in it."""
 
 
 class PolicyTimeout(EpisodeError):
@@ -121,7 +125,7 @@ class PolicyTimeout(EpisodeError):
 
 
 class ContextOverflow(EpisodeError):
-    """The next prompt leaves no tokens for an answer in the model's context."""
+    """The next prompt leaves no tokens for an answer in the model's context window."""
 
 
 class TurnLimit(EpisodeError):

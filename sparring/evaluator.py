@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 _FIXED = tuple(name.replace("_", " ") for name in (WARM_START, CONTINUED))
-"""Policies whose checkpoint no training replaces."""
+"""The policies whose checkpoints training never replaces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class _Player:
     """A policy that is ready to run episodes."""
 
     policy: MainPolicy | None
-    """None for the collector's own."""
+    """None for the collector's own policy."""
     fingerprint: str
     policy_version: int | None
     in_waves: bool
@@ -69,15 +69,17 @@ class _Player:
 
 @final
 class MultiTurnRLEvaluator:
-    """Evaluates policies on a run's held-out tasks: its own, those of other runs, endpoints, scripts, the scripted expert.
+    """Evaluates policies on the held-out tasks of a run or recipe.
+
+    The policies are those of the run, those of other runs, endpoints, scripts and the scripted expert.
 
         report = MultiTurnRLEvaluator(model="runs/quickstart-001").evaluate()
         report.evaluations[-1].success.mean
 
         MultiTurnRLEvaluator("runs/quickstart-001", policies=["@20", "tuned", "expert", "constant:no"])
 
-    All run the same tasks with the same seeds, graded by the recipe's scorer, so differences are paired by task. Each episode
-    is written to disk as it finishes: an evaluation that was killed continues with `resume=True`.
+    All policies run the same tasks with the same seeds, graded by the recipe's scorer, so differences are paired by
+    task. Each episode is written to disk as it finishes: an evaluation that was killed continues with `resume=True`.
     """
 
     def __init__(
@@ -92,31 +94,30 @@ class MultiTurnRLEvaluator:
         resume: bool = False,
         quiet: bool = False,
     ) -> None:
-        """`model` is a run, or a recipe, which has no tuned weights yet. `policies` are written as in `sparring eval
-        --policy`; None is base, warm start if there is one, and tuned, or the endpoint or script that the recipe names.
-        Each of `temperatures` is sampled with eval_group_size episodes a task; None is greedy with one episode, and the
-        temperature that the recipe serves with. `overrides` change the run's recipe. `api_key_env` names the environment
-        variable with the key of the endpoints among the policies.
+        """`model` is a run, or a recipe, which has no tuned weights yet. `policies` have the format of `sparring eval
+        --policy`. By default, they are the base model, the warm start if there is one, and the tuned policy, or the
+        endpoint or script that the recipe names. At each of `temperatures`, every task runs eval_group_size episodes.
+        By default, every task runs one greedy episode, and eval_group_size episodes at the temperature that the recipe
+        serves with. `overrides` change the run's recipe. `api_key_env` names the environment variable with the key of
+        the endpoints among the policies.
 
-        Raises ConfigError, UsageError and DataError for what cannot be evaluated.
+        Raises ConfigError, UsageError or DataError if an evaluation is not possible.
         """
         self._quiet, self._console = quiet, Console(quiet=quiet)
         self._evaluate_base_model = evaluate_base_model
         self._trainer = None if isinstance(model, str | Path) else model
         recipe, folder = _named(model) if isinstance(model, str | Path) else (model.recipe, model.folder)
         if self._trainer is not None and overrides:
-            raise UsageError(
-                "overrides belong to the trainer; create the trainer with them, or pass its run folder instead."
-            )
+            raise UsageError("overrides belong to the trainer; create the trainer with them, or pass its run folder.")
         self._job: Job | None = None
         if resume:
             changed = [one for one in overrides if one.partition("=")[0].strip() not in PLACE_KEYS]
             if policies is not None or temperatures is not None or changed or api_key_env is not None:
                 raise UsageError(
-                    "an evaluation is resumed as it was started; give nothing else with resume but another place."
+                    "an evaluation resumes with its original settings; with resume, change only where it runs."
                 )
             if folder is None:
-                raise UsageError(f"{recipe} is a recipe, and evaluations are of runs; name the run to resume one.")
+                raise UsageError(f"{recipe} is a recipe, and only an evaluation of a run can resume; name that run.")
             self._job = Job.interrupted(folder)
             overrides = (*self._job.plan.overrides, *overrides)
         if self._trainer is not None:
@@ -139,7 +140,7 @@ class MultiTurnRLEvaluator:
 
     @property
     def folder(self) -> RunFolder | None:
-        """The run that the evaluation belongs to; None before one is created for a recipe."""
+        """The run that the evaluation belongs to, or None until a run is created for a recipe."""
         return self._loader.folder
 
     @property
@@ -147,10 +148,11 @@ class MultiTurnRLEvaluator:
         return self._loader.recipe
 
     def evaluate(self) -> EvaluationReport:
-        """Run the held-out tasks with every policy and compare the last one with each of the others; blocks.
+        """Run the held-out tasks with every policy, compare the last policy with each of the others, and block until
+        this is done.
 
-        Writes evaluations/held_out-*.json and the trajectories into the run; for a recipe it creates a run folder. Raises
-        ServiceError when no episode of a policy could be run.
+        Writes evaluations/held_out-*.json and the trajectories into the run. For a recipe, it creates a run folder.
+        Raises ServiceError if no episode of a policy could be run.
         """
         plan = self._build_plan() if self._job is None else self._job.plan
         is_new = self.folder is None
@@ -164,10 +166,10 @@ class MultiTurnRLEvaluator:
         except BaseException as error:
             if job.folder.exists():
                 self._console.announced(
-                    f"what was played is kept: `sparring eval {folder.path} --resume` goes on with it"
+                    f"the finished episodes are kept; `sparring eval {folder.path} --resume` continues the evaluation"
                 )
             elif is_new and isinstance(error, UsageError | DataError):
-                # No episode was run: delete the folder, so that its name is free.
+                # No episode was run: delete the folder, so that its name is free again.
                 shutil.rmtree(folder.path)
                 raise
             if is_new:
@@ -181,7 +183,7 @@ class MultiTurnRLEvaluator:
         return report
 
     def _build_plan(self) -> Plan:
-        """Return the plan of a new evaluation. Raises UsageError and DataError for policies that do not exist."""
+        """Return the plan of a new evaluation. Raises UsageError or DataError if a policy does not exist."""
         policies = self._default_policies() if self._policies is None else self._policies
         return Plan(
             overrides=self._overrides,
@@ -194,14 +196,16 @@ class MultiTurnRLEvaluator:
         if not self.config.is_trainable:
             if not self._evaluate_base_model:
                 raise UsageError(
-                    "an endpoint or a script plays alone, so there is no base model to leave out; leave that out (--no-base)."
+                    "an endpoint or a script is evaluated alone, so there is no base model to leave out; omit "
+                    "--no-base."
                 )
             name = load_message_engine(self.config, find_code_folder(self._recipe)).fingerprint
             return (Policy(name=name, kind=PolicyKind.ENGINE),)
         if self.folder is None and self._trainer is None:
             raise UsageError(
-                f"{self._recipe} plays a model of its own: train it and evaluate the run, name what shall play "
-                "(--policy base, --policy expert, ...), or another engine with engine.type=openai or engine.type=scripted."
+                f"{self._recipe} uses a model of its own: train it and evaluate the run, name the policies to evaluate "
+                "(--policy base, --policy expert, ...), or choose another engine with engine.type=openai or "
+                "engine.type=scripted."
             )
         if not self._evaluate_base_model:
             return (read_policy("tuned"),)
@@ -211,15 +215,15 @@ class MultiTurnRLEvaluator:
         return tuple(map(read_policy, names))
 
     def _resolve(self, policy: Policy) -> Policy:
-        """Return the policy with the folder of the checkpoint that it names now. A run in progress writes newer ones, but
-        this evaluation keeps its checkpoint when it is resumed.
+        """Return the policy with the folder of the checkpoint that its name refers to now. A run in progress writes
+        newer checkpoints, but this evaluation keeps its checkpoint when it is resumed.
 
-        Raises DataError where there is no checkpoint, UsageError for weights that the recipe's engine cannot load.
+        Raises DataError if there is no checkpoint, and UsageError if the recipe's engine cannot load the weights.
         """
         if policy.has_weights and not self.config.is_trainable:
             raise UsageError(
-                f"{policy.name!r} is of a model that is loaded here, but engine.type is {self.config.engine.type!r}; leave "
-                "that out, and name the endpoint or script as a policy instead."
+                f"{policy.name!r} needs a model that Sparring loads, but engine.type is {self.config.engine.type!r}; "
+                "leave this policy out, and name the endpoint or script as a policy instead."
             )
         if policy.kind is not PolicyKind.CHECKPOINT:
             return policy
@@ -235,8 +239,8 @@ class MultiTurnRLEvaluator:
         return replace(policy, source=str(found.resolve()))
 
     def _control(self, folder: RunFolder) -> Path:
-        """Return the checkpoint of the continued warm start; train it where it does not exist yet. Raises UsageError for a run
-        without a warm start, and DataError for a damaged control."""
+        """Return the checkpoint of the continued warm start, and train it if it does not exist yet. Raises UsageError
+        if the run has no warm start, and DataError if the control is damaged."""
         control = folder.controls / CONTINUED
         if not control.is_dir():
             from sparring.training_run.control import continue_warm_start
@@ -245,7 +249,7 @@ class MultiTurnRLEvaluator:
         try:
             verify(control)
         except DataError as error:
-            raise DataError(f"{error} Or `sparring control {folder.path}` makes it again.") from error
+            raise DataError(f"{error} Alternatively, `sparring control {folder.path}` trains it again.") from error
         return control
 
     def _needs_model(self, plan: Plan) -> bool:
@@ -255,7 +259,7 @@ class MultiTurnRLEvaluator:
     async def _evaluate(self, job: Job, folder: RunFolder, parts: RolloutParts | None) -> EvaluationReport:
         engines: dict[str, MessageEngine] = {}
         try:
-            # All engines first: a key that is not set is reported before any episode is run.
+            # Open all engines first, so that a missing key is reported before any episode is run.
             for policy in job.plan.policies:
                 if not policy.has_weights:
                     engines[policy.name] = self._engine(policy, job.plan)
@@ -292,8 +296,8 @@ class MultiTurnRLEvaluator:
             raise DataError("the held_out split is empty, so there is nothing to evaluate; set data.held_out.")
         job.begin(tasks, parts.ledger)
         if job.num_kept:
-            self._console.announced(f"{job.num_kept} episodes were run before and are kept")
-        assert self.folder is not None, "an evaluation is of a run"
+            self._console.announced(f"{job.num_kept} finished episodes of the interrupted evaluation are kept")
+        assert self.folder is not None, "an evaluation belongs to a run"
         overrides = (
             {} if self._recipe.absolute() != self.folder.recipe else find_overrides(self.folder.config(), self.config)
         )
@@ -362,7 +366,7 @@ class MultiTurnRLEvaluator:
         return played
 
     def _settings(self, policy: Policy, plan: Plan) -> list[tuple[float | None, int]]:
-        """Return the temperatures, None for scripts, each with its number of episodes per task."""
+        """Return the temperatures, each with its number of episodes per task. The temperature of a script is None."""
         group_size = self.config.evaluation.eval_group_size
         is_scripted = policy.kind is PolicyKind.ENGINE and self.config.engine.type == "scripted"
         if policy.kind is PolicyKind.SCRIPT or is_scripted:
@@ -375,9 +379,10 @@ class MultiTurnRLEvaluator:
         return [(0.0, 1), (serving, group_size)] if serving > 0 else [(0.0, group_size)]
 
     async def _loaded(self, policy: Policy, job: Job, parts: EvaluationParts) -> _Player:
-        """Load a policy's weights into the recipe's model. Raises DataError for weights that are damaged or of another model."""
+        """Load a policy's weights into the recipe's model. Raises DataError if the weights are damaged or belong to
+        another model."""
 
-        assert isinstance(parts, RolloutParts), "a policy with weights needs the model"
+        assert isinstance(parts, RolloutParts), "a policy with weights needs a model"
         version: int | None = None
         match policy.kind:
             case PolicyKind.BASE:
@@ -394,7 +399,7 @@ class MultiTurnRLEvaluator:
         )
 
     def _engine(self, policy: Policy, plan: Plan) -> MessageEngine:
-        """Return the engine of a policy without weights. Raises UsageError, DataError."""
+        """Return the engine of a policy without weights. Raises UsageError or DataError."""
         match policy.kind:
             case PolicyKind.ENDPOINT:
                 return OpenAIEngine(
@@ -415,7 +420,8 @@ class MultiTurnRLEvaluator:
 
 
 def _named(model: str | Path) -> tuple[Path, RunFolder | None]:
-    """Return the recipe of a run or recipe folder, and the run's folder. Raises DataError where `model` is neither."""
+    """Return the recipe of a run or recipe folder, and the run's folder. Raises DataError if `model` is neither of
+    them."""
     path = run_path(model)
     if RunFolder.is_run(path):
         folder = _with_ledger(RunFolder(path).absolute())
@@ -424,10 +430,10 @@ def _named(model: str | Path) -> tuple[Path, RunFolder | None]:
     if recipe.is_file():
         return recipe, None
     if FamilyFolder.is_family(path):
-        raise UsageError(f"{model} is a family of runs: `sparring eval --across {model}` evaluates it.")
+        raise UsageError(f"{model} is a family of runs; evaluate it with `sparring eval --across {model}`.")
     run, step = run_and_step(str(model))
-    how = f" A checkpoint of a run is a policy: sparring eval {run} --policy @{step}." if step else ""
-    raise DataError(f"{model} is neither a run nor a recipe; `sparring runs list` shows the runs.{how}")
+    how = f" To evaluate a checkpoint, name it as a policy: sparring eval {run} --policy @{step}." if step else ""
+    raise DataError(f"{model} is neither a run nor a recipe; `sparring runs list` lists the runs.{how}")
 
 
 def _check_options(
@@ -436,33 +442,36 @@ def _check_options(
     temperatures: Sequence[float] | None,
     api_key_env: str | None,
 ) -> None:
-    """Raise UsageError for options that cannot be evaluated."""
+    """Raise UsageError for options that do not work."""
     for one in temperatures or ():
         if not 0 <= one <= 2:
-            raise UsageError(f"temperature {one:g} is not between 0 (greedy) and 2; choose one that is.")
+            raise UsageError(f"temperature {one:g} is not between 0 (greedy) and 2; choose a value in this range.")
     for what, named in (("policy", policies), ("temperature", temperatures)):
         if named is not None and len(set(named)) != max(1, len(named)):
             shown = ", ".join(map(str, named)) or "none"
-            raise UsageError(f"each {what} is named once, and one at least; these are {shown}.")
+            raise UsageError(f"name at least one {what}, and each only once; these were given: {shown}.")
     if api_key_env is not None and not any(one.kind is PolicyKind.ENDPOINT for one in read or ()):
         raise UsageError(
-            f"{api_key_env} is to hold an endpoint's key, but no policy is openai:MODEL@URL; leave it out."
+            f"the environment variable {api_key_env} is for an endpoint's key, but no policy is openai:MODEL@URL; omit "
+            "it."
         )
 
 
 def _with_ledger(folder: RunFolder) -> RunFolder:
-    """Return the folder of a run. Raises DataError where it has episodes but no ledger: a new one would not account for them."""
+    """Return the folder of a run. Raises DataError if it has episodes but no ledger, because a new ledger would not
+    count them."""
     if not folder.ledger.exists() and any((folder.path / "trajectories").glob("*.jsonl")):
         raise DataError(
-            f"{folder.ledger} is missing, and the run has episodes: restore it, or evaluate its checkpoints in a new run, "
-            f"`sparring eval {folder.recipe} --policy {folder.path} --name NAME`."
+            f"{folder.ledger} is missing, and the run has episodes; restore it, or evaluate the run's checkpoints in a "
+            f"new run: `sparring eval {folder.recipe} --policy {folder.path} --name NAME`."
         )
     return folder
 
 
 def _newest_weights(policy: Policy, job: Job, model: ModelPolicy | None) -> tuple[Path, Weights]:
-    """Return a policy's checkpoint and its weights: the checkpoint of the plan, or, where a run in progress has deleted that, the
-    newest one. A policy that already ran episodes cannot change to another checkpoint."""
+    """Return a policy's checkpoint and its weights. The checkpoint is that of the plan, or the newest one if a run in
+    progress has deleted that of the plan. A policy that has already run episodes cannot change to another
+    checkpoint."""
     from sparring.training import checkpoints
 
     checkpoint = Path(policy.source)
@@ -495,7 +504,7 @@ def _scripted(engine: MessageEngine) -> _Player:
 
 
 def _labels(names: Sequence[str]) -> dict[str, str]:
-    """Return a unique label for each name, with only the characters that ids may have."""
+    """Return a unique label for each name, with only the characters that are allowed in ids."""
     labels: dict[str, str] = {}
     for name in names:
         label = re.sub(r"[^\w.-]+", "-", name).strip("-")[:60]

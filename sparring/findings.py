@@ -1,4 +1,5 @@
-"""Findings of the checks before training, the detectors during it and the diagnosis after it, and the rules that make them."""
+"""The findings of the checks before training, the detectors during it and the diagnosis after it, and the rules for
+them."""
 
 from __future__ import annotations
 
@@ -22,11 +23,11 @@ RENAMED = {
     "foothold.reference": "baseline.reference",
     "environment.twins": "environment.isolation",
 }
-"""Rules by their names in runs and reports of earlier versions."""
+"""Names of rules in the runs and reports of earlier versions, mapped to the rules."""
 
 
 class Severity(StrEnum):
-    """How serious a finding is. Only an ERROR keeps a training from starting."""
+    """How serious a finding is. Only an ERROR prevents training from starting."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -38,7 +39,8 @@ class Finding:
     """One problem: the evidence for it, what to change, and how to confirm that the change worked."""
 
     rule: str
-    """The name of the rule, such as `environment.same_twice`. docs/checks.md and docs/detectors.md describe each."""
+    """The name of the rule, such as `environment.same_twice`. docs/checks.md and docs/detectors.md describe each
+    rule."""
     severity: Severity
     symptom: str
     """One sentence: what is wrong, and where."""
@@ -47,23 +49,26 @@ class Finding:
     change: str
     """The one thing to change."""
     confirm: str
-    """How to see that it helped."""
+    """How to confirm that the change helped."""
     step: int | None = None
-    """During training, the last step after which it was seen."""
+    """During training, the last step after which the problem was seen."""
     first_step: int | None = None
-    """The first step after which it was seen, where that is an earlier one."""
+    """The first step after which the problem was seen, if it is earlier than `step`."""
     trajectories: tuple[str, ...] = ()
-    """During training, ids of some trajectories that show it."""
+    """During training, the ids of some trajectories that show the problem."""
 
     settings: Mapping[str, Json] = field(default_factory=dict)
-    """The change as settings by key path, as `sparring runs branch` takes them (KEY=VALUE). Empty where no setting fixes it."""
+    """The change as settings by key path, as `sparring runs branch` accepts them (KEY=VALUE). Empty if no setting fixes
+    the problem."""
     before_step: int | None = None
-    """A branch must start from a checkpoint before this step: the change cannot fix what happened after it. None otherwise."""
+    """A branch must start from a checkpoint before this step, because the change cannot fix what happened after it.
+    Otherwise None."""
     confirm_after: int | None = None
     """The number of training steps after which the effect of the change can be seen."""
 
     def as_json(self) -> dict[str, Json]:
-        """Return it without the fields that do not apply: `step` and `trajectories` before training, empty `settings`, ..."""
+        """Return the finding without the fields that do not apply, such as `step` before training, or empty
+        `settings`."""
         content = asdict(self)
         if self.step is None:
             del content["step"], content["trajectories"]
@@ -106,9 +111,9 @@ class Rule(Generic[Subject, Found]):
     """`family.rule`"""
     function: Callable[[Subject], Found]
     needs: tuple[str, ...] = ()
-    """The parts of the subject that must be there for the rule to run."""
+    """The parts of the subject that must exist for the rule to run."""
     seconds: float = 15.0
-    """Time limit of a check; detectors and diagnosis have none."""
+    """The time limit of a check. Detectors and diagnosis rules have none."""
 
     @property
     def family(self) -> str:
@@ -116,7 +121,7 @@ class Rule(Generic[Subject, Found]):
 
     @property
     def meaning(self) -> str:
-        """The docstring of the function: what the rule inspects, and what a finding means."""
+        """The docstring of the function. It states what the rule inspects and what a finding means."""
         return inspect.getdoc(self.function) or ""
 
 

@@ -32,19 +32,19 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateRule:
-    """How groups change the weights. The same groups in the same order give the same weights."""
+    """How groups change the weights. The same groups in the same order always produce the same weights."""
 
     learner: Learner
     advantages: Callable[[Sequence[TrajectoryGroup]], tuple[TurnAdvantages, Mapping[str, float]]]
-    """One advantage for each turn, by trajectory id, and metrics; statistics see each trajectory once."""
+    """Returns one advantage per turn, by trajectory id, and metrics. Statistics count each trajectory once."""
     loss_fn: str
     loss_config: LossConfig
     loss_reduction: Callable[[Counts], float]
     needs_every_token: bool
-    """Whether tokens without advantage have a gradient too, from an entropy bonus or a divergence."""
+    """Whether tokens without an advantage also have a gradient, from an entropy bonus or a divergence."""
     num_passes: int
     learning_rate: Callable[[int], float]
-    """Returns the rate of an optimizer step, counted from 1."""
+    """Returns the learning rate of an optimizer step. Steps are counted from 1."""
 
     def batch(self, groups: Sequence[TrajectoryGroup], advantages: TurnAdvantages) -> TrainingBatch:
         return build_batch(
@@ -64,17 +64,19 @@ class UpdateResult:
 
 
 class StepHooks(Protocol):
-    """Actions between the steps of a training. `TrainingRun` implements them all; a test implements only those it needs.
+    """Actions between the steps of a training run. `TrainingRun` implements all of them; a test implements only those
+    it needs.
 
-    Each method decides itself whether it is due. `validate` is also called before the first step.
+    Each method decides for itself whether it is due. `validate` is also called before the first step.
     """
 
     async def validate(self, step: int) -> None:
-        """Evaluate the policy of a step, and run the detectors on the result. Raises as `run_detectors`."""
+        """Evaluate the policy of a step, and run the detectors on the result. Raises the same errors as
+        `run_detectors`."""
         ...
 
     async def run_detectors(self, step: int) -> None:
-        """Run the detectors. Raises GateError where a finding ends the run."""
+        """Run the detectors. Raises GateError if a finding ends the run."""
         ...
 
     async def save(self, step: int) -> None:
@@ -82,11 +84,11 @@ class StepHooks(Protocol):
         ...
 
     def measure(self, trajectories: Sequence[Trajectory]) -> Mapping[str, float]:
-        """Return metrics of everything around the loop for a step that trained on these episodes."""
+        """Return metrics of everything around the loop, for a step that trained on these episodes."""
         ...
 
     def show_activity(self, activity: str) -> None:
-        """Show a person what the loop does next."""
+        """Show the user what the loop does next."""
         ...
 
 
@@ -101,28 +103,29 @@ class Run:
     hooks: StepHooks
     tracker: Tracker
     kind_of: Callable[[Task], str] | None
-    """The kind of a task; None without kinds."""
+    """Returns the kind of a task. None if the tasks have no kinds."""
     prices: Mapping[str, float]
-    """Prices by the names in `sparring.metering.prices.PRICES`; a missing one is 0."""
+    """Prices by the names in `sparring.metering.prices.PRICES`. A missing price is 0."""
     success_threshold: float
-    """The least reward of a successful episode. It separates groups in which all succeed from those in which all fail."""
+    """The lowest reward of a successful episode. It separates groups in which all succeed from groups in which all
+    fail."""
     first_step: int
-    """The step of the weights at the start."""
+    """The step of the initial weights."""
     max_steps: int
     max_seconds: float | None
     budget: Budget
-    """Ends the run before a step that would cost more than the recipe allows."""
+    """The spending limit. It ends the run before a step that would cost more than the recipe allows."""
     stop: asyncio.Event
-    """Set by Ctrl-C or `MultiTurnRLTrainer.stop`: the step in progress is given up unless it is nearly over, and no finished
-    step is lost."""
+    """Set by Ctrl-C or `MultiTurnRLTrainer.stop`. The step in progress is abandoned unless it is nearly finished. No
+    finished step is lost."""
 
 
 async def train(run: Run) -> int:
-    """Run optimizer steps until one of the limits, the data, or a stop ends it; return the last step.
+    """Run optimizer steps until a limit is reached, the data is exhausted or a stop is requested. Return the last step.
 
-    How far rollouts may run ahead of learning is decided by the scheduler: with max_steps_off_policy = 0 this same loop is
-    synchronous, on-policy training. Raises Cancelled when it was stopped between two passes over a batch: the weights are then
-    those of no step. Raises GateError where a detector ends the run.
+    The scheduler decides how far rollouts may run ahead of learning: with max_steps_off_policy = 0, this loop is
+    synchronous, on-policy training. Raises Cancelled if it is stopped between two passes over a batch; the weights are
+    then not those of any step. Raises GateError if a detector ends the run.
     """
     start_time, step = time.monotonic(), run.first_step
     hooks, learner = run.hooks, run.update_rule.learner
@@ -156,7 +159,7 @@ async def train(run: Run) -> int:
                 await run.engine.load_weights(weights, version=step)
                 probed = await handshake.check(weights, step, update.batch)
             scheduler.release(step)
-            # How tasks went decides which come next.
+            # The results on the tasks decide which tasks come next.
             run.curriculum.record([*groups, *scheduler.replaced])
 
             # Log, run the detectors, save, evaluate.
@@ -185,8 +188,7 @@ def learn(update_rule: UpdateRule, groups: Sequence[TrajectoryGroup], step: int)
 def optimize(update_rule: UpdateRule, batch: TrainingBatch, step: int) -> dict[str, float]:
     """Take the optimizer steps on one batch. A batch in which no turn has an advantage leaves the weights unchanged.
 
-    Metrics are those of the first pass, before the weights change; those of the last pass are under
-    `training/last_pass/`.
+    The metrics are those of the first pass, before the weights change. The metrics of the last pass are under
     """
     if batch.num_trained_tokens == 0:
         return {"training/steps_without_signal": 1.0}
@@ -209,7 +211,7 @@ def optimize(update_rule: UpdateRule, batch: TrainingBatch, step: int) -> dict[s
 def step_metrics(
     run: Run, step: int, groups: Sequence[TrajectoryGroup], update: UpdateResult, measured: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return all metrics of a step. `measured` holds the times and the other values that the loop measured."""
+    """Return all metrics of a step. `measured` contains the times and other values that the loop measured."""
     scheduler = run.scheduler
     rollout = rollout_metrics(
         groups,
@@ -243,7 +245,8 @@ def _is_over(run: Run, start_time: float) -> bool:
 
 
 async def unless_stopped(rollouts: Awaitable[Result], stop: asyncio.Event) -> Result | None:
-    """Return the result of `rollouts`, or None when the run is stopped first; they are then cancelled and have ended."""
+    """Return the result of `rollouts`, or None if the run is stopped first. In that case, `rollouts` is cancelled and
+    has ended."""
     running, stopping = asyncio.ensure_future(rollouts), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)

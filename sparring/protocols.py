@@ -1,6 +1,6 @@
-"""The protocols between the parts, on one page: implement one to replace a part.
+"""The protocols between the parts, on one page. Implement a protocol to replace a part.
 
-Each has a fake that ships with Sparring, for tests: `ScriptedEngine`, `ScriptedMessages`, `ScriptedSession`, `MemoryTracker`.
+Sparring ships fakes of these for tests: `ScriptedEngine`, `ScriptedMessages`, `ScriptedSession`, `MemoryTracker`.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ DeltaCallback: TypeAlias = Callable[[Mapping[str, str]], None]
 class Engine(Protocol):
     """Samples completions from the policy, token for token.
 
-    Implement it to sample with another inference server. A policy is trained only on an engine of this kind, because the
-    loss needs the sampled token ids and their log-probabilities. `ScriptedEngine` implements it without a model:
+    Implement it to sample with another inference server. A policy is trained only on an engine of this kind, because
+    the loss needs the sampled token ids and their log-probabilities. `ScriptedEngine` implements it without a model:
 
         engine = ScriptedEngine(["Hello."], encode=tokenizer.encode)
         request = SampleRequest(
@@ -56,43 +56,45 @@ class Engine(Protocol):
 
         Calls `on_token` with each id as it is sampled. Cancelling the task stops the sampling and frees its slot.
 
-        Raises PolicyTimeout past the request's deadline, and ConstraintError, before anything is sampled, for a
-        constraint that this engine cannot follow.
+        Raises PolicyTimeout past the request's deadline. Raises ConstraintError, before anything is sampled, if this
+        engine cannot enforce the request's constraint.
         """
         ...
 
     async def load_weights(self, weights: Weights, version: int) -> None:
-        """Use these weights for turns that start from now on. Turns that are already running keep theirs."""
+        """Use these weights for turns that start from now on. Turns that are already running keep their weights."""
         ...
 
     def freeze(self, weights: Weights | None = None) -> Engine:
-        """Return an engine that samples with fixed weights of the same model, next to those in training.
+        """Return an engine that samples with fixed weights of the same model, next to the weights in training.
 
-        It is a user simulator or an opponent: its turns report version 0, and `load_weights` of this engine does not
-        change them. Without `weights`, its own `load_weights` is called before its first turn. Closing this engine ends it.
+        The new engine is for a user simulator or an opponent. Its turns report version 0, and `load_weights` of this
+        engine does not change its weights. Without `weights`, call the new engine's `load_weights` before its first
+        turn. Closing this engine also closes the new one.
         """
         ...
 
     async def logprobs(self, token_ids: Sequence[int], temperature: float = 1.0) -> list[float]:
-        """Return the log-probability (in nats) of each id but the first, given the ids before it.
+        """Return the log-probability (in nats) of each id except the first, given the ids before it.
 
-        The list has len(token_ids) - 1 numbers. The logits are divided by `temperature`, as in sampling; 0 counts as 1. The
-        training compares them with the learner's after each update, to find weights that did not arrive. Called only
-        where `capabilities.scores_given_ids`.
+        The list has len(token_ids) - 1 numbers. The logits are divided by `temperature`, as in sampling; 0 counts as 1.
+        After each update, training compares these numbers with the learner's, to detect weights that did not arrive.
+        This method is called only if `capabilities.scores_given_ids` is true.
         """
         ...
 
     def open_session(self, session_id: str) -> None:
-        """Announce a session that will request turns. A deterministic engine waits for its request before it samples a round."""
+        """Announce a session that will request turns. A deterministic engine waits for its requests before it samples a
+        round."""
         ...
 
     def close_session(self, session_id: str) -> None:
-        """Announce that no turn of this session will follow. The engine may drop its cached keys and values."""
+        """Announce that this session will request no more turns. The engine may delete its cached keys and values."""
         ...
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        """What this engine can do beyond sampling. It does not change."""
+        """What this engine can do in addition to sampling. This does not change."""
         ...
 
     @property
@@ -107,21 +109,21 @@ class Engine(Protocol):
 
     @property
     def max_context_tokens(self) -> int:
-        """The most tokens that a prompt and its completion have together."""
+        """The largest number of tokens that a prompt and its completion may have together."""
         ...
 
     def metrics(self) -> dict[str, float]:
-        """Return the load since the last call, by metric name (`engine/...`). Empty for an engine that measures nothing."""
+        """Return the load since the last call, by metric name (`engine/...`). Empty if the engine measures nothing."""
         ...
 
     async def close(self) -> None:
-        """Stop sampling and release memory and connections. Turns that are running raise InfrastructureError."""
+        """Stop sampling, and release memory and connections. Running turns raise InfrastructureError."""
         ...
 
 
 @runtime_checkable
 class MessageEngine(Protocol):
-    """Answers in messages: an API endpoint, or a script.
+    """Answers in messages, for example an API endpoint or a script.
 
     Implement it to evaluate a policy whose tokens are unknown. Such a policy cannot be trained. `OpenAIEngine` calls
     an endpoint; `ScriptedMessages` returns fixed answers:
@@ -132,23 +134,24 @@ class MessageEngine(Protocol):
     """
 
     async def answer(self, request: MessageRequest, on_delta: DeltaCallback | None = None) -> MessageAnswer:
-        """Return the assistant's next message. Cancelling the task gives the request up.
+        """Return the assistant's next message. Cancelling the task abandons the request.
 
         With `on_delta`, an engine that can stream passes each piece of the answer to it first.
 
-        Raises PolicyTimeout past the deadline, ContextOverflow when the messages are too long, InfrastructureError when
-        a retry may help, DataError when the endpoint refuses this request, and ServiceError when it will refuse every one.
+        Raises PolicyTimeout past the deadline, ContextOverflow if the messages are too long, InfrastructureError if a
+        retry may help, DataError if the endpoint refuses this request, and ServiceError if it will refuse every
+        request.
         """
         ...
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        """What this engine can do; none of `EngineCapabilities`, since it answers in messages."""
+        """What this engine can do. No capability applies, because it answers in messages."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """The identity of the policy, `kind:name`, in place of a content hash of its weights."""
+        """The identity of the policy, `kind:name`, instead of a content hash of its weights."""
         ...
 
     async def close(self) -> None:
@@ -160,23 +163,25 @@ class LearnerState(Protocol):
     """A copy of a learner's weights and optimizer state at one moment, from which it can continue."""
 
     def write(self, directory: Path) -> None:
-        """Write safetensors and JSON files into an existing directory, the weights as `weights.safetensors`. Any thread may
-        call it, also while the learner goes on."""
+        """Write safetensors and JSON files into an existing directory, with the weights in `weights.safetensors`. Any
+        thread may call this method, even while the learner continues."""
         ...
 
 
 class Learner(Protocol):
-    """Computes gradients and takes optimizer steps, with the method names of the Tinker API.
+    """Computes gradients and takes optimizer steps. The method names are those of the Tinker API.
 
-    Implement it to train on other hardware or with another library. It may be in another process: values are JSON, numbers
-    and safetensors files, never tensors. Methods block, and only one runs at a time. One step of the training loop:
+    Implement it to train on other hardware or with another library. The learner may be in another process: values are
+    JSON, numbers and safetensors files, never tensors. Methods block, and only one runs at a time. One step of the
+    training loop:
 
         metrics = learner.forward_backward(batch, "ppo", {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2})
         metrics |= learner.optim_step(learning_rate=1e-5)
         await engine.load_weights(learner.export_weights(), version=step)
 
-    Every method raises ServiceError where the learner's process cannot be reached. Log-probabilities are in the order of
-    the batch's trained tokens: segment by segment, within each from left to right (`TrainingBatch.num_trained_tokens`).
+    Every method raises ServiceError if the learner's process cannot be reached. Log-probabilities are in the order of
+    the batch's trained tokens: segment by segment, and from left to right within each segment
+    (`TrainingBatch.num_trained_tokens`).
     """
 
     def forward_backward(
@@ -188,66 +193,69 @@ class Learner(Protocol):
     ) -> dict[str, float]:
         """Add the gradient of the batch's loss to the accumulated gradient, and return metrics of the loss.
 
-        The loss is the sum over all trained tokens of weight * per-token loss; `loss_fn` names the per-token loss in
-        `sparring.algorithms`, and `loss_config` holds its keyword arguments. `old_logprobs` is the result of `logprobs`
-        before the first of several passes over the batch; without it, the current ones.
+        The loss is the sum over all trained tokens of weight * per-token loss. `loss_fn` names the per-token loss in
+        `sparring.algorithms`, and `loss_config` contains its keyword arguments. `old_logprobs` is the result of
+        `logprobs` before the first of several passes over the batch. Without it, the current log-probabilities are
+        used.
 
         Raises DataError on a non-finite loss; the accumulated gradient is then zero.
         """
         ...
 
     def logprobs(self, batch: TrainingBatch) -> list[float]:
-        """Return the log-probability (in nats) of each trained token under the current weights, at its temperature."""
+        """Return the log-probability (in nats) of each trained token under the current weights, at the token's
+        temperature."""
         ...
 
     def reference_logprobs(self, batch: TrainingBatch) -> list[float]:
-        """Return the same under the base model, without what was trained. Called only where an adapter is trained."""
+        """Return the same under the base model, without the trained adapter. Called only if an adapter is trained."""
         ...
 
     def optim_step(self, learning_rate: float) -> dict[str, float]:
-        """Clip the gradient, take one optimizer step and zero the gradient. Return metrics, such as the gradient norm before
-        clipping.
+        """Clip the gradient, take one optimizer step and set the gradient to zero. Return metrics, such as the gradient
+        norm before clipping.
 
         Raises DataError on a non-finite gradient; the weights are then unchanged and the gradient is zero.
         """
         ...
 
     def reset_optimizer(self) -> None:
-        """Delete moments and gradients, so that the next phase starts with a new optimizer on the current weights."""
+        """Delete moments and gradients, so that the next phase starts with the current weights and a new optimizer."""
         ...
 
     def export_weights(self) -> Weights:
-        """Return a copy of the current policy that later steps do not change."""
+        """Return a copy of the current policy. Later steps do not change the copy."""
         ...
 
     def load_weights(self, weights: Weights) -> None:
-        """Continue from other weights with a new optimizer. Raises DataError that names the tensors that do not fit; nothing
-        is changed then."""
+        """Continue from other weights with a new optimizer. Raises DataError with the names of the tensors that do not
+        fit; in that case nothing changes."""
         ...
 
     def export_state(self) -> LearnerState:
-        """Return a copy of the weights and the optimizer state that later steps do not change."""
+        """Return a copy of the weights and the optimizer state. Later steps do not change the copy."""
         ...
 
     def load_state(self, directory: Path) -> None:
-        """Restore a state that `LearnerState.write` wrote. Raises DataError that names the tensors that do not fit; nothing
-        is changed then."""
+        """Restore a state that `LearnerState.write` wrote. Raises DataError with the names of the tensors that do not
+        fit; in that case nothing changes."""
         ...
 
     @property
     def num_microbatches(self) -> int:
-        """The number of microbatches computed so far. It grows during a long step, which shows that the step does not hang."""
+        """The number of microbatches computed so far. It grows during a long step, which shows that the step is not
+        stuck."""
         ...
 
     def close(self) -> None:
-        """Release memory and connections. Nothing is called afterwards."""
+        """Release memory and connections. No method is called after this one."""
         ...
 
 
 class Chat(Protocol):
     """Converts messages to token ids and back, for one model.
 
-    Implement it for a model whose chat template the shipped classes cannot follow. A conversation of two turns:
+    Implement it for a model whose chat template is not supported by the shipped classes. A conversation of two turns:
 
         prompt = chat.render([{"role": "user", "content": "2 + 2?"}], tools=())
         completion = await engine.sample(...)  # with stop_ids=chat.stop_ids
@@ -262,28 +270,30 @@ class Chat(Protocol):
         ...
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[int, ...]:
-        """Return the ids of the whole prompt. It ends where the assistant's answer begins."""
+        """Return the ids of the whole prompt, up to the position where the assistant's answer starts."""
         ...
 
     def extend(
         self, played: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema], *, stopped: bool
     ) -> tuple[int, ...]:
-        """Return the ids that follow `played` (a prompt plus the sampled answer) when `new` messages come after the answer.
+        """Return the ids that follow `played` (a prompt plus the sampled answer) when `new` messages come after the
+        answer.
 
-        The next prompt is exactly played + these ids, so that the policy sees the tokens that it sampled and training on
-        the whole conversation is exact. `stopped` is whether the answer ended with a stop id.
+        The next prompt is exactly `played` plus these ids. The policy therefore sees the tokens that it sampled, and
+        training on the whole conversation is exact. `stopped` states whether the answer ended with a stop id.
 
-        Raises SpliceRefused with the reason when the template does not allow this.
+        Raises SpliceRefused with the reason if the template does not allow this.
         """
         ...
 
     def answer(self, message: Message, tools: Sequence[ToolSchema]) -> tuple[int, ...]:
-        """Return the ids of `message` as the assistant's answer, with its stop id. Demonstrations are trained on these."""
+        """Return the ids of `message` as the assistant's answer, including the stop id. Demonstrations are trained on
+        these ids."""
         ...
 
     def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSchema]) -> Message:
-        """Return the assistant message of a sampled answer. Never raises: the message lists malformed tool calls with their
-        kind."""
+        """Return the assistant message of a sampled answer. This method never raises: the message lists malformed tool
+        calls with their kinds."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -291,23 +301,24 @@ class Chat(Protocol):
         ...
 
     def constraint(self, answer_format: AnswerFormat, tools: Sequence[ToolSchema]) -> Constraint | None:
-        """Return the grammar of the answers that `parse` reads as having this form; None where every answer has it.
+        """Return the grammar of the answers that `parse` accepts as having this form, or None if every answer has it.
 
-        Its schemas are called "content", and "arguments_0" for the first tool. Raises ConstraintError when the model's
-        format cannot be held to this form.
+        Its schemas are named "content", and "arguments_0" for the first tool. Raises ConstraintError if the model's
+        answers cannot be constrained to this form.
         """
         ...
 
 
 class SpliceRefused(Exception):
-    """A history cannot be extended token for token. The session starts a new branch, with this message as its reason."""
+    """A history cannot be extended token for token. The session starts a new branch, with this message as its
+    reason."""
 
 
 @runtime_checkable
 class SessionLike(Protocol):
-    """An agent's access to the policy in one episode.
+    """An agent's access to the policy during one episode.
 
-    An agent function receives one; `ScriptedSession` is the fake for tests of agents:
+    An agent function receives a session. `ScriptedSession` is the fake for tests of agents:
 
         async def play(task: Task, session: SessionLike) -> float:
             message = await session.chat(task.messages)
@@ -316,14 +327,14 @@ class SessionLike(Protocol):
 
     @property
     def id(self) -> str:
-        """The id of the session; one episode has one."""
+        """The id of the session. Each episode has one session."""
         ...
 
     async def chat(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Message:
         """Sample one turn that continues these messages, and return the assistant's message.
 
-        `messages` is the whole conversation so far. Do not catch what this raises, so that the episode ends with the
-        right outcome: ContextOverflow, PolicyTimeout, TurnLimit, TokenLimit, InfrastructureError.
+        `messages` is the whole conversation so far. Do not catch the exceptions of this method, so that the episode
+        ends with the right outcome: ContextOverflow, PolicyTimeout, TurnLimit, TokenLimit, InfrastructureError.
         """
         ...
 
@@ -339,16 +350,17 @@ class SessionLike(Protocol):
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the episode accepts no more turns, negative after that; None without a limit, or where it is unknown."""
+        """Seconds until the episode accepts no more turns, negative after that. None if there is no limit, or if it is
+        unknown."""
         ...
 
     def of(self, name: str) -> SessionLike:
-        """Return the session with another policy of the episode. Raises UsageError for an unknown name."""
+        """Return the session for another policy of the episode. Raises UsageError if no policy has this name."""
         ...
 
 
 class Environment(Protocol):
-    """The environment of one episode: a new object for each, with its public methods as the policy's tools.
+    """The environment of one episode. Each episode creates a new object, and its public methods are the policy's tools.
 
         class Counter:
             def reset(self, task: Task) -> None:
@@ -366,21 +378,23 @@ class Environment(Protocol):
     """
 
     def reset(self, task: Task) -> Sequence[Message] | Awaitable[Sequence[Message] | None] | None:
-        """Prepare the state for this task. Return the opening messages, or None for those of the task.
+        """Prepare the state for this task. Return the opening messages, or None to use those of the task.
 
-        Raise InfrastructureError when a service is unavailable: the episode is retried, and never counts as a reward of 0.
+        Raise InfrastructureError if a service is unavailable. The episode is then retried, and never counts as a reward
+        of 0.
         """
         ...
 
     def close(self) -> Awaitable[None] | None:
-        """Release what the episode holds (files, processes, connections). Called exactly once, however the episode ended."""
+        """Release what the episode uses (files, processes, connections). Called exactly once, however the episode
+        ended."""
         ...
 
 
 RewardValue: TypeAlias = Reward | float | Sequence[float] | tuple[float, Mapping[str, float]]
-"""A Reward, its total, one number a turn, or a total with its named components."""
+"""A Reward, its total, one number per turn, or a total with its named components."""
 RewardFunction: TypeAlias = Callable[[Trajectory], RewardValue | Awaitable[RewardValue]]
-"""Returns the reward of a finished episode, the training signal."""
+"""Returns the reward of a finished episode, which is the training signal."""
 ScoreValue: TypeAlias = Score | float
 Scorer: TypeAlias = Callable[[Trajectory], ScoreValue | Awaitable[ScoreValue]]
 """Returns the score of a finished episode in [0, 1], which is only reported and never trained on."""
@@ -414,7 +428,8 @@ class Tracker(Protocol):
         ...
 
     def log_status(self, status: str, *, reason: str | None = None) -> None:
-        """Log the status of the run, `running`, `completed`, `stopped` or `failed`, and the reason where it is known."""
+        """Log the status of the run, `running`, `completed`, `stopped` or `failed`, and the reason where it is
+        known."""
         ...
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Training of a recipe with several seeds, one after another in one process, and their joint evaluation.
+"""Training of a recipe with several seeds, one after another in one process, and the joint evaluation of the runs.
 
 trained = train_seeds("recipes/pointer_chase", "3")
 evaluated = evaluate_seeds([str(trained.family.path)])
@@ -38,9 +38,9 @@ class TrainedSeeds:
     family: FamilyFolder
     across: AcrossSeeds
     failures: Mapping[int, SparringError]
-    """Errors by seed. The other seeds were trained anyway."""
+    """The errors, by seed. Training continued with the other seeds."""
     is_stopped: bool
-    """True if a stop was requested, so that seeds remain."""
+    """True if a stop was requested before all seeds were trained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +49,12 @@ class EvaluatedSeeds:
 
     across: AcrossSeeds
     failures: Mapping[int, SparringError]
-    """Errors by seed: a damaged checkpoint, or more lost episodes than the recipe allows. The other seeds were
-    evaluated."""
+    """The errors, by seed: a damaged checkpoint, or more lost episodes than the recipe allows. Evaluation continued
+    with the other seeds."""
 
 
 def family_path(recipe: Path, config: Config, name: str | None) -> Path:
-    """Return the folder of a recipe's family: under `name`, or under the name of the recipe's folder."""
+    """Return the folder of a recipe's family. Its name is `name`, or the name of the recipe's folder."""
     return Path(config.run.runs_dir) / (name or config.run.name or recipe.resolve().parent.name or "family")
 
 
@@ -67,13 +67,14 @@ def train_seeds(
     check: bool = True,
     quiet: bool = False,
 ) -> TrainedSeeds:
-    """Train a recipe with each of several seeds, one after another, each in its own run folder; blocks.
+    """Train a recipe with several seeds, one after another, each in its own run folder. Block until all are done.
 
     `seeds` has the format that `read_seeds` accepts. The recipe is checked once. A second call continues: completed
-    seeds are not trained again, others are resumed, new ones are added. If a seed fails, the others are still trained.
+    seeds are not trained again, others are resumed, and new ones are added. If a seed fails, the other seeds are still
+    trained.
 
-    Raises UsageError if the family was started with another recipe or other settings or is being trained, and any error
-    that prevents the first seed from starting.
+    Raises UsageError if the family was started with another recipe or other settings, or if it is being trained. Raises
+    any error that prevents the first seed from starting.
     """
     path = Path(recipe)
     path = path / "recipe.toml" if path.is_dir() else path
@@ -90,7 +91,7 @@ def train_seeds(
             failures, is_stopped = _train_each(family, wanted, path, overrides, check=check, console=Console(quiet))
         finally:
             if not any(run.exists() for run in family.runs.values()):
-                shutil.rmtree(family.path)  # nothing was trained, so its name becomes free
+                shutil.rmtree(family.path)  # nothing was trained, so the name becomes free again
     return TrainedSeeds(
         family=family, across=across_seeds(*runs_of([str(family.path)])), failures=failures, is_stopped=is_stopped
     )
@@ -107,8 +108,8 @@ def _train_each(
         if RunFolder.is_run(path) and RunFolder(path).status().get("status") == "completed":
             console.announced(f"seed {seed} ({place} of {len(seeds)}): {path} is complete")
             continue
-        took = "" if last_took is None else f"; the last one took {last_took / 60:.1f} min"
-        how = "goes on in" if _is_begun(path) else "is trained in"
+        took = "" if last_took is None else f"; the last seed took {last_took / 60:.1f} min"
+        how = "continues in" if _is_begun(path) else "is trained in"
         console.announced(f"seed {seed} ({place} of {len(seeds)}) {how} {path}{took}")
         began = time.monotonic()
         try:
@@ -149,12 +150,12 @@ def _train_one(
                 with console.phase("loading the model"):
                     trainer.load().copy_checks(checked)
             result = trainer.train()
-    assert result is not None, "only a dry run has no result"
+    assert result is not None, "only a dry run returns no result"
     return result
 
 
 def _is_begun(path: Path) -> bool:
-    """Return whether a run has started, beyond the creation of its folder."""
+    """Return whether a run has started to train. The creation of its folder does not count."""
     return RunFolder.is_run(path) and RunFolder(path).status().get("status", "created") != "created"
 
 
@@ -171,8 +172,8 @@ def _opened(recipe: Path, config: Config, name: str | None) -> FamilyFolder:
     family = FamilyFolder(path)
     if different := family.origin.differences(origin):
         raise UsageError(
-            f"{path} was begun with another recipe or other settings: {join_names(different)}. Its runs would differ in "
-            "more than their seed; restore that, or give the new family another name (--name)."
+            f"{path} was started with another recipe or other settings: {join_names(different)}. Its runs would differ "
+            "in more than their seed; restore these settings, or give the new family another name (--name)."
         )
     return family
 
@@ -183,7 +184,8 @@ def _refuse_taken(family: FamilyFolder, seeds: Sequence[int]) -> None:
         path = family.run_path(seed)
         if seed not in family.runs and path.exists():
             raise UsageError(
-                f"{path} exists and is not a run of {family.path}; give the family another name (--name), or move that away."
+                f"{path} exists and is not a run of {family.path}; give the family another name (--name), or move "
+                f"{path} away."
             )
         if RunFolder.is_run(path) and RunFolder(path).status().get("status") in ("running", "paused"):
             raise UsageError(
@@ -198,13 +200,14 @@ def evaluate_seeds(
     temperatures: Sequence[float] | None = None,
     quiet: bool = False,
 ) -> EvaluatedSeeds:
-    """Run the missing held-out evaluations of a family, or of several runs that differ only in their seed; blocks.
+    """Run the missing held-out evaluations of a family, or of several runs that differ only in their seed.
+    Block until all are done.
 
-    `policies`: None means base, warm start, the control if one of the runs has it, and tuned. `temperatures`: None
-    means greedy and the recipe's sampling temperature. An evaluation of the newest checkpoint that a run already has is
-    not repeated. Runs that are not completed are left out, and named.
+    By default, `policies` are the base model, the warm start, the control if a run has one, and the tuned policy. By
+    default, `temperatures` are greedy and the recipe's sampling temperature. If a run already has an evaluation of its
+    newest checkpoint, the evaluation is not repeated. Runs that are not completed are left out, and reported by name.
 
-    Raises UsageError for runs that do not belong together, and with fewer than two completed ones.
+    Raises UsageError if the runs do not belong together, or if fewer than two are completed.
     """
     name, runs = runs_of(sources)
     console = Console(quiet)
@@ -216,8 +219,8 @@ def evaluate_seeds(
     if len(completed) < 2:
         done = "seed " + ", ".join(map(str, completed)) if completed else "none"
         raise UsageError(
-            f"of {name} {done} is completed, and a comparison across seeds needs two; `sparring train RECIPE --seeds ...`, given "
-            "again, goes on with the others."
+            f"of {name}, {done} is completed, but a comparison across seeds needs two completed seeds; repeat "
+            "`sparring train RECIPE --seeds ...` to train the others."
         )
     wanted = _usual(completed.values()) if policies is None else list(policies)
     wanted = [*(one for one in wanted if one != "tuned"), "tuned"]
@@ -225,14 +228,14 @@ def evaluate_seeds(
     for place, (seed, run) in enumerate(completed.items(), start=1):
         shown = f"seed {seed} ({place} of {len(completed)}): {run.path}"
         if any(run.evaluations.glob(f"held_out-*{UNFINISHED}/job.json")):
-            console.announced(f"{shown} has an evaluation that was interrupted, which goes on")
+            console.announced(f"{shown}: continues an evaluation that was interrupted")
             MultiTurnRLEvaluator(run.path, resume=True, quiet=quiet).evaluate()
         try:
             missing = _missing(run, wanted, temperatures)
             if not missing:
-                console.announced(f"{shown} has all of {', '.join(wanted)}")
+                console.announced(f"{shown}: all of {', '.join(wanted)} are already evaluated")
                 continue
-            console.announced(f"{shown} plays {', '.join(missing)}")
+            console.announced(f"{shown}: evaluates {', '.join(missing)}")
             evaluator = MultiTurnRLEvaluator(run.path, policies=missing, temperatures=temperatures, quiet=quiet)
             refuse_lost(evaluator.evaluate(), evaluator.config.rollout.max_lost_share)
         except (DataError, ServiceError) as error:
@@ -249,8 +252,8 @@ def _usual(runs: Iterable[RunFolder]) -> list[str]:
 
 
 def _missing(run: RunFolder, wanted: Sequence[str], temperatures: Sequence[float] | None) -> list[str]:
-    """Return the policies without such an evaluation; all of them if tuned is one of these, so that they are
-    compared."""
+    """Return the policies that are not evaluated at these temperatures. Return all policies if tuned is one of them, so
+    that one evaluation compares them all."""
     found = evaluated(run)
     rows = [*(() if found.held_out is None else found.held_out.evaluations), *found.earlier]
     asked = {0.0, run.config().serving_temperature} if temperatures is None else set(temperatures)

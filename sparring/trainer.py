@@ -1,4 +1,4 @@
-"""MultiTurnRLTrainer: trains the policy of a recipe and writes a run folder."""
+"""MultiTurnRLTrainer trains the policy of a recipe and writes a run folder."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class MultiTurnRLTrainer:
         check: bool = True,
         quiet: bool = False,
     ) -> None:
-        """With `check`, `train` checks the recipe first, and trains nothing when a check finds an error.
+        """If `check` is true, `train` checks the recipe first, and does not train if a check finds an error.
 
         Raises ConfigError with every problem of the recipe at once.
         """
@@ -64,14 +64,14 @@ class MultiTurnRLTrainer:
         self._loader = RunLoader(
             load_training_parts, self.recipe, config, console=self._console, name=name or config.run.name
         )
-        """Also used by an evaluator of this trainer, so that the model is loaded once."""
+        """An evaluator of this trainer uses the same loader, so that the model is loaded once."""
         self._future: Future[TrainResult] | None = None
         self._stop = asyncio.Event()
 
     @classmethod
     def attach(cls, run: str | Path, *, overrides: Sequence[str] = (), quiet: bool = False) -> Self:
-        """Return the trainer of an existing run, to resume or evaluate it. Raises DataError for a folder that is not a run, or
-        whose manifest is missing or of a newer version."""
+        """Return the trainer of an existing run, to resume or evaluate it. Raises DataError if the folder is not a run,
+        or if its manifest is missing or was written by a newer version."""
         folder = RunFolder(Path(run))
         folder.require_manifest()
         trainer = cls(folder.recipe, overrides=overrides, quiet=quiet)
@@ -84,25 +84,26 @@ class MultiTurnRLTrainer:
 
     @property
     def folder(self) -> RunFolder | None:
-        """The run folder; None before it is created."""
+        """The run folder, or None before it is created."""
         return self._loader.folder
 
     def load(self) -> RunFolder:
-        """Create the run folder and load the model, as `train` otherwise does; return the folder. Raises ConfigError, DataError
-        and ServiceError."""
+        """Create the run folder, load the model and return the folder. Without this call, `train` does it. Raises
+        ConfigError, DataError or ServiceError."""
         return event_loop.submit(self._loader.load()).result().folder
 
     def train(
         self, *, wait: bool = True, dry_run: bool = False, resume: bool = False, allow_changed: Collection[str] = ()
     ) -> TrainResult | None:
-        """Train to the end, or return at once with `wait=False` (see `wait`). `dry_run` only checks recipe, environment,
-        data and model, without running episodes. `resume` continues an attached run from its last checkpoint.
+        """Train to the end. With `wait=False`, return at once; `wait` then returns the result. `dry_run` only checks
+        the recipe, the environment, the data and the model, and runs no episodes. `resume` continues an attached run
+        from its last checkpoint.
 
-        Raises UsageError when the model, tokenizer, template, data or recipe of a resumed run has changed since it was last
-        trained, unless `allow_changed` names it.
+        Raises UsageError if the model, tokenizer, template, data or recipe of a resumed run has changed since the run
+        was last trained, unless `allow_changed` names it.
         """
         if self._future is not None and not self._future.done():
-            raise UsageError("this trainer is already training; wait for it, or create another trainer.")
+            raise UsageError("this trainer is already training; wait until it has finished, or create another trainer.")
         refuse_training(self.config, find_code_folder(self.recipe))
         if self._is_checked:
             refuse_too_large(self.config)
@@ -122,29 +123,31 @@ class MultiTurnRLTrainer:
         return self.wait() if wait else None
 
     def wait(self, timeout: float | None = None) -> TrainResult:
-        """Wait for `train`. The first Ctrl-C requests a stop with a checkpoint, the second cancels the run.
+        """Wait for `train`. The first Ctrl-C requests a stop with a checkpoint; the second cancels the run.
 
         Raises TimeoutError after `timeout` seconds; the run then continues.
         """
         if self._future is None:
-            raise UsageError("nothing to wait for: call train() first.")
+            raise UsageError("there is no training to wait for; call train() first.")
         with interrupts(self.stop):
             deadline = None if timeout is None else time.monotonic() + timeout
             while True:
-                # Short waits, since a signal handler only runs between them.
+                # Wait in short intervals, because a signal handler only runs between them.
                 with suppress(TimeoutError):
                     return self._future.result(timeout=0.2)
                 if self._future.done():
                     return self._future.result()
                 if deadline is not None and time.monotonic() > deadline:
-                    raise TimeoutError(f"the run is still training after {timeout} s; it continues.")
+                    raise TimeoutError(f"the run has not finished after {timeout} s; it continues.")
 
     def stop(self) -> None:
-        """Stop with a checkpoint, after the current step if that is nearly over. Calling it again changes nothing."""
+        """Stop with a checkpoint, after the current step if that is nearly finished. Calling it again changes
+        nothing."""
         event_loop.call_soon(self._stop.set)
 
     def close(self) -> None:
-        """Close the model, the ledger, the gateway and everything else that was opened, and wait until they are closed."""
+        """Close the model, the ledger, the gateway and everything else that was opened, and wait until they are
+        closed."""
         self._loader.close()
 
     def __enter__(self) -> Self:

@@ -1,8 +1,8 @@
 """The plain, frozen values that all parts exchange. Read this file and `protocols.py` first.
 
 A Task is run as an episode; each call of the policy in it is a Turn; the finished episode is a Trajectory; the
-trajectories of one task form a TrajectoryGroup; groups become a TrainingBatch. Values are built once, complete, and
-their containers are treated as read-only. `None` means that there is no such value, never "not yet".
+trajectories of one task form a TrajectoryGroup; groups become a TrainingBatch. Values are built once and complete.
+Their containers are treated as read-only. `None` means that there is no value, never "not yet".
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Outcome(StrEnum):
     POLICY_TIMEOUT = "policy_timeout"
     POLICY_ERROR = "policy_error"
     CLIENT_ERROR = "client_error"
-    """The gateway refused the agent's last request, and what it refused is not the policy's output."""
+    """The gateway refused the agent's last request for a reason other than the policy's output."""
     REWARD_ERROR = "reward_error"
-    """The agent gave no reward, and the recipe names no reward function."""
+    """The agent returned no reward, and the recipe names no reward function."""
     INFRASTRUCTURE_ERROR = "infrastructure_error"
 
     @property
     def is_lost(self) -> bool:
-        """Whether such an episode is kept out of learning, means and baselines, and only counted."""
+        """Whether the episode is only counted, and left out of learning, means and baselines."""
         return self in (Outcome.CLIENT_ERROR, Outcome.REWARD_ERROR, Outcome.INFRASTRUCTURE_ERROR)
 
 
@@ -53,9 +53,9 @@ class UntrainedReason(StrEnum):
     """Why a turn is not trained on."""
 
     NOT_RECEIVED = "not_received"
-    """Its answer did not reach the client, and no later turn continues it."""
+    """The turn's answer did not reach the client, and no later turn continues it."""
     NOT_LEARNING = "not_learning"
-    """It is a turn of a policy that is not in training."""
+    """The turn belongs to a policy that is not in training."""
     NO_IDS = "no_ids"
     """An endpoint or a script answered, so its tokens are unknown."""
     GREEDY = "greedy"
@@ -66,7 +66,8 @@ class UntrainedReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One problem. `fields` holds the dataset's other fields, ground truth included; the policy never sees them."""
+    """One problem. `fields` contains the dataset's other fields, including the ground truth; the policy never sees
+    them."""
 
     id: str
     messages: tuple[Message, ...]
@@ -85,20 +86,20 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerFormat:
-    """The form that a client wants an answer to have. The default leaves it to the policy."""
+    """The form that a client requests for an answer. By default, the policy decides."""
 
     tool_choice: Literal["auto", "none", "required"] = "auto"
     tool_name: str | None = None
-    """With "required": the one tool to call, once."""
+    """With "required", the one tool that the answer must call exactly once."""
     parallel_tool_calls: bool = True
-    """Whether there may be several calls."""
+    """Whether an answer may contain several calls."""
     response_format: Mapping[str, Json] | None = None
-    """The format of an answer without calls, as in OpenAI's chat completions: `json_object`, or `json_schema` with its name,
-    its schema and `strict`. None is free text."""
+    """The format of an answer without calls, as in OpenAI's chat completions: `json_object`, or `json_schema` with its
+    name, its schema and `strict`. None means free text."""
 
     @property
     def schema(self) -> Mapping[str, Json] | None:
-        """The JSON schema that the `response_format` asks for."""
+        """The JSON schema that `response_format` requires."""
         match self.response_format:
             case None:
                 return None
@@ -109,22 +110,22 @@ class AnswerFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
-    """A grammar that the text of an answer follows, without its stop id.
+    """A grammar that the text of an answer, without its stop id, must follow.
 
-    `grammar` is in llguidance's variant of Lark and begins at `start`; `@name` in it is JSON that follows the schema of
-    that name (https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md).
+    `grammar` is in llguidance's variant of Lark and starts at `start`. In it, `@name` stands for JSON that follows the
+    schema with that name (https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md).
     """
 
     grammar: str
     schemas: tuple[tuple[str, str], ...] = ()
-    """Names and JSON schemas as text."""
+    """The JSON schemas as text, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRequest:
     """A request to an engine: continue `prompt_ids` for one turn of one session.
 
-    `seed` fixes the random stream of this turn, whatever else is sampled in the same batch. `order` (task position,
+    `seed` fixes the random stream of this turn, independently of the rest of the batch. `order` (task position,
     attempt, turn) is the key by which a deterministic engine sorts the requests of a round.
     """
 
@@ -134,10 +135,11 @@ class SampleRequest:
     stop_ids: frozenset[int]
     seed: int
     stop_texts: tuple[str, ...] = ()
-    """The answer also ends with the token that completes one of these."""
+    """The answer also ends with the token that completes one of these texts."""
     order: tuple[int, ...] = ()
     deadline: float | None = None
-    """Monotonic seconds after which the engine gives up with PolicyTimeout; None waits as long as the caller."""
+    """The monotonic time, in seconds, at which the engine raises PolicyTimeout. With None, the engine waits as long as
+    the caller."""
     constraint: Constraint | None = None
     """The grammar that the answer must follow. Log-probabilities are then over the tokens that it allows."""
 
@@ -147,53 +149,53 @@ class Completion:
     """An engine's answer. A Turn is a prompt plus its completion."""
 
     token_ids: tuple[int, ...]
-    """The sampled ids, the stop id included when the policy sampled it."""
+    """The sampled ids, including the stop id if the policy sampled it."""
     sampled_logprobs: tuple[float, ...]
-    """Same length; natural log-probabilities under the post-temperature distribution that was sampled from."""
+    """One natural log-probability per id, under the distribution after the temperature that was sampled from."""
     stop_reason: StopReason
     versions: tuple[tuple[int, int], ...]
-    """Policy versions as run lengths (version, num_tokens)."""
+    """The policy versions as runs of tokens: (version, num_tokens)."""
     fingerprint: str
-    """Content hash of the weights of the last version."""
+    """The content hash of the weights of the last version."""
     num_computed_tokens: int
-    """Tokens that went through the model for this turn: new prompt tokens plus sampled ones."""
+    """The number of tokens that went through the model for this turn: new prompt tokens plus sampled tokens."""
     removed_mass: float = 0.0
-    """The largest probability, in [0, 1] after the temperature, that the constraint took away at any token."""
+    """The largest probability, in [0, 1] and after the temperature, that the constraint removed at any token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCapabilities:
-    """What an engine can do. Rules, sessions and the training loop ask for these, never for an engine's class or name.
+    """What an engine can do. Rules, sessions and the training loop check these fields, never an engine's class or name.
 
-    Without arguments it is an engine that answers in messages and can do none of this.
+    The defaults describe an engine that answers in messages and has none of these capabilities.
     """
 
     reports_token_ids: bool = False
-    """Its answers carry the sampled ids and their log-probabilities. Training needs them."""
+    """Its answers contain the sampled ids and their log-probabilities. Training needs both."""
     pins_weights: bool = False
     """An episode can keep the weights of its first turn (`rollout.session_weights = "pinned"`)."""
     deterministic_rounds: bool = False
-    """It can sample in rounds that depend on the seed only, so that a run can be repeated bit for bit."""
+    """It can sample in rounds that depend only on the seed, so that a run can be repeated bit for bit."""
     constrained_sampling: bool = False
-    """It can hold an answer to a grammar."""
+    """It can constrain an answer to a grammar."""
     reports_removed_mass: bool = False
     """Its answers report how much probability a grammar removed. Otherwise constrained turns are not trained."""
     scores_given_ids: bool = False
-    """It returns the log-probabilities of given ids, with which weights that did not arrive are found."""
+    """It returns the log-probabilities of given ids. Training uses them to detect weights that did not arrive."""
 
 
 MAX_REMOVED_MASS = 1e-3
-"""The probability that a constraint may have taken away at a token for the turn to be trained."""
+"""The largest probability that a constraint may have removed at a token for the turn to be trained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """The token counts of a turn, from an endpoint that reports counts but not the tokens."""
+    """The token counts of a turn, from an endpoint that reports counts but no tokens."""
 
     num_prompt_tokens: int
     num_sampled_tokens: int
     num_cached_tokens: int | None = None
-    """The number of prompt tokens that the endpoint had in a cache; None where it does not report that."""
+    """The number of prompt tokens that the endpoint had in a cache, or None if the endpoint does not report it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,11 +207,11 @@ class MessageRequest:
     tools: tuple[ToolSchema, ...]
     sampling: Sampling
     seed: int | None = None
-    """The seed of this turn, for engines that use one."""
+    """The seed of this turn, for engines that use a seed."""
     stop_texts: tuple[str, ...] = ()
     answer_format: AnswerFormat = AnswerFormat()
     deadline: float | None = None
-    """As in SampleRequest."""
+    """See `SampleRequest`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,15 +221,16 @@ class MessageAnswer:
     message: Message
     stop_reason: StopReason
     usage: Usage | None = None
-    """None when the engine does not report it."""
+    """None if the engine does not report it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One policy call, token for token.
+    """One call of the policy, token for token.
 
-    If `parent` is not None then `prompt_ids` starts with the parent's prompt_ids + token_ids; a turn without parent
-    starts a root, and every root after the first has a `branch_reason`: why it does not continue an earlier turn.
+    If `parent` is not None, `prompt_ids` starts with the parent's prompt_ids + token_ids. A turn without a parent
+    starts a root. Every root after the first has a `branch_reason`, which states why it does not continue an earlier
+    turn.
 
     A turn of a message engine has no ids and no log-probabilities, and is never trained on.
     """
@@ -247,21 +250,21 @@ class Turn:
     num_computed_tokens: int
     seconds: float
     removed_mass: float = 0.0
-    """As in Completion."""
+    """See `Completion`."""
     stop_text: str | None = None
-    """The stop text of the request that ended the answer, for the client. Not in the ledger."""
+    """The requested stop text that ended the answer, for the client. Not in the ledger."""
     usage: Usage | None = None
-    """The token counts of a turn without ids, where the engine reports them. Not in the ledger."""
+    """The token counts of a turn without ids, if the engine reports them. Not in the ledger."""
     is_received: bool = True
-    """Whether its answer reached the client, or a later turn continues it."""
+    """Whether the turn's answer reached the client or a later turn continues it."""
     policy: str | None = None
-    """The name of the policy that sampled it; None is the main one."""
+    """The name of the policy that sampled the turn. None is the main policy."""
     learns: bool = True
-    """Whether that policy is the one in training. The tokens of a user simulator or a frozen opponent are in no loss."""
+    """Whether that policy is in training. The tokens of a user simulator or a frozen opponent are in no loss."""
     began: float | None = field(default=None, compare=False)
-    """Seconds from the start of the episode until it was requested; None where that is unknown. Not in the ledger."""
+    """Seconds from the start of the episode to the request, or None if that is unknown. Not in the ledger."""
     client: str | None = field(default=None, compare=False)
-    """The User-Agent of the program that requested it through the gateway. Not in the ledger."""
+    """The User-Agent header of the program that requested the turn through the gateway. Not in the ledger."""
 
     @property
     def oldest_version(self) -> int:
@@ -269,20 +272,21 @@ class Turn:
 
     @property
     def num_prompt_tokens(self) -> int:
-        """The number of known ids, or the count that the engine reported; 0 without either."""
+        """The number of known ids, or the count that the engine reported. 0 if there is neither."""
         return len(self.prompt_ids) if self.usage is None else self.usage.num_prompt_tokens
 
     @property
     def num_sampled_tokens(self) -> int:
-        """The number of known ids, or the count that the engine reported; 0 without either."""
+        """The number of known ids, or the count that the engine reported. 0 if there is neither."""
         return len(self.token_ids) if self.usage is None else self.usage.num_sampled_tokens
 
     @property
     def untrained_reason(self) -> UntrainedReason | None:
-        """Why this turn is not trained on; None where it is.
+        """Why this turn is not trained on, or None if it is.
 
-        A trained turn was received, its tokens are known, and they were sampled from the whole distribution that the
-        learner computes. With greedy or top-p sampling the learner's ratio would compare two different distributions.
+        The client received a trained turn, its tokens are known, and they were sampled from the whole distribution that
+        the learner computes. With greedy or top-p sampling, the learner's ratio would compare two different
+        distributions.
         """
         if not self.is_received:
             return UntrainedReason.NOT_RECEIVED
@@ -298,7 +302,7 @@ class Turn:
 
     @property
     def is_trained(self) -> bool:
-        """Whether its tokens are trained on when its trajectory is."""
+        """Whether the turn's tokens are trained on if its trajectory is."""
         return self.untrained_reason is None
 
 
@@ -315,16 +319,16 @@ class Reward:
     components: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     record: Mapping[str, Json] = field(default_factory=dict)
-    """How it was graded, stored with the episode: an LLM judge's model, prompt and votes."""
+    """How the episode was graded, stored with the episode: an LLM judge's model, prompt and votes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
     """The score of one trajectory, which is never trained on.
 
-    `value` is in [0, 1], where 1 is a correct result. `parts` are named sub-scores in [0, 1] that explain the value or add to
-    it (each field, completion, format, tool use, an exhausted budget). They are charted and shown with disagreements, and
-    do not change the value.
+    `value` is in [0, 1], where 1 is a correct result. `parts` are named sub-scores in [0, 1] that explain the value or
+    complement it (each field, completion, format, tool use, an exhausted budget). They are charted and shown with
+    disagreements, and do not change the value.
     """
 
     value: float
@@ -336,12 +340,13 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """One finished episode: its turns (a tree, nearly always a line), its outcome and its reward."""
+    """One finished episode with its turns, its outcome and its reward. The turns form a tree, which is nearly always a
+    line."""
 
     id: str
     task: Task
     attempt: int
-    """Its index in the group, from 0."""
+    """The trajectory's index in the group, from 0."""
     turns: tuple[Turn, ...]
     """The turns of the policy in training, under all its names, by id. Rewards, credit and learning refer to these."""
     messages: tuple[Message, ...]
@@ -349,20 +354,21 @@ class Trajectory:
     outcome: Outcome
     reward: Reward | None
     score: float | None
-    """The scorer's result in [0, 1]; never used to train."""
+    """The scorer's result in [0, 1], which is never trained on."""
     score_parts: Mapping[str, float] = field(default_factory=dict)
-    """The scorer's named sub-scores; empty where it has none."""
+    """The scorer's named sub-scores. Empty if the scorer has none."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     transitions: tuple[Mapping[str, Json], ...] = ()
-    """The environment's own log, one entry per tool call; the agent does not see it."""
+    """The environment's own log, with one entry per tool call. The agent does not see it."""
     final_state: Json = None
-    """The environment's state at the end, as its `state` returned it; None where it has none."""
+    """The environment's state at the end, as its `state` method returned it, or None without such a method."""
     error: str | None = None
     began: float | None = field(default=None, compare=False)
-    """Its start time, in seconds since 1970; None where that is unknown."""
+    """The episode's start time, in seconds since 1970, or None if that is unknown."""
     seconds: float = 0.0
     other_turns: tuple[Turn, ...] = ()
-    """The turns of policies that do not learn (a user simulator, a frozen opponent). Ids are unique over both."""
+    """The turns of policies that do not learn (a user simulator, a frozen opponent). Ids are unique across `turns` and
+    these."""
 
     @property
     def num_sampled_tokens(self) -> int:
@@ -378,9 +384,9 @@ class Trajectory:
 
     @property
     def user_turns(self) -> tuple[tuple[int, ...], ...]:
-        """Ids of the turns that answer each message of the user, in order.
+        """For each message of the user, the ids of the turns that answer it, in order.
 
-        An answer ends with a turn that calls no tool. The last one may be incomplete, where the episode was cut."""
+        An answer ends with a turn that calls no tool. The last answer may be incomplete if the episode was cut off."""
         answers: list[list[int]] = [[]]
         for turn in self.turns:
             answers[-1].append(turn.id)
@@ -401,40 +407,43 @@ class TrajectoryGroup:
     num_unrewarded: int = 0
     """The number of lost members whose outcome is REWARD_ERROR."""
     refused: Mapping[str, int] = field(default_factory=dict)
-    """The number of requests that the gateway refused, by reason, over all members, lost ones and retries included."""
+    """The number of requests that the gateway refused, by reason, over all members, including lost members and
+    retries."""
     not_read: Mapping[str, int] = field(default_factory=dict)
     """The number of requests in which the gateway ignored a field, by field, over the same members."""
 
     @property
     def rewards(self) -> list[float]:
-        """The total reward of each trajectory. Every member has one: collectors admit no trajectory without."""
+        """The total reward of each trajectory. Every member has a reward: collectors admit no trajectory without
+        one."""
         rewards = [trajectory.reward for trajectory in self.trajectories]
-        assert all(reward is not None for reward in rewards), "a trajectory without reward was admitted"
+        assert all(reward is not None for reward in rewards), "a trajectory without a reward was admitted"
         return [reward.total for reward in rewards if reward is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSegment:
-    """Tokens of one branch of the forest; they follow the tokens of `parent` and are computed once.
+    """Tokens of one branch of the forest. They follow the tokens of `parent` and are computed once.
 
-    `mask`, `sampled_logprobs`, `advantages` and `weights` are as long as `token_ids`. Where the mask is False the
-    others are 0. `weights` carries the reduction: the loss is the sum of weight * per-token loss.
+    `mask`, `sampled_logprobs`, `advantages` and `weights` are as long as `token_ids`. If the mask of a token is False,
+    the token's other values are 0. `weights` contains the reduction: the loss is the sum of weight * per-token loss.
     """
 
     parent: int | None
-    """Index of the parent in TrainingBatch.segments, always smaller than this segment's own index."""
+    """The index of the parent in TrainingBatch.segments. It is always smaller than this segment's own index."""
     token_ids: tuple[int, ...]
     mask: tuple[bool, ...]
     sampled_logprobs: tuple[float, ...]
     advantages: tuple[float, ...]
     weights: tuple[float, ...]
     temperature: float
-    """The temperature of the sampled tokens. The learner divides logits by it, so that both use the same distribution."""
+    """The temperature of the sampled tokens. The learner divides logits by it, so that both use the same
+    distribution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSequence:
-    """One root-to-leaf path through the forest: one rollout's line of turns, as the model saw it."""
+    """One path through the forest from a root to a leaf: one rollout's line of turns, as the model saw it."""
 
     segments: tuple[int, ...]
     trajectory_id: str
@@ -442,7 +451,7 @@ class TrainingSequence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingBatch:
-    """A forest of token segments. No caller may assume that shared segments are expanded."""
+    """A forest of token segments. Code must not assume that shared segments are expanded."""
 
     segments: tuple[TokenSegment, ...]
     sequences: tuple[TrainingSequence, ...]
@@ -459,13 +468,14 @@ class TrainingBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """A published policy: tensors by name (an adapter, or the full model). Only the modules that use torch look into them.
+    """A published policy: tensors by name (an adapter, or the full model). Only modules that use torch read the
+    tensors.
 
-    Between processes they are one safetensors file, and the fingerprint.
+    Between processes, the policy is one safetensors file and its fingerprint.
     """
 
     tensors: Mapping[str, Any]
-    """In memory, or a `models.tensor_files.TensorFile`, which reads each tensor when it is asked for."""
+    """The tensors in memory, or a `models.tensor_files.TensorFile`, which reads each tensor on demand."""
     fingerprint: str
 
 

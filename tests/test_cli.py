@@ -127,7 +127,7 @@ def test_a_run_that_is_not_there_is_no_name_of_a_model() -> None:
 def test_a_checkpoint_is_evaluated_as_a_policy_of_its_run() -> None:
     evaluated = sparring("eval", "one@best")
     assert evaluated.exit_code == 3
-    assert "A checkpoint of a run is a policy: sparring eval one --policy @best." in evaluated.stderr
+    assert "To evaluate a checkpoint, name it as a policy: sparring eval one --policy @best." in evaluated.stderr
 
 
 def test_people_get_tables_with_intervals_and_the_next_command() -> None:

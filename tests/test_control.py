@@ -182,4 +182,4 @@ def test_a_control_that_cannot_be_written_leaves_the_earlier_one_with_what_it_wa
     (kept / "weights.safetensors").write_bytes(b"damaged")
     damaged = sparring("eval", str(run), "--policy", "warm_start_continued")
     assert damaged.exit_code == 3
-    assert f"`sparring control {run}` makes it again" in damaged.output.replace("\n", " ")
+    assert f"`sparring control {run}` trains it again" in damaged.output.replace("\n", " ")

@@ -290,5 +290,5 @@ def test_an_interrupted_evaluation_goes_on_in_another_place_but_with_no_other_se
     assert (evaluator.config.engine.max_running, evaluator.config.batch.group_size) == (5, 3)
     assert evaluator._job is not None
     evaluator._job.close()
-    with pytest.raises(UsageError, match="give nothing else with resume but another place"):
+    with pytest.raises(UsageError, match="change only where it runs"):
         MultiTurnRLEvaluator(run.path, resume=True, overrides=["batch.group_size=4"])

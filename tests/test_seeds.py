@@ -98,7 +98,7 @@ def test_a_seed_that_is_killed_is_resumed_and_the_others_stay_as_they_are(whole:
     assert done.returncode == 0, err
     assert "died of SIGKILL" in err
     assert "recipe-seed-0 is complete" in err
-    assert "goes on in" in err
+    assert "continues in" in err
     assert not (tmp_path / "recipe-seed-0" / "restarts.jsonl").exists()
     assert len((tmp_path / "recipe-seed-1" / "restarts.jsonl").read_text().splitlines()) == 1
     assert fingerprints(tmp_path) == fingerprints(whole)
@@ -330,7 +330,7 @@ def test_runs_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist"):
         runs_of([str(tmp_path / "nothing")])
     RunFolder(other).set_status("stopped")
-    with pytest.raises(UsageError, match="seed 0 is completed, and a comparison across seeds needs two"):
+    with pytest.raises(UsageError, match="seed 0 is completed, but a comparison across seeds needs two"):
         evaluate_seeds([str(path)])
     (path / "family.json").write_text("{}")
     with pytest.raises(DataError, match="cannot be read"):
@@ -349,7 +349,7 @@ def test_runs_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
         (["eval", "--across", "FAMILY", "--resume"], "--across does not read --resume"),
         (["eval", "--across", "FAMILY", "evaluation.eval_num_tasks=2"], "so it cannot use"),
         (["report", "FAMILY", "--price", "hour=1"], "whose page has no cost"),
-        (["eval", "FAMILY"], "is a family of runs: `sparring eval --across"),
+        (["eval", "FAMILY"], "is a family of runs; evaluate it with `sparring eval --across"),
     ],
 )
 def test_options_that_do_not_go_together_say_so(tmp_path: Path, words: list[str], why: str) -> None:

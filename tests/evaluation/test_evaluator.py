@@ -415,7 +415,7 @@ def test_a_models_evaluation_that_was_interrupted_ends_as_the_uninterrupted_one(
     )
     assert (died.returncode, b"left the interpreter (exit code 9)" in died.stderr) == (1, True)
     given = sparring("eval", str(run), "--resume", "--policy", "base")
-    assert (given.exit_code, "resumed as it was started" in given.output) == (2, True)
+    assert (given.exit_code, "resumes with its original settings" in given.output) == (2, True)
     resumed = evaluated(str(run), "--resume")
     assert without_times(resumed) == without_times(whole)
     texts = [
