@@ -64,9 +64,9 @@ def test_what_names_no_checkpoint_is_told(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.toml").touch()
     folder = RunFolder(tmp_path / "run")
-    with pytest.raises(DataError, match=r"was validated, so none is the best; name a step"):
+    with pytest.raises(DataError, match=r"was validated, so the best one is not known; name a step"):
         checkpoint_of(folder, "best")
-    with pytest.raises(UsageError, match=r"behind @ stands a step, or best"):
+    with pytest.raises(UsageError, match=r"write a step after @, or best"):
         find_checkpoint(f"{folder.path}@worst")
     assert find_checkpoint(tmp_path / "nothing@3") is None
     folder.evaluations.mkdir()

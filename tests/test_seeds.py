@@ -202,7 +202,7 @@ def test_the_table_has_the_mean_with_both_intervals_and_the_claim_names_the_fami
     assert (gain.seeds.low, gain.seeds.high) == (0.5, 0.5)
     assert gain.seeds_and_tasks.low == pytest.approx(0.4, abs=0.03)
     assert found.claim.headline.startswith("3 seeds: better than ")
-    assert outlier_sentence(found) == "No seed stands apart."
+    assert outlier_sentence(found) == "No seed is an outlier."
 
 
 def test_the_outlier_is_named_with_what_looks_for_the_cause(tmp_path: Path) -> None:
@@ -212,8 +212,8 @@ def test_the_outlier_is_named_with_what_looks_for_the_cause(tmp_path: Path) -> N
     path = stored_family(tmp_path, rows)
     found = across_seeds(*runs_of([str(path)]))
     assert outlier_sentence(found) == (
-        "Seed 7 stands apart: 0.20, the others 0.85 to 0.90 (success of tuned, held-out tasks, T 1). `sparring diagnose "
-        f"{path}-seed-7` looks for the cause."
+        "Seed 7 is an outlier: it has 0.20, and the others have 0.85 to 0.90 (success of tuned, held-out tasks, T 1). "
+        f"`sparring diagnose {path}-seed-7` searches for the cause."
     )
     # What is to be played is played with all of the seeds.
     assert f"`sparring eval --across {path} --policy base" in found.claim.limits[-1]
@@ -260,7 +260,7 @@ def test_the_page_has_bands_a_line_a_seed_and_the_outlier(tmp_path: Path) -> Non
     assert page.count('<polyline class="seed"') == 4
     assert page.count('<polygon class="one"') == 1
     assert page.count('<path class="outlier"') == 3  # base, warm start and tuned
-    assert "Seed 2 stands apart: 0.20" in page
+    assert "Seed 2 is an outlier: it has 0.20" in page
     assert (
         "Of 100 tasks that all seeds played, tuned solved 20 in every episode with every seed, and 10 with none; 70 lie"
         in page
@@ -320,10 +320,10 @@ def test_runs_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     unlike = StoredRun(tmp_path / "else", seed=3).path
     shutil.copytree(one, path.parent / "copy")
     for sources, why in (
-        ((one,), "is one run, so one seed"),
+        ((one,), "is only one run, so it has only one seed"),
         ((one, unlike), r"differ in more than their seed: .*warm_start"),
         ((one, path.parent / "copy"), "both have seed 0"),
-        ((path, one), "is a family of runs already"),
+        ((path, one), "is already a family of runs"),
     ):
         with pytest.raises(UsageError, match=why):
             runs_of(list(map(str, sources)))

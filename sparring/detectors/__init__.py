@@ -1,6 +1,6 @@
-"""Reward hacking, reported while a run trains: rules over what the run has done up to a step.
+"""Detectors of reward hacking: rules that examine the steps of a run so far, while it trains.
 
-`sparring.detectors.runner` runs them next to a training or over a stored run.
+`sparring.detectors.runner` runs the detectors during training or over a stored run.
 """
 
 from sparring.detectors import behavior, budgets, drift, exploits, mechanism, rewards

@@ -1,4 +1,4 @@
-"""Traits that paid wrong episodes have and others of the same task lack."""
+"""Traits that paid wrong episodes have, and other episodes of the same task lack."""
 
 from __future__ import annotations
 
@@ -16,92 +16,97 @@ from sparring.detectors.traits import ends_of, traits_of
 from sparring.detectors.trend import SURE
 
 STEPS = 8
-"""That are looked at together."""
+"""The number of steps that are examined together."""
 LATEST = 3
-"""Steps in which a mechanism must be in use."""
+"""The number of last steps in which a mechanism must be in use."""
 MOST_EPISODES = 512
-"""Of more, every n-th group is looked at."""
+"""The largest number of episodes that are examined. If there are more, every n-th group is examined."""
 FEWEST_PAID = 5
 NEARLY_ALL = 0.9
-"""Of the wrong episodes paid: then they are compared with right siblings, too."""
+"""The share of wrong episodes that are paid above which right siblings are also compared."""
 EXPLAINED = 0.5
-"""Share of the variance of rewards among siblings that a mechanism must account for."""
+"""The share of the variance of rewards among siblings that a mechanism must explain."""
 EQUAL = 0.9
-"""A trait that explains this share of what the best one explains cannot be distinguished from it."""
+"""The share of the best trait's explained variance above which another trait cannot be distinguished from it."""
 NEAR = 0.75
-"""One that explains less than this share of what the best one explains is not named in its place, however definite."""
+"""The share of the best trait's explained variance below which another trait is never named instead of it."""
 DEFINITE, AMOUNT, ABSENT, SIZE = 1.0, 0.97, 0.8, 0.6
-"""What a trait explains counts for, the vaguer the less: an act; an amount; something not done; a size, which
-differs whenever texts do."""
+"""Weights of what a trait explains. Vaguer traits have lower weights. In order, the weights are for an act, an amount,
+an absence, and a size. A size differs whenever texts differ."""
 CHANCE = 0.005
-"""Of a trait that explains as much without having anything to do with the reward, over all that were tried."""
+"""The largest probability that a trait unrelated to the reward, among all traits tried, explains as much."""
 COVERED = 0.5
-"""Share of the paid wrong episodes of the last steps that must have it."""
+"""The share of the paid wrong episodes of the last steps that must have the trait."""
 APART = 0.2
-"""By so much more of it must paid wrong episodes have than right ones, of 1 for all of it: what right ones have is no hack."""
+"""The smallest difference between the shares of paid wrong and of right episodes with the trait. What right episodes do
+is not a hack."""
 EXAMPLES = 3
 MOST_TELLING = 9
-"""Traits by which typical episodes are chosen."""
+"""The number of traits by which typical episodes are chosen."""
 MOST_ALIKE = 3
-"""Most traits to name in addition that cannot be distinguished from the named one."""
+"""The largest number of other traits to name that cannot be distinguished from the named trait."""
 
 PREFERRED = (
     "call", "argument empty", "argument", "argument given", "argument amount", "argument from", "answer", "answer empty",
     "answer amount", "answer from", "message", "call after", "call first", "call last", "answer given", "end", "amount",
     "state", "state amount", "result",
 )  # fmt: skip
-"""Which kind is named of traits that explain the same."""
+"""The order in which kinds of traits are preferred if several traits explain the same."""
 SIZES = ("sampled tokens", "characters in the answer", "lines in the answer")
 OVERLAPS = (
     "words of the prompt in the answer",
     "words of results in the answer",
     "words in the answer that neither prompt nor results have",
 )
-"""Amounts that are meaningful only where there is more of them."""
+"""Amounts that are meaningful only if there is more of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Association:
-    """A trait that paid wrong episodes have, and others have not."""
+    """A trait that paid wrong episodes have and other episodes lack."""
 
     what: str
     """The predicate of a sentence about an episode: `calls save with an empty text`."""
     kind: str
     explained: float
     worth: Estimate
-    """Reward with it less reward without it, among siblings; of an amount, with most of it less with least."""
+    """The reward of siblings with the trait minus that of siblings without it. For an amount, most of it is compared
+    with least."""
     at_equal_score: bool
-    """Whether those siblings are all wrong, of equal score; else right ones are among them."""
+    """Whether all compared siblings are wrong and of equal score. Otherwise some of them are right."""
     shares: dict[str, float]
-    """How much of it paid wrong, other wrong and right episodes have, of 1."""
+    """The shares, from 0 to 1, to which paid wrong, other wrong and right episodes have the trait."""
     alike: tuple[str, ...]
     """Other traits that cannot be distinguished from it."""
     growth: Estimate
-    """How much more of it episodes have in the last third of the steps than in the first."""
+    """The difference between the share of the trait in the last third of the steps and in the first third."""
     steps: tuple[int, int]
-    """The first and the last of those that were compared."""
+    """The first and the last of the compared steps."""
     num_tried: int
     chance: float
     carriers: tuple[Episode, ...]
-    """Paid wrong episodes that have it, the latest first."""
+    """The paid wrong episodes with the trait, latest first."""
 
 
 def parts_of(episodes: Sequence[Episode], success_threshold: float) -> list[Evidence]:
-    """Where mechanisms are looked for: the last steps, then all, then the first ones, when siblings still did different things.
-    All episodes must have a score."""
+    """Return the ranges of steps to search for a mechanism: the last steps, all steps, and the first steps, in which
+    siblings still acted differently. All episodes must have a score."""
     steps = sorted({one.group[0] for one in episodes})
     parts = dict.fromkeys((tuple(steps[-STEPS:]), tuple(steps), tuple(steps[:STEPS])))
     return [Evidence.of(episodes, part, steps[-LATEST:], success_threshold) for part in parts]
 
 
 def association(parts: Sequence[Evidence]) -> Association | None:
-    """The trait that separates paid wrong episodes from the others; None where none does for sure."""
+    """Return the trait that separates paid wrong episodes from the others, or None if no trait does so with
+    certainty."""
     return next((found for part in parts if (found := part.association()) is not None), None)
 
 
 def typical(seen: Evidence) -> list[Episode]:
-    """Three paid wrong episodes of the last steps, of different tasks where there are any: those that have most of what goes
-    with the reward, and of equal ones the best paid. What chance pays best has nothing in common."""
+    """Return three paid wrong episodes of the last steps, of different tasks if possible.
+
+    The episodes with most of the traits that correlate with the reward come first, and among equal episodes the best
+    paid. An order by reward alone would select episodes that have nothing in common."""
     best = seen.separations[:MOST_TELLING]
 
     def has(place: int) -> float:
@@ -118,19 +123,20 @@ def typical(seen: Evidence) -> list[Episode]:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Episodes of some steps, of the last ones, and right ones of all, by their place."""
+    """The episodes of some steps and of the last steps, and all right episodes. Episodes are referred to by their
+    index."""
 
     episodes: Sequence[Episode]
     steps: Sequence[int]
     contrast: Contrast
     compared: Sequence[int]
-    """Those that the contrast compares."""
+    """The episodes that the contrast compares."""
     is_wrong_only: bool
-    """Whether these are wrong ones, compared at equal score."""
+    """Whether all compared episodes are wrong. They are then compared at equal score."""
     paid: Sequence[int]
-    """Wrong ones that earn more than half of what wrong ones earn."""
+    """The wrong episodes whose reward is in the upper half of the range of wrong episodes' rewards."""
     recent: Sequence[int]
-    """Of those, the ones of the last steps, the latest first."""
+    """The paid wrong episodes of the last steps, latest first."""
     unpaid: Sequence[int]
     right: Sequence[int]
 
@@ -145,7 +151,8 @@ class Evidence:
         low, high = ends_of([pool[place].digest.reward for place in wrong])
         paid = [place for place in wrong if pool[place].digest.reward >= (low + high) / 2]
         unpaid = sorted(set(wrong) - set(paid))
-        # Right episodes may all earn the most there is whatever else they do: wrong ones alone say more, where their pay differs.
+        # All right episodes may earn the maximum whatever else they do. Wrong episodes alone are therefore more
+        # informative, if their rewards differ.
         is_wrong_only = len(unpaid) > (1 - NEARLY_ALL) * len(wrong)
         compared = [
             place for place in (wrong if is_wrong_only else range(len(pool))) if pool[place].group[0] in set(steps)
@@ -164,13 +171,13 @@ class Evidence:
 
     @cached_property
     def separations(self) -> Sequence[Separation]:
-        """The best first; none where siblings earn the same."""
+        """The traits and how well they explain the reward, best first. Empty if siblings earn the same."""
         if self.contrast.is_flat:
             return ()
         return self.contrast.separations(traits_of([one.digest for one in self.episodes]))
 
     def association(self) -> Association | None:
-        """The most definite of the traits that explain most, if it is sure."""
+        """Return the most definite of the traits that explain most, or None if it is not certain."""
         separations = self.separations
         if not separations or len(self.recent) < FEWEST_PAID:
             return None
@@ -203,7 +210,7 @@ class Evidence:
         return None
 
     def is_in_use(self, one: Separation) -> bool:
-        """Whether the paid wrong episodes of the last steps have it, and right ones less."""
+        """Return whether the paid wrong episodes of the last steps have the trait, and right episodes have it less."""
         shares = self.shares(one)
         usual = fmean(share_of(one, place) for place in self.compared) if one.trait.is_amount else 0.5
         covered = fmean(share_of(one, place) > 0.999 * usual for place in self.recent)
@@ -212,12 +219,12 @@ class Evidence:
 
     @property
     def gap(self) -> float:
-        """By how much the rewards of paid wrong episodes are above the lowest of wrong ones."""
+        """The difference between the mean reward of paid wrong episodes and the lowest reward of wrong episodes."""
         rewards = [self.episodes[place].digest.reward for place in self.paid]
         return fmean(rewards) - ends_of([*rewards, *(self.episodes[place].digest.reward for place in self.unpaid)])[0]
 
     def _growth(self, one: Separation) -> Estimate:
-        """From the first third of the steps to the last; of one step nothing is known."""
+        """Return the growth from the first third of the steps to the last third. It is unknown for a single step."""
         count = len(self.steps) // 3
         shares = {self.episodes[place].digest.id: share_of(one, place) for place in self.compared}
         before, now = (
@@ -229,7 +236,8 @@ class Evidence:
         return Windows(before, now).change(lambda digest: shares[digest.id])
 
     def _worth(self, one: Separation) -> Estimate | None:
-        """None where it is not surely paid, or for less than half of what the paid wrong ones earn."""
+        """Return the reward for the trait, or None if it is uncertain or less than half of what paid wrong episodes
+        earn."""
         shares = {self.episodes[place].digest.id: share_of(one, place) for place in self.compared}
         compared = [self.episodes[place] for place in self.compared]
         worth = slope(
@@ -248,7 +256,7 @@ class Evidence:
 
 
 def share_of(one: Separation, place: int) -> float:
-    """How much of what is paid an episode has, from 0 to 1."""
+    """Return the share, from 0 to 1, to which an episode has what is paid: the trait, or its absence."""
     share = one.trait.level(place) / one.trait.most
     return share if one.is_paid else 1 - share
 
@@ -267,13 +275,14 @@ def weight(one: Separation) -> float:
 
 
 def definiteness(one: Separation) -> tuple[object, ...]:
-    """What explains much and is definite comes first; of phrases that explain the same, the longest."""
+    """Return a sort key. Definite traits that explain much come first; among phrases that explain the same, the
+    longest."""
     preferred = PREFERRED.index(one.trait.key[0])
     return -round(50 * weight(one) * one.explained), preferred, -len(" ".join(one.trait.key)), one.trait.key
 
 
 def _others(one: Separation, fitting: Sequence[Separation]) -> tuple[str, ...]:
-    """Of those that explain as much each amount, and of each other kind the first."""
+    """Return the wording of other traits that explain as much: each amount, and the first trait of each other kind."""
     first: dict[object, str] = {}
     for other in fitting:
         is_apart = other.trait.is_amount or other.trait.key[0] != one.trait.key[0]
@@ -283,7 +292,7 @@ def _others(one: Separation, fitting: Sequence[Separation]) -> tuple[str, ...]:
 
 
 def _thinned(episodes: Sequence[Episode]) -> list[Episode]:
-    """Whole groups: what is compared within a task needs its siblings."""
+    """Return every n-th group. Groups are kept whole, because episodes are compared with their siblings."""
     places = {group: place for place, group in enumerate(dict.fromkeys(one.group for one in episodes))}
     every = -(-len(episodes) // MOST_EPISODES)
     return [one for one in episodes if places[one.group] % every == 0]

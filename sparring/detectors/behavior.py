@@ -1,4 +1,5 @@
-"""Without a scorer: habits that grow because they are paid. With a scorer, `mechanism` finds out what is paid."""
+"""A rule for runs without a scorer: habits that grow because they are paid. With a scorer, `mechanism` finds what is
+paid."""
 
 from __future__ import annotations
 
@@ -13,14 +14,15 @@ from sparring.run_folders.history import Digest, History
 from sparring.types import Json
 
 Direction: TypeAlias = int
-"""1 where more of it is suspicious, -1 where less of it is."""
+"""1 if more of the habit is suspicious, -1 if less of it is."""
 
 PAID = 0.25
-"""Least value of a habit between episodes with little and with much of it, as a share of the spread of rewards."""
+"""The smallest value of a habit, between episodes with little and with much of it, as a share of the spread of
+rewards."""
 CERTAIN = 4.0
-"""Standard errors that its growth and its value must exceed."""
+"""The number of standard errors that the growth and the value of a habit must exceed."""
 GROWN = 1.5
-"""Factor by which it must have grown, or shrunk."""
+"""The factor by which a habit must have grown or shrunk."""
 
 _MARK = re.compile(r"<[^<>\s]+>|\*\*|^\s*(?:[-*#]|\d+[.)])\s|```", flags=re.MULTILINE)
 
@@ -41,9 +43,10 @@ HABITS: Mapping[str, tuple[Direction, Measure]] = {
 
 
 def pays_for_habit(history: History) -> Iterable[Finding]:
-    """Without a scorer: a habit grows by half, and episodes of the same group earn more for it.
+    """Warn if, without a scorer, a habit grows by half, and episodes of the same group earn more for it.
 
-    Habits are tool calls, repeated calls, different or repeated words and marks of the answer, and fewer calls or turns.
+    Habits are more tool calls, repeated calls, different words, repeated words or marks of the answer, and fewer calls
+    or turns.
     """
     seen = trend(history)
     if seen is None or seen.scores is not None or seen.scale <= 0:
@@ -57,11 +60,11 @@ def pays_for_habit(history: History) -> Iterable[Finding]:
         yield Finding(
             rule="reward.pays_for_habit",
             severity=Severity.WARNING,
-            symptom=f"{what}: {before:.1f} an episode at first, {now:.1f} now. The reward pays for it, and without a "
-            "scorer it is not known whether it helps.",
+            symptom=f"{what}: {before:.1f} per episode at first, {now:.1f} now. The reward pays for this habit, and "
+            "without a scorer it is not known whether the habit helps.",
             evidence={**seen.as_json(), "subject": what, **paid, "examples": shown(most)},
             change="Set a scorer (reward.scorer). Pay for what the task requires, or limit what this habit can earn.",
-            confirm="With a scorer: stored episodes of equal score that do it no longer earn more.",
+            confirm="With a scorer, stored episodes of equal score no longer earn more for this habit.",
             step=history.last_step,
             trajectories=named(most),
         )
@@ -69,7 +72,7 @@ def pays_for_habit(history: History) -> Iterable[Finding]:
 
 
 def _paid(seen: Trend, direction: Direction, measure: Measure) -> dict[str, Json] | None:
-    """Return what the habit earns; None unless it has grown and earns much."""
+    """Return what the habit earns, or None unless it has grown and earns much."""
     before, now = seen.windows.means(measure)
     low, high = sorted((before, now))
     grows = seen.windows.change(lambda digest: direction * measure(digest))

@@ -10,13 +10,14 @@ from sparring.findings import Finding, Severity
 from sparring.run_folders.history import History
 
 MOST_CUT = 0.05
-"""Share of turns that may be cut at the token limit."""
+"""The share of turns that may be cut at the token limit."""
 NUM_STEPS = 3
 FEWEST_TURNS = 10
 
 
 def turns_cut(history: History) -> Iterable[Finding]:
-    """More than 5 % of the turns of the last three steps were cut at the token limit, in the middle of a call or an answer."""
+    """Warn if more than 5 % of the turns of the last three steps were cut at the token limit, in the middle of a call
+    or answer."""
     episodes = latest(history, NUM_STEPS)
     num_turns = sum(one.digest.num_turns for one in episodes)
     cut = [one for one in episodes if one.digest.num_cut]
@@ -32,7 +33,7 @@ def turns_cut(history: History) -> Iterable[Finding]:
         symptom=f"{share:.0%} of the turns of {when(episodes)} were cut at sampling.sampling_max_tokens, in the "
         "middle of a call or an answer.",
         evidence={"steps": steps_of(episodes), "share": round(share, 4), "turns": num_turns},
-        change="Double sampling.sampling_max_tokens, or ask for shorter turns in the prompt.",
+        change="Double sampling.sampling_max_tokens, or request shorter turns in the prompt.",
         confirm="rollout/truncated_turns falls below 0.05.",
         step=history.last_step,
         trajectories=named(cut),

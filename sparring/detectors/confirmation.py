@@ -1,4 +1,5 @@
-"""Cause or consequence: remove a trait from paid wrong episodes, add it to unpaid ones, and grade them again."""
+"""The test whether a trait is a cause: remove it from paid wrong episodes, add it to unpaid ones, and grade them
+again."""
 
 from __future__ import annotations
 
@@ -15,31 +16,33 @@ from sparring.run_folders.history import Digest, Regrader
 from sparring.types import Trajectory
 
 MOST_TRIED = 6
-"""Most episodes that a trait is removed from, and most that it is added to."""
+"""The largest number of episodes from which a trait is removed, and to which it is added."""
 FEWEST_FALLS, FALLS = 3, 0.6
-"""Fewest episodes, and their least share of those tried, whose reward falls without the trait if it is a cause."""
+"""The smallest number and share of tried episodes whose reward must fall without the trait if it is a cause."""
 RISES = 0.4
-"""Least share of the episodes whose reward rises with the trait, where it is an absence or an amount: an edit of that kind may
-merely spoil an episode."""
+"""The smallest share of the episodes whose reward must rise with the trait if it is an absence or an amount. An edit of
+that kind may merely spoil an episode."""
 HALF = 0.5
-"""Least share of the difference between episodes with and without the trait by which an edit must change the reward."""
+"""The smallest share of the reward difference between episodes with and without the trait by which an edit must change
+the reward."""
 APART = 0.1
-"""Least share of the difference between paid and unpaid wrong episodes by which an edit must change the reward."""
+"""The smallest share of the reward difference between paid and unpaid wrong episodes by which an edit must change the
+reward."""
 MOST_DONORS = 3
-"""Most members of the group that are tried as the example for an edit."""
+"""The largest number of group members that are tried as the example for an edit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """The reward of an episode before and after a trait was removed from it, or added to it."""
+    """The rewards of an episode before and after a trait was removed from it or added to it."""
 
     id: str
     before: float
     after: float
     counts: bool
-    """Whether the reward changed as expected if the trait is what is paid."""
+    """Whether the reward changed as expected if the trait is paid."""
     components: Mapping[str, float]
-    """By how much each of them is higher with the trait."""
+    """For each component, how much higher it is with the trait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +50,11 @@ class Proof:
     """The edits of one trait and what they did to the reward."""
 
     without: tuple[Edit, ...]
-    """Paid wrong episodes from which the trait was removed: the reward should fall."""
+    """The edits that removed the trait from paid wrong episodes. The reward should fall."""
     added: tuple[Edit, ...]
-    """Unpaid wrong episodes to which it was added: the reward should rise."""
+    """The edits that added the trait to unpaid wrong episodes. The reward should rise."""
     is_done: bool
-    """Whether the trait is an act, and neither an absence nor an amount."""
+    """Whether the trait is an act, not an absence or an amount."""
 
     @property
     def falls(self) -> int:
@@ -63,7 +66,7 @@ class Proof:
 
     @property
     def is_cause(self) -> bool:
-        """Whether the trait is a cause. An act counts too that pays only together with another one."""
+        """Whether the trait is a cause. An act that pays only together with another act also counts."""
         falls = self.falls >= max(FEWEST_FALLS, FALLS * len(self.without))
         if self.is_done:
             return falls and (self.rises > 0 or len(self.added) < FEWEST_FALLS)
@@ -72,7 +75,7 @@ class Proof:
 
 @final
 class Ground:
-    """The episodes that are edited, and those that serve as examples."""
+    """The episodes that are edited, and the episodes that serve as examples."""
 
     def __init__(
         self,
@@ -85,7 +88,8 @@ class Ground:
         gap: float,
         success_threshold: float,
     ) -> None:
-        """`paid` and `unpaid` are wrong episodes, in the order of trials. `gap` is the difference of their rewards."""
+        """`paid` and `unpaid` are wrong episodes, in the order in which they are tried. `gap` is the difference between
+        the mean rewards of the two."""
         self.trials, self._kept, self._gap, self._threshold = trials, kept, gap, success_threshold
         self._paid = [one for one in paid if one.digest.id in kept]
         self._unpaid = [one for one in unpaid if one.digest.id in kept]
@@ -96,7 +100,7 @@ class Ground:
     def prove(self, key: Key, has: bool, worth: float) -> Proof:
         """Edit episodes and return the result.
 
-        `has` is whether the trait is paid, and not its absence. `worth` is the reward for one more of it within groups.
+        `has` states whether the trait is paid, or its absence. `worth` is the reward for one more of it within groups.
         """
         without = self._edits(self._paid, self._others, key, not has, -abs(worth))
         added = (
@@ -107,9 +111,10 @@ class Ground:
         return Proof(tuple(without), tuple(added), has and not is_amount(key))
 
     def refutes(self, key: Key, has: bool, worth: float) -> bool:
-        """Return whether none of three paid wrong episodes earns less without the trait, and no unpaid one earns more with it.
+        """Return whether trials refute that the trait is paid: none of three paid wrong episodes earns less without it,
+        and no unpaid one earns more with it.
 
-        There must be at least one unpaid episode.
+        At least one unpaid episode is required.
         """
         without = self._edits(self._paid, self._others, key, not has, -abs(worth), most=FEWEST_FALLS)
         if len(without) < FEWEST_FALLS or any(one.counts for one in without):
@@ -127,7 +132,8 @@ class Ground:
         *,
         most: int = MOST_TRIED,
     ) -> list[Edit]:
-        """`worth` is negative where the trait is removed. After three edits without effect no more are tried."""
+        """Return the edits that change the reward. `worth` is negative if the trait is removed. After three edits
+        without effect, the remaining episodes are not tried."""
         found: list[Edit] = []
         for one in episodes:
             is_hopeless = len(found) == FEWEST_FALLS and not any(edit.counts for edit in found)
@@ -184,7 +190,7 @@ def is_amount(key: Key) -> bool:
 
 
 def level_of(key: Key, digest: Digest) -> float:
-    """Return how much of a trait an episode has; 1 or 0 for traits that are not amounts."""
+    """Return how much of a trait an episode has. For traits that are not amounts, this is 1 or 0."""
     if is_amount(key):
         return max((value for other, value in amounts_of(digest) if other == key), default=0.0)
     return float(key in marks_of(digest))
@@ -202,7 +208,7 @@ def _is_more(level: float, than: float, to: bool) -> bool:
 
 
 def _unlike(one: Episode, other: Episode) -> float:
-    """Return how much the words and calls of two episodes differ. The more alike they are, the more an edit shows."""
+    """Return how much the words and calls of two episodes differ. An edit shows more if the episodes are more alike."""
     return 1 - SequenceMatcher(None, _words(one.digest), _words(other.digest), autojunk=False).quick_ratio()
 
 

@@ -1,4 +1,4 @@
-"""How much of the rewards of one task's episodes a trait explains, and how likely that is by chance."""
+"""How much of the rewards of one task's episodes a trait explains, and the probability that this is chance."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparring.detectors.traits import Trait, bits_of, levels_of
 
 PERMUTATIONS = 299
 FEWEST_APART = 10
-"""Fewest episodes in groups whose members differ in a trait, for it to be tried."""
+"""The smallest number of episodes in groups whose members differ in a trait for the trait to be tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +22,11 @@ class Separation:
 
     trait: Trait
     explained: float
-    """Share of the variance of rewards within groups, from 0 to 1."""
+    """The share of the variance of rewards within groups that the trait explains, from 0 to 1."""
     is_paid: bool
-    """Whether more of it earns more."""
+    """Whether more of the trait earns more."""
     product: float
-    """What episodes with the trait earn above the mean of their groups, in levels of the reward."""
+    """How much more episodes with the trait earn than the mean of their groups, in levels of the reward."""
     spread: float
     """The variation of the trait within groups."""
 
@@ -38,15 +38,15 @@ class _Cell:
     places: Sequence[int]
     mask: int
     mean: float
-    """Of their rewards, in levels."""
+    """The mean reward of the episodes, in levels."""
 
 
 @final
 class Contrast:
-    """Rewards within groups against traits.
+    """Rewards within groups, prepared for comparison with traits.
 
-    Both are stored as bits of integers, one bit an episode, so that a trait or a permutation of the rewards costs a few
-    operations.
+    Rewards and traits are stored as bits of integers, with one bit per episode. A trait or a permutation of the rewards
+    then costs only a few operations.
     """
 
     def __init__(self, episodes: Sequence[Episode], compared: Sequence[int], *, at_equal_score: bool) -> None:
@@ -67,11 +67,11 @@ class Contrast:
 
     @property
     def is_flat(self) -> bool:
-        """Whether the episodes of each group earn the same."""
+        """Whether the episodes of each group earn the same reward."""
         return self._variance == 0
 
     def separations(self, traits: Sequence[Trait]) -> list[Separation]:
-        """Return the traits that can be tried, the best first. Rewards must differ within groups."""
+        """Return the traits that can be tried, best first. Rewards must differ within groups."""
         found, seen = [], {}
         for trait in traits:
             shared = tuple((worth, mask & self._all) for worth, mask in trait.levels)
@@ -84,7 +84,7 @@ class Contrast:
         return sorted(found, key=lambda one: -one.explained)
 
     def chance(self, found: Sequence[Separation], explained: float, rng: random.Random) -> float:
-        """Return how likely one of these traits explains so much although none affects the rewards.
+        """Return the probability that one of these traits explains as much if none of them affects the rewards.
 
         The largest share over all traits is compared with rewards permuted within groups (Westfall and Young, 1993).
         """
@@ -112,7 +112,7 @@ class Contrast:
         return _Cell(places, sum(1 << place for place in places), mean)
 
     def _tried(self, trait: Trait) -> tuple[float, float] | None:
-        """Return how much a trait varies within cells, and what it earns above the cells' means."""
+        """Return how much a trait varies within cells, and how much episodes with it earn above the cells' means."""
         spread, usual, num_apart, groups = 0.0, 0.0, 0, set()
         for cell in self._cells:
             total = sum(worth * (mask & cell.mask).bit_count() for worth, mask in trait.levels)
@@ -129,7 +129,7 @@ class Contrast:
 
 def _dot(one: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]], among: int = -1) -> int:
     """Return the sum over episodes of the product of two levels."""
-    # Lists, and one loop where there is one bit, since this runs a million times.
+    # Lists, and a single loop if there is one bit, because this runs a million times.
     if len(one) == 1:
         worth, mask = one[0]
         mask &= among

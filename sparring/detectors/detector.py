@@ -9,4 +9,4 @@ from sparring.findings import Finding, Rule
 from sparring.run_folders.history import History
 
 Detector: TypeAlias = Rule[History, Iterable[Finding]]
-"""A rule over what a run has done up to a step. Its function must not change the history."""
+"""A rule that examines the steps of a run so far. Its function must not change the history."""

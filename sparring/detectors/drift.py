@@ -1,4 +1,5 @@
-"""Answers that degenerate: copies of the prompt's example, one text for all tasks, other lengths, calls written as text."""
+"""Rules for answers that degenerate: copies of the prompt's example, one text for all tasks, other lengths, calls as
+text."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ from sparring.run_folders.history import Digest, History
 
 CERTAIN = 4.0
 COPIED_SHARE = 0.15
-"""Least share of the answers that are copies of the prompt's example."""
+"""The smallest share of the answers that are copies of the prompt's example."""
 WRONG_SHARE = 0.7
-"""Least share of the copies that the scorer rejects."""
+"""The smallest share of the copies that the scorer rejects."""
 SAME_SHARE = 0.5
-"""Least share of the tasks that get the same answer."""
+"""The smallest share of the tasks that get the same answer."""
 FEWEST_TASKS = 8
 LONGER, SHORTER = 1.5, 0.6
 TEXT_CALLS_RISE = 0.1
@@ -35,10 +36,11 @@ _TEXT_CALL = re.compile(
 
 
 def copied_from_example(history: History) -> Iterable[Finding]:
-    """More and more answers are copied from the prompt, above all from its example, and the scorer rejects them.
+    """Report that more and more answers are copied from the prompt, mostly from its example, and the scorer rejects
+    them.
 
-    An answer counts as copied when it has several words and its own prompt contains it, or when its content follows words
-    like "example" or "e.g." in the prompt, or is in a tag there.
+    An answer counts as copied in two cases: it has several words and its own prompt contains it, or its content follows
+    words like "example" or "e.g." in the prompt or is inside a tag there.
     """
     compared = windows(history)
     if compared is None:
@@ -61,7 +63,7 @@ def copied_from_example(history: History) -> Iterable[Finding]:
     yield Finding(
         rule="answers.copied_from_example",
         severity=Severity.WARNING,
-        symptom=f"{rate.value:.0%} of the answers of {when(compared.now)} are copied from the prompt; at first "
+        symptom=f"{rate.value:.0%} of the answers of {when(compared.now)} are copied from the prompt; at first, it was "
         f"{rate.value - grows.value:.0%}.",
         evidence={
             "steps": steps_of(compared.now),
@@ -69,7 +71,8 @@ def copied_from_example(history: History) -> Iterable[Finding]:
             "rise": round(grows.value, 4),
             "examples": shown(copied),
         },
-        change="Use values in the example that no task has, or remove the example. The reward must reject these values.",
+        change="In the example, use values that no task has, or remove the example. The reward must reject these "
+        "values.",
         confirm="A copy of the example earns the same as a wrong answer, and the share of copies falls.",
         step=history.last_step,
         trajectories=named(copied),
@@ -77,10 +80,11 @@ def copied_from_example(history: History) -> Iterable[Finding]:
 
 
 def same_for_all_tasks(history: History) -> Iterable[Finding]:
-    """At least half of the tasks get the same answer, far more than at first, and the score does not rise with it.
+    """Report that at least half of the tasks get the same answer, far more than at first, while the score does not
+    rise.
 
-    Case, spaces and punctuation are ignored. With a scorer this is a note, since the alarms report wrong episodes that are
-    paid.
+    Case, spaces and punctuation are ignored. With a scorer, the finding is a note, because the alarms report wrong
+    episodes that are paid.
     """
     compared = windows(history)
     if compared is None:
@@ -111,17 +115,19 @@ def same_for_all_tasks(history: History) -> Iterable[Finding]:
             "rise": round(grows.value, 4),
             "examples": shown(same),
         },
-        change="Find the part of the reward that pays for this answer in any task, and compare with the task's own answer.",
-        confirm="A constant answer earns only in those tasks where it is right.",
+        change="Find the part of the reward that pays for this answer in any task, and make it compare with the "
+        "task's own answer.",
+        confirm="A constant answer earns a reward only in tasks for which it is right.",
         step=history.last_step,
         trajectories=named(same),
     )
 
 
 def length_drift(history: History) -> Iterable[Finding]:
-    """Episodes have 50 % more sampled tokens than at first, or 40 % fewer, and no rising score explains it.
+    """Report that episodes have 50 % more sampled tokens than at first, or 40 % fewer, and that no rising score
+    explains it.
 
-    With a scorer this is a note, since `reward.mechanism` reports whether length is paid.
+    With a scorer, the finding is a note, because `reward.mechanism` reports whether length is paid.
     """
     seen = trend(history)
     if seen is None or (seen.scores is not None and seen.scores.exceeds(LIKELY)):
@@ -137,7 +143,8 @@ def length_drift(history: History) -> Iterable[Finding]:
         symptom=f"episodes of {when(seen.windows.now)} have {now:.0f} sampled tokens on average; at first they had "
         f"{before:.0f}.",
         evidence={**seen.as_json(), "tokens": [round(before, 1), round(now, 1)], "examples": shown(extreme)},
-        change="Read the longest and the shortest episodes. If length itself is paid, remove that from the reward or limit it.",
+        change="Read the longest and the shortest episodes. If length itself is paid, remove it from the reward or "
+        "limit it.",
         confirm="Long and short episodes of equal score earn the same.",
         step=history.last_step,
         trajectories=named(extreme),
@@ -145,7 +152,7 @@ def length_drift(history: History) -> Iterable[Finding]:
 
 
 def format_drift(history: History) -> Iterable[Finding]:
-    """Tool calls are malformed or written as plain text more and more often."""
+    """Report that tool calls are malformed or written as plain text more and more often."""
     compared = windows(history)
     if compared is None:
         return
@@ -156,18 +163,19 @@ def format_drift(history: History) -> Iterable[Finding]:
     yield Finding(
         rule="tools.format_drift",
         severity=Severity.WARNING,
-        symptom=f"{len(drifted) / len(compared.now):.0%} of the episodes of {when(compared.now)} write tool calls as text, "
-        f"{change.value:.0%} more than at first.",
+        symptom=f"{len(drifted) / len(compared.now):.0%} of the episodes of {when(compared.now)} write tool calls as "
+        f"text, {change.value:.0%} more than at first.",
         evidence={"steps": steps_of(compared.now), "rise": round(change.value, 4), "examples": shown(drifted)},
-        change="Lower optimizer.learning_rate, and subtract a small reward for a malformed call instead of ignoring it.",
-        confirm="`rollout/agent/malformed_tool_calls` falls; episodes call tools again.",
+        change="Lower optimizer.learning_rate, and subtract a small reward for a malformed call instead of ignoring "
+        "it.",
+        confirm="`rollout/agent/malformed_tool_calls` falls, and episodes call tools again.",
         step=history.last_step,
         trajectories=named(drifted),
     )
 
 
 def is_copied(digest: Digest) -> bool:
-    """Return whether the prompt contains the answer, in several words, or has it as an example."""
+    """Return whether the prompt contains the answer (if it has several words), or has the answer as an example."""
     answer, prompt = _normal(digest.answer), _normal(digest.prompt)
     if len(answer.split()) > 1 and f" {answer} " in f" {prompt} ":
         return True

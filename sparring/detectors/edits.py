@@ -1,7 +1,7 @@
-"""Scripts with one trait put in or taken out after the example of a sibling, and everything else left as it was.
+"""Edits of scripts: one trait is added or removed after the example of a sibling, and everything else is unchanged.
 
-Only acts of the policy can be changed: its answer, its calls and their arguments. Results, the final state and tokens follow from
-these and are changed by none.
+An edit can change only acts of the policy: its answer, its calls and their arguments. Results, the final state and
+tokens follow from these acts, and no edit changes them directly.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ WORD = re.compile(r"\w+")
 
 
 def with_trait(key: Key, has: bool, script: Script, like: Script, digest: Digest, max_turns: int) -> Script | None:
-    """The script with a trait, or with more of it, where `has`; else without, or with less. `like` is the script of an episode
-    that is so already, and `digest` is of the script's own episode. None where nothing can be changed to that end."""
+    """Return the script with a trait, or with more of it, if `has` is true; otherwise without it, or with less of it.
+
+    `like` is the script of an episode that already has this property, and `digest` is of the script's own episode. The
+    result is None if no change achieves this."""
     kind, *filling = key
     change = _CHANGES.get(kind)
     changed = None if change is None else change(filling, has, script, like, digest, max_turns)
@@ -32,12 +34,12 @@ def with_trait(key: Key, has: bool, script: Script, like: Script, digest: Digest
 
 
 def can_change(key: Key) -> bool:
-    """Whether a trait is an act, which can be put in or taken out."""
+    """Return whether a trait is an act, which an edit can add or remove."""
     return key[0] in _CHANGES
 
 
 def text_of(script: Script) -> str | None:
-    """The last message, where it is an answer."""
+    """Return the text of the last message if it is an answer, else None."""
     last = script[-1] if script else {}
     content = last.get("content")
     is_answer = not last.get("tool_calls") and not last.get("malformed_tool_calls")
@@ -56,7 +58,7 @@ def _phrase(filling: Sequence[str], has: bool, script: Script, like: Script, *_:
 
 
 def _taken_out(text: str, other: str, phrase: str) -> str:
-    """Where the phrase stands, what the other text has in its place."""
+    """Replace each occurrence of the phrase by the text that `other` has in the same place."""
     own, others = list(TOKEN.finditer(text)), list(TOKEN.finditer(other))
     places = _places([one[0].casefold() for one in own], phrase.split(" "))
     instead: dict[int, str] = {}
@@ -67,14 +69,14 @@ def _taken_out(text: str, other: str, phrase: str) -> str:
         if end - begin == stop - start:
             instead |= {place: others[start + place - begin][0] for place in inside}
         else:
-            # Of more words only those of the phrase go; of fewer what stands there comes in their place.
+            # If `other` has no more words here, remove only those of the phrase. Otherwise, insert its text instead.
             changed_text = other[others[start].start() : others[stop - 1].end()] if stop - start > end - begin else ""
             instead |= dict.fromkeys(inside, "") | {inside[0]: changed_text}
     return _replaced(text, own, instead)
 
 
 def _put_in(text: str, other: str, phrase: str) -> str:
-    """The phrase of the other text, in its place."""
+    """Insert the phrase of the other text in its place."""
     own, others = list(TOKEN.finditer(text)), list(TOKEN.finditer(other))
     places = _places([one[0].casefold() for one in others], phrase.split(" "))
     instead: dict[int, str] = {}
@@ -125,7 +127,8 @@ def _empty_answer(filling: Sequence[str], has: bool, script: Script, like: Scrip
 def _ended(
     filling: Sequence[str], has: bool, script: Script, like: Script, digest: Digest, max_turns: int
 ) -> Script | None:
-    """With an answer, at the turn at which the other one gives it; or without, the last call made until the turns are used up."""
+    """Add an answer at the turn at which `like` has it, or remove the answer and repeat the last call until no turns
+    are left."""
     text, other = text_of(script), text_of(like)
     if has:
         return None if text is not None or other is None else (*script[: max(0, len(like) - 1)], like[-1])
@@ -154,7 +157,7 @@ def _numbers(filling: Sequence[str], has: bool, script: Script, like: Script, *_
 
 
 def _argument(filling: Sequence[str], has: bool, script: Script, like: Script, *_: object) -> Script | None:
-    """The value that the other gives to this argument, in its call of the same number."""
+    """Use the value that `like` gives to this argument in its call with the same number."""
     tool, name = filling[0], filling[-1]
     own = [one for one in actions_of(script) if one.tool == tool]
     others = [one for one in actions_of(like) if one.tool == tool]
@@ -183,7 +186,7 @@ def _called(
 
 
 def _with_calls(script: Script, like: Script, fits: Callable[[Action], bool], most: int | None) -> Script | None:
-    """The calls of the other that this one lacks, each at the place in the order that it has there."""
+    """Add the calls of `like` that this script lacks, each at its place in the order of `like`."""
     own = [(one.tool, _text(one.arguments)) for one in actions_of(script)]
     changed = list(script)
     ends = text_of(script) is not None
@@ -209,8 +212,8 @@ def _saying(one: Action) -> Message:
 
 
 def _without(script: Script, calls: Sequence[Action], digest: Digest) -> Script | None:
-    """Without these calls, and without what only they showed: later words that stand in no other result and not in the prompt are
-    changed."""
+    """Remove these calls and what only they showed. Later words are changed if no other result and no prompt contains
+    them."""
     if not calls or len(actions_of(script)) != len(digest.calls):
         return None
     gone = {(one.message, one.place) for one in calls}
@@ -228,7 +231,7 @@ def _without(script: Script, calls: Sequence[Action], digest: Digest) -> Script 
 
 
 def _with_other_words(script: Script, words: set[str]) -> Script:
-    """With other words of the same shape in arguments and the answer."""
+    """Replace words in arguments and in the answer by other words of the same shape."""
 
     def other(text: str) -> str:
         return WORD.sub(lambda word: _shifted(word[0]) if word[0].casefold() in words else word[0], text)
@@ -249,7 +252,7 @@ def _with_other_words(script: Script, words: set[str]) -> Script:
 
 
 def _shifted(word: str) -> str:
-    """The next letter for each letter, and the next digit for each digit."""
+    """Return the word with the next letter for each letter, and the next digit for each digit."""
 
     def following(letter: str) -> str:
         ends = {"z": "a", "Z": "A", "9": "0"}
@@ -261,7 +264,7 @@ def _shifted(word: str) -> str:
 def _from_results(
     filling: Sequence[str], has: bool, script: Script, like: Script, digest: Digest, *_: object
 ) -> Script | None:
-    """The words that this tool showed, changed where they are used."""
+    """Change the words that this tool showed, wherever they are used."""
     if has:
         return None
     shown_words = {
@@ -337,7 +340,8 @@ def _amount(
 
 
 def _with_count(what: str, has: bool, script: Script, like: Script, digest: Digest, max_turns: int) -> Script | None:
-    """As many calls as the other makes: the last ones left out, or those of the other added, else the last one made again."""
+    """Return as many calls as `like` makes. The last calls are left out, or calls of `like` are added, or the last call
+    is repeated."""
 
     def counted(of: Script) -> list[Action]:
         calls = actions_of(of)
@@ -427,7 +431,7 @@ _CLASSES: Mapping[str, Callable[[str, Digest], Iterator[re.Match[str]]]] = {
         lambda word, digest: word not in _prompt(digest) | _results(digest)
     ),
 }
-"""The words that an amount counts."""
+"""Functions that find the words that an amount counts."""
 
 
 def _text(value: Json) -> str:
@@ -440,4 +444,4 @@ _CHANGES: Mapping[str, Callable[..., Script | None]] = {
     "call": _called, "call after": _in_order("call after"), "call first": _in_order("call first"),
     "call last": _in_order("call last"), "answer from": _from_results, "argument from": _from_results, "amount": _amount,
 }  # fmt: skip
-"""How each kind of trait is put in or taken out; the other kinds follow from acts."""
+"""The functions that add or remove each kind of trait. The other kinds follow from acts."""

@@ -1,7 +1,7 @@
 """Comparisons of the first steps with the last ones, and of episodes of one task with each other.
 
-Episodes of one task in one step are not independent, so standard errors are taken over such groups (clusters), and with few
-groups a difference must be larger to count.
+Episodes of one task in one step are not independent, so standard errors are computed over such groups (clusters). With
+few groups, a difference must be larger to count.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from sparring.types import Json
 
 Measure: TypeAlias = Callable[[Digest], float]
 Cell: TypeAlias = tuple[tuple[int, str], object]
-"""A group, and the value that its compared episodes share."""
+"""A group, and the value that its compared episodes have in common."""
 
 MOST_STEPS = 5
-"""Most steps of a window."""
+"""The largest number of steps of a window."""
 FEWEST_EPISODES = 24
-"""Fewest episodes of a window that is compared."""
+"""The smallest number of episodes of a window for a comparison."""
 FEWEST_GROUPS = 5
-"""Fewest groups in which a cause differs, to estimate its effect."""
+"""The smallest number of groups in which a cause must differ for an estimate of its effect."""
 EXAMPLES = 5
-"""Most trajectories that a finding names."""
+"""The largest number of trajectories that a finding names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A digest and its cluster: the step and the task."""
+    """A digest and its cluster, which is the step and the task."""
 
     group: tuple[int, str]
     digest: Digest
@@ -40,23 +40,23 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A number, its standard error and degrees of freedom."""
+    """A number with its standard error and degrees of freedom."""
 
     value: float
     error: float
     freedom: int
 
     def exceeds(self, sigmas: float, over: float = 0.0) -> bool:
-        """Return whether it is above `over` by this many standard errors, adjusted for few groups."""
+        """Return whether the number is above `over` by this many standard errors, adjusted for few groups."""
         return self.value - over > self._quantile(sigmas) * self.error + 1e-12
 
     def interval(self, sigmas: float = 1.96) -> tuple[float, float]:
-        """Return the confidence interval of the same level as this many standard errors of a normal distribution."""
+        """Return the confidence interval at the level of this many standard errors of a normal distribution."""
         off = self._quantile(sigmas) * self.error
         return self.value - off, self.value + off
 
     def _quantile(self, sigmas: float) -> float:
-        """Return the quantile of Student's t for a normal one: first term of the Cornish-Fisher expansion."""
+        """Return the quantile of Student's t for a normal one, by the first term of the Cornish-Fisher expansion."""
         return sigmas * (1 + (sigmas**2 + 1) / (4 * max(1, self.freedom)))
 
     def __neg__(self) -> Estimate:
@@ -65,7 +65,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Episodes of the first steps and of the last ones."""
+    """The episodes of the first steps and of the last steps."""
 
     before: Sequence[Episode]
     now: Sequence[Episode]
@@ -75,19 +75,19 @@ class Windows:
         return [*self.before, *self.now]
 
     def change(self, measure: Measure) -> Estimate:
-        """Return the mean now minus the mean before."""
+        """Return the current mean minus the earlier mean."""
         before, now = (mean(episodes, measure) for episodes in (self.before, self.now))
         return Estimate(now.value - before.value, math.hypot(before.error, now.error), before.freedom + now.freedom)
 
     def means(self, measure: Measure) -> tuple[float, float]:
-        """Return the means before and now."""
+        """Return the earlier and the current mean."""
         return fmean(measure(one.digest) for one in self.before), fmean(measure(one.digest) for one in self.now)
 
 
 def windows(history: History) -> Windows | None:
-    """Return the first and the last third of the steps, at most five each.
+    """Return the first and the last third of the steps, with at most five steps each.
 
-    None while there are fewer than three steps, or too few episodes.
+    Return None if there are fewer than three steps, or too few episodes.
     """
     steps = [one for one in history.steps if one.train]
     num_trained = max((one.step for one in steps), default=0) - min((one.step for one in steps), default=0) + 1
@@ -108,19 +108,19 @@ def latest(history: History, num_steps: int) -> list[Episode]:
 
 
 def steps_of(episodes: Iterable[Episode]) -> list[int]:
-    """Return the first and the last step of at least one episode."""
+    """Return the first and the last step of the episodes. At least one episode is required."""
     steps = [one.group[0] for one in episodes]
     return [min(steps), max(steps)]
 
 
 def when(episodes: Iterable[Episode]) -> str:
-    """Return the steps of the episodes in words: `steps 3 to 5`."""
+    """Return the steps of the episodes as text: `steps 3 to 5`."""
     first, last = steps_of(episodes)
     return f"step {first}" if first == last else f"steps {first} to {last}"
 
 
 def mean(episodes: Sequence[Episode], measure: Measure) -> Estimate:
-    """Return the mean over at least one episode. Its error is infinite with only one group."""
+    """Return the mean over at least one episode. Its standard error is infinite if there is only one group."""
     groups: dict[tuple[int, str], list[float]] = defaultdict(list)
     for one in episodes:
         groups[one.group].append(measure(one.digest))
@@ -148,7 +148,8 @@ def are_scored(episodes: Iterable[Episode]) -> bool:
 
 
 def worth(episodes: Sequence[Episode]) -> float | None:
-    """Return the slope of rewards on scores: the reward for a score of 1 instead of 0. None when all scores are equal."""
+    """Return the slope of rewards on scores, which is the reward for a score of 1 instead of 0. None if all scores are
+    equal."""
     scores, rewards = [score(one.digest) for one in episodes], [one.digest.reward for one in episodes]
     mean_score, mean_reward = fmean(scores), fmean(rewards)
     variance = sum((one - mean_score) ** 2 for one in scores)
@@ -158,7 +159,7 @@ def worth(episodes: Sequence[Episode]) -> float | None:
 
 
 def spread(values: Iterable[float]) -> float:
-    """Return the distance from the 5th to the 95th percentile; 0 without values."""
+    """Return the distance from the 5th to the 95th percentile, or 0 without values."""
     ordered = sorted(values)
     if not ordered:
         return 0.0
@@ -168,9 +169,9 @@ def spread(values: Iterable[float]) -> float:
 def slope(
     episodes: Sequence[Episode], cause: Measure, effect: Measure, *, at_equal: Callable[[Digest], object] | None = None
 ) -> Estimate | None:
-    """Return the slope of `effect` on `cause` within groups, and among episodes with the same value of `at_equal`.
+    """Return the slope of `effect` on `cause` within groups, among episodes with the same value of `at_equal`.
 
-    None where the cause differs in too few groups.
+    Return None if the cause differs in too few groups.
     """
     cells: dict[tuple[object, ...], list[tuple[float, float]]] = defaultdict(list)
     for one in episodes:
@@ -185,7 +186,7 @@ def slope(
         return None
     total = sum(x * x for pairs in centered.values() for x, _ in pairs)
     value = sum(x * y for pairs in centered.values() for x, y in pairs) / total
-    # Clusters are independent, what is in one is not (Liang and Zeger, 1986).
+    # Clusters are independent; episodes within a cluster are not (Liang and Zeger, 1986).
     moments = [sum(x * (y - value * x) for x, y in pairs) for pairs in centered.values()]
     count = len(moments)
     error = math.sqrt(count / (count - 1) * sum(one**2 for one in moments)) / total
@@ -194,7 +195,8 @@ def slope(
 
 @final
 class Siblings:
-    """The same slope for causes that an episode has or lacks, prepared once so that thousands of causes can be tried."""
+    """The same slope for causes that an episode has or lacks. It is prepared once, so that thousands of causes can be
+    tried."""
 
     def __init__(
         self, episodes: Sequence[Episode], effect: Measure, *, at_equal: Callable[[Digest], object] | None = None
@@ -204,19 +206,21 @@ class Siblings:
             cells[(one.group, at_equal(one.digest) if at_equal else None)].append(one)
         self._sizes = {cell: len(members) for cell, members in cells.items()}
         self._places: dict[str, tuple[Cell, float]] = {}
-        """By episode: its cell, and the difference of its effect from the cell's mean."""
+        """By episode, the cell and the difference of the effect from the cell's mean."""
         for cell, members in cells.items():
             usual = fmean(effect(one.digest) for one in members)
             self._places |= {one.digest.id: (cell, effect(one.digest) - usual) for one in members}
 
     def worth_of(self, carriers: Iterable[str]) -> Estimate | None:
-        """Return the effect of being one of the carriers (ids of episodes). None where too few groups have both kinds."""
+        """Return the effect of being one of the carriers (ids of episodes), or None if too few groups contain both
+        kinds."""
         counts: dict[Cell, tuple[int, float]] = {}
         for one in carriers:
             cell, off = self._places[one]
             count, total = counts.get(cell, (0, 0.0))
             counts[cell] = (count + 1, total + off)
-        # Centered in its cell, having it is 1 - count / size or -count / size.
+        # Centered within its cell, the value of an episode is 1 - count / size with the cause, and -count / size
+        # without it.
         moments: dict[object, tuple[float, float]] = {}
         for cell, (count, product) in counts.items():
             square = count - count * count / self._sizes[cell]
@@ -233,11 +237,11 @@ class Siblings:
 
 
 def paid_for_wrong(history: History, episodes: Sequence[Episode]) -> list[Episode]:
-    """Return the episodes that the scorer rejects and that earn at least as much as right ones of their group.
+    """Return the episodes that the scorer rejects and that earn at least as much as right episodes of their group.
 
-    Where the group has no right episode, they are compared with the median right one of all steps. An episode that earned
-    nothing, or the least of all episodes, never counts. The result is empty while no episode was right. All episodes must
-    have a score.
+    If the group has no right episode, the episodes are compared with the median right episode of all steps. An episode
+    that earned nothing, or the smallest reward of all episodes, never counts. The result is empty if no episode is
+    right. All episodes must have a score.
     """
     everything = latest(history, len(history.steps))
     right = [

@@ -1,8 +1,8 @@
-"""The act of the policy that a reward pays for instead of the task, confirmed by changing episodes.
+"""A rule that finds the act of the policy that a reward pays for instead of the task, confirmed by changed episodes.
 
-An alarm reports that wrong episodes are paid. A trait that paid wrong episodes have and others lack is correlated with the
-reward. It is the mechanism only if the reward falls when the trait is removed from a paid episode, and rises when it is added
-to an unpaid one. Otherwise the mechanism is unknown.
+An alarm reports that wrong episodes are paid. A trait that paid wrong episodes have and others lack is correlated with
+the reward. It is the mechanism only if the reward falls when the trait is removed from a paid episode, and rises when
+it is added to an unpaid one. Otherwise the mechanism is unknown.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ from sparring.types import Json
 
 RULE = "reward.mechanism"
 PAID = 0.25
-"""Least value of a trait that is named without an alarm, as a share of the reward for a right answer."""
+"""The smallest value of a trait that is named without an alarm, as a share of the reward for a right answer."""
 LEAST, LEAST_VAGUE = 0.1, 0.25
-"""Least shares of the variance of rewards within groups that an act must explain to be tried. The second is for amounts, and
-for acts that raised the reward of no unpaid episode when they were added."""
+"""The smallest shares of the variance of rewards within groups that an act must explain to be tried. The second share
+is for amounts, and for acts that did not raise the reward of any unpaid episode."""
 MOST_CANDIDATES = 12
-"""Most acts that are tried after a step."""
+"""The largest number of acts that are tried after a step."""
 COVERED = 0.5
-"""Least share of the paid wrong episodes of the last steps that still have the act that was named before."""
+"""The smallest share of the paid wrong episodes of the last steps that must still have the act that was named
+before."""
 PAID_BY = 0.5
-"""Least share of the reward for an act that a component must pay to be named with it."""
+"""The smallest share of the reward for an act that a component must pay to be named with the act."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,32 +56,32 @@ class Cause:
 
     key: Key
     has: bool
-    """Whether the act is paid; else its absence."""
+    """Whether the act is paid. Otherwise its absence is paid."""
     what: str
     """The predicate of a sentence about an episode: `calls save with an empty text`."""
     worth: float
-    """Reward for one more of it, within groups."""
+    """The reward for one more of it, within groups."""
     proof: Proof
     explained: float
     shares: dict[str, float]
-    """How much of it paid wrong, other wrong and right episodes have, from 0 to 1."""
+    """The shares, from 0 to 1, to which paid wrong, other wrong and right episodes have it."""
     confirmed: tuple[tuple[Key, bool], ...]
-    """This act and the others that were confirmed as well."""
+    """This act and the other confirmed acts."""
     alike: tuple[str, ...]
-    """The others in words."""
+    """The other confirmed acts in words."""
     carriers: tuple[Episode, ...]
-    """Paid wrong episodes that have it, the latest first."""
+    """The paid wrong episodes with the act, latest first."""
 
 
 def what_is_paid(history: History) -> Iterable[Finding]:
     """Name the act of the policy that the reward pays for instead of the task.
 
-    The rule runs while an alarm reports that the reward pays for something else, or where such a trait grows and the score
-    does not follow. It tries traits that are correlated with the reward of wrong episodes: words, calls, arguments, outcomes
-    and amounts. It names a trait that trials confirm: without it episodes earn less when they are run and graded again, and
-    with it they earn more. The name holds until trials refute it, or until the policy does something else that trials
-    confirm. During an alarm without a confirmed trait, a note reports that the mechanism is unknown, with the traits that are
-    correlated with the reward and three paid wrong episodes.
+    The rule runs if an alarm reports that the reward pays for something else, or if such a trait grows and the score
+    does not follow. It tries traits that are correlated with the reward of wrong episodes: words, calls, arguments,
+    outcomes and amounts. It names a trait that trials confirm: without the trait, episodes earn less when they are run
+    and graded again, and with it, they earn more. The finding holds until trials refute it, or until trials confirm
+    that the policy now does something else. During an alarm without a confirmed trait, a note reports that the
+    mechanism is unknown. The note lists the traits that are correlated with the reward and three paid wrong episodes.
     """
     episodes = latest(history, len(history.steps))
     wrong = [one for one in episodes if are_scored([one]) and score(one.digest) < history.success_threshold]
@@ -117,7 +118,7 @@ def what_is_paid(history: History) -> Iterable[Finding]:
 
 
 def find_stated(history: History) -> Finding | None:
-    """Return the last finding that names the mechanism, unless it was withdrawn since."""
+    """Return the last finding that names the mechanism, unless it was withdrawn later."""
     reported = [
         one
         for one in history.findings
@@ -127,7 +128,7 @@ def find_stated(history: History) -> Finding | None:
 
 
 def _is_in_use(before: Finding, seen: Evidence) -> bool:
-    """Return whether the paid wrong episodes of the last steps still have the act that was named."""
+    """Return whether the paid wrong episodes of the last steps still show the act that was named."""
     key, has = _trait(before)
     if is_amount(key) or not seen.recent:
         return True
@@ -145,7 +146,7 @@ def _trait(before: Finding) -> tuple[Key, bool]:
 
 
 def _cause(seen: Evidence, history: History) -> Cause | None:
-    """Return the most definite of the confirmed acts that explain most; None where none is confirmed."""
+    """Return the most definite of the confirmed acts that explain most, or None if no act is confirmed."""
     if history.trials is None or len(seen.recent) < FEWEST_PAID:
         return None
     ground, confirmed = _ground(seen, history), list[tuple[Separation, Proof, float]]()
@@ -175,9 +176,9 @@ def _cause(seen: Evidence, history: History) -> Cause | None:
 
 
 def _candidates(seen: Evidence) -> list[Separation]:
-    """Return the acts that are correlated with the reward, the strongest first.
+    """Return the acts that are correlated with the reward, strongest first.
 
-    Of acts that the same episodes have, only the most definite is kept.
+    Of several acts of the same episodes, only the most definite is kept.
     """
     found: dict[object, Separation] = {}
     acts = (
@@ -201,7 +202,7 @@ def _strength(one: Separation) -> float:
 def _worth(one: Separation, seen: Evidence) -> float:
     """Return the reward for one more of it within groups.
 
-    Where too few members of groups differ, it is the difference between paid and unpaid wrong episodes.
+    If too few members of groups differ, return the difference between paid and unpaid wrong episodes.
     """
     levels = {seen.episodes[place].digest.id: one.trait.level(place) for place in seen.compared}
     found = slope(
@@ -231,7 +232,7 @@ def _ground(seen: Evidence, history: History) -> Ground:
 
 
 def _paid_by(proof: Proof) -> str:
-    """Return the components that pay for it, where the reward has several."""
+    """Return the components that pay for it, if the reward has several components."""
     edits = [one for one in (*proof.without, *proof.added) if one.counts]
     changes = {name: fmean(one.components.get(name, 0.0) for one in edits) for name in edits[0].components}
     names = [name for name, change in changes.items() if change >= PAID_BY * sum(changes.values())]
@@ -264,8 +265,10 @@ def _named(history: History, found: Cause, withdrawn: Finding | None) -> Finding
             "examples": shown(found.carriers),
             **_withdrawn(withdrawn),
         },
-        change=f"Find the part of the reward that pays an episode that {found.what}, and make it pay for the task itself.",
-        confirm="Graded with the new reward, stored episodes that do it earn no more than others of equal score.",
+        change=f"Find the part of the reward that pays an episode that {found.what}, and make it pay for the task "
+        "itself.",
+        confirm="When stored episodes are graded with the new reward, this act earns no more than other episodes of "
+        "equal score.",
         step=history.last_step,
         trajectories=named(found.carriers),
     )
@@ -283,8 +286,8 @@ def _unknown(history: History, parts: Sequence[Evidence], withdrawn: Finding | N
     return Finding(
         rule=RULE,
         severity=Severity.NOTE,
-        symptom=f"the mechanism is unknown: {_goes_with(found)} Read these three episodes of steps {steps[0]} to {steps[-1]}: "
-        f"{', '.join(named(examples))}.{_withdrawal(withdrawn)}",
+        symptom=f"the mechanism is unknown: {_goes_with(found)} Read these three episodes of steps {steps[0]} to "
+        f"{steps[-1]}: {', '.join(named(examples))}.{_withdrawal(withdrawn)}",
         evidence={
             "subject": "unknown",
             "confirmed": False,
@@ -296,7 +299,7 @@ def _unknown(history: History, parts: Sequence[Evidence], withdrawn: Finding | N
             **_withdrawn(withdrawn),
         },
         change="Read the three episodes, and change the reward so that it no longer pays for what they do.",
-        confirm="Graded with the new reward, these episodes earn the same as other wrong ones.",
+        confirm="When graded with the new reward, these episodes earn the same as other wrong episodes.",
         step=history.last_step,
         trajectories=named(examples),
     )
@@ -305,13 +308,13 @@ def _unknown(history: History, parts: Sequence[Evidence], withdrawn: Finding | N
 def _goes_with(found: Association | None) -> str:
     if found is None:
         return (
-            "no word, call, argument, result, state or amount reliably separates the paid wrong episodes from the others, or "
-            "changes their reward when it is changed."
+            "no word, call, argument, result, state or amount reliably separates the paid wrong episodes from the "
+            "others, and no change of one of these changes their reward."
         )
     low, high = found.worth.interval()
     return (
-        f"the reward is higher for an episode that {'; that '.join([found.what, *found.alike])} ({found.worth.value:.2f} "
-        f"[{low:.2f}, {high:.2f}] more), but no trial confirms that this is the cause."
+        f"the reward is higher for an episode that {'; that '.join([found.what, *found.alike])} "
+        f"({found.worth.value:.2f} [{low:.2f}, {high:.2f}] more), but no trial confirms that this is the cause."
     )
 
 
@@ -330,7 +333,7 @@ def _association(found: Association | None) -> dict[str, Json]:
 def _withdrawal(before: Finding | None) -> str:
     if before is None:
         return ""
-    return f" What was named after step {before.step} ({before.evidence['what']}) no longer applies."
+    return f" The mechanism that was named after step {before.step} ({before.evidence['what']}) no longer applies."
 
 
 def _withdrawn(before: Finding | None) -> dict[str, Json]:

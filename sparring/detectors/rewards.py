@@ -1,4 +1,4 @@
-"""Alarms: the reward pays for more than the task, or for something else. They do not name what that is."""
+"""Alarms that the reward pays for more than the task, or for something else. They do not name what that is."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ from sparring.findings import Finding, Severity
 from sparring.run_folders.history import History, StepRecord
 
 LATEST = 3
-"""Steps in which rewards count as current."""
+"""The number of last steps whose rewards count as current."""
 FEWEST_PAID = 5
-"""Fewest episodes paid although the scorer rejects them, for a finding."""
+"""The smallest number of episodes that are paid although the scorer rejects them, for a finding."""
 PAID_SHARE, PAID_SHARE_ERROR = 0.02, 0.08
-"""Shares of episodes for a warning and for an error, after two standard errors are subtracted."""
+"""The shares of episodes for a warning and for an error, after two standard errors are subtracted."""
 EVALUATION_SHARE = 0.8
-"""Least ratio of the validation reward to the training reward."""
+"""The smallest ratio of the validation reward to the training reward without a finding."""
 COMPONENT_SHARE = 0.7
-"""Share of the rise of the reward from which a component has taken over."""
+"""The share of the rise of the reward from which a component counts as having taken over."""
 AT_EQUAL_SCORE = 0.5
-"""Spread of a component among episodes of equal score, as a share of the reward for a right answer."""
+"""The smallest spread of a component among episodes of equal score, as a share of the reward for a right answer."""
 
 
 def rises_alone(history: History) -> Iterable[Finding]:
-    """The training reward rises and the score of the same episodes does not follow.
+    """Report that the training reward rises and the score of the same episodes does not follow.
 
-    The score rises by less than half of what right answers would explain. An error when the score falls at the same time.
+    The score then rises by less than half of what right answers would explain. The finding is an error if the score
+    falls.
     """
     seen = trend(history)
     if seen is None or seen.scores is None or not seen.rewards.exceeds(SURE, over=0.05 * seen.scale):
@@ -58,17 +59,18 @@ def rises_alone(history: History) -> Iterable[Finding]:
         symptom=f"{seen.in_words} the training reward rises and the score of the same episodes "
         f"{'falls' if seen.score_falls else 'does not'}.",
         evidence=seen.as_json(),
-        change="Stop the run. Read the episodes named here, and change the reward so that it no longer pays for what they do.",
-        confirm="Grade stored episodes with the new reward: right ones must earn more than these.",
+        change="Stop the run. Read the episodes named here, and change the reward so that it no longer pays for what "
+        "they do.",
+        confirm="Grade stored episodes with the new reward: right episodes must earn more than these.",
         step=history.last_step,
         trajectories=named(worst),
     )
 
 
 def paid_for_wrong(history: History) -> Iterable[Finding]:
-    """Episodes that the scorer rejects earn at least as much as right episodes of the same task.
+    """Report that episodes that the scorer rejects earn at least as much as right episodes of the same task.
 
-    Where no episode of the group is right, they are compared with the right episodes of all steps.
+    If no episode of the group is right, the episodes are compared with the right episodes of all steps.
     """
     now = latest(history, LATEST)
     if not now or not are_scored(now):
@@ -99,9 +101,10 @@ def paid_for_wrong(history: History) -> Iterable[Finding]:
 
 
 def component_takes_over(history: History) -> Iterable[Finding]:
-    """One component makes up the rise of the reward, varies widely among episodes of equal score, and the score does not follow.
+    """Report that one component makes up the rise of the reward and varies widely among episodes of equal score, while
+    the score does not follow.
 
-    Without a scorer: it rises while another component falls.
+    Without a scorer, report that one component rises while another falls.
     """
     seen = trend(history)
     if seen is None:
@@ -124,13 +127,15 @@ def component_takes_over(history: History) -> Iterable[Finding]:
         yield Finding(
             rule="reward.component_takes_over",
             severity=Severity.ERROR if seen.score_falls else Severity.WARNING,
-            symptom=f"{seen.in_words} the component {name!r} makes up the rise of the reward, and the score does not follow.",
+            symptom=f"{seen.in_words}, the component {name!r} makes up the rise of the reward, and the score does not "
+            "follow.",
             evidence={
                 **seen.as_json(),
                 "subject": name,
                 "changes": {key: [round(one.value, 4), round(one.error, 4)] for key, one in changes.items()},
             },
-            change=f"Limit {name!r} so that it is always worth less than a right answer, or pay it only for right answers.",
+            change=f"Limit {name!r} so that it is always worth less than a right answer, or pay it only for right "
+            "answers.",
             confirm="Episodes of equal score earn nearly the same, and the score rises with the reward.",
             step=history.last_step,
             trajectories=named(most),
@@ -138,9 +143,10 @@ def component_takes_over(history: History) -> Iterable[Finding]:
 
 
 def below_training(history: History) -> Iterable[Finding]:
-    """The mean reward on validation tasks is below 80 % of the mean reward on training tasks around the same step.
+    """Report that the mean reward on validation tasks is below 80 % of the mean reward on training tasks around the
+    same step.
 
-    The evidence has the temperatures of both: greedy and sampled episodes are not directly comparable.
+    The evidence contains the temperatures of both, because greedy and sampled episodes are not directly comparable.
     """
     validated = [one for one in history.steps if one.validation and one.step > 0]
     if not validated:
@@ -162,8 +168,8 @@ def below_training(history: History) -> Iterable[Finding]:
     yield Finding(
         rule="evaluation.below_training",
         severity=Severity.WARNING,
-        symptom=f"after step {last.step} validation tasks earn {reached.value:.2f} on average, and training tasks of "
-        f"{when(trained)} {returned.value:.2f}.",
+        symptom=f"after step {last.step}, validation tasks earn {reached.value:.2f} on average, and training tasks of "
+        f"{when(trained)} earn {returned.value:.2f}.",
         evidence={
             "steps": steps_of(trained),
             "validation_step": last.step,

@@ -1,4 +1,4 @@
-"""Run the detectors after each step of a training, or over a stored run, and report each finding once."""
+"""Runs the detectors after each step of a training run, or over a stored run, and reports each finding once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = get_logger(__name__)
 class DetectorRunner:
     """A tracker that keeps the history of a run and applies the detectors to it.
 
-    A rule is reported once as a note, once as a warning and once as an error, for each subject.
+    For each subject, a rule is reported once as a note, once as a warning and once as an error.
     """
 
     def __init__(self, history: History, detectors: Collection[Detector] | None = None) -> None:
@@ -41,7 +41,7 @@ class DetectorRunner:
             self.history.add(step, validation=trajectories)
 
     def log_finding(self, finding: Mapping[str, Json]) -> None:
-        """Take in a finding of an earlier part of the run, so that it is not reported again."""
+        """Add a finding of an earlier part of the run, so that it is not reported again."""
         rule, step = str(finding["rule"]), int(finding.get("step") or 0)
         if not any(one.step == step and _key(one.as_json()) == _key(finding) for one in self.history.findings):
             self.history.findings.append(Finding.from_json(finding))
@@ -49,20 +49,21 @@ class DetectorRunner:
         self._first_steps[rule] = min(step, self._first_steps.get(rule, step))
 
     def first_step(self, rule: str) -> int:
-        """Return the step after which a detector first reported a finding of any severity. Raises KeyError without one."""
+        """Return the step after which a detector first reported a finding of any severity. Raises KeyError if there is
+        none."""
         return self._first_steps[rule]
 
     def log_artifact(self, name: str, content: Json) -> None:
-        """Do nothing: artifacts are for trackers that write files."""
+        """Do nothing, because artifacts are for trackers that write files."""
 
     def log_status(self, status: str, *, reason: str | None = None) -> None:
-        """Do nothing: the status does not concern the detectors."""
+        """Do nothing, because the status does not concern the detectors."""
 
     def close(self) -> None:
-        """Do nothing: nothing is open."""
+        """Do nothing, because nothing is open."""
 
     def resume(self, run: Path, step: int) -> None:
-        """Take in the steps and the findings of a run up to `step`. Raises DataError for damaged files."""
+        """Load the steps and the findings of a run up to `step`. Raises DataError if files are damaged."""
         for at, metrics, train, validation in read_steps(run) if (run / "metrics.jsonl").is_file() else ():
             if at <= step:
                 self.history.add(at, metrics=metrics, train=train, validation=validation)
@@ -72,9 +73,10 @@ class DetectorRunner:
                 self.log_finding(finding)
 
     def findings(self) -> list[Finding]:
-        """Return the findings that are new after the steps so far.
+        """Return the findings that are new after the latest step.
 
-        Each rule is reported once as a warning and once as an error for each subject, and as a note only before a warning.
+        For each subject, each rule is reported once as a warning and once as an error. It is reported as a note only
+        before a warning.
         """
         if not self.history.steps:
             return []
@@ -103,12 +105,12 @@ class DetectorRunner:
         except Exception as error:  # noqa: BLE001 - whatever a user's scanner raises, the run goes on
             if one.name not in self._failed:
                 self._failed.add(one.name)
-                logger.warning("the detector %s failed (%r); the run continues without it", one.name, error)
+                logger.warning("the detector %s failed (%r); the run continues without this detector", one.name, error)
             return ()
 
 
 def _key(finding: Mapping[str, Json]) -> tuple[str, str, Severity]:
-    """Return the rule, its subject and the severity: a finding with the same key is reported once."""
+    """Return the rule, its subject and the severity. A finding with the same key is reported only once."""
     evidence: Mapping[str, Json] = finding.get("evidence") or {}
     return str(finding["rule"]), str(evidence.get("subject", "")), Severity(finding["severity"])
 
@@ -122,15 +124,15 @@ def run_detectors(
 ) -> list[Finding]:
     """Return the findings of the detectors on a stored run, as they would be reported during training.
 
-    Detectors see only the steps up to the current one. `detectors` are all by default. `trials` confirm mechanisms, as in
-    training. Raises DataError for damaged files.
+    Detectors see only the steps up to the current one. By default, all `detectors` run. `trials` confirm mechanisms, as
+    in training. Raises DataError if files are damaged.
     """
     runner = DetectorRunner(History(success_threshold=success_threshold, trials=trials), detectors)
     reported = []
     for step, metrics, train, validation in read_steps(run):
         runner.history.add(step, metrics=metrics, train=train)
         reported += runner.findings()
-        # Validation comes after the step.
+        # Log validation after the step.
         runner.history.add(step, validation=validation)
         reported += runner.findings()
     return reported

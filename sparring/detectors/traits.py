@@ -1,6 +1,6 @@
 """The traits of an episode: words, calls, arguments, results, the final state, the outcome, and amounts of these.
 
-There is no list of known tricks: a contrast learns which traits the reward pays for.
+There is no list of known tricks. A contrast learns which traits the reward pays for.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from sparring.run_folders.history import Digest, RecordedCall
 from sparring.types import Json
 
 Key: TypeAlias = tuple[str, ...]
-"""The kind of a trait, and what fills the places in its wording."""
+"""The kind of a trait, and the values for the placeholders in its wording."""
 
 MOST_WORDS = 4
-"""Most words of a phrase."""
+"""The largest number of words of a phrase."""
 MOST_TOKENS = 160
-"""Most tokens of one text that are read, half of them from its end."""
+"""The largest number of tokens of one text that are read. Half of them are from its end."""
 FEWEST, FEWEST_SHARE = 5, 0.03
-"""Fewest episodes, and their least share, that have a trait, and that lack it, for it to be compared."""
+"""The smallest number and share of episodes that have a trait, and that lack it, for a comparison."""
 LEVELS = 15
-"""Number of equal steps of an amount from its 5th lowest to its 5th highest value."""
+"""The number of equal steps of an amount from its 5th lowest to its 5th highest value."""
 OUTERMOST = 4
-"""Number of values at either end that are outside an amount's steps."""
+"""The number of values at either end that are outside an amount's steps."""
 
 WORDING: Mapping[str, tuple[str, str]] = {
     "argument": ("calls {} with {!r} in {}", "does not call {} with {!r} in {}"),
@@ -52,8 +52,8 @@ WORDING: Mapping[str, tuple[str, str]] = {
     "answer amount": ("answers with a higher number", "answers with a lower number"),
     "state amount": ("ends in a state with a higher {}", "ends in a state with a lower {}"),
 }
-"""Predicates of a sentence about an episode that has the trait, and of one that lacks it, by the kind of the trait. Kinds from
-`amount` on are amounts: an episode has more or less of them."""
+"""Predicates of a sentence about an episode that has the trait, and of one that lacks it, by the kind of the trait.
+Kinds from `amount` on are amounts, of which an episode has more or less."""
 _KINDS = list(WORDING)
 _FIRST_AMOUNT = _KINDS.index("amount")
 
@@ -64,11 +64,12 @@ MARK = re.compile(r"<[^<>\s]+>|\*\*|^\s*(?:[-*#]|\d+[.)])\s|```", flags=re.MULTI
 
 @dataclass(frozen=True, slots=True)
 class Trait:
-    """A property that episodes have or lack, or an amount of which they have more or less."""
+    """A property that episodes have or lack, or an amount of which episodes have more or less."""
 
     key: Key
     levels: tuple[tuple[int, int], ...]
-    """How much each episode has: bits of the level, each with the episodes that have it set (bit i is the i-th episode)."""
+    """The level of each episode, as bits. Each bit of the level has a mask of the episodes that have it set (bit i is
+    episode i)."""
     unit: float = 1.0
     """The amount that one level stands for."""
 
@@ -76,7 +77,7 @@ class Trait:
         return WORDING[self.key[0]][not has].format(*self.key[1:])
 
     def level(self, place: int) -> int:
-        """Return how much an episode has, from 0; 1 or 0 if it is not an amount."""
+        """Return the level of an episode, from 0. It is 1 or 0 if the trait is not an amount."""
         return sum(worth for worth, mask in self.levels if mask >> place & 1)
 
     @property
@@ -120,7 +121,8 @@ def ends_of(values: Sequence[float]) -> tuple[float, float]:
 
 
 def bits_of(levels: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Return the bits of levels, each with the places that have it set; bits with the same places are merged."""
+    """Return the bits of levels, each with a mask of the places that have the bit set. Bits with the same places are
+    merged."""
     worth: dict[int, int] = defaultdict(int)
     for bit in range(LEVELS.bit_length()):
         mask = _mask([place for place, level in enumerate(levels) if level >> bit & 1])
@@ -238,7 +240,7 @@ def _is_number(value: Json) -> bool:
 
 
 def _arguments(call: RecordedCall) -> Mapping[str, Json]:
-    """Return the arguments by name; an empty mapping where they are not a JSON object."""
+    """Return the arguments by name. The mapping is empty if they are not a JSON object."""
     try:
         content = json.loads(call.arguments)
     except ValueError:

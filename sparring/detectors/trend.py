@@ -1,4 +1,4 @@
-"""The trend of a run: whether its reward rises, whether its score rises, and whether one explains the other."""
+"""The trend of a run: whether its reward rises, whether its score rises, and whether the score explains the reward."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from sparring.run_folders.history import History
 from sparring.types import Json
 
 SURE = 3.0
-"""Standard errors from which a change counts as sure."""
+"""The number of standard errors from which a change counts as certain."""
 LIKELY = 2.0
 EXPLAINED = 0.5
-"""Least share of the reward's rise that the rise of the score must account for."""
+"""The smallest share of the reward's rise that the rise of the score must explain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """The change from the first steps to the last. `scores` and `worth` are None without a scorer, `worth` also while all
-    scores are equal."""
+    """The change from the first steps to the last steps. Without a scorer, `scores` and `worth` are None. `worth` is
+    also None if all scores are equal."""
 
     windows: Windows
     rewards: Estimate
@@ -38,14 +38,15 @@ class Trend:
 
     @property
     def scale(self) -> float:
-        """The unit for differences of reward: the reward for a right answer, else the spread of rewards."""
+        """The unit for differences of reward: the reward for a right answer, or the spread of rewards if that is
+        unknown."""
         if self.worth is not None and self.worth > 0:
             return self.worth
         return spread(one.digest.reward for one in self.windows.all)
 
     @property
     def is_explained(self) -> bool:
-        """Whether the rise of the score accounts for at least half of the rise of the reward. False without a scorer."""
+        """Whether the rise of the score explains at least half of the rise of the reward. False without a scorer."""
         if self.scores is None:
             return False
         return self.scores.value * self.scale >= EXPLAINED * self.rewards.value and self.scores.value > 0
@@ -68,13 +69,13 @@ class Trend:
 
     @property
     def in_words(self) -> str:
-        """The compared steps, in words."""
+        """The compared steps, as text."""
         before, now = (when(part) for part in (self.windows.before, self.windows.now))
         return f"between {before} and {now}"
 
 
 def trend(history: History) -> Trend | None:
-    """Return the trend of a run; None while there are too few steps or episodes."""
+    """Return the trend of a run, or None if there are too few steps or episodes."""
     compared = windows(history)
     if compared is None:
         return None

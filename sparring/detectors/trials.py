@@ -1,7 +1,7 @@
-"""Run and grade changed episodes again: what they earn shows what the reward depends on.
+"""Runs and grades changed episodes again. Their rewards show what the reward depends on.
 
-The policy's messages are replayed in a new environment for the same task. Episodes that do not repeat exactly, with the same
-messages and reward, are not used: their environment is not deterministic, or involves a user or a model.
+The policy's messages are replayed in a new environment for the same task. Episodes that do not repeat exactly, with the
+same messages and reward, are not used, because their environment is not deterministic, or involves a user or a model.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from sparring.types import Message, Trajectory, Turn
 logger = get_logger(__name__)
 
 MOST = 96
-"""Most episodes that are run or graded again after one step."""
+"""The largest number of episodes that are run or graded again after one step."""
 SECONDS, SHARE = 3.0, 0.1
-"""Time limit for all of them after one step, or this share of the time since the step before, whichever is more."""
+"""The time limit for all trials after one step: this many seconds, or this share of the time since the step before,
+whichever is more."""
 MOST_FAILURES = 8
-"""Episodes that do not repeat, after which no more are tried."""
+"""The number of episodes that do not repeat after which no more are tried."""
 
 
 @final
 class Trials:
-    """Runs and grades changed episodes, as many as there is time for after a step, and remembers the results."""
+    """Runs and grades changed episodes after a step, within a time limit, and remembers the results."""
 
     def __init__(
         self,
@@ -47,8 +48,8 @@ class Trials:
         max_turns: int = 1,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """`loop` is the one that environments and rewards are used in while a run trains. Without environments only the last
-        message of an episode can be changed."""
+        """`loop` is the event loop in which environments and rewards are used during training. Without environments,
+        only the last message of an episode can be changed."""
         self._reward, self._scorer = reward, scorer
         self._make_environment, self.max_turns, self._loop = make_environment, max_turns, loop
         self._known: dict[tuple[str, str], Trajectory | None] = {}
@@ -56,7 +57,7 @@ class Trials:
         self._started, self._until, self._left = 0.0, 0.0, 0
 
     def begin(self) -> None:
-        """Start the trials of a new step, with a new time limit."""
+        """Start the trials of a new step with a new time limit."""
         now = time.monotonic()
         seconds = max(SECONDS, SHARE * (now - self._started)) if self._started else SECONDS
         self._started, self._until, self._left = now, now + seconds, MOST
@@ -78,7 +79,8 @@ class Trials:
         return is_same
 
     def regrade(self, one: Trajectory, script: Sequence[Message]) -> Trajectory | None:
-        """Return the episode with these messages of the policy. None where it cannot be run or graded, or no time is left."""
+        """Return the episode with these messages of the policy. Return None if it cannot be run or graded, or no time
+        is left."""
         key = one.id, json.dumps(script, sort_keys=True, default=str)
         if key not in self._known:
             if self.is_over:
@@ -105,7 +107,7 @@ class Trials:
     async def _try(self, one: Trajectory, script: tuple[Message, ...]) -> Trajectory:
         if self._make_environment is None:
             if list(script[:-1]) != [turn.message for turn in one.turns[:-1]]:
-                raise DataError("without an environment only the last message of an episode can be changed")
+                raise DataError("without an environment, only the last message of an episode can be changed")
             changed = _with_last(one, script[-1])
         else:
             changed = await self._run_episode(one, script)
@@ -154,7 +156,8 @@ def _with_last(one: Trajectory, message: Message) -> Trajectory:
 
 
 def _priced(turns: Sequence[Turn], before: Sequence[Turn]) -> tuple[Turn, ...]:
-    """Return turns with the token counts of the same messages when they were sampled; other messages at the same rate."""
+    """Return turns with the token counts that the same messages had when sampled. For other messages, use the same
+    rate."""
     known = {_text(turn.message): turn.num_sampled_tokens for turn in before}
     rate = sum(known.values()) / max(1, sum(map(len, known)))
     return tuple(

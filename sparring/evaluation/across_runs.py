@@ -1,4 +1,4 @@
-"""A comparison of several runs and checkpoints, read from their files: one table and one plot."""
+"""A comparison of several runs and checkpoints from their files, as one table and one plot."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Compared:
     it."""
 
     source: str
-    """The source as the caller spelled it."""
+    """The source as the caller wrote it."""
     run: str
-    """The run's folder, or the evaluation file if a file was named."""
+    """The run's folder, or the evaluation file if the source is a file."""
     evaluation: Evaluation
     difference: Comparison | None
-    """None for the first row of its tasks."""
+    """The difference from the first row with the same tasks. None for that first row."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the content as JSON data."""
@@ -47,7 +47,7 @@ class AcrossRuns:
 
     rows: tuple[Compared, ...]
     curves: dict[str, tuple[Evaluation, ...]]
-    """Validations by run, in the order of steps."""
+    """The validations of each run, in the order of steps."""
     claims: tuple[tuple[tuple[str, ...], Claim], ...] = ()
     """The claims of runs that were named without a step; runs that differ only in their seed share one claim."""
 
@@ -66,9 +66,9 @@ class AcrossRuns:
 def across_runs(sources: Sequence[str]) -> AcrossRuns:
     """Load and compare the evaluations that `sources` name.
 
-    `RUN` names the newest held-out evaluation of a run, or its last validation if it has none; `RUN@STEP` names the
-    validation after that step; a path of a .json file names the evaluation in that file. Raises DataError for a source
-    without an evaluation.
+    `RUN` names the newest held-out evaluation of a run, or its last validation if it has none. `RUN@STEP` names the
+    validation after that step. A path of a .json file names the evaluation in that file. Raises DataError if a source
+    has no evaluation.
     """
     found = [(source, evaluation) for source in dict.fromkeys(sources) for evaluation in _evaluations(source)]
     rows: list[Compared] = []
@@ -76,7 +76,7 @@ def across_runs(sources: Sequence[str]) -> AcrossRuns:
         first = next((row.evaluation for row in rows if _is_comparable(row.evaluation, evaluation)), None)
         difference = None if first is None else compare(first, evaluation)
         rows.append(Compared(source=source, run=_run(source), evaluation=evaluation, difference=difference))
-    # A run of which two checkpoints are named has one curve.
+    # A run has one curve, even if several of its checkpoints are named.
     runs = dict.fromkeys(_run(source) for source in sources if not source.endswith(".json"))
     curves = {run: _validations(RunFolder(Path(run))) for run in runs}
     whole = [source for source in sources if not source.endswith(".json") and run_and_step(source)[1] is None]
@@ -93,7 +93,7 @@ def _run(source: str) -> str:
 
 
 def _is_comparable(one: Evaluation, other: Evaluation) -> bool:
-    """Return whether two evaluations share tasks, were sampled alike and used the same settings during episodes."""
+    """Return whether two evaluations share tasks and used the same sampling and the same settings during episodes."""
     alike = one.temperature == other.temperature or None in (one.temperature, other.temperature)
     return alike and one.plays_with == other.plays_with and not set(one.task_ids).isdisjoint(other.task_ids)
 
@@ -108,15 +108,15 @@ def _evaluations(source: str) -> tuple[Evaluation, ...]:
         if not step.isdigit() or int(step) not in validations:
             there = ", ".join(map(str, validations)) or "none"
             raise DataError(
-                f"{source}: {run.path} has no validation after step {step}; it has {there}. `sparring eval {run.path} --policy "
-                f"@{step}` plays that checkpoint, if it was kept."
+                f"{source}: {run.path} has no validation after step {step}; it has {there}. If that checkpoint was "
+                f"kept, `sparring eval {run.path} --policy @{step}` evaluates it."
             )
         return (validations[int(step)],)
     if any(run.evaluations.glob("held_out-*.json")):
         number = int(newest(run).rpartition("-")[2])
         return read_report(run.evaluations / f"held_out-{number:03}.json").evaluations
     if not validations:
-        raise DataError(f"{run.path} has no evaluation yet; `sparring eval {run.path}` makes one.")
+        raise DataError(f"{run.path} has no evaluation yet; evaluate it with `sparring eval {run.path}`.")
     return (list(validations.values())[-1],)
 
 

@@ -1,4 +1,4 @@
-"""The joint results of runs that differ only in their seed: by policy, against controls, and as one claim."""
+"""The joint results of runs that differ only in their seed: by policy, compared with controls, and as one claim."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ from sparring.run_folders.family_folder import FamilyFolder, Origin, join_names
 
 TUNED = "tuned"
 MOST_LETTERS = 120
-"""Length of the reason in a table why a seed has no result; the run's status has the full text."""
+"""The maximum number of characters in a table for the reason why a seed has no result. The run's status has the full
+text."""
 ORDER = (BASE, ORIGIN, WARM_START, CONTINUED)
-"""The order of policies in a table; others follow, and tuned is last."""
+"""The order of policies in a table. Other policies follow, and tuned is last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,17 +39,17 @@ class SeedRun:
 
     seed: int
     run: RunFolder | None
-    """None if the run was not started."""
+    """The seed's run, or None if it was not started."""
     status: str
-    """The status from `status.json`; `not begun` without a run."""
+    """The status from `status.json`, or `not begun` without a run."""
     step: int = 0
     reason: str = ""
     claim: Claim | None = None
-    """None for a run that is not completed."""
+    """The claim of the run, or None if the run is not completed."""
 
     @property
     def evaluations(self) -> dict[str, Evaluation]:
-        """The evaluations by policy name, at the temperature that the claim is about."""
+        """The evaluations by policy name, at the temperature of the claim."""
         if self.claim is None or self.claim.tuned is None:
             return {}
         controls = {one.control: one.before for one in self.claim.against if one.before is not None}
@@ -86,15 +87,15 @@ class OverSeeds:
 
     mean: float
     seeds: Interval | None
-    """Interval for other seeds on these tasks; None for a single seed."""
+    """The interval for other seeds on these tasks. None for a single seed."""
     seeds_and_tasks: Interval | None
-    """Interval for other seeds on other tasks; None for a single seed."""
+    """The interval for other seeds on other tasks. None for a single seed."""
 
     @classmethod
     def of(cls, by_seed: Sequence[Mapping[str, float]], *, least: float = 0.0) -> OverSeeds:
-        """Compute the mean and its intervals from one value a task for each seed.
+        """Compute the mean and its intervals from one value per task for each seed.
 
-        `by_seed` maps task ids to values, one mapping a seed; `least` is the smallest possible value.
+        `by_seed` contains one mapping per seed, from task ids to values. `least` is the smallest possible value.
         """
         means = [fmean(one.values()) for one in by_seed]
         return cls(
@@ -111,14 +112,14 @@ class OverSeeds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcrossSeeds:
-    """The results of a family of runs, one a seed."""
+    """The results of a family of runs, one per seed."""
 
     name: str
     seeds: tuple[SeedRun, ...]
     is_held_out: bool
-    """False if the validations of training are used instead."""
+    """Whether the results are held-out evaluations. Otherwise they are the validations of training."""
     policies: Mapping[str, OverSeeds]
-    """Results of the policies that every seed with a result has."""
+    """The results of the policies that are evaluated for every seed with a result."""
     gains: Mapping[str, OverSeeds]
     """The tuned policy's gain over each control, the strongest control first."""
     outlier: Outlier | None
@@ -127,7 +128,7 @@ class AcrossSeeds:
 
     @property
     def finished(self) -> tuple[SeedRun, ...]:
-        """The seeds that have a result."""
+        """The seeds with a result."""
         return tuple(one for one in self.seeds if one.claim is not None)
 
     @property
@@ -154,13 +155,13 @@ class AcrossSeeds:
 def runs_of(sources: Sequence[str]) -> tuple[str, dict[int, RunFolder | None]]:
     """Find the runs of one family, or check that several runs differ only in their seed.
 
-    Returns the name that a command accepts, and the runs by seed. Raises UsageError for runs that do not belong
-    together and DataError for a source that is neither a family nor a run.
+    Returns the name that a command accepts, and the runs by seed. Raises UsageError if the runs do not belong together,
+    and DataError if a source is neither a family nor a run.
     """
     paths = [run_path(source) for source in dict.fromkeys(sources)]
     families = [path for path in paths if FamilyFolder.is_family(path)]
     if families and len(paths) > 1:
-        raise UsageError(f"{families[0]} is a family of runs already; name that alone, or runs alone.")
+        raise UsageError(f"{families[0]} is already a family of runs; name only that family, or only runs.")
     if families:
         family = FamilyFolder(families[0])
         runs = {seed: RunFolder(path) if RunFolder.is_run(path) else None for seed, path in family.runs.items()}
@@ -168,16 +169,16 @@ def runs_of(sources: Sequence[str]) -> tuple[str, dict[int, RunFolder | None]]:
     given = [RunFolder(path) for path in paths]
     if len(given) < 2:
         raise UsageError(
-            f"{sources[0]} is one run, so one seed; name two runs or more that differ in their seed, or a family that `sparring "
-            "train RECIPE --seeds 3` made."
+            f"{sources[0]} is only one run, so it has only one seed; name at least two runs that differ in their seed, "
+            "or a family that `sparring train RECIPE --seeds 3` created."
         )
     found: dict[int, RunFolder | None] = {}
     for run in given:
         seed, first = run.config().run.seed, given[0]
         if different := Origin.of_run(first).differences(Origin.of_run(run)):
             raise UsageError(
-                f"{first.path} and {run.path} differ in more than their seed: {join_names(different)}. Name runs of one "
-                "recipe; `sparring eval --compare` shows others side by side."
+                f"{first.path} and {run.path} differ in more than their seed: {join_names(different)}. Name runs of "
+                "one recipe; to compare other runs, use `sparring eval --compare`."
             )
         if (other := found.setdefault(seed, run)) is not None and other is not run:
             raise UsageError(f"{other.path} and {run.path} both have seed {seed}; name one of them.")
@@ -211,12 +212,14 @@ def across_seeds(name: str, runs: Mapping[int, RunFolder | None]) -> AcrossSeeds
     notes: list[str] = []
     if without and len(without) < len(found):
         lacking = listed([str(seed) for seed in without])
-        notes.append(f"Seeds without a held-out evaluation: {lacking}; so these are validations. {_plays(name)}")
+        notes.append(
+            f"Seeds without a held-out evaluation: {lacking}. The numbers are therefore validations. {_plays(name)}"
+        )
     elif without:
-        notes.append(f"These are validations. {_plays(name)}")
+        notes.append(f"The numbers are validations. {_plays(name)}")
     if len(results) > 1 and not shared_tasks([_rates(one.evaluations[TUNED]) for one in results]):
         notes.append(
-            "Each seed played tasks of its own, split off by its seed, so the interval over seeds covers tasks, too."
+            "Each seed was evaluated on tasks of its own, so the interval over seeds also covers the choice of tasks."
         )
     return AcrossSeeds(
         name=name,
@@ -231,17 +234,17 @@ def across_seeds(name: str, runs: Mapping[int, RunFolder | None]) -> AcrossSeeds
 
 
 def outlier_sentence(family: AcrossSeeds) -> str:
-    """Return a sentence that names the outlying seed and where to look, or states that there is none; empty if too
-    few seeds have a result."""
+    """Return a sentence that names the outlying seed and where to look, or that there is no such seed. It is empty if
+    too few seeds have a result."""
     if family.outlier is None:
-        return "No seed stands apart." if len(family.finished) > 2 else ""
+        return "No seed is an outlier." if len(family.finished) > 2 else ""
     run = next(one.run for one in family.seeds if one.seed == family.outlier.seed)
-    look = "" if run is None else f" `sparring diagnose {named(run.path)}` looks for the cause."
+    look = "" if run is None else f" `sparring diagnose {named(run.path)}` searches for the cause."
     return f"{family.outlier.sentence} (success of tuned, {family.setting}).{look}"
 
 
 def _plays(name: str) -> str:
-    return f"`sparring eval --across {name}` plays held-out tasks."
+    return f"`sparring eval --across {name}` runs the held-out evaluation."
 
 
 def _stands(seed: int, run: RunFolder | None) -> SeedRun:
@@ -261,7 +264,8 @@ def _claim(one: SeedRun, found: Evaluated, name: str, *, is_held_out: bool) -> C
     assert one.run is not None
     if not found.held_out and not found.validations:
         raise DataError(
-            f"{one.run.path} has no evaluation and no validation, so it shows nothing; `sparring eval {one.run.path}` makes one."
+            f"{one.run.path} has no evaluation and no validation, so it shows nothing; evaluate it with `sparring eval "
+            f"{one.run.path}`."
         )
     return claim_of_run(one.run, found if is_held_out else replace(found, held_out=None, earlier=()), family=name)
 
@@ -285,6 +289,6 @@ def _gains(results: Sequence[SeedRun]) -> Iterator[tuple[str, OverSeeds]]:
 
 
 def _gain(one: SeedRun, control: str) -> dict[str, float]:
-    """Return the difference in success for each task that both policies attempted."""
+    """Return the difference in success for each task that both policies ran."""
     before, after = (_rates(one.evaluations[name]) for name in (control, TUNED))
     return {task: after[task] - before[task] for task in before if task in after}

@@ -1,4 +1,4 @@
-"""Agreement between reward and scorer on the same episodes: where they disagree, and which components cause it."""
+"""Agreement between reward and scorer on the same episodes: where the two disagree, and which components cause it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any, Literal, TypeAlias
 from sparring.types import Outcome, Trajectory
 
 Kind: TypeAlias = Literal["paid_wrong", "unpaid_right"]
-"""`paid_wrong`: right by the reward and wrong by the scorer; `unpaid_right`: the reverse."""
+"""`paid_wrong` is right by the reward and wrong by the scorer; `unpaid_right` is the reverse."""
 
 _TAG = re.compile(r"<([A-Za-z_][\w.-]*)>")
 _CONDUCT = frozenset({"completion", "budget_exhausted", "tool_use"})
-"""Sub-scores about conduct: they are not part of the answer, so a reward cannot misread them."""
+"""Sub-scores about conduct. They are not part of the answer, so a reward cannot misread them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +32,10 @@ class Disagreement:
     components: Mapping[str, float]
     score_parts: Mapping[str, float]
     culprits: tuple[str, ...]
-    """The components, sub-scores and tags that explain it, as far as names show: `component grade`, `tag
-    final_response`."""
+    """The components, sub-scores and tags that explain the disagreement, as far as their names show: `component grade`,
+    `tag final_response`."""
     fault: str
-    """The same as a sentence."""
+    """The explanation as a sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,28 +45,28 @@ class Agreement:
     both_right: int
     both_wrong: int
     paid_wrong: int
-    """Episodes rewarded like a right answer, and wrong by the scorer."""
+    """The number of episodes that are rewarded like a right answer, but wrong by the scorer."""
     unpaid_right: int
-    """Episodes right by the scorer, and rewarded no better than some wrong answer."""
+    """The number of episodes that are right by the scorer, but rewarded no better than some wrong answer."""
     paid_from: float
-    """The least reward at which an episode counts as paid like a right one."""
+    """The lowest reward at which an episode counts as paid like a right one."""
     rank_correlation: float | None
-    """Spearman's correlation of rewards and scores over all episodes; None where one of them is constant."""
+    """Spearman's correlation of rewards and scores over all episodes, or None if one of them is constant."""
     num_pairs: int
-    """Pairs of episodes of one task with different scores, which determine a group's advantages."""
+    """The number of pairs of episodes of one task with different scores. These pairs determine a group's advantages."""
     num_inverted: int
-    """Those pairs in which the worse episode earned at least as much as the better one."""
+    """The number of such pairs in which the worse episode earned at least as much as the better one."""
     disagreements: tuple[Disagreement, ...]
-    """The disagreements, paid wrong episodes first and the best paid of them before the others."""
+    """The disagreements. Wrong episodes that were paid come first, in descending order of their reward."""
 
     @property
     def num(self) -> int:
-        """The number of episodes that have both a reward and a score."""
+        """The number of episodes with both a reward and a score."""
         return self.both_right + self.both_wrong + self.paid_wrong + self.unpaid_right
 
     @property
     def share(self) -> float | None:
-        """The share of episodes on which both agree; None without any episode."""
+        """The share of episodes on which reward and scorer agree, or None if there are no episodes."""
         return (self.both_right + self.both_wrong) / self.num if self.num else None
 
     @property
@@ -92,7 +92,7 @@ class Agreement:
         }
 
     def metrics(self) -> dict[str, float]:
-        """Return the shares to chart; empty if no episode has both a reward and a score."""
+        """Return the shares to chart. The result is empty if no episode has both a reward and a score."""
         if self.share is None:
             return {}
         found = {
@@ -107,13 +107,13 @@ class Agreement:
         return found
 
     def summary(self) -> str:
-        """Return a one-line summary for the foot of a table."""
+        """Return a one-line summary to print below a table."""
         if self.share is None:
             return "no episode has both a reward and a score, so it is unknown whether they agree"
         inverted = f"; {self.num_inverted} of {self.num_pairs} pairs inverted" if self.num_pairs else ""
         return (
-            f"reward and scorer agree on {self.both_right + self.both_wrong} of {self.num} episodes ({self.share:.0%}): "
-            f"{self.paid_wrong} wrong ones paid, {self.unpaid_right} right ones not{inverted}"
+            f"reward and scorer agree on {self.both_right + self.both_wrong} of {self.num} episodes "
+            f"({self.share:.0%}): {self.paid_wrong} wrong ones paid, {self.unpaid_right} right ones unpaid{inverted}"
         )
 
 
@@ -128,14 +128,15 @@ class _GradedEpisode:
 
 
 def agreement(trajectories: Iterable[Trajectory], *, success_threshold: float) -> Agreement:
-    """Compare the rewards and scores of trajectories; those that lack one of the two are left out.
+    """Compare the rewards and scores of trajectories. Trajectories without one of the two are left out.
 
-    The scorer counts an episode as right when its score reaches `success_threshold`. A wrong episode is *paid* when its
-    reward reaches the threshold too. A reward may have its own scale (a step cost, for example): if no right episode
-    earns the threshold, although the best right one earns more than most wrong ones, the reward of the best-paid right
-    episode replaces the threshold. A right episode is *unpaid* when it earns less than that, and a wrong one (of the
-    same task, if the task has any) earns at least as much; if no episode is wrong, it is unpaid when it earns nothing.
-    Partial credit for a wrong answer is therefore not a disagreement, nor is a cost for a right answer.
+    The scorer counts an episode as right if its score reaches `success_threshold`. A wrong episode is *paid* if its
+    reward also reaches the threshold. A reward may have a scale of its own, for example with a step cost: if no right
+    episode earns the threshold, although the best right episode earns more than most wrong ones, the reward of the
+    best-paid right episode replaces the threshold. A right episode is *unpaid* if it earns less than the threshold, and
+    a wrong episode (of the same task, if the task has any) earns at least as much. If no episode is wrong, a right
+    episode is unpaid if it earns nothing. Partial credit for a wrong answer is therefore not a disagreement, nor is a
+    cost for a right answer.
     """
     graded = [
         _GradedEpisode(t, t.reward.total, t.score, t.reward.components)
@@ -177,15 +178,15 @@ def _paid_from(right: Sequence[_GradedEpisode], wrong: Sequence[_GradedEpisode],
 
 
 def _rival(one: _GradedEpisode, wrong: Sequence[_GradedEpisode]) -> _GradedEpisode | None:
-    """Return the best-paid wrong episode that earned at least as much, of the same task if that has any."""
+    """Return the best-paid wrong episode that earned at least as much as `one`, of the same task if that has any."""
     siblings = [other for other in wrong if other.trajectory.task.id == one.trajectory.task.id] or wrong
     best = max(siblings, key=lambda other: other.reward, default=None)
     return best if best is not None and best.reward >= one.reward else None
 
 
 def _earns_no_more_than_wrong(one: _GradedEpisode, wrong: Sequence[_GradedEpisode]) -> bool:
-    """Return whether a right episode earns no more than a wrong one; without wrong episodes these are taken to earn
-    0."""
+    """Return whether a right episode earns no more than a wrong one. If there are no wrong episodes, their reward is
+    taken as 0."""
     return _rival(one, wrong) is not None if wrong else one.reward <= 0
 
 
@@ -238,12 +239,12 @@ def _faults(one: _GradedEpisode, kind: Kind) -> tuple[list[str], list[str]]:
     if one.trajectory.outcome is not Outcome.FINISHED:
         reasons.append(f"the episode ended as {one.trajectory.outcome}")
     if not parts and not one.components:
-        reasons.append("neither has parts: return a Reward with components and a Score with parts")
+        reasons.append("neither has parts; return a Reward with components and a Score with parts to see the cause")
     return culprits, reasons
 
 
 def _spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return Pearson's correlation of the ranks, with ties at their mean rank (Spearman 1904); None where it is
+    """Return Pearson's correlation of the ranks, with ties at their mean rank (Spearman 1904), or None if it is
     undefined."""
     if len(set(first)) < 2 or len(set(second)) < 2:
         return None

@@ -1,4 +1,4 @@
-"""Bounds of a mean when lost episodes count: the mean with all of them wrong, and with all of them right."""
+"""Bounds of a mean in the presence of lost episodes: the mean with all of them wrong, and with all of them right."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The least and greatest possible mean given the lost episodes. It is not an interval: it does not account for
-    chance."""
+    """The smallest and largest possible mean, given the lost episodes. Bounds are not an interval: they do not account
+    for chance."""
 
     worst: float
     best: float
 
     @classmethod
     def of(cls, totals: Mapping[str, float], samples: Mapping[str, int], lost: Mapping[str, int]) -> Self:
-        """Compute the bounds of a mean over tasks of each task's mean.
+        """Compute the bounds of the mean over tasks of each task's mean.
 
-        `totals` and `samples` are the sums and numbers of the remaining episodes by task, `lost` the numbers of lost
-        ones. A task may appear in `lost` only, if none of its episodes remain.
+        `totals` and `samples` are the sums and numbers of the remaining episodes by task; `lost` contains the numbers
+        of lost episodes. A task may appear only in `lost`, if none of its episodes remain.
         """
         tasks = {**samples, **lost}
         worst, best = (

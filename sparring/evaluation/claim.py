@@ -1,5 +1,4 @@
-"""The claim that the evaluations of a run support, and no more; docs/verdicts.md has a table of scenarios, each a
-test."""
+"""The claim that the evaluations of a run support, and no more. docs/verdicts.md has a table of tested scenarios."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ NO_TRAINED_POLICY = ("no trained policy",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotKnown:
-    """Expected controls that were not compared, and the commands that evaluate them."""
+    """Expected controls that were not compared with the policy, and the commands that evaluate them."""
 
     controls: tuple[str, ...] = ()
     remedies: tuple[str, ...] = ()
@@ -50,21 +49,21 @@ class Claim:
     scope: tuple[str, ...]
     """The conditions of the claim: seeds, sampling and tasks."""
     tuned: Evaluation | None = None
-    """None where no trained policy was evaluated, and for several seeds."""
+    """The evaluation of the trained policy. None if no trained policy was evaluated, and for several seeds."""
     against: tuple[Against, ...] = ()
-    """The strongest control first."""
+    """The comparisons, with the strongest control first."""
     alike: str = ""
-    """A result that all policies share: "no policy solved a task"."""
+    """A result that all policies have in common, such as "no policy solved a task"."""
     is_incomplete: bool = False
-    """For several seeds: a control that some seeds lack is left out, and it may be the strongest."""
+    """For several seeds, whether a control is left out because some seeds lack it. It may be the strongest control."""
     caveats: tuple[str, ...] = ()
-    """Sentences that qualify it."""
+    """The sentences that qualify the claim."""
     not_known: NotKnown = NotKnown()
     findings: tuple[Finding, ...] = ()
 
     @property
     def strongest(self) -> Against | None:
-        """The comparison with the strongest control; None without any."""
+        """The comparison with the strongest control, or None if there is none."""
         return self.against[0] if self.against else None
 
     @property
@@ -74,14 +73,14 @@ class Claim:
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """The sentences that qualify the claim, and those about what is not known."""
+        """The sentences that qualify the claim, followed by those about what is not known."""
         return (*self.caveats, *self.not_known.sentences())
 
     @property
     def headline(self) -> str:
         """The claim as one sentence."""
         if not self.scope:
-            return "Nothing was evaluated, so it is not known whether it got better."
+            return "Nothing was evaluated, so it is not known whether the policy improved."
         if self.scope == NO_TRAINED_POLICY:
             return "No trained policy of this run was evaluated, so nothing is claimed."
         clauses = "; ".join(self._clauses()) or "not compared with any control"
@@ -127,18 +126,18 @@ class Claim:
 
 
 def _plays(remedies: Sequence[str], *, is_one: bool) -> str:
-    return "; ".join(f"{remedy} plays {'it' if is_one else 'them'}" for remedy in remedies)
+    return "; ".join(f"{remedy} evaluates {'it' if is_one else 'them'}" for remedy in remedies)
 
 
 def claim_of(evaluations: Sequence[Evaluation], facts: RunFacts) -> Claim:
-    """Return the claim that the evaluations of one run, and so of one seed, support."""
+    """Return the claim that the evaluations of one run, with one seed, support."""
     if not evaluations:
         return Claim(scope=(), not_known=_not_known((), facts))
     name = "tuned" if any(one.name == "tuned" for one in evaluations) else evaluations[-1].name
     rows = [one for one in evaluations if one.name == name]
     if name != "tuned" and not name.startswith("@"):
         return Claim(scope=NO_TRAINED_POLICY)
-    # The highest temperature leads, because choices count there; the greedy score is compared in addition.
+    # The claim is about the highest temperature, because choices count there; greedy results are compared in addition.
     tuned = max(rows, key=lambda one: one.temperature or 0.0)
     controls = [one for one in evaluations if one.name != name and not one.name.startswith(("@", "openai:"))]
     names = [one for one in dict.fromkeys(one.name for one in controls) if one != "expert"]
@@ -164,14 +163,14 @@ def claim_of(evaluations: Sequence[Evaluation], facts: RunFacts) -> Claim:
 
 
 def claim_of_validations(validations: Mapping[int, Evaluation], facts: RunFacts) -> Claim:
-    """Return the claim of a run without a held-out evaluation: the last validation against the first. `validations`
-    is by step."""
+    """Return the claim of a run without a held-out evaluation. It compares the last validation with the first.
+    `validations` is by step."""
     if not validations:
         return claim_of((), facts)
     first, last = (validations[step] for step in (min(validations), max(validations)))
     against, unlike = compared(last, {} if first is last else {ORIGIN: [replace(first, name=ORIGIN)]}, facts)
     seen = Seen(tuned=last, against=against, facts=facts)
-    chosen = "Settings or checkpoints may have been chosen by these tasks, which are not held out."
+    chosen = "Settings or checkpoints may have been chosen on these tasks, which are not held out."
     return Claim(
         scope=("One seed", *_scope(seen, is_disagreed=False), "on validation tasks"),
         tuned=last,
@@ -182,7 +181,7 @@ def claim_of_validations(validations: Mapping[int, Evaluation], facts: RunFacts)
 
 
 def _not_known(against: Sequence[Against], facts: RunFacts) -> NotKnown:
-    """Return the missing controls; none if the tuned policy is already worse than another control."""
+    """Return the missing controls. Return none if the tuned policy is already worse than another control."""
     missing = facts.missing(against)
     if not missing or (against and against[0].rise is Rise.FELL):
         return NotKnown()
@@ -207,13 +206,13 @@ def _scope(seen: Seen, *, is_disagreed: bool) -> Iterator[str]:
     elif is_disagreed:
         yield f"at temperature {tuned.temperature:g}"
     if tuned.criterion.scorer is None:
-        yield "by its training reward"
+        yield "graded by its training reward"
     elif tuned.criterion.independence != "scorer":
-        yield f"by a scorer that {tuned.criterion.independence}"
+        yield f"graded by a scorer that {tuned.criterion.independence}"
     if facts.seen_in_training:
         yield f"on tasks of which {facts.seen_in_training} of {len(planned(tuned))} were trained on"
     if (num := common_part(tuned, seen.against)) is not None:
-        yield f"on the {num} tasks that {'both' if len(seen.against) == 1 else 'all'} played"
+        yield f"on the {num} tasks that {'both' if len(seen.against) == 1 else 'all'} ran"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,9 +248,9 @@ def _elsewhere(
 
 
 def _only_at(tuned: Evaluation, missed: Mapping[str, Sequence[Evaluation]], facts: RunFacts) -> Iterator[str]:
-    """Yield sentences about controls that were evaluated at this temperature and not at the leading one."""
+    """Yield sentences about controls that were evaluated only at this temperature, and not at that of the claim."""
     for one in compared(tuned, missed, facts)[0]:
-        yield f"{_how(tuned).capitalize()} it is {WORDS[one.rise]} {one.shown}."
+        yield f"{_how(tuned).capitalize()}, tuned is {WORDS[one.rise]} {one.shown}."
 
 
 def _how(tuned: Evaluation) -> str:
@@ -262,14 +261,14 @@ def _sentences(how: str, one: Against, other: Against, tuned: Evaluation) -> Ite
     how = how.capitalize()
     if one.rise is Rise.ROSE and other.rise is Rise.NOT_SHOWN and other.before is not None:
         yield (
-            f"{how} it is not shown to be better: tuned has {tuned.success.mean:.2f} there and {one.control} "
+            f"{how}, tuned is not shown to be better: it has {tuned.success.mean:.2f}, and {one.control} has "
             f"{other.before.success.mean:.2f}, so the gain may only come from fewer random choices."
         )
         return
     if {one.rise, other.rise} == {Rise.ROSE, Rise.FELL} and other.before is not None:  # the headline names the control
-        yield f"{how} tuned has {tuned.success.mean:.2f}, and {one.control} has {other.before.success.mean:.2f}."
+        yield f"{how}, tuned has {tuned.success.mean:.2f}, and {one.control} has {other.before.success.mean:.2f}."
     else:
-        yield f"{how} it is {WORDS[other.rise]} {one.shown}."
+        yield f"{how}, tuned is {WORDS[other.rise]} {one.shown}."
     if not tuned.temperature and other.rise is Rise.ROSE:
         yield f"{JUMPS}."
 
@@ -279,18 +278,18 @@ def _disagreement(one: Against, other: Against, sentence: str) -> Finding:
     return Finding(
         rule="evaluation.settings_disagree",
         severity=Severity.WARNING if is_opposed else Severity.NOTE,
-        symptom=f"Sampled it is {WORDS[one.rise]} {one.shown}. {sentence}",
+        symptom=f"Sampled, tuned is {WORDS[one.rise]} {one.shown}. {sentence}",
         evidence={"control": one.control, "sampled": one.difference, "otherwise": other.difference},
-        change="Rely on play at the temperature that is served, with several episodes a task; a small change of one "
-        "probability can turn a greedy answer.",
-        confirm="Both settings show the same with more episodes a task (evaluation.eval_group_size).",
+        change="Rely on results at the temperature that is served, with several episodes per task; a small change of "
+        "one probability can change a greedy answer.",
+        confirm="Both settings show the same result with more episodes per task (evaluation.eval_group_size).",
     )
 
 
 def claim_over(seeds: Mapping[int, Claim], *, without: Mapping[int, str] = MappingProxyType({})) -> Claim:
-    """Return the claim that all of several runs support that differ only in their seed.
+    """Return the claim that is supported by each of several runs that differ only in their seed.
 
-    Controls that some seeds lack are left out. `without` maps each seed without a result to the reason.
+    Controls that are missing for some seeds are left out. `without` maps each seed without a result to the reason.
     """
     left_out = tuple(_left_out(without))
     if len(seeds) < 2:
@@ -331,19 +330,20 @@ def claim_over(seeds: Mapping[int, Claim], *, without: Mapping[int, str] = Mappi
 
 
 def _left_out(without: Mapping[int, str]) -> Iterator[str]:
-    """Yield a sentence for each seed without a result: a seed that did not finish may be one that learned nothing."""
+    """Yield a sentence about the seeds without a result, because a seed that did not finish may have learned
+    nothing."""
     if without:
         names = listed([f"seed {seed} ({why})" for seed, why in without.items()])
         yield f"The claim leaves out {names}: what {'it' if len(without) == 1 else 'they'} would show is not known."
 
 
 def _over(by_seed: Mapping[int, Against]) -> Against:
-    """Combine the comparisons of all seeds with one control."""
+    """Combine the comparisons with one control, of all seeds."""
     ones, rises = list(by_seed.values()), _by_rise(by_seed)
     names = {one.shown for one in ones}
     return Against(
         control=ones[0].control,
-        # A control that was long enough with only some seeds is not imitation for as long as RL.
+        # A control that was long enough only for some seeds is not imitation for as long as RL.
         shown=ones[0].shown if len(names) == 1 else f"the {ones[0].control}",
         difference=fmean(one.difference for one in ones),
         by_seed=tuple(one.difference for one in ones),
@@ -353,9 +353,11 @@ def _over(by_seed: Mapping[int, Against]) -> Against:
 
 
 def _lacking(ones: Mapping[int, Against], lacking: Mapping[int, Claim]) -> Iterator[str]:
-    """Yield sentences about a control that only some seeds have, and the command that evaluates it with the others."""
+    """Yield sentences about a control that only some seeds have, and the command that evaluates it for the others."""
     shown = next(iter(ones.values())).shown
-    clauses = ", ".join(f"with {_seeds(members)} tuned is {WORDS[rise]} it" for rise, members in _by_rise(ones).items())
+    clauses = ", ".join(
+        f"with {_seeds(members)}, tuned is {WORDS[rise]} it" for rise, members in _by_rise(ones).items()
+    )
     yield f"Not compared with {shown} with {_seeds([str(seed) for seed in lacking])}; {clauses}."
     control = next(iter(ones.values())).control
     unknown = [claim.not_known for claim in lacking.values() if control in claim.not_known.controls]

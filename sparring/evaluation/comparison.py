@@ -18,25 +18,25 @@ class Comparison:
 
     before: str
     after: str
-    """Labels of the evaluations."""
+    """The labels of the two evaluations."""
     difference: Interval
     """The difference of the tasks' success rates, after - before."""
     p_value: float
     """The p-value of the exact two-sided randomization test."""
     fixed: tuple[str, ...]
-    """Ids of the tasks whose success rate rose."""
+    """The ids of the tasks whose success rate rose."""
     broken: tuple[str, ...]
     unchanged: tuple[str, ...]
     tasks_needed: int | None
-    """The number of tasks that would show such a difference four times in five; None without a difference."""
+    """The number of tasks that would show such a difference in four of five cases. None if there is no difference."""
     bounds: Bounds | None = None
-    """The bounds of the difference if lost episodes count against `after` and for it; None if none was lost."""
+    """The bounds of the difference: lost episodes count against `after`, or for it. None if no episode was lost."""
     worst_p_value: float = 0.0
-    """The p-value if every lost episode counts against the difference; 0 if none was lost."""
+    """The p-value if every lost episode counts against the difference. 0 if no episode was lost."""
 
     @property
     def is_sign_open(self) -> bool:
-        """True if the lost episodes could reverse the difference, or create one where there is none."""
+        """Whether the lost episodes could reverse the difference, or create a difference if there is none."""
         if self.bounds is None:
             return False
         mean = self.difference.mean
@@ -60,7 +60,7 @@ class Comparison:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Self:
-        """Read what `as_json` wrote. Raises LookupError or TypeError for anything else."""
+        """Read the data that `as_json` wrote. Raises LookupError or TypeError for anything else."""
         return cls(
             before=row["before"],
             after=row["after"],
@@ -76,8 +76,8 @@ class Comparison:
 
 
 def compare(before: Evaluation, after: Evaluation) -> Comparison:
-    """Compare two evaluations, paired by task; tasks that only one of them has are left out. Raises ValueError if
-    they share none."""
+    """Compare two evaluations, paired by task. Tasks that only one of them has are left out. Raises ValueError if they
+    share no task."""
     first = dict(zip(before.task_ids, before.rates, strict=True))
     second = dict(zip(after.task_ids, after.rates, strict=True))
     shared = [task_id for task_id in before.task_ids if task_id in second]
@@ -101,8 +101,8 @@ def compare(before: Evaluation, after: Evaluation) -> Comparison:
 
 
 def _bounds(before: Evaluation, after: Evaluation) -> Bounds | None:
-    """Return the bounds of the difference over the tasks that both planned, including tasks all of whose episodes
-    were lost."""
+    """Return the bounds of the difference over the tasks that both evaluations planned. These include tasks of which
+    every episode was lost."""
     shared = {*before.task_ids, *before.lost} & {*after.task_ids, *after.lost}
     if shared.isdisjoint({*before.lost, *after.lost}):
         return None
@@ -111,14 +111,15 @@ def _bounds(before: Evaluation, after: Evaluation) -> Bounds | None:
 
 
 def _worst_p_value(before: Evaluation, after: Evaluation, *, is_rise: bool) -> float:
-    """Return the p-value over the tasks that both planned, with every lost episode counted against the difference."""
+    """Return the p-value over the tasks that both evaluations planned, with every lost episode counted against the
+    difference."""
     tasks = sorted({*before.task_ids, *before.lost} & {*after.task_ids, *after.lost})
     old, new = _rates_with_lost(before, is_right=is_rise), _rates_with_lost(after, is_right=not is_rise)
     return paired_p_value([old[task] for task in tasks], [new[task] for task in tasks])
 
 
 def _rates_with_lost(one: Evaluation, *, is_right: bool) -> dict[str, Fraction]:
-    """Return success rates by task, with the lost episodes counted as right or as wrong."""
+    """Return the success rates by task, with the lost episodes counted as right or as wrong."""
     played = {task: (c, n) for task, c, n in zip(one.task_ids, one.successes, one.samples, strict=True)}
     rates = {}
     for task in {*played, *one.lost}:

@@ -1,4 +1,4 @@
-"""The controls of a run: those that exist, those that are expected, and the difference from each."""
+"""The controls of a run: which exist, which are expected, and the difference from each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ORIGIN = "the policy before training"
 RANDOM = "random rewards"
 """The name of the control that was trained from the same recipe with random rewards."""
 CONTROLS = (CONTINUED, WARM_START, BASE, ORIGIN)
-"""The controls with fixed names; equally strong ones are listed in this order."""
+"""The controls with fixed names. Equally strong controls are listed in this order."""
 SHOWN = {
     BASE: "the base model",
     WARM_START: "the warm start",
@@ -40,34 +40,34 @@ WORDS = {Rise.ROSE: "better than", Rise.NOT_SHOWN: "not shown to be better than"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continued:
-    """The length of the continued warm start, as `controls/warm_start_continued/state.json` has it."""
+    """The length of the continued warm start, from `controls/warm_start_continued/state.json`."""
 
     steps: int
     seconds: float
     rl_seconds: float
     fingerprint: str
-    """Fingerprint of its weights: an evaluation with another fingerprint used an earlier control."""
+    """The fingerprint of its weights. An evaluation with another fingerprint used an earlier control."""
 
     @property
     def is_too_short(self) -> bool:
-        """True if it trained for less than RL did, and so is not imitation for as long as RL."""
+        """Whether it was trained for less time than RL, so that it is not imitation for as long as RL."""
         return self.seconds < self.rl_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """The facts about a run, other than its evaluations, that a claim uses. Paths appear in the commands that it
-    proposes."""
+    """The facts about a run that a claim uses in addition to its evaluations. Paths appear in the commands that the
+    claim proposes."""
 
     name: str = "RUN"
     family: str = ""
-    """The family of runs, or several runs, that share the claim; `name` is then a placeholder for each."""
+    """The family of runs, or the list of runs, that share the claim. `name` is then a placeholder for each of them."""
     recipe: str = "RECIPE"
     runs: str = "runs"
-    """The folder of runs."""
+    """The folder that contains the runs."""
     has_warm_start: bool
     continued: Continued | None = None
-    """None if the control does not exist or its files cannot be read."""
+    """The length of the continued warm start. None if it does not exist or its files cannot be read."""
     seen_in_training: int = 0
     """The number of held-out tasks that were trained on."""
 
@@ -97,9 +97,9 @@ class RunFacts:
         evaluate = self.evaluates
         if RANDOM in missing:
             return (
-                f"`sparring train {self.recipe} reward.reward=sparring.rewards:random_reward run.name=random --no-check` "
-                f"trains {'that control' if len(missing) == 1 else 'the latter'}, and "
-                f"`{evaluate} --policy base --policy {self.runs}/random --policy tuned`"
+                f"`sparring train {self.recipe} reward.reward=sparring.rewards:random_reward run.name=random "
+                f"--no-check` trains {'that control' if len(missing) == 1 else 'the latter'}, and `{evaluate} --policy "
+                f"base --policy {self.runs}/random --policy tuned`"
             )
         if CONTINUED in missing:
             return f"`{evaluate} --policy base --policy warm_start --policy warm_start_continued --policy tuned`"
@@ -114,19 +114,19 @@ class Against:
     shown: str
     """The control's name for use in a sentence."""
     difference: float
-    """Mean of tuned - control, over the tasks that both attempted."""
+    """The mean of tuned - control, over the tasks that both ran."""
     rise: Rise
     opposed: str = ""
-    """The opposite result at another temperature or seed, if there is one: "greedily worse than"."""
+    """The opposite result at another temperature or seed, if there is one, such as "greedily worse than"."""
     by_seed: tuple[float, ...] = ()
-    """The differences, over several seeds."""
+    """The differences by seed, for several seeds."""
     before: Evaluation | None = None
     comparison: Comparison | None = None
     """`before` and `comparison` are None for several seeds."""
 
     @property
     def size(self) -> str:
-        """The difference with its 95 % interval, or its range over several seeds, as text."""
+        """The difference as text, with its 95 % interval, or with its range over several seeds."""
         if self.by_seed:
             least, most = f"{min(self.by_seed):+.2f}", f"{max(self.by_seed):+.2f}"
             return f"{least} with every seed" if least == most else f"{least} to {most} by seed"
@@ -141,23 +141,23 @@ def compared(
 ) -> tuple[list[Against], list[str]]:
     """Compare `tuned` with each control at its temperature.
 
-    Returns the comparisons, strongest control first, and sentences about why other controls are not compared.
+    Returns the comparisons, strongest control first, and sentences that state why other controls are not compared.
     """
     against, limits = [], []
     for name, rows in controls.items():
         shown = facts.shown(name)
         alike = [one for one in rows if one.temperature in (None, tuned.temperature)]
         if not alike:
-            how = f"sampled at temperature {tuned.temperature:g}" if tuned.temperature else "played greedily"
+            how = f"sampled at temperature {tuned.temperature:g}" if tuned.temperature else "evaluated greedily"
             limits.append(f"Not compared with {shown}: it was not {how}.")
         elif name == CONTINUED and facts.continued is not None and alike[0].fingerprint != facts.continued.fingerprint:
-            limits.append(f"Not compared with {shown}: it was made again since.")
+            limits.append(f"Not compared with {shown}: it was trained again after its evaluation.")
         elif settings := _other_settings(alike[0], tuned):
             limits.append(f"Not compared with {shown}: {listed(settings)} differed.")
         elif _graded(alike[0]) != _graded(tuned):
             limits.append(f"Not compared with {shown}: another scorer graded it.")
         elif set(alike[0].task_ids).isdisjoint(tuned.task_ids):
-            limits.append(f"Not compared with {shown}: it played other tasks.")
+            limits.append(f"Not compared with {shown}: it was evaluated on other tasks.")
         else:
             comparison = compare(alike[0], tuned)
             against.append(
@@ -178,7 +178,7 @@ def _graded(one: Evaluation) -> tuple[str | None, float]:
 
 
 def _other_settings(one: Evaluation, other: Evaluation) -> list[str]:
-    """Return the names of the settings that differ between two evaluations and affect episodes."""
+    """Return the names of the settings that affect episodes and differ between two evaluations."""
     first, second = one.plays_with, other.plays_with
     return [key for key in sorted({*first, *second}) if first.get(key) != second.get(key)]
 
@@ -190,13 +190,13 @@ def strongest_first(against: Sequence[Against]) -> list[Against]:
 
 
 def strongest(against: Sequence[Against]) -> list[Against]:
-    """Return the strongest control; several if they are equally strong."""
+    """Return the strongest control, or several if they are equally strong."""
     return [one for one in against if round(one.difference, 9) == round(against[0].difference, 9)]
 
 
 def rise_of(comparison: Comparison) -> Rise:
-    """Return the conclusion from a comparison; it counts as shown only if it holds with every lost episode counted
-    against it."""
+    """Return the conclusion from a comparison. A difference counts as shown only if it remains when every lost episode
+    counts against it."""
     if comparison.p_value >= SIGNIFICANT or comparison.is_sign_open or comparison.worst_p_value >= SIGNIFICANT:
         return Rise.NOT_SHOWN
     difference = comparison.difference
@@ -204,5 +204,5 @@ def rise_of(comparison: Comparison) -> Rise:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Join names into an enumeration for a sentence."""
+    """Join names into a list for use in a sentence."""
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)

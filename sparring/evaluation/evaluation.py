@@ -1,4 +1,4 @@
-"""The evaluation of a policy: run the episodes of a set of tasks and summarize their scores."""
+"""The evaluation of a policy. It runs the episodes of a set of tasks and summarizes their scores."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ from sparring.rollouts.metrics import count_refusals
 from sparring.types import Json, Outcome, Sampling, Task, Trajectory, TrajectoryGroup
 
 BEARING_SECTIONS = frozenset({"model", "data", "environment", "agent", "policies", "reward", "sampling", "rollout"})
-"""Sections of a recipe whose settings affect what happens in an episode."""
+"""The sections of a recipe whose settings affect what happens in an episode."""
 NOT_BEARING = PLACE_KEYS | {"sampling.temperature", "rollout.rollout_max_concurrency"}
-"""Settings of those sections that affect only where and how fast episodes run, and the temperature, which evaluations set."""
+"""The settings of those sections that affect only where and how fast episodes run, and the temperature, which
+evaluations set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuccessCriterion:
-    """The criterion for a success, and how independent of the reward it is."""
+    """The criterion for a success, and its independence of the reward."""
 
     scorer: str | None
-    """The scorer as the recipe names it; None if the training reward is also the measure of success."""
+    """The scorer as named in the recipe, or None if the training reward is also the measure of success."""
     independence: Independence
     success_threshold: float
 
     @property
     def caveat(self) -> str | None:
-        """The caveat that a table of these numbers must show; None if there is none."""
+        """The caveat that a table of these numbers must show, or None if there is none."""
         if self.scorer is None:
             return "no independent scorer is set (reward.scorer), so the training reward grades itself here"
         if self.independence != "scorer":
@@ -47,29 +48,30 @@ class SuccessCriterion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """The results of one policy on a set of tasks. Sequences hold one number a task, in the order of `task_ids`."""
+    """The results of one policy on a set of tasks. Sequences contain one number per task, in the order of
+    `task_ids`."""
 
     name: str
     label: str
-    """Name and setting as in the ids of the episodes: `held_out/LABEL@.../TASK/MEMBER.ATTEMPT`."""
+    """The name and setting as in the ids of the episodes: `held_out/LABEL@.../TASK/MEMBER.ATTEMPT`."""
     split: str
     policy_version: int | None
-    """None if the policy does not belong to the run."""
+    """The version of the policy's weights, or None if the policy does not belong to the run."""
     fingerprint: str
-    """Content hash of the weights, or `kind:name` for an endpoint or a script."""
+    """The content hash of the weights, or `kind:name` for an endpoint or a script."""
     temperature: float | None
-    """0 is greedy; None for a script, which does not sample."""
+    """The sampling temperature. 0 is greedy; None is a script, which does not sample."""
     group_size: int
     """The number of episodes planned for each task."""
     criterion: SuccessCriterion
     task_ids: tuple[str, ...]
     scores: tuple[float, ...]
-    """Mean score of the task's episodes."""
+    """The mean score of the task's episodes."""
     successes: tuple[int, ...]
     samples: tuple[int, ...]
     rewards: tuple[float, ...]
     completions: tuple[float, ...]
-    """Share of each task's episodes that finished by themselves, right or wrong."""
+    """The share of each task's episodes that finished by themselves, right or wrong."""
     turns: tuple[float, ...]
     metrics: Mapping[str, float]
     score: Interval
@@ -77,13 +79,13 @@ class Evaluation:
     agreement: Agreement
     """The agreement of reward and scorer on these episodes."""
     seconds: float
-    """Wall time of the episodes, in seconds; for a resumed evaluation, of its last part."""
+    """The wall time of the episodes, in seconds. For a resumed evaluation, this is the time of its last part."""
     lost: Mapping[str, int] = field(default_factory=dict)
-    """Numbers of lost episodes by task id. Tasks without any remaining episode appear only here."""
+    """The numbers of lost episodes by task id. Tasks without any remaining episode appear only here."""
     overrides: Mapping[str, Json] = field(default_factory=dict)
-    """Settings that differ from the run's recipe, by key: `{"environment.max_turns": 3}`."""
+    """The settings that differ from the run's recipe, by key, such as `{"environment.max_turns": 3}`."""
     is_random_control: bool = False
-    """True for a run of the same recipe that was trained with random rewards."""
+    """Whether the policy is a run of the same recipe that was trained with random rewards."""
 
     @property
     def num_lost(self) -> int:
@@ -92,19 +94,19 @@ class Evaluation:
 
     @property
     def lost_share(self) -> float:
-        """The lost share of the planned episodes."""
+        """The share of the planned episodes that were lost."""
         return self.num_lost / (self.num_lost + sum(self.samples))
 
     @property
     def outcomes(self) -> dict[Outcome, float]:
-        """Shares of all episodes, including lost ones, by how they ended. Empty in files of versions that did not
-        keep them."""
+        """The shares of all episodes, including lost ones, by outcome. Empty in files of versions that did not store
+        the outcomes."""
         known = {name.rpartition("/outcome/")[2]: share for name, share in self.metrics.items() if "/outcome/" in name}
         return {outcome: known[outcome] for outcome in Outcome if outcome in known}
 
     @property
     def success_bounds(self) -> Bounds:
-        """The success if every lost episode had been wrong, and if every one had been right."""
+        """The success rate if every lost episode had been wrong, and if every lost episode had been right."""
         return self._bounds(self.successes)
 
     @property
@@ -135,13 +137,13 @@ class Evaluation:
 
     @property
     def setting(self) -> str:
-        """The sampling in a word or two: a script, greedy, or the temperature."""
+        """A short name of the sampling: a script, greedy, or the temperature."""
         if self.temperature is None:
             return "script"
         return "greedy" if self.temperature == 0 else f"T {self.temperature:g}"
 
     def passes(self) -> dict[int, tuple[float, float]]:
-        """Return pass@k and pass^k over the tasks by k, for every k up to the fewest episodes of a task."""
+        """Return pass@k and pass^k over the tasks by k, for every k up to the smallest number of episodes of a task."""
         return passes(self.samples, self.successes)
 
     def as_json(self) -> dict[str, Any]:
@@ -186,7 +188,7 @@ class Evaluation:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """Read what `as_json` wrote. Raises LookupError, TypeError or ValueError for anything else."""
+        """Read the data that `as_json` wrote. Raises LookupError, TypeError or ValueError for anything else."""
         tasks = content["tasks"]
         if shared := _shared([task["id"] for task in tasks]):
             raise ValueError(f"several tasks are named {shared[0]!r}")
@@ -226,7 +228,7 @@ class Evaluation:
 
 
 def _agreement(content: Mapping[str, Any]) -> Agreement:
-    """Read what `Agreement.as_json` wrote."""
+    """Read the data that `Agreement.as_json` wrote."""
     derived = ("num", "share", "culprits", "disagreements")
     disagreements = (Disagreement(**{**one, "culprits": tuple(one["culprits"])}) for one in content["disagreements"])
     return Agreement(
@@ -251,25 +253,26 @@ class Row:
     temperature: float | None
     group_size: int
     done: Mapping[str, Mapping[int, Trajectory]] = field(default_factory=dict)
-    """Episodes that an interrupted evaluation kept, by task and member."""
+    """The episodes that an interrupted evaluation kept, by task and member."""
     keep: Callable[[Trajectory], None] | None = None
-    """Passed on as `GroupPlan.keep`."""
+    """The callback for `GroupPlan.keep`."""
     policy: MainPolicy | None = None
-    """Passed on as `GroupPlan.policy`."""
+    """The policy for `GroupPlan.policy`."""
     lost: Mapping[str, int] = field(default_factory=dict)
-    """Numbers of lost episodes by task id, where stored episodes are scored again."""
+    """The numbers of lost episodes by task id, if stored episodes are scored again."""
     overrides: Mapping[str, Json] = field(default_factory=dict)
-    """Stored as `Evaluation.overrides`."""
+    """The overrides for `Evaluation.overrides`."""
     is_random_control: bool = False
 
 
 def refuse_shared_ids(tasks: Sequence[Task], split: str) -> None:
-    """Raise DataError if tasks share an id, because episodes, seeds and paired differences are identified by it."""
+    """Raise DataError if tasks share an id, because the id identifies a task's episodes, seeds and paired
+    differences."""
     if shared := _shared([task.id for task in tasks]):
         more = f" and {len(shared) - 1} more ids" if len(shared) > 1 else ""
         raise DataError(
-            f"several tasks of {split} have the id {shared[0]!r}{more}, so their episodes could not be distinguished; give every "
-            "task an id of its own. To play a task more often, raise evaluation.eval_group_size."
+            f"several tasks of {split} have the id {shared[0]!r}{more}, so their episodes could not be distinguished; "
+            "give every task a unique id. To run a task more often, raise evaluation.eval_group_size."
         )
 
 
@@ -292,12 +295,12 @@ async def evaluate(
     kind_of: Callable[[Task], str] | None = None,
     on_group: Callable[[TrajectoryGroup], None] | None = None,
 ) -> tuple[Evaluation, list[TrajectoryGroup]]:
-    """Run `group_size` episodes of each task and return their summary and the groups.
+    """Run `group_size` episodes of each task, and return their summary and the groups.
 
-    Seeds depend only on split, task (its position and id) and member, so two policies meet the same draws in whatever
-    order they are evaluated. Lost episodes are left out of every number and counted in `<prefix>/lost_rollouts`.
-    `attempt` distinguishes evaluations of the same label, because the ledger requires a unique name for every rollout.
-    Raises ServiceError when every episode was lost.
+    Seeds depend only on the split, the task (its position and id) and the member. Two policies therefore get the same
+    random draws, regardless of the order in which they are evaluated. Lost episodes are left out of every number and
+    counted in `<prefix>/lost_rollouts`. `attempt` distinguishes evaluations with the same label, because the ledger
+    requires a unique name for every rollout. Raises ServiceError if every episode was lost.
     """
     refuse_shared_ids(tasks, row.split)
     began = seconds()
@@ -338,18 +341,18 @@ def summarize(
     pass_k_values: Sequence[int] | None = None,
     kind_of: Callable[[Task], str] | None = None,
 ) -> Evaluation:
-    """Return the results of finished groups. A task whose episodes were all lost is left out.
+    """Return the results of finished groups. Tasks of which every episode was lost are left out.
 
-    `pass_k_values` are the k of pass@k and pass^k; None is every k up to the fewest episodes of a task. A larger k is not
-    defined and has no metric. Raises ServiceError when every episode was lost.
+    `pass_k_values` are the values of k for pass@k and pass^k. By default, they are all values up to the smallest number
+    of episodes of a task. A larger k is not defined and has no metric. Raises ServiceError if every episode was lost.
     """
     graded = GradedGroups(groups, criterion.success_threshold)
     if not graded.known:
         refused, _ = count_refusals(groups)
-        refusals = f" The gateway refused what their client sent: {', '.join(refused)}." if refused else ""
+        refusals = f" The gateway refused requests of their client: {', '.join(refused)}." if refused else ""
         raise ServiceError(
-            f"every episode of the evaluation {row.name!r} was lost, so there is no result; the warnings above contain the "
-            f"causes.{refusals}"
+            f"every episode of the evaluation {row.name!r} was lost, so there is no result; the warnings above state "
+            f"the causes.{refusals}"
         )
     return Evaluation(
         name=row.name,

@@ -1,4 +1,4 @@
-"""The independence of a scorer from the reward: a separate check, or the reward under another name."""
+"""The independence of a scorer from the reward. A scorer may be a separate check, or the reward under another name."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from sparring.protocols import RewardFunction, Scorer
 
 Independence: TypeAlias = Literal["scorer", "none", "shares code with the reward"]
-"""The grader: an independent scorer; none but the reward; a scorer that runs some of the reward's code."""
+"""The grader: an independent scorer, only the reward, or a scorer that runs some of the reward's code."""
 
 Kind = TypeVar("Kind")
 
 _OURS = ("sparring.rewards.", "sparring.scorers.", "sparring.environments.suites.", "sparring.environments.adapters.")
-"""Sparring's own packages with grading rules; the rest of it is as neutral as Python's standard library."""
+"""The packages of Sparring with grading rules. The rest of Sparring is as neutral as Python's standard library."""
 _NEUTRAL = "sparring.scorers.conduct"
-"""It describes how an episode went, and grades nothing."""
+"""This package describes how an episode went, and grades nothing."""
 
 
 def independence(reward: RewardFunction | None, scorer: Scorer | None) -> Independence:
@@ -30,12 +30,12 @@ def independence(reward: RewardFunction | None, scorer: Scorer | None) -> Indepe
 
 
 def shared_code(reward: RewardFunction | None, scorer: Scorer) -> tuple[str, ...]:
-    """Return the sorted names (`module.name`) of the functions that both may run.
+    """Return the sorted names (`module.name`) of the functions that both reward and scorer may run.
 
     The search follows the calls of both: functions and classes of the recipe's own modules that they name, values in
-    closures, defaults and bound arguments, and what methods use of their object. A function that both reach is shared,
-    and so is one that the same factory made for each (`json_exact(...)` for both). Python's own libraries, installed
-    libraries and constants may be shared; imports within a function are not followed.
+    closures, defaults and bound arguments, and the attributes that methods use of their object. A function is shared if
+    both reach it, or if the same factory made it for each (`json_exact(...)` for both). Python's own libraries,
+    installed libraries and constants may be shared. Imports within a function are not followed.
     """
     if reward is None:
         return ()
@@ -44,13 +44,13 @@ def shared_code(reward: RewardFunction | None, scorer: Scorer) -> tuple[str, ...
 
 
 def objects_reached(function: Any, kind: type[Kind]) -> list[Kind]:
-    """Return the objects of type `kind` that a call of this function may use, each once."""
+    """Return each object of type `kind` that a call of this function may use, once."""
     found = {id(held): held for one, owner in _walk(function) for held in (one, owner) if isinstance(held, kind)}
     return list(found.values())
 
 
 def _reached(function: Any) -> dict[types.CodeType, str]:
-    """Return the code objects with rules that a call of this function may run, with their names."""
+    """Return the code objects with grading rules that a call of this function may run, with their names."""
     plain = (inspect.unwrap(one) for one, _ in _walk(function) if isinstance(one, types.FunctionType))
     return {
         one.__code__: f"{one.__module__}.{one.__qualname__}"
@@ -60,8 +60,8 @@ def _reached(function: Any) -> dict[types.CodeType, str]:
 
 
 def _walk(function: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the functions and objects that a call of this function may use, each with the object whose method it is,
-    or None."""
+    """Yield the functions and objects that a call of this function may use. Each is paired with the object whose method
+    it is, or with None."""
     seen: set[tuple[int, int]] = set()
     waiting: list[tuple[Any, Any]] = [(function, None)]
     kept: list[Any] = []  # an id is unique only while its object lives
@@ -82,7 +82,7 @@ def _walk(function: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _within(value: Any) -> list[tuple[Any, Any]]:
-    """Return the callables in a value that is not a plain function, each with the object whose method it is."""
+    """Return the callables in a value that is not a plain function, each paired with the object whose method it is."""
     if isinstance(value, types.MethodType):
         return [(value.__func__, value.__self__)]
     if isinstance(value, functools.partial):
@@ -98,8 +98,8 @@ def _within(value: Any) -> list[tuple[Any, Any]]:
 
 
 def _used(function: types.FunctionType, owner: Any) -> list[tuple[Any, Any]]:
-    """Return the globals that a function names (including attributes of modules) and the attributes that it uses of
-    its object."""
+    """Return the globals that a function names (including attributes of modules), and the attributes of its object that
+    it uses."""
     found: list[tuple[Any, Any]] = []
     names = set(_names(function.__code__))
     for name in names:
@@ -114,7 +114,8 @@ def _used(function: types.FunctionType, owner: Any) -> list[tuple[Any, Any]]:
 
 
 def _closure(function: types.FunctionType) -> list[Any]:
-    """Return the values that a function holds other than globals: closure, defaults, and the function it wraps."""
+    """Return the values that a function refers to other than globals: closure, defaults, and the function that it
+    wraps."""
     held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     for cell in function.__closure__ or ():
         try:
@@ -133,7 +134,7 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _methods(kind: type) -> Iterator[types.FunctionType]:
-    """Yield the methods written in source code: those that `dataclass` and similar tools generate contain no rule."""
+    """Yield the methods written in source code. Methods that `dataclass` and similar tools generate contain no rule."""
     for base in kind.__mro__:
         for value in vars(base).values() if _may_grade(base.__module__) else ():
             function = inspect.unwrap(_function_of(value))
@@ -148,8 +149,8 @@ def _function_of(value: Any) -> Any:
 
 
 def _may_grade(module: str | None) -> bool:
-    """Return whether code of this module may contain a grading rule: a module of the recipe, or one of Sparring's
-    that has them."""
+    """Return whether code of this module may contain a grading rule. This holds for modules of the recipe, and for
+    those modules of Sparring that contain grading rules."""
     if module is None or module.partition(".")[0] in sys.stdlib_module_names - {"__main__"}:
         return False
     if module.partition(".")[0] == "sparring":

@@ -1,9 +1,9 @@
-"""An evaluation in progress: finished episodes are stored at once, so an interrupted evaluation can continue.
+"""An evaluation in progress. Finished episodes are stored at once, so that an interrupted evaluation can continue.
 
     evaluations/held_out-003.part/
         job.json        the plan: overrides, policies, temperatures, a digest of the tasks, the start times
-        episodes.jsonl  one finished episode a line: {"label", "trajectory", "transitions"}
-        lock            held by the process that runs the evaluation
+        episodes.jsonl  one finished episode per line: {"label", "trajectory", "transitions"}
+        lock            locked by the process that runs the evaluation
 
 When all episodes are finished, the result is written to evaluations/held_out-003.json and
 trajectories/held_out-3.jsonl, and the folder is deleted.
@@ -43,12 +43,12 @@ class Plan:
     overrides: tuple[str, ...]
     policies: tuple[Policy, ...]
     temperatures: tuple[float, ...] | None
-    """None: greedy, and the recipe's sampling temperature."""
+    """The sampling temperatures. None means greedy and the recipe's sampling temperature."""
     api_key_env: str | None
     tasks: str = ""
-    """Digest of the tasks; empty until they are loaded."""
+    """The digest of the tasks. Empty until they are loaded."""
     fingerprints: Mapping[str, str] | None = None
-    """Fingerprints of the policies that have started, by name."""
+    """The fingerprints of the policies that have started, by name."""
     starts: tuple[str, ...] = ()
     """The start identifiers of this evaluation's rollouts in the ledger, one for each time it was started."""
 
@@ -67,11 +67,13 @@ class Plan:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a plan from its file. Raises DataError for a file that is not a plan."""
+        """Read a plan from its file. Raises DataError if the file is not a plan."""
         try:
             content = json.loads(path.read_text("utf-8"))
             if content["format"] != FORMAT:
-                raise DataError(f"{path} has format {content['format']!r}, this version reads {FORMAT}; evaluate anew.")
+                raise DataError(
+                    f"{path} has format {content['format']!r}, but this version reads {FORMAT}; start a new evaluation."
+                )
             policies = [Policy(**{**one, "kind": PolicyKind(one["kind"])}) for one in content["policies"]]
             temperatures = content["temperatures"]
             return cls(
@@ -84,7 +86,7 @@ class Plan:
                 starts=tuple(content["starts"]),
             )
         except (OSError, ValueError, LookupError, TypeError) as error:
-            raise DataError(f"{path} does not say what is evaluated ({error!r}); delete its folder.") from error
+            raise DataError(f"{path} does not state what to evaluate ({error!r}); delete its folder.") from error
 
 
 @final
@@ -95,9 +97,9 @@ class Job:
         """Use `new` or `interrupted` instead of the constructor."""
         self.folder, self.plan, self._lock = folder, plan, lock
         self.start = str(time.time_ns())
-        """Distinguishes rollouts of this process from those of an earlier one."""
+        """The identifier that distinguishes rollouts of this process from those of earlier processes."""
         self.episodes: dict[str, dict[str, dict[int, Trajectory]]] = {}
-        """Episodes that earlier processes finished, by label, task and member."""
+        """The episodes that earlier processes finished, by label, task and member."""
         self._file: IO[bytes] | None = None
 
     @classmethod
@@ -108,7 +110,7 @@ class Job:
             try:
                 folder.mkdir()
             except FileExistsError:
-                continue  # another process was faster
+                continue  # another process has created this folder
             job = cls(folder, plan, _held(folder))
             job._write(plan)
             return job
@@ -119,7 +121,7 @@ class Job:
         plans = run.evaluations.glob(f"{SPLIT}-*{UNFINISHED}/job.json")
         folders = sorted((plan.parent for plan in plans), key=lambda folder: (len(folder.name), folder.name))
         if not folders:
-            raise UsageError(f"{run.path} has no evaluation that was interrupted; leave --resume out.")
+            raise UsageError(f"{run.path} has no interrupted evaluation; omit --resume.")
         folder = folders[-1]
         lock = _held(folder)
         try:
@@ -139,15 +141,15 @@ class Job:
         return sum(len(members) for tasks in self.episodes.values() for members in tasks.values())
 
     def begin(self, tasks: Sequence[Task], ledger: Ledger) -> None:
-        """Load the episodes that earlier processes finished, and account for those that were cut off in the ledger.
+        """Load the episodes that earlier processes finished, and record in the ledger which ones were cut off.
 
         Raises DataError if the tasks have changed.
         """
         digest = hashlib.sha256(b"".join(encode_line(task_json(task)) for task in tasks)).hexdigest()
         if self.plan.tasks not in ("", digest):
             raise DataError(
-                f"{self.folder} was begun on other tasks than the run's held-out ones are now; put the data back as it was, or "
-                f"evaluate anew (and delete {self.folder})."
+                f"{self.folder} was started with other tasks than the run's held-out tasks are now; restore the data, "
+                f"or delete {self.folder} and start a new evaluation."
             )
         known = self._read()
         for trajectory, label in known:
@@ -157,24 +159,24 @@ class Job:
         self._file = (self.folder / "episodes.jsonl").open("ab")
 
     def moved(self, name: str, checkpoint: Path) -> None:
-        """Record that a policy without episodes so far now comes from another checkpoint than planned."""
+        """Record that a policy without episodes so far now comes from a checkpoint other than the planned one."""
         policies = (replace(one, source=str(checkpoint)) if one.name == name else one for one in self.plan.policies)
         self._write(replace(self.plan, policies=tuple(policies)))
 
     def plays(self, name: str, fingerprint: str) -> None:
-        """Record that a policy starts. Raises DataError if a policy of this name had another fingerprint before."""
+        """Record that a policy starts. Raises DataError if a policy with this name had another fingerprint before."""
         known = dict(self.plan.fingerprints or {})
         if known.setdefault(name, fingerprint) != fingerprint:
             raise DataError(
-                f"{name!r} is {fingerprint}, but {self.folder} was begun with {known[name]}; evaluate anew (and delete "
-                f"{self.folder})."
+                f"{name!r} is {fingerprint}, but {self.folder} was started with {known[name]}; delete {self.folder} "
+                "and start a new evaluation."
             )
         self._write(replace(self.plan, fingerprints=known))
 
     def keep(self, label: str) -> Callable[[Trajectory], None]:
         """Return a function that stores a finished episode of this label.
 
-        The data is with the operating system when it returns, so it survives if the process is killed.
+        When that function returns, the operating system has the data, so the episode survives if the process is killed.
         """
 
         def write(trajectory: Trajectory) -> None:
@@ -186,12 +188,12 @@ class Job:
         return write
 
     def over(self) -> None:
-        """Delete the folder once the report is written."""
+        """Delete the folder after the report is written."""
         shutil.rmtree(self.folder)
         self.close()
 
     def close(self) -> None:
-        """Release the folder, and delete it if it has no episodes."""
+        """Release the folder. Delete it if it has no episodes."""
         file = self.folder / "episodes.jsonl"
         if self._file is not None:
             self._file.close()
@@ -203,7 +205,7 @@ class Job:
         file = self.folder / "episodes.jsonl"
         if not file.exists():
             return []
-        # A process that was killed may have left half a line.
+        # A process that was killed may have written an incomplete line.
         content = file.read_bytes()
         if not content.endswith(b"\n"):
             file.write_bytes(content[: content.rfind(b"\n") + 1])
@@ -213,7 +215,9 @@ class Job:
                 for where, row in read_rows(file)
             ]
         except LookupError as error:
-            raise DataError(f"{file} lacks {error}; it is damaged: evaluate anew, and delete its folder.") from error
+            raise DataError(
+                f"{file} is damaged: it lacks {error}; delete its folder and start a new evaluation."
+            ) from error
 
     def _write(self, plan: Plan) -> None:
         self.plan = plan
@@ -228,12 +232,14 @@ def _held(folder: Path) -> IO[str]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         lock.close()
-        raise UsageError(f"{folder} is being played by another process; wait for it.") from error
+        raise UsageError(
+            f"another process is running the evaluation in {folder}; wait until it has finished."
+        ) from error
     return lock
 
 
 def _settle(ledger: Ledger, starts: set[str], kept: set[str]) -> None:
-    """Update the ledger from the stored episodes, which are written before it."""
+    """Update the ledger from the stored episodes, which are written before the ledger."""
     path = (
         RolloutState.LEASED,
         RolloutState.RUNNING,

@@ -1,4 +1,4 @@
-"""Reasons why a difference may mean less than it seems: a table of small functions, each with its sentence."""
+"""Reasons why a difference may mean less than it seems, as a table of small functions, each with its sentence."""
 
 from __future__ import annotations
 
@@ -26,37 +26,39 @@ from sparring.evaluation.statistics import paired_p_value
 from sparring.types import Outcome
 
 FEW_TASKS = 20
-"""With fewer tasks, the result does not generalize to others."""
+"""With fewer tasks, the result does not generalize to other tasks."""
 MOST_LOST = 0.01
-"""Share of episodes that may be lost before a claim mentions it."""
+"""The share of lost episodes above which a claim mentions it."""
 MANY_WRONG = 0.1
-"""Share of wrong episodes at which a claim mentions how they end."""
+"""The share of wrong episodes from which a claim mentions how they end."""
 LEAST_DIFFERING = next(
     num for num in count(1) if paired_p_value([Fraction(0)] * num, [Fraction(1)] * num) < SIGNIFICANT
 )
-"""With fewer tasks that differ, even if all turn right, no difference is significant."""
+"""With fewer tasks that differ, no difference is significant, even if all of them turn right."""
 ENDINGS = {
     Outcome.MAX_TURNS: "runs out of turns",
     Outcome.MAX_TOKENS: "runs out of tokens",
-    Outcome.POLICY_TIMEOUT: "is not done in time",
-    Outcome.POLICY_ERROR: "ends with an error of its own",
+    Outcome.POLICY_TIMEOUT: "does not finish in time",
+    Outcome.POLICY_ERROR: "causes an error",
 }
-JUMPS = "A small change of one probability can turn a greedy answer, so the gain may be smaller or none when sampled"
+JUMPS = (
+    "A small change of one probability can change a greedy answer, so the gain may be smaller or absent with sampling"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The evaluations and facts that the sentences are about."""
+    """The evaluations and facts that the sentences describe."""
 
     tuned: Evaluation
     against: Sequence[Against]
     facts: RunFacts
     alike: str = ""
-    """A result that all policies share: "no policy solved a task"."""
+    """A result that all policies have in common, such as "no policy solved a task"."""
 
     @property
     def strongest(self) -> Against | None:
-        """The comparison with the strongest control; None without any."""
+        """The comparison with the strongest control, or None if there is none."""
         return self.against[0] if self.against else None
 
 
@@ -72,15 +74,15 @@ def planned(one: Evaluation | None) -> frozenset[str]:
 
 
 def common_part(tuned: Evaluation, against: Sequence[Against]) -> int | None:
-    """Return how many tasks each control shares with `tuned`; None unless these are the same for each control and
-    not all of its tasks."""
+    """Return how many tasks each control shares with `tuned`. Return None unless these tasks are the same for each
+    control and are not all tasks of the control."""
     parts = {planned(tuned) & planned(one.before) for one in against}
     return len(*parts) if len(parts) == 1 and parts != {planned(tuned)} else None
 
 
 def _unsampled(seen: Seen) -> Iterator[str]:
     if seen.tuned.temperature == 0 and seen.against:
-        yield f"Not sampled. {JUMPS}; `{seen.facts.evaluates} --temperature 0 --temperature 1` samples, too."
+        yield f"Not sampled. {JUMPS}; `{seen.facts.evaluates} --temperature 0 --temperature 1` evaluates both."
 
 
 def _partly_shared(seen: Seen) -> Iterator[str]:
@@ -90,20 +92,20 @@ def _partly_shared(seen: Seen) -> Iterator[str]:
     for one in seen.against:
         if part := whole - planned(one.before):
             num = len(whole - part)
-            few = ", which are too few to say anything about other tasks" if num < FEW_TASKS else ""
-            yield f"Compared with {one.shown} on the {num} tasks that both played{few}."
+            few = ", which are too few for conclusions about other tasks" if num < FEW_TASKS else ""
+            yield f"Compared with {one.shown} on the {num} tasks that both ran{few}."
 
 
 def _few_tasks(seen: Seen) -> Iterator[str]:
     num, each = common_part(seen.tuned, seen.against) or len(planned(seen.tuned)), seen.tuned.group_size
     if num < FEW_TASKS:
-        episodes = f": tasks count, not their {each} episodes each" if each > 1 else ""
-        yield f"{num} tasks are too few to say anything about other tasks{episodes}."
+        episodes = f": what counts is the number of tasks, not their {each} episodes each" if each > 1 else ""
+        yield f"{num} tasks are too few for conclusions about other tasks{episodes}."
 
 
 def _cannot_tell(seen: Seen) -> Iterator[str]:
     if seen.alike:
-        yield f"These tasks cannot tell the policies apart; {'harder' if seen.tuned.success.mean else 'easier'} ones would."
+        yield f"These tasks cannot distinguish the policies; use {'harder' if seen.tuned.success.mean else 'easier'} tasks."
 
 
 def _ceiling(seen: Seen) -> Iterator[str]:
@@ -115,10 +117,10 @@ def _ceiling(seen: Seen) -> Iterator[str]:
     missed = sum(rate < 1 for rate in rates)
     if missed < LEAST_DIFFERING:
         few = "none" if not missed else f"only {missed}" if missed < len(rates) else str(missed)
-        others = "harder tasks, or more of them," if missed < len(rates) else "more tasks"
+        others = "harder tasks, or more of them" if missed < len(rates) else "more tasks"
         yield (
             f"No gain over {one.control} could be shown here: it misses {few} of {len(rates)} tasks, and at least "
-            f"{LEAST_DIFFERING} must differ; {others} would tell."
+            f"{LEAST_DIFFERING} must differ; use {others}."
         )
 
 
@@ -129,8 +131,8 @@ def _decided_by_lost(seen: Seen) -> Iterator[str]:
         if _could_turn(one.comparison):
             bounds = one.comparison.bounds
             yield (
-                f"Lost episodes could decide whether {seen.tuned.name} is better than {one.shown}: the difference lies between "
-                f"{bounds.worst:+.2f} and {bounds.best:+.2f}, by whether they were wrong or right."
+                f"Lost episodes could decide whether {seen.tuned.name} is better than {one.shown}: the difference lies "
+                f"between {bounds.worst:+.2f} and {bounds.best:+.2f}, depending on whether they were wrong or right."
             )
         elif one.rise is not Rise.NOT_SHOWN:
             yield f"The result for {one.shown} holds even if every lost episode counts against it."
@@ -147,8 +149,8 @@ def _lost(seen: Seen) -> Iterator[str]:
             yield f"{_percent(row.lost_share)} of the episodes of {row.name} were lost."
         if (late := row.outcomes.get(Outcome.POLICY_TIMEOUT, 0.0)) > MOST_LOST:
             yield (
-                f"{_percent(late)} of the episodes of {row.name} were not done in time and count as wrong; on another machine "
-                "the difference may be another."
+                f"{_percent(late)} of the episodes of {row.name} were not finished in time and count as wrong; on "
+                "another machine, the difference may be larger or smaller."
             )
 
 
@@ -156,16 +158,16 @@ def _graded(seen: Seen) -> Iterator[str]:
     criterion = seen.tuned.criterion
     if criterion.scorer is None:
         yield (
-            f"No independent scorer graded it; `sparring eval {seen.facts.name} --rescore --scorer MODULE:NAME` grades the "
-            "stored episodes."
+            f"No independent scorer graded it; `sparring eval {seen.facts.name} --rescore --scorer MODULE:NAME` grades "
+            "the stored episodes."
         )
     elif criterion.independence != "scorer":
-        yield "A mistake in that code would show neither in the reward nor in the score."
+        yield "A mistake in the shared code would show neither in the reward nor in the score."
 
 
 def _trained_on(seen: Seen) -> Iterator[str]:
     if num := seen.facts.seen_in_training:
-        yield f"Which {num} they are is not stored, so nothing is claimed about new tasks."
+        yield f"Which {num} tasks were trained on is not stored, so nothing is claimed about new tasks."
 
 
 def _too_short(seen: Seen) -> Iterator[str]:
@@ -175,19 +177,20 @@ def _too_short(seen: Seen) -> Iterator[str]:
         return
     if made is None:
         yield (
-            "It is not known for how long the warm start was continued, so nothing is known about imitation for as long as RL; "
-            f"`sparring control {seen.facts.name}` makes that control."
+            "It is not known for how long the warm start was continued, so nothing is known about imitation for as "
+            f"long as RL; `sparring control {seen.facts.name}` trains that control."
         )
         return
     longer = f" --steps {math.ceil(11 * made.steps * made.rl_seconds / (10 * made.seconds))}" if made.seconds else ""
     yield (
-        f"The warm start was continued for {made.seconds:.0f} s, RL took {made.rl_seconds:.0f} s, so nothing is known about "
-        f"imitation for as long as RL; `sparring control {seen.facts.name}{longer}` makes a longer control."
+        f"The warm start was continued for {made.seconds:.0f} s, but RL took {made.rl_seconds:.0f} s, so nothing is "
+        f"known about imitation for as long as RL; `sparring control {seen.facts.name}{longer}` trains a longer "
+        "control."
     )
 
 
 def _endings(seen: Seen) -> Iterator[str]:
-    """Yield the most frequent ending of the wrong episodes: a wrong answer, or no answer. Right ones are assumed to
+    """Yield the most frequent ending of the wrong episodes: a wrong answer, or no answer. Right episodes are assumed to
     have finished."""
     tuned = seen.tuned
     played = 1 - tuned.lost_share
@@ -199,7 +202,7 @@ def _endings(seen: Seen) -> Iterator[str]:
     unfinished = {text: shares.get(outcome, 0.0) for outcome, text in ENDINGS.items()}
     if not shares:
         unfinished = {"does not finish": played - finished}
-    endings = {"answers, but wrongly,": max(0.0, finished - right)} | unfinished
+    endings = {"gives a wrong answer": max(0.0, finished - right)} | unfinished
     text = max(endings, key=lambda one: endings[one])
     yield f"{tuned.name[0].upper()}{tuned.name[1:]} {text} in {_percent(endings[text])} of its episodes."
 

@@ -1,4 +1,5 @@
-"""The check that an evaluation has not lost so many episodes that the rest is no fair sample of its tasks."""
+"""The check that an evaluation has not lost too many episodes. With too many, the rest is not a fair sample of its
+tasks."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from sparring.evaluation.report import EvaluationReport
 from sparring.ledger.attempts import list_lost_attempts
 
 MOST_REASONS = 3
-"""The number of reasons that a message lists; the ledger has all of them."""
+"""The number of reasons that a message lists. The ledger contains all of them."""
 
 
 def refuse_lost(report: EvaluationReport, max_lost_share: float) -> None:
@@ -24,14 +25,14 @@ def refuse_lost(report: EvaluationReport, max_lost_share: float) -> None:
     for id, reason, detail in list_lost_attempts(report.path.parent.parent / "ledger.sqlite", "held_out"):
         start = id.split("/")[1]
         by_start.setdefault(start, Counter())[f"{reason}: {detail}"] += 1
-    # The newest start of each row: the ledger has earlier evaluations under the same label.
+    # Only the newest start of each row: the ledger also has earlier evaluations under the same label.
     newest = {start.rpartition("@")[0]: found for start, found in by_start.items()}
     found = sum((reasons for label, reasons in newest.items() if label in labels), Counter[str]())
     reasons = "; ".join(f"{text:.200} ({count} attempts)" for text, count in found.most_common(MOST_REASONS))
     raise ServiceError(
-        f"{rows}: more than rollout.max_lost_share = {max_lost_share:g}, and the episodes that are left are no fair sample of "
-        f"the tasks. The reasons: {reasons or 'none is in the ledger'}. The report {report.path} is written, with bounds. "
-        "Correct what the reasons name and evaluate again, or allow more with rollout.max_lost_share=SHARE."
+        f"{rows}: more than rollout.max_lost_share = {max_lost_share:g}, so the remaining episodes are not a fair "
+        f"sample of the tasks. The reasons: {reasons or 'none is in the ledger'}. The report {report.path} is written, "
+        "with bounds. Fix these causes and evaluate again, or allow a larger share with rollout.max_lost_share=SHARE."
     )
 
 

@@ -18,15 +18,16 @@ from sparring.types import Outcome, Task, Trajectory, TrajectoryGroup
 @final
 @dataclass(frozen=True)
 class GradedGroups:
-    """Groups of episodes with their scores. Sequences have one number a task; tasks without an episode are left out."""
+    """Groups of episodes with their scores. Sequences have one number per task. Tasks without an episode are left
+    out."""
 
     groups: Sequence[TrajectoryGroup]
-    """All groups, including those whose episodes were all lost."""
+    """All groups, including those of which every episode was lost."""
     success_threshold: float
 
     @cached_property
     def known(self) -> list[TrajectoryGroup]:
-        """The groups that have at least one episode."""
+        """The groups with at least one episode."""
         return [group for group in self.groups if group.trajectories]
 
     @cached_property
@@ -36,12 +37,12 @@ class GradedGroups:
 
     @cached_property
     def rewards(self) -> list[float]:
-        """The total reward of each episode that has one."""
+        """The total rewards of the episodes that have one."""
         return [one.reward.total for one in self.episodes if one.reward is not None]
 
     @cached_property
     def values(self) -> list[list[float]]:
-        """The score of each episode by task; the reward where there is no scorer."""
+        """The scores of the episodes by task, or their rewards if there is no scorer."""
         return [
             [one.score if one.score is not None else one.reward.total for one in group.trajectories if one.reward]
             for group in self.known
@@ -97,7 +98,7 @@ class GradedGroups:
 
 
 def passes(samples: Sequence[int], successes: Sequence[int]) -> dict[int, tuple[float, float]]:
-    """Return pass@k and pass^k by k, for every k up to the fewest episodes of a task."""
+    """Return pass@k and pass^k by k, for every k up to the smallest number of episodes of a task."""
     pairs = list(zip(samples, successes, strict=True))
     return {
         k: (fmean(pass_at_k(n, c, k) for n, c in pairs), fmean(pass_power_k(n, c, k) for n, c in pairs))
@@ -118,7 +119,7 @@ def _reward_metrics(graded: GradedGroups, prefix: str) -> Iterator[tuple[str, fl
     yield f"{prefix}/reward/success_threshold", graded.success_threshold
     yield f"{prefix}/reward/succeeded_rollouts", float(succeeded)
     yield f"{prefix}/reward/failed_rollouts", float(sum(graded.samples) - succeeded)
-    # The lowest, mean and highest reward and the deviation within a task's episodes, each the mean over tasks.
+    # The lowest, mean and highest reward and the standard deviation within a task's episodes, averaged over tasks.
     for name, measure in {"min": min, "mean": fmean, "max": max, "std": pstdev}.items():
         yield f"{prefix}/reward/{name}_within_groups", fmean(measure(group.rewards) for group in graded.known)
     for name, value in graded.agreement.metrics().items():

@@ -1,4 +1,5 @@
-"""The evaluations in a run's folder and the claim they support; reports, commands and results all use this module."""
+"""The evaluations in a run's folder and the claim that they support. Reports, commands and results all use this
+module."""
 
 from __future__ import annotations
 
@@ -21,21 +22,23 @@ from sparring.run_folders.stored import training_seconds
 from sparring.types import Task
 
 RANDOM_REWARDS = ("random_reward", "shuffled_reward")
-"""Names of functions whose rewards do not depend on the episode: `sparring.rewards:random_reward`, and a recipe's own."""
+"""Names of functions whose rewards do not depend on the episode, such as `sparring.rewards:random_reward` or one of a
+recipe."""
 NOT_OF_TRAINING = ("reward.reward", "evaluation.", "detectors.", "tracking.")
-"""Prefixes of the settings in which a random control may differ."""
+"""Prefixes of the settings in which a random control may differ from the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """The evaluations of one run that a claim is about."""
+    """The evaluations of one run on which a claim is based."""
 
     held_out: EvaluationReport | None
-    """The newest report that compares tuned with others; else the newest that compares policies, else the newest."""
+    """The newest report that compares tuned with other policies, else the newest that compares policies, else the
+    newest."""
     validations: Mapping[int, Evaluation]
-    """Validations by step, in ascending order."""
+    """The validations by step, in ascending order."""
     earlier: tuple[Evaluation, ...] = ()
-    """Rows of the other held-out evaluations, the newest first; they provide controls that `held_out` lacks."""
+    """The rows of the other held-out evaluations, newest first. They provide controls that `held_out` lacks."""
     unread: tuple[str, ...] = ()
     """The reasons why files could not be read."""
 
@@ -64,9 +67,9 @@ def claim_of_run(
 ) -> Claim:
     """Return the claim that a run supports.
 
-    `found` are evaluations that were read already. `seen_in_training` is the number of held-out tasks that are known to
-    have been trained on, in addition to what the file states. `family` names, as a command accepts it, the runs that
-    share one claim with it.
+    `found` contains evaluations that were already read. `seen_in_training` is the number of held-out tasks that are
+    known to have been trained on, in addition to those that the file states. `family` names, as a command accepts it,
+    the runs that share one claim with this run.
     """
     found = found or evaluated(run)
     facts = RunFacts(
@@ -86,7 +89,8 @@ def claim_of_run(
 
 
 def _continued(run: RunFolder) -> Continued | None:
-    """Return the length of the continued warm start; None if the control does not exist or its files cannot be read."""
+    """Return the length of the continued warm start, or None if the control does not exist or its files cannot be
+    read."""
     try:
         made = json.loads((run.controls / CONTINUED / "state.json").read_text("utf-8"))
         # Training may have continued since the control was trained.
@@ -99,7 +103,7 @@ def _continued(run: RunFolder) -> Continued | None:
 
 
 def claims_of_runs(runs: Iterable[RunFolder]) -> list[tuple[tuple[RunFolder, ...], Claim]]:
-    """Return the claims of runs; runs that differ only in their seed share one claim."""
+    """Return the claims of runs. Runs that differ only in their seed share one claim."""
     families: list[tuple[Origin, dict[int, RunFolder]]] = []
     for run in runs:
         origin, seed = Origin.of_run(run), run.config().run.seed
@@ -135,19 +139,19 @@ def claim_of_report(report: EvaluationReport) -> Claim:
 
 
 def is_random_control(run: RunFolder, of: RunFolder) -> bool:
-    """Return whether a run is the random-reward control of another: the same recipe except for its reward and for
-    how it is evaluated and tracked."""
+    """Return whether a run is the random-reward control of another run: it has the same recipe except for its reward,
+    its evaluation and its tracking."""
     reward = (run.config().reward.reward or "").rpartition(":")[2]
     if run.path.resolve() == of.path.resolve() or reward not in RANDOM_REWARDS:
         return False
     first, second = Origin.of_run(run), Origin.of_run(of)
-    # A control trained from the other's `run.toml` has the recipe among its files.
+    # A control that was trained from the other run's `run.toml` has that recipe among its files.
     recipes = (first.recipe.name, second.recipe.name)
     return all(one.startswith(NOT_OF_TRAINING) or one in recipes for one in first.differences(second))
 
 
 def named(path: Path) -> str:
-    """Return a path as a command accepts it."""
+    """Return a path in the form that a command accepts."""
     return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
 
 
@@ -157,7 +161,7 @@ def content_of(task: Task) -> str:
 
 
 def num_shared(tasks: Iterable[Task], others: Iterable[Task]) -> int:
-    """Return how many of `tasks` are also among `others`, by content."""
+    """Return how many of `tasks` are also in `others`, compared by content."""
     known = set(map(content_of, others))
     return sum(content_of(task) in known for task in tasks)
 

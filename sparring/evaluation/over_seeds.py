@@ -1,4 +1,4 @@
-"""Intervals over seeds, and over seeds and tasks; detection of an outlying seed. Pure functions."""
+"""Intervals over seeds, intervals over seeds and tasks, and the detection of an outlying seed. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from statistics import NormalDist, fmean, median, variance
 from sparring.evaluation.statistics import Interval, mean_interval
 
 MOST_DEGREES = 1000
-"""Degrees of freedom above which Student's t is treated as the normal distribution."""
+"""The number of degrees of freedom above which Student's t is treated as the normal distribution."""
 LEAST_SEEDS = 3
-"""The fewest seeds for an outlier: of two that differ, either may be the unusual one."""
+"""The smallest number of seeds for an outlier. Of two seeds that differ, either may be the unusual one."""
 LEAST_DISTANCE = 0.1
-"""The least distance of an outlier's mean from the nearest other seed, as a share."""
+"""The smallest distance of an outlier's mean from the nearest other seed, as a share."""
 TIMES_THE_OTHERS = 3.0
-"""The least ratio of an outlier's distance from the nearest other seed to the mean distance of neighbors among the
-others."""
+"""The smallest ratio of two distances: the distance of an outlier from the nearest other seed, and the mean distance of
+neighbors among the others."""
 CHANCE = 0.05
 """The probability that the tasks alone make one of several equal seeds look like an outlier."""
 
 
 @cache
 def student_quantile(degrees: int, level: float = 0.95) -> float:
-    """Return the two-sided quantile of Student's t: 12.706 for one degree of freedom at 0.95."""
+    """Return the two-sided quantile of Student's t, which is 12.706 for one degree of freedom at 0.95."""
     if degrees > MOST_DEGREES:
         return NormalDist().inv_cdf((1 + level) / 2)
     low, high = 0.0, 1.0
@@ -37,7 +37,7 @@ def student_quantile(degrees: int, level: float = 0.95) -> float:
 
 
 def _within(t: float, degrees: int) -> float:
-    """Return the probability to be between -t and t (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    """Return the probability that Student's t is between -t and t (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
     angle = atan(t / sqrt(degrees))
     is_odd = degrees % 2 == 1
     term = total = cos(angle) if is_odd else 1.0
@@ -50,10 +50,10 @@ def _within(t: float, degrees: int) -> float:
 
 
 def interval_over_seeds(values: Sequence[float], *, least: float = 0.0, most: float = 1.0) -> Interval | None:
-    """Return Student's t interval of the mean, with one value a seed: the range expected from other seeds on the same
-    tasks.
+    """Return Student's t interval of the mean, with one value per seed. It is the range expected from other seeds on
+    the same tasks.
 
-    `least` and `most` bound the possible values. Equal values have an interval without width. Returns None for a single
+    `least` and `most` bound the possible values. Equal values give an interval of width 0. Returns None for a single
     seed.
     """
     if len(values) < 2:
@@ -64,16 +64,16 @@ def interval_over_seeds(values: Sequence[float], *, least: float = 0.0, most: fl
 def interval_over_seeds_and_tasks(
     seeds: Sequence[Mapping[str, float]], *, least: float = 0.0, most: float = 1.0
 ) -> Interval | None:
-    """Return the interval of the mean for other seeds on other tasks; `seeds` has one mapping from task id to value a
-    seed.
+    """Return the interval of the mean for other seeds on other tasks. `seeds` has one mapping per seed, from task ids
+    to values.
 
-    Where the seeds have at least half of their tasks in common, the two are crossed: the variance of the mean is (MS_s
-    + max(MS_t - MS_st, 0)) / (S T) of the mean squares over seeds, tasks and their interaction, with (MS_s + max(MS_t -
-    MS_st, 0))^2 / (MS_s^2 / (S - 1)) degrees of freedom (Hillis, "A comparison of denominator degrees of freedom
-    methods for multiple observer ROC analysis", 2007). Where each seed has its own tasks, its mean varies with both, so
-    Student's interval over seeds covers both. The result is never narrower than that interval, nor than the interval
-    over tasks of the mean over seeds, which has a width even where all values are equal. Returns None for a single
-    seed.
+    If the seeds have at least half of their tasks in common, seeds and tasks are crossed. The variance of the mean is
+    (MS_s + max(MS_t - MS_st, 0)) / (S T), from the mean squares over seeds, tasks and their interaction. It has (MS_s +
+    max(MS_t - MS_st, 0))^2 / (MS_s^2 / (S - 1)) degrees of freedom (Hillis, "A comparison of denominator degrees of
+    freedom methods for multiple observer ROC analysis", 2007). If each seed has its own tasks, its mean varies with
+    both, so Student's interval over seeds covers both. The result is never narrower than that interval, nor than the
+    interval over tasks of the mean over seeds, which has a positive width even if all values are equal. Returns None
+    for a single seed.
     """
     if len(seeds) < 2:
         return None
@@ -87,7 +87,7 @@ def interval_over_seeds_and_tasks(
     by_task = [fmean(one[task] for one in seeds) for task in shared] or [
         value for one in seeds for value in one.values()
     ]
-    # Rescaled to shares of the range from least to most, for which the interval over tasks is defined.
+    # Values are rescaled to shares of the range from least to most, for which the interval over tasks is defined.
     unit = mean_interval([(value - least) / (most - least) for value in by_task])
     shift = mean - fmean(by_task)
     found.append(Interval(mean, *(least + (most - least) * end + shift for end in (unit.low, unit.high))))
@@ -95,14 +95,15 @@ def interval_over_seeds_and_tasks(
 
 
 def shared_tasks(seeds: Sequence[Mapping[str, float]]) -> list[str]:
-    """Return the sorted tasks that all seeds have; empty if they are fewer than half of a seed's tasks, or only one."""
+    """Return the sorted tasks that all seeds have. Return none if they are fewer than half of a seed's tasks, or only
+    one."""
     shared = set.intersection(*(set(one) for one in seeds))
     is_crossed = len(shared) > 1 and all(2 * len(shared) >= len(one) for one in seeds)
     return sorted(shared) if is_crossed else []
 
 
 def _crossed(rows: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Return the variance of the mean and its degrees of freedom; rows are seeds, columns are tasks."""
+    """Return the variance of the mean and its degrees of freedom. Rows are seeds; columns are tasks."""
     num_seeds, num_tasks = len(rows), len(rows[0])
     seeds, tasks = [fmean(row) for row in rows], [fmean(column) for column in zip(*rows, strict=True)]
     mean = fmean(seeds)
@@ -124,7 +125,7 @@ def _around(mean: float, variance: float, degrees: float, least: float, most: fl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlier:
-    """A seed whose result differs clearly from those of the others."""
+    """A seed whose result differs clearly from the results of the others."""
 
     seed: int
     value: float
@@ -136,16 +137,17 @@ class Outlier:
         """The finding as a sentence."""
         low, high = f"{self.others[0]:.2f}", f"{self.others[-1]:.2f}"
         others = low if low == high else f"{low} to {high}"
-        return f"Seed {self.seed} stands apart: {self.value:.2f}, the others {others}"
+        return f"Seed {self.seed} is an outlier: it has {self.value:.2f}, and the others have {others}"
 
 
 def outlier_of(seeds: Mapping[int, Mapping[str, float]]) -> Outlier | None:
     """Return the seed whose mean is furthest from the median of the means if it is an outlier, else None.
 
-    `seeds` has one mapping from task id to share a seed. With at least 3 seeds, a seed is an outlier if its mean is at
-    least 0.1 from the nearest other one, and 3 times as far as neighbors among the others are from each other on
-    average, and the tasks do not explain the distance: the interval of the difference from the mean of the others
-    (paired by task where all have the same) excludes 0, at 95 % for all seeds together (Bonferroni).
+    `seeds` has one mapping per seed, from task ids to shares. With at least 3 seeds, a seed is an outlier if three
+    conditions hold. Its mean is at least 0.1 from the nearest other mean. This distance is at least 3 times the mean
+    distance between neighbors among the others. The tasks do not explain the distance: the interval of the difference
+    from the mean of the others (paired by task if all have the same tasks) excludes 0, at 95 % for all seeds together
+    (Bonferroni).
     """
     if len(seeds) < LEAST_SEEDS:
         return None
@@ -154,7 +156,7 @@ def outlier_of(seeds: Mapping[int, Mapping[str, float]]) -> Outlier | None:
     furthest = max(means, key=lambda seed: abs(means[seed] - middle))
     others = sorted(mean for seed, mean in means.items() if seed != furthest)
     distance = min(abs(means[furthest] - other) for other in others)
-    # Rounded: a distance of shares that is the limit itself counts.
+    # Rounded, so that a distance of exactly the limit counts.
     apart = (others[-1] - others[0]) / (len(others) - 1)
     if round(distance - max(LEAST_DISTANCE, TIMES_THE_OTHERS * apart), 9) < 0:
         return None

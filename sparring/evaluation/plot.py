@@ -1,4 +1,4 @@
-"""A picture (SVG) that compares runs: success over steps, and each policy's final result."""
+"""A picture (SVG) that compares runs. It shows success over steps, and each policy's final result."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from sparring.evaluation.evaluation import Evaluation
 
 WIDTH, LEFT, RIGHT, CURVES, ROW, LEGEND = 760, 300, 30, 240, 24, 20
 COLORS = ("#2a7f62", "#c8553d", "#3b5b9d", "#b8860b", "#7b4f9d", "#4a4a4a", "#2a9fb0", "#a04070")
-"""Colors of runs; they repeat for further runs."""
+"""The colors of runs. They repeat if there are more runs."""
 
 
 def plot(compared: AcrossRuns) -> str:
-    """Return the SVG document: the validations of each run with their intervals above, one row an evaluation with
-    its interval below."""
+    """Return the SVG document. The upper part shows the validations of each run with their intervals; the lower part
+    shows one row per evaluation with its interval."""
     parts, top = [], 16
     names = list(dict.fromkeys([*compared.curves, *(row.run for row in compared.rows)]))
     colors = {name: COLORS[place % len(COLORS)] for place, name in enumerate(names)}
@@ -88,7 +88,8 @@ def _rows(rows: Sequence[Compared], colors: dict[str, str], top: int) -> list[st
 
 
 def _bounds_line(one: Evaluation, middle: float, x: Callable[[float], float]) -> list[str]:
-    """Draw the line between every lost episode counted as wrong and as right; nothing if none was lost."""
+    """Draw a line from the success with every lost episode wrong to the success with every one right, if any was
+    lost."""
     if not one.lost:
         return []
     return [_line(x(one.success_bounds.worst), middle + 7, x(one.success_bounds.best), middle + 7, "#999")]

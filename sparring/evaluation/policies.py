@@ -1,4 +1,4 @@
-"""The policies of one table, as the command line names them."""
+"""The policies of one table, in the notation of the command line."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sparring.run_folders import RunFolder
 from sparring.training.checkpoint_files import find_best, find_newest, format_name, list_numbered, verify
 
 SPELLINGS = (
-    "base, warm_start, warm_start_continued (the control: imitation for as long as RL took), tuned (the newest checkpoint), "
-    "@STEP, @best (by validation), RUN, RUN@STEP or RUN@best (a checkpoint of another run), expert, "
+    "base, warm_start, warm_start_continued (the control: imitation for as long as RL took), tuned (the newest "
+    "checkpoint), @STEP, @best (by validation), RUN, RUN@STEP or RUN@best (a checkpoint of another run), expert, "
     "constant:TEXT, script:MODULE:FUNCTION, script:FILE.jsonl, openai:MODEL@URL"
 )
 
 
 BEST = "best"
-"""Used as a step after @: the step of the checkpoint with the best validation."""
+"""Replaces a step after @, and means the step of the checkpoint with the best validation."""
 
 
 class PolicyKind(StrEnum):
@@ -49,13 +49,13 @@ class Policy:
     """The name in tables."""
     kind: PolicyKind
     source: str = ""
-    """A checkpoint's folder (before the lookup, the run and step as named), a constant text, a script, or an address."""
+    """A checkpoint's folder (before the lookup, the given run and step), a constant text, a script, or an address."""
     model: str = ""
-    """The model's name at the address."""
+    """The name of the model at the address."""
 
     @property
     def has_weights(self) -> bool:
-        """True if the recipe's model runs this policy."""
+        """Whether the recipe's model runs this policy."""
         return self.kind in HAS_WEIGHTS
 
     def as_json(self) -> dict[str, Any]:
@@ -64,7 +64,8 @@ class Policy:
 
 
 def read_policy(text: str) -> Policy:
-    """Parse a policy as the command line spells it. Raises UsageError for anything else, including an unknown run."""
+    """Parse a policy in the notation of the command line. Raises UsageError for anything else, such as an unknown
+    run."""
     kind, _, rest = text.partition(":")
     match kind:
         case "base" | "expert" if not rest:
@@ -74,31 +75,31 @@ def read_policy(text: str) -> Policy:
         case "constant" | "script" if rest:
             return Policy(name=text, kind=PolicyKind(kind), source=rest)
         case "openai":
-            # From the right: a model's name may have an @, an address may not.
+            # Split from the right: a model's name may contain an @, but an address may not.
             model, _, url = rest.rpartition("@")
             problems = endpoint_problems(base_url=url, api_key_env=None)
             if not model or problems:
                 raise UsageError(
-                    f"--policy {text!r} names no endpoint; write openai:MODEL@URL, e.g. openai:m@http://127.0.0.1:8000/v1, and "
-                    "name the variable that holds its key with --key-env."
+                    f"--policy {text!r} does not name an endpoint; write openai:MODEL@URL, e.g. "
+                    "openai:m@http://127.0.0.1:8000/v1, and name the environment variable with its key in --key-env."
                 )
             return Policy(name=text, kind=PolicyKind.ENDPOINT, source=url, model=model)
     run, step = run_and_step(text)
     if (step is None or step == BEST or step.isdigit()) and (not run or RunFolder.is_run(run_path(run))):
         return Policy(name=text, kind=PolicyKind.CHECKPOINT, source=text)
-    raise UsageError(f"--policy {text!r} is neither a policy nor a run; give one of {SPELLINGS}.")
+    raise UsageError(f"--policy {text!r} is neither a policy nor a run; choose one of {SPELLINGS}.")
 
 
 def run_and_step(text: str) -> tuple[str, str | None]:
-    """Split `RUN@STEP` into run and step; the step is None without @."""
+    """Split `RUN@STEP` into run and step. Without @, the step is None."""
     run, at, step = text.rpartition("@")
     return (run, step) if at else (text, None)
 
 
 def checkpoint_of(folder: RunFolder, step: str | None) -> Path:
-    """Return the checkpoint of a step, of BEST, or the newest for None.
+    """Return the checkpoint of a step. BEST names the one with the best validation, and None the newest.
 
-    Raises DataError if it is missing or damaged: another checkpoint is never used instead.
+    Raises DataError if it is missing or damaged. Another checkpoint is never used instead.
     """
     if step is None:
         _refuse_damaged(folder, list_numbered(folder.checkpoints))
@@ -107,8 +108,8 @@ def checkpoint_of(folder: RunFolder, step: str | None) -> Path:
         found = find_best(folder.checkpoints, folder.validation_scores())
         if found is None:
             raise DataError(
-                f"no checkpoint of {folder.path} was validated, so none is the best; name a step, or train with a "
-                "schedule.val_every that meets schedule.save_every."
+                f"no checkpoint of {folder.path} was validated, so the best one is not known; name a step, or train "
+                "with a schedule.val_every that coincides with schedule.save_every."
             )
     else:
         found = folder.checkpoints / (format_name(int(step)) if step.isdigit() else step)
@@ -135,14 +136,14 @@ def _refuse_damaged(folder: RunFolder, steps: Sequence[Path]) -> None:
         if problem is None:
             return
     if problem is not None:
-        older = f"To take an older one, name it: {', '.join(whole)}." if whole else "No older one is whole."
+        older = f"To use an older one, name it: {', '.join(whole)}." if whole else "No older one is intact."
         raise DataError(f"the newest checkpoint of {folder.path} is damaged: {problem} {older}")
 
 
 def named_checkpoint(run: str | Path) -> tuple[RunFolder, str | None]:
-    """Return a run, and the step (or BEST) named after it: RUN or RUN@STEP.
+    """Return a run and the step (or BEST) that is named after it: RUN or RUN@STEP.
 
-    Raises DataError if it is not a run and UsageError for any other word after @.
+    Raises DataError if it is not a run, and UsageError if the text after @ is neither a step nor BEST.
     """
     return find_checkpoint(run) or (RunFolder(run_path(run)), None)
 
@@ -155,11 +156,11 @@ def find_checkpoint(text: str | Path) -> tuple[RunFolder, str | None] | None:
     if step is None or not RunFolder.is_run(run_path(path)):
         return None
     if step != BEST and not step.isdigit():
-        raise UsageError(f"{text} names no checkpoint; behind @ stands a step, or {BEST}.")
+        raise UsageError(f"{text} does not name a checkpoint; write a step after @, or {BEST}.")
     return RunFolder(run_path(path)), step
 
 
 def run_path(run: str | Path) -> Path:
-    """Return the folder of a run, named by its path or by its name in `runs/`."""
+    """Return the folder of a run. `run` is its path, or its name in `runs/`."""
     path, named = Path(run), Path("runs") / run
     return named if not path.exists() and named.is_dir() else path

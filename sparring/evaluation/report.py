@@ -1,4 +1,4 @@
-"""The file of an evaluation: the policies evaluated on the same tasks, and their differences."""
+"""The file of an evaluation, with the policies evaluated on the same tasks and the differences between them."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ FORMAT = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationReport:
-    """Evaluations on the same tasks and seeds, and the comparison of the last policy with each other one at equal
+    """Evaluations on the same tasks and seeds. The report compares the last policy with each other policy at equal
     settings."""
 
     evaluations: tuple[Evaluation, ...]
     comparisons: tuple[Comparison, ...]
     path: Path
     rescored: Mapping[str, str] | None = None
-    """For stored episodes that were scored again: their file and the scorer; else None."""
+    """The file of the stored episodes and the scorer, if stored episodes were scored again. Otherwise None."""
     findings: tuple[Finding, ...] = ()
-    """Findings during the evaluation, such as many lost episodes."""
+    """The findings of the evaluation, such as many lost episodes."""
     endpoints: tuple[EndpointUsage, ...] = ()
-    """Requests and tokens of its endpoints: policies, LLM judges, simulated users."""
+    """The requests and tokens of the evaluation's endpoints: policies, LLM judges, simulated users."""
     seen_in_training: int = 0
     """The number of held-out tasks that are also in the training split, with the same content."""
 
     def as_json(self, prices: Mapping[str, float] | None = None) -> dict[str, Any]:
-        """Return the report as JSON data, with the cost where `prices` are known."""
+        """Return the report as JSON data, with the cost if `prices` are known."""
         return {
             "format": FORMAT,
             **({} if self.rescored is None else {"rescored": dict(self.rescored)}),
@@ -49,7 +49,7 @@ class EvaluationReport:
         }
 
     def write(self, groups: Sequence[TrajectoryGroup]) -> None:
-        """Write the report and its episodes under the same name and number, the report last."""
+        """Write the report and its episodes under the same name and number. The report is written last."""
         split, _, number = self.path.stem.rpartition("-")
         tracker = LocalTracker(self.path.parent.parent)
         tracker.log_groups(int(number), groups, split=split)
@@ -61,7 +61,7 @@ class EvaluationReport:
 
 
 def comparisons(evaluations: Sequence[Evaluation]) -> tuple[Comparison, ...]:
-    """Compare the last policy with each other one at the same sampling settings.
+    """Compare the last policy with each other policy at the same sampling settings.
 
     A policy without sampling (a script) is compared at each setting. Rows without a common task are left out.
     """
@@ -78,7 +78,7 @@ def comparisons(evaluations: Sequence[Evaluation]) -> tuple[Comparison, ...]:
 
 
 def read_report(path: Path) -> EvaluationReport:
-    """Read a report, or a validation, which is a single evaluation. Raises DataError for anything else."""
+    """Read a report, or a validation, which is a single evaluation. Raises DataError if the file is neither."""
     try:
         content = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -88,7 +88,7 @@ def read_report(path: Path) -> EvaluationReport:
     try:
         known = content["format"]
         if known != FORMAT:
-            raise DataError(f"{path} has format {known!r}, this version reads format {FORMAT}; evaluate the run again.")
+            raise DataError(f"{path} has format {known!r}, but this version reads {FORMAT}; evaluate the run again.")
         rows = content.get("evaluations", [content])
         return EvaluationReport(
             evaluations=tuple(map(Evaluation.from_json, rows)),
@@ -100,4 +100,6 @@ def read_report(path: Path) -> EvaluationReport:
             seen_in_training=content.get("seen_in_training", 0),
         )
     except (LookupError, TypeError, ValueError) as error:
-        raise DataError(f"{path}: {error!r}; this is no evaluation as `sparring` writes them.") from error
+        raise DataError(
+            f"{path} is not an evaluation that `sparring` wrote ({error!r}); name an evaluation of a run."
+        ) from error

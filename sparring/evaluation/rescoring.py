@@ -23,7 +23,7 @@ from sparring.scorers import evaluate_score
 from sparring.types import Trajectory, TrajectoryGroup
 
 AT_ONCE = 8
-"""The number of episodes scored concurrently, for scorers that wait for something."""
+"""The number of episodes that are scored concurrently, for scorers that wait for something."""
 
 
 def rescore(
@@ -37,12 +37,12 @@ def rescore(
     """Grade the newest held-out evaluation, or the stored `episodes` (`held_out-2`, `validation-10`, `train-3`), with
     another scorer.
 
-    Writes evaluations/rescored-001.json with trajectories/rescored-1.jsonl. Raises DataError if there are no episodes,
-    UsageError for a scorer that cannot be loaded, ServiceError when its infrastructure fails, and RewardError when it
-    does not return a number.
+    Writes evaluations/rescored-001.json and trajectories/rescored-1.jsonl. Raises DataError if there are no episodes,
+    UsageError if the scorer cannot be loaded, ServiceError if its infrastructure fails, and RewardError if it does not
+    return a number.
     """
     file = f"{scorer.partition(':')[0].replace('.', '/')}.py"
-    # A scorer in development is in the current folder, the run's own in the run's folder.
+    # A scorer in development is in the current folder; the run's own scorer is in the run's folder.
     function: Scorer = load_object(scorer, folder=Path.cwd() if Path(file).is_file() else run.code)
     named = config.reward.reward
     reward = None if named is None else load_object(named, folder=run.code)
@@ -66,7 +66,7 @@ def rescore(
         played += groups
         prefix = "val" if row.split == "validation" else "eval"
         scored = summarize(groups, row, criterion=criterion, seconds=seconds, prefix=prefix)
-        # A task all of whose episodes were lost is in no stored trajectory.
+        # No stored trajectory contains a task of which every episode was lost.
         evaluations.append(replace(scored, lost={**row.lost, **scored.lost}))
     original = _report(run, name)
     report = EvaluationReport(
@@ -85,7 +85,7 @@ def newest(run: RunFolder) -> str:
     """Return the name of the newest held-out evaluation, such as `held_out-3`. Raises DataError if there is none."""
     numbers = [int(path.stem.rpartition("-")[2]) for path in run.evaluations.glob("held_out-*.json")]
     if not numbers:
-        raise DataError(f"{run.path} has no held-out evaluation yet; `sparring eval {run.path}` makes one.")
+        raise DataError(f"{run.path} has no held-out evaluation yet; evaluate it with `sparring eval {run.path}`.")
     return f"held_out-{max(numbers)}"
 
 
@@ -100,7 +100,7 @@ async def _score(
             try:
                 score = await evaluate_score(scorer, trajectory)
             except InfrastructureError as error:
-                raise ServiceError(f"the scorer could not judge {trajectory.id}: {error}") from error
+                raise ServiceError(f"the scorer could not grade {trajectory.id}: {error}") from error
         num_done += 1
         on_episode(num_done, len(trajectories))
         return replace(trajectory, score=score.value, score_parts=score.parts)
@@ -109,14 +109,14 @@ async def _score(
 
 
 def _rows(run: RunFolder, name: str, trajectories: Sequence[Trajectory]) -> list[Row]:
-    """Return the rows of a held-out evaluation, or a single row of all episodes in any other file."""
+    """Return the rows of a held-out evaluation, or for any other file a single row of all its episodes."""
     split, _, number = name.rpartition("-")
     report = _report(run, name)
     if report is not None:
         return [_row(one) for one in report.evaluations]
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     if not turns:
-        raise DataError(f"{run.path}/trajectories/{name}.jsonl holds no turn, so there is nothing to criterion.")
+        raise DataError(f"{run.path}/trajectories/{name}.jsonl contains no turn, so there is nothing to score.")
     row = Row(
         name=name,
         label="",
@@ -130,7 +130,7 @@ def _rows(run: RunFolder, name: str, trajectories: Sequence[Trajectory]) -> list
 
 
 def _report(run: RunFolder, name: str) -> EvaluationReport | None:
-    """Return the report of a held-out evaluation; None for episodes of training or validation."""
+    """Return the report of a held-out evaluation, or None for episodes of training or validation."""
     split, _, number = name.rpartition("-")
     if split not in ("held_out", "rescored"):
         return None
@@ -153,7 +153,7 @@ def _row(evaluation: Evaluation) -> Row:
 
 
 def _groups(row: Row, trajectories: Sequence[Trajectory]) -> list[TrajectoryGroup]:
-    """Return the row's episodes by task, in the order of the file. An empty label selects all."""
+    """Return the row's episodes by task, in the order of the file. An empty label selects all episodes."""
     by_task: dict[str, list[Trajectory]] = {}
     for trajectory in trajectories:
         if not row.label or trajectory.id.split("/")[1].rpartition("@")[0] == row.label:

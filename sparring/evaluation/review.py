@@ -1,4 +1,4 @@
-"""Grading of stored episodes by a changed reward or scorer, to show the effect of the change before training."""
+"""Grading of stored episodes by a changed reward or scorer, which shows the effect of the change before training."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from sparring.scorers import evaluate_score
 from sparring.types import Trajectory
 
 MOST_UNPAID = 0.1
-"""Share of right answers that may earn no more than a wrong one before a review refuses the reward."""
+"""The share of right answers that may earn no more than a wrong one before a review rejects the reward."""
 _AT_ONCE = 8
 """The number of episodes graded concurrently, for graders that wait for something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Review:
-    """The agreement of a recipe's reward and scorer on stored episodes, next to the agreement when the episodes were
-    collected."""
+    """The agreement of a recipe's reward and scorer on stored episodes, next to the agreement from when the episodes
+    were collected."""
 
     episodes: tuple[str, ...]
-    """The files that were read, `train-10`."""
+    """The names of the files that were read, such as `train-10`."""
     before: Agreement
     """The agreement of the stored rewards and scores."""
     after: Agreement
@@ -51,23 +51,24 @@ class Review:
 
     @property
     def refusal(self) -> str | None:
-        """The reason not to train on this reward: a wrong answer is paid, or right ones earn no more than wrong
-        ones. None if neither holds."""
+        """The reason not to train on this reward: a wrong answer is paid, or right answers earn no more than wrong
+        ones. None if neither is the case."""
         found, first = self.after, next(iter(self.after.disagreements), None)
         if first is None:
             return None
         if found.paid_wrong:
             return (
-                f"{found.paid_wrong} of {found.num} episodes are paid for what the scorer rejects, {first.trajectory_id} first; "
-                "make the reward read what the scorer reads, and review again."
+                f"{found.paid_wrong} of {found.num} episodes are paid for an answer that the scorer rejects, such as "
+                f"{first.trajectory_id}; make the reward check what the scorer checks, and review again."
             )
         num_right = found.both_right + found.unpaid_right
         if found.unpaid_right <= MOST_UNPAID * num_right:
             return None
         return (
-            f"{found.unpaid_right} of {num_right} right answers earn no more than a wrong one, {first.trajectory_id} first, and "
-            f"{found.num_inverted} of {found.num_pairs} pairs of a task are inverted; advantages would not teach what is right. "
-            "Let the reward give more where the scorer gives more, and review again."
+            f"{found.unpaid_right} of {num_right} right answers earn no more than a wrong one, such as "
+            f"{first.trajectory_id}, and {found.num_inverted} of {found.num_pairs} pairs of a task are inverted, so "
+            "advantages would not teach what is right; make the reward higher where the score is higher, and review "
+            "again."
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -87,12 +88,13 @@ class Review:
 
 
 def review(run: Path, recipe: Path | None = None, *, episodes: str | None = None) -> Review:
-    """Grade the episodes of a run or recording with the reward and scorer of `recipe`, or with the run's own by
-    default.
+    """Grade the episodes of a run or recording with the reward and scorer of `recipe`, or by default with those of the
+    run.
 
-    `episodes` is a file's name (`validation-10`), or a split for its newest file; None takes the newest file of each
-    split. Nothing is written. Raises UsageError if no reward or no scorer is named, DataError if no such episodes are
-    stored, RewardError for one that does not return a number, and ServiceError when its infrastructure fails.
+    `episodes` is a file's name (`validation-10`), or a split for its newest file. By default, the newest file of each
+    split is used. Nothing is written. Raises UsageError if no reward or no scorer is named, DataError if no such
+    episodes are stored, RewardError if one of the two does not return a number, and ServiceError if its infrastructure
+    fails.
     """
     path = recipe or RunFolder(run).recipe
     folder = path if path.is_dir() else find_code_folder(path)
@@ -101,7 +103,7 @@ def review(run: Path, recipe: Path | None = None, *, episodes: str | None = None
     files = _files(run, episodes)
     stored = [one for file in files for one in read_trajectories(file)]
     if not stored:
-        raise DataError(f"{', '.join(map(str, files))} hold no episode; name other episodes.")
+        raise DataError(f"{', '.join(map(str, files))} contain no episode; name other episodes.")
     with tempfile.TemporaryDirectory(prefix="sparring-review-") as counted:
         with meter_usage(Path(counted), during="review"):
             graded = interrupts.run(_grade(stored, reward, scorer))
@@ -143,7 +145,7 @@ def _files(run: Path, episodes: str | None) -> list[Path]:
     found = list(newest.values()) if episodes is None else [named[episodes]] if episodes in named else []
     if not found:
         there = ", ".join(file.stem for file in newest.values()) or "none"
-        raise DataError(f"{run} has no episodes {episodes or ''!r}; the newest that it has are: {there}.")
+        raise DataError(f"{run} has no episodes {episodes or ''!r}; its newest episodes are: {there}.")
     return found
 
 
@@ -156,7 +158,7 @@ async def _grade(stored: Sequence[Trajectory], reward: RewardFunction, scorer: S
     slots = asyncio.Semaphore(_AT_ONCE)
 
     async def judge(trajectory: Trajectory) -> Trajectory:
-        # As they were at the end of the episode: neither sees the grade of the other, or an earlier grade.
+        # Restore the end of the episode: reward and scorer do not see each other's grade, or an earlier grade.
         bare = replace(trajectory, reward=None, score=None, score_parts={})
         async with slots:
             try:

@@ -1,4 +1,4 @@
-"""Evaluation statistics: unbiased pass@k and pass^k, intervals over tasks, paired tests. Pure functions."""
+"""Statistics of evaluations: unbiased pass@k and pass^k, intervals over tasks, and paired tests. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,28 +10,30 @@ from math import ceil, comb, lcm
 from statistics import NormalDist, fmean
 
 POWER = 0.8
-"""The probability to detect an existing difference, in `tasks_needed`."""
+"""The probability with which `tasks_needed` tasks show an existing difference."""
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
     """Return the probability that at least one of k samples succeeds, 1 - C(n-c, k) / C(n, k) (arXiv:2107.03374,
     equation 1).
 
-    Raises ValueError for k > n, where it is not defined.
+    Raises ValueError if k > n, because the result is then undefined.
     """
     _check_k(num_samples, k)
     return 1.0 - comb(num_samples - num_correct, k) / comb(num_samples, k)
 
 
 def pass_power_k(num_samples: int, num_correct: int, k: int) -> float:
-    """Return the probability that all of k samples succeed, C(c, k) / C(n, k). Raises ValueError for k > n."""
+    """Return the probability that all of k samples succeed, C(c, k) / C(n, k). Raises ValueError if k > n."""
     _check_k(num_samples, k)
     return comb(num_correct, k) / comb(num_samples, k)
 
 
 def _check_k(num_samples: int, k: int) -> None:
     if not 1 <= k <= num_samples:
-        raise ValueError(f"k = {k} with {num_samples} samples a task is not defined; play at least k episodes a task")
+        raise ValueError(
+            f"k = {k} with {num_samples} samples per task is not defined; run at least k episodes per task"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,35 +46,36 @@ class Interval:
 
 
 def mean_interval(values: Sequence[float], *, level: float = 0.95) -> Interval:
-    """Return the interval of the mean over tasks; `values` holds one number a task, the mean of its samples.
+    """Return the interval of the mean over tasks. `values` contains one number per task, the mean of its samples.
 
-    For values of 0 and 1 it is Wilson's interval (1927): no success in 20 tasks gives [0, 0.16]. Values outside [0, 1]
-    widen the assumed range to the observed one. Raises ValueError when empty.
+    For values of 0 and 1, the result is Wilson's interval (1927): no success in 20 tasks gives [0, 0.16]. Values
+    outside [0, 1] widen the assumed range to the observed one. Raises ValueError if there are no values.
     """
     if not values:
-        raise ValueError("an interval of no tasks is not defined")
+        raise ValueError("an interval over zero tasks is not defined")
     return _score_interval(values, min(0.0, *values), max(1.0, *values), level)
 
 
 def paired_difference(before: Sequence[float], after: Sequence[float], *, level: float = 0.95) -> Interval:
     """Return the interval of the mean difference after - before of rates in [0, 1], task by task.
 
-    For rates of 0 and 1 it is Tango's interval ("Equivalence test and confidence interval for the difference in
-    proportions for the paired-sample design", 1998): 20 tasks without a difference give [-0.16, 0.16]. Both hold one
-    number for each of the same tasks in the same order; raises ValueError otherwise, and when empty.
+    For rates of 0 and 1, the result is Tango's interval ("Equivalence test and confidence interval for the difference
+    in proportions for the paired-sample design", 1998): 20 tasks without a difference give [-0.16, 0.16]. Both
+    sequences contain one number per task, for the same tasks in the same order. Raises ValueError if their lengths
+    differ or are 0.
     """
     differences = [b - a for a, b in zip(before, after, strict=True)]
     if not differences:
-        raise ValueError("an interval of no tasks is not defined")
+        raise ValueError("an interval over zero tasks is not defined")
     return _score_interval(differences, -1.0, 1.0, level)
 
 
 def _score_interval(values: Sequence[float], least: float, most: float, level: float) -> Interval:
     """Return the interval of means that a score test does not reject. `least` and `most` bound the possible values.
 
-    For each candidate mean the test uses the variance of the most likely distribution with that mean, over the observed
-    values, `least` and `most`. An interval therefore stays within the bounds, has a width where all values are equal,
-    and depends only on `values`.
+    For each candidate mean, the test uses the variance of the most likely distribution with that mean, over the
+    observed values, `least` and `most`. An interval therefore stays within the bounds, has a positive width if all
+    values are equal, and depends only on `values`.
     """
     mean, z = fmean(values), _normal(level)
     low = _lower_end(Counter(values), mean, least, z)
@@ -83,9 +86,9 @@ def _score_interval(values: Sequence[float], least: float, most: float, level: f
 def _lower_end(counts: Mapping[float, int], mean: float, least: float, z: float) -> float:
     """Find the lower end of the interval by bisection.
 
-    The most likely distribution with mean m has p = share / (1 + t (value - m)), with t such that its mean is m, and
-    the rest at `least` where no t achieves that (Owen, "Empirical Likelihood", 2001, chapter 2). Its variance is (mean
-    - m) / t, so the test's statistic is count * t * (mean - m), and m is inside where z^2 is not less.
+    The most likely distribution with mean m has p = share / (1 + t (value - m)), with t such that its mean is m. If no
+    t achieves this, the rest of the probability is at `least` (Owen, "Empirical Likelihood", 2001, chapter 2). Its
+    variance is (mean - m) / t, so the test's statistic is count * t * (mean - m), and m is inside unless z^2 is less.
     """
     count = sum(counts.values())
     outside, inside = least, mean
@@ -99,15 +102,15 @@ def _lower_end(counts: Mapping[float, int], mean: float, least: float, z: float)
 
 
 _ROUNDING = 1e-12
-"""A mean below this, of numbers up to 1, is rounding error."""
+"""A mean below this value, of numbers up to 1, is a rounding error."""
 
 
 def paired_p_value(before: Sequence[Fraction], after: Sequence[Fraction]) -> float:
     """Return the probability that random signs give a sum of differences at least as large as the observed one.
 
-    This is the exact two-sided randomization test (Fisher 1935; Pitman 1937) of the hypothesis that it makes no
-    difference to a task which of the two policies attempted it. For rates of 0 and 1 it is McNemar's exact test. Both
-    hold one rate for each of the same tasks; raises ValueError for different lengths.
+    This is the exact two-sided randomization test (Fisher 1935; Pitman 1937) of the hypothesis that the choice of the
+    policy makes no difference to a task. For rates of 0 and 1, it is McNemar's exact test. Both sequences contain one
+    rate per task, for the same tasks. Raises ValueError if their lengths differ.
     """
     differences = [b - a for a, b in zip(before, after, strict=True) if a != b]
     unit = lcm(*(difference.denominator for difference in differences))
@@ -124,10 +127,10 @@ def paired_p_value(before: Sequence[Fraction], after: Sequence[Fraction]) -> flo
 
 
 def tasks_needed(before: Sequence[float], after: Sequence[float], *, level: float = 0.95) -> int | None:
-    """Return how many tasks would show a difference of this size and spread with probability POWER; None if the
+    """Return how many tasks would show a difference of this size and spread with probability POWER, or None if the
     difference is 0.
 
-    It is ((z + z') s / d)^2 of the paired differences, by the normal approximation.
+    The number is ((z + z') s / d)^2 of the paired differences, by the normal approximation.
     """
     differences = [b - a for a, b in zip(before, after, strict=True)]
     mean = fmean(differences) if differences else 0.0
@@ -138,7 +141,7 @@ def tasks_needed(before: Sequence[float], after: Sequence[float], *, level: floa
 
 
 def _variance(values: Sequence[float]) -> float:
-    """Return the variance around the mean, divided by the number of values, not by one fewer."""
+    """Return the variance around the mean, divided by the number of values (not by that number minus one)."""
     mean = fmean(values)
     return fmean((value - mean) ** 2 for value in values)
 

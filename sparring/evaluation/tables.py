@@ -1,4 +1,4 @@
-"""Evaluations as tables for the console: (title, columns, rows), and the notes that qualify them."""
+"""Evaluations as tables for the console (title, columns, rows), and the notes that qualify the tables."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from sparring.types import Outcome
 Table: TypeAlias = tuple[str, list[str], list[list[object]]]
 
 MOST_IDS = 12
-"""The number of task ids that a line lists; the file has all of them."""
+"""The number of task ids that a line lists. The file contains all of them."""
 MOST_CULPRITS = 4
 
 
 def result_table(evaluations: Sequence[Evaluation], *, title: str) -> Table:
-    """Return the table of success, score and other results, one row an evaluation. The title states what all rows
-    share."""
+    """Return the table of success, score and other results, with one row per evaluation. The title states what all rows
+    have in common."""
     settings = {one.setting for one in evaluations}
     sizes = {f"{len(one.task_ids)} x {one.group_size}" for one in evaluations}
     any_lost = any(one.lost for one in evaluations)
@@ -49,7 +49,7 @@ def result_table(evaluations: Sequence[Evaluation], *, title: str) -> Table:
 
 
 def outcome_table(evaluations: Sequence[Evaluation]) -> Table:
-    """Return the table of how episodes ended: whether a policy answers wrongly, or reaches no answer."""
+    """Return the table of how episodes ended, which shows whether a policy answers wrongly or reaches no answer."""
     rows: list[list[object]] = []
     for one in evaluations:
         known = one.outcomes
@@ -57,7 +57,7 @@ def outcome_table(evaluations: Sequence[Evaluation]) -> Table:
         completion = _share(sum(one.completions) / len(one.completions))
         rows.append([one.name, one.setting, f"{one.success.mean:.2f}", completion, *ended, _share(one.lost_share)])
     return (
-        "how episodes ended",
+        "outcomes of episodes",
         ["policy", "sampled", "success", "completion", *(outcome.value for outcome in BUDGETS), "lost"],
         rows,
     )
@@ -70,7 +70,7 @@ def _share(value: float) -> str:
     return f"{100 * value:.3g} %"
 
 
-BOUNDS_COLUMNS = ["lost", "success, lost as wrong to right", "score likewise"]
+BOUNDS_COLUMNS = ["lost", "success, lost as wrong to right", "score, lost as wrong to right"]
 
 
 def _bounds_cells(one: Evaluation) -> list[object]:
@@ -81,7 +81,7 @@ def _bounds_cells(one: Evaluation) -> list[object]:
 
 
 def pass_table(evaluations: Sequence[Evaluation]) -> Table | None:
-    """Return the table of pass@k and pass^k; None if every policy ran each task once."""
+    """Return the table of pass@k and pass^k, or None if every policy ran each task once."""
     repeated = [one for one in evaluations if one.group_size > 1]
     if not repeated:
         return None
@@ -97,7 +97,7 @@ def pass_table(evaluations: Sequence[Evaluation]) -> Table | None:
 
 
 def comparison_table(evaluations: Sequence[Evaluation], comparisons: Sequence[Comparison]) -> Table | None:
-    """Return the table of paired differences in success; None without any."""
+    """Return the table of paired differences in success, or None if there are no comparisons."""
     if not comparisons:
         return None
     by_label = {one.label: one for one in evaluations}
@@ -136,7 +136,7 @@ def _difference_bounds(one: Comparison | None) -> str:
 
 
 def across_table(rows: Sequence[Compared]) -> Table:
-    """Return the table of evaluations of several runs; each difference is to the first row on the same tasks and
+    """Return the table of evaluations of several runs. Each difference is from the first row with the same tasks and
     settings."""
     any_lost = any(row.evaluation.lost for row in rows)
     cells: list[list[object]] = [
@@ -170,31 +170,33 @@ def notes(evaluations: Sequence[Evaluation], comparisons: Sequence[Comparison]) 
     lines = [f"note: {caveat}" for caveat in dict.fromkeys(one.criterion.caveat for one in evaluations) if caveat]
     criteria = {(one.criterion.scorer, one.criterion.success_threshold) for one in evaluations}
     if len(criteria) > 1:
-        lines.append("note: not all were scored alike, and numbers of different scorers cannot be compared")
+        lines.append("note: different scorers or thresholds were used, and their numbers cannot be compared")
     for one in evaluations:
         counted = ("lost_rollouts", "client_errors", "unrewarded", "policy_timeouts")
         lost, refused, unrewarded, late = (_count(one, name) for name in counted)
         if late:
             lines.append(
-                f"note: {late} of {sum(one.samples)} episodes of {one.name} ({one.setting}) were not done in time and were "
-                "scored as they stood: a busy machine looks like a weak policy; raise rollout.rollout_timeout, or play again"
+                f"note: {late} of {sum(one.samples)} episodes of {one.name} ({one.setting}) were not finished in time "
+                "and were scored in their unfinished state: a busy machine makes a policy look weak; raise "
+                "rollout.rollout_timeout, or evaluate again"
             )
         if lost:
             causes = (
-                f"{lost - refused - unrewarded} to infrastructure, {refused} since the gateway refused what their client sent, "
-                f"{unrewarded} since the agent gave no reward"
+                f"{lost - refused - unrewarded} because of infrastructure, {refused} because the gateway refused their "
+                f"client's requests, {unrewarded} because the agent returned no reward"
             )
             lines.append(
-                f"note: {lost} episodes of {one.name} ({one.setting}) were lost, {causes}; counted as wrong they make the "
-                f"success {one.success_bounds.worst:.2f}, as right {one.success_bounds.best:.2f}; k above {min(one.samples)} "
-                "is not defined"
+                f"note: {lost} episodes of {one.name} ({one.setting}) were lost: {causes}; success is "
+                f"{one.success_bounds.worst:.2f} if they count as wrong and {one.success_bounds.best:.2f} if they "
+                f"count as right; k above {min(one.samples)} is not defined"
             )
     for one in evaluations:
         if refused := refused_reasons(one.metrics):
             reasons = ", ".join(f"{reason} ({number:.0f})" for reason, number in refused.items())
             lines.append(
-                f"warning: the gateway refused requests of the episodes of {one.name} ({one.setting}), so these numbers may be "
-                f"the client's doing and not the policy's: {reasons}; docs/gateway.md lists what is read"
+                f"warning: the gateway refused requests of the episodes of {one.name} ({one.setting}), so the client "
+                f"and not the policy may explain these numbers: {reasons}; docs/gateway.md lists what the gateway "
+                "accepts"
             )
     for one in evaluations:
         if one.agreement.disagreements or (one is evaluations[-1] and one.agreement.num):
@@ -207,9 +209,9 @@ def notes(evaluations: Sequence[Evaluation], comparisons: Sequence[Comparison]) 
     for one in comparisons:
         if one.bounds is not None and one.is_sign_open:
             lines.append(
-                f"note: lost episodes could decide whether {one.after} is better than {one.before}: had they counted, the "
-                f"difference would lie between {one.bounds.worst:+.2f} and {one.bounds.best:+.2f}; play again what was lost "
-                "before you rely on it"
+                f"note: lost episodes could decide whether {one.after} is better than {one.before}: if they had "
+                f"counted, the difference would lie between {one.bounds.worst:+.2f} and {one.bounds.best:+.2f}; run "
+                "the lost episodes again before you rely on the difference"
             )
     for one in comparisons[-1:]:
         for what, ids in (("fixed", one.fixed), ("broken", one.broken)):
@@ -220,8 +222,8 @@ def notes(evaluations: Sequence[Evaluation], comparisons: Sequence[Comparison]) 
 
 
 def seeds_table(family: AcrossSeeds) -> Table:
-    """Return the table of seeds: the success of each policy with its interval over tasks, then the mean with both
-    intervals."""
+    """Return the table of seeds. It shows the success of each policy with its interval over tasks, then the mean with
+    both intervals."""
     names = list(family.policies)
     controls = list(family.gains)[:1]
     rows: list[list[object]] = []
@@ -242,15 +244,15 @@ def seeds_table(family: AcrossSeeds) -> Table:
         rows.append(["mean, over seeds", *(_over(one.mean, one.seeds) for one in over)])
         rows.append(["over seeds and tasks", *(_over(one.mean, one.seeds_and_tasks) for one in over)])
     return (
-        f"{family.name}: success on {family.setting} (95 % intervals in brackets; of a seed, over tasks)",
+        f"{family.name}: success on {family.setting} (95 % intervals in brackets; for a single seed, over tasks)",
         columns,
         rows,
     )
 
 
 def gains_table(family: AcrossSeeds) -> Table | None:
-    """Return the table of the tuned policy's gain over each control, strongest first; None with fewer than two
-    controls, where `seeds_table` shows it."""
+    """Return the table of the tuned policy's gain over each control, strongest first. Return None if there are fewer
+    than two controls, because `seeds_table` then shows the gain."""
     if len(family.gains) < 2:
         return None
     rows: list[list[object]] = [

@@ -83,7 +83,7 @@ def test_a_difference_whose_sign_lost_episodes_could_turn_round_is_marked() -> N
 def test_a_table_has_columns_for_lost_episodes_only_where_there_are_some() -> None:
     whole, lossy = evaluation("whole", group("a", [1.0, 0.0])), evaluation("lossy", group("a", [1.0], 1))
     _, columns, rows = result_table([whole, lossy], title="held out")
-    assert columns[-3:] == ["lost", "success, lost as wrong to right", "score likewise"]
+    assert columns[-3:] == ["lost", "success, lost as wrong to right", "score, lost as wrong to right"]
     assert [row[-3:] for row in rows] == [["0", "", ""], ["1 (50%)", "0.50 to 1.00", "0.50 to 1.00"]]
     assert "lost" not in result_table([whole], title="held out")[1]
 
@@ -164,7 +164,7 @@ def test_an_evaluation_that_lost_more_than_its_share_is_written_and_ends_with_an
     assert result.exit_code == 4, result.output
     assert "lost 2 of 8 episodes (25%): more than rollout.max_lost_share = 0.2" in result.output
     assert "the shop is closed (2 attempts)" in result.output
-    assert "counted as wrong they make the success 0.75, as right 1.00" in result.output
+    assert "success is 0.75 if they count as wrong and 1.00 if they count as right" in result.output
     (report,) = (tmp_path / "runs").glob("*/evaluations/held_out-001.json")
     (written,) = json.loads(report.read_text())["evaluations"]
     assert (written["lost"], written["bounds"]["success"]) == ({"t0": 1, "t1": 1}, {"worst": 0.75, "best": 1.0})

@@ -271,8 +271,8 @@ def test_what_no_seed_compared_is_named_once_with_the_command_for_each_run() -> 
         }
     )
     assert claim.limits == (
-        "Not known: whether tuned is better than the base model; `sparring eval runs/0` plays it; `sparring eval runs/1` plays "
-        "it.",
+        "Not known: whether tuned is better than the base model; `sparring eval runs/0` evaluates it; "
+        "`sparring eval runs/1` evaluates it.",
     )
 
 
@@ -299,7 +299,7 @@ def test_an_evaluation_of_an_earlier_control_is_none_of_the_one_that_was_made_si
     assert claim.headline == SCENARIOS["base_and_warm_start"]().headline
     assert (
         claim.limits[0]
-        == "Not compared with imitation for as long as RL (warm start continued): it was made again since."
+        == "Not compared with imitation for as long as RL (warm start continued): it was trained again after its evaluation."
     )
     assert claim.not_known.controls == (CONTINUED,)
 
@@ -308,7 +308,7 @@ def test_training_that_went_on_makes_a_control_too_short(tmp_path: Path) -> None
     folder = stored(tmp_path / "run", 0, "", BEATEN)
     lines = [{"step": step, "metrics": {"timing_s/step": 200.0}} for step in (1, 2)]
     (folder.path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert "continued for 300 s, RL took 400 s" in claim_of_run(folder).limits[0]
+    assert "continued for 300 s, but RL took 400 s" in claim_of_run(folder).limits[0]
 
 
 def test_an_evaluation_without_tuned_neither_hides_an_earlier_one_nor_makes_a_claim(tmp_path: Path) -> None:
@@ -337,9 +337,9 @@ def test_lost_episodes_are_not_said_to_be_solved_or_unsolved() -> None:
 
 def test_few_shared_tasks_are_too_few_to_stand_for_others() -> None:
     (alone, *_) = of(played(CONTINUED, 0, tasks=range(6)), played("tuned", 100)).limits
-    assert alone == "6 tasks are too few to say anything about other tasks."
+    assert alone == "6 tasks are too few for conclusions about other tasks."
     (beside, *_) = of(played("base", 0), played(CONTINUED, 0, tasks=range(6)), played("tuned", 100)).limits
-    assert beside.endswith("on the 6 tasks that both played, which are too few to say anything about other tasks.")
+    assert beside.endswith("on the 6 tasks that both ran, which are too few for conclusions about other tasks.")
 
 
 def test_a_control_that_was_played_greedily_alone_is_compared_there() -> None:
@@ -350,7 +350,7 @@ def test_a_control_that_was_played_greedily_alone_is_compared_there() -> None:
         played("tuned", 20, temperature=0.0),
     )
     assert claim.headline == "One seed: better than the base model (+0.80 [+0.71, +0.87])."
-    assert "Greedily it is worse than imitation for as long as RL (warm start continued)." in claim.limits
+    assert "Greedily, tuned is worse than imitation for as long as RL (warm start continued)." in claim.limits
 
 
 def test_a_short_control_that_is_better_than_tuned_needs_no_longer_one() -> None:

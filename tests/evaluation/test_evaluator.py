@@ -225,16 +225,16 @@ def test_the_expert_constants_scripts_and_endpoints_are_rows_of_one_table_withou
 
 def test_policies_that_there_are_not_are_refused_with_what_there_is(trained: Path) -> None:
     for policy, said in (
-        ("besst", "give one of base, warm_start"),
+        ("besst", "choose one of base, warm_start"),
         ("@7", "it has 000001, 000002, warm_start"),
         ("openai:m", "openai:MODEL@URL"),
-        ("constant:", "give one of base"),
+        ("constant:", "choose one of base"),
     ):
         refused = sparring("eval", str(trained), "--policy", policy)
         assert refused.exit_code in (2, 3)
         assert said in " ".join(refused.output.split())
     twice = sparring("eval", str(trained), "--policy", "tuned", "--policy", "tuned")
-    assert (twice.exit_code, "is named once" in twice.output) == (2, True)
+    assert (twice.exit_code, "each only once" in twice.output) == (2, True)
     hot = sparring("eval", str(trained), "--temperature", "3")
     assert (hot.exit_code, "between 0 (greedy) and 2" in hot.output) == (2, True)
     recipe = sparring("eval", "toy", "--policy", "tuned")
@@ -354,7 +354,7 @@ def test_an_evaluation_that_is_killed_at_any_moment_goes_on_without_repeating_an
     assert set(played.values()) == {1}
     assert unfinished == []
     nothing = sparring("eval", str(run), "--resume")
-    assert (nothing.exit_code, "no evaluation that was interrupted" in nothing.output) == (2, True)
+    assert (nothing.exit_code, "no interrupted evaluation" in nothing.output) == (2, True)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -446,7 +446,7 @@ def test_a_checkpoint_that_changed_under_an_interrupted_evaluation_is_refused(tr
     with Ledger() as ledger:
         job.begin((), ledger)
     job.plays("tuned", "one")
-    with pytest.raises(DataError, match="was begun with one"):
+    with pytest.raises(DataError, match="was started with one"):
         job.plays("tuned", "another")
     (job.folder / "episodes.jsonl").write_text("{}\n")
     job.close()

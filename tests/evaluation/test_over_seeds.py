@@ -145,4 +145,4 @@ def test_few_tasks_make_no_outlier() -> None:
     own = {seed: shares(right, range(100 * seed, 100 * seed + 100)) for seed, right in enumerate((0.9, 0.85, 0.2))}
     found = outlier_of(own)
     assert found is not None
-    assert found.sentence == "Seed 2 stands apart: 0.20, the others 0.85 to 0.90"
+    assert found.sentence == "Seed 2 is an outlier: it has 0.20, and the others have 0.85 to 0.90"

@@ -91,7 +91,7 @@ def test_a_mended_reward_is_seen_to_agree_on_the_same_episodes(run: Path, tmp_pa
 def test_what_cannot_be_reviewed_is_said(run: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist; name a folder"):
         review(tmp_path / "nope")
-    with pytest.raises(DataError, match="no episodes 'held_out'; the newest that it has are: train-10, validation-4"):
+    with pytest.raises(DataError, match="no episodes 'held_out'; its newest episodes are: train-10, validation-4"):
         review(run, episodes="held_out")
     silent = recipe(tmp_path / "silent", STRICT)
     (silent / "recipe.toml").write_text(RECIPE.replace('scorer = "environment:scorer"', ""), "utf-8")
@@ -105,7 +105,7 @@ def test_the_command_shows_what_is_at_fault_and_ends_with_5_while_a_wrong_answer
     said = CliRunner().invoke(app, ["review", str(run)])
     assert said.exit_code == 5
     assert "train/0/t/1.0 is wrong but rewarded (reward 1, score 0): the scorer denies format (0)" in said.output
-    assert "1 of 4 episodes are paid for what the scorer rejects" in said.output
+    assert "1 of 4 episodes are paid for an answer that the scorer rejects" in said.output
     mended = recipe(tmp_path / "mended", STRICT)
     said = CliRunner().invoke(app, ["review", str(run), str(mended), "--json"])
     assert said.exit_code == 0

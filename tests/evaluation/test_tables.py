@@ -110,9 +110,9 @@ def test_requests_that_the_gateway_refused_are_counted_and_warned_of() -> None:
     )
     (note,) = [one for one in notes([unrewarded], []) if "were lost" in one]
     assert (
-        "1 to infrastructure, 1 since the gateway refused what their client sent, 2 since the agent gave no reward"
-        in note
+        "1 because of infrastructure, 1 because the gateway refused their client's requests, 2 because the agent returned "
+        "no reward" in note
     )
     lost = replace(group, trajectories=(), num_lost=3, num_client_errors=3)
-    with pytest.raises(ServiceError, match=r"refused what their client sent: unknown_parameter\.depth"):
+    with pytest.raises(ServiceError, match=r"refused requests of their client: unknown_parameter\.depth"):
         summarize([lost], ROW, criterion=CRITERION, seconds=1.0, prefix="eval")

@@ -153,7 +153,7 @@ def test_a_run_that_nothing_was_evaluated_of_is_unknown_and_one_that_failed_a_do
     one = said(run)
     assert (one.rise, states(one)["Status"]) == (Rise.UNKNOWN, State.DOUBT)
     assert "the disk is full" in next(look.text for look in one.looks if look.name == "Status")
-    assert one.headline == "Nothing was evaluated, so it is not known whether it got better."
+    assert one.headline == "Nothing was evaluated, so it is not known whether the policy improved."
 
 
 def test_an_older_policy_few_tasks_and_lost_episodes_are_doubts(tmp_path: Path) -> None:

@@ -195,12 +195,12 @@ def test_another_base_than_the_adapters_is_refused(adapter: Path, run: Path) -> 
 def test_a_damaged_newest_checkpoint_is_refused_and_the_older_one_can_be_named(run: Path, tmp_path: Path) -> None:
     damaged = Path(shutil.copytree(run, tmp_path / "damaged"))
     truncate(damaged / "checkpoints" / "000002" / "weights.safetensors")
-    with pytest.raises(DataError, match=r"000002/weights\.safetensors.*To take an older one, name it: .*damaged@1\."):
+    with pytest.raises(DataError, match=r"000002/weights\.safetensors.*To use an older one, name it: .*damaged@1\."):
         export(damaged, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert verify(export(f"{damaged}@1", tmp_path / "out"))["step"] == 1
     flip_a_bit(damaged / "checkpoints" / "000001" / "weights.safetensors")
-    with pytest.raises(DataError, match="No older one is whole"):
+    with pytest.raises(DataError, match="No older one is intact"):
         checkpoint_of(RunFolder(damaged), None)
 
 
