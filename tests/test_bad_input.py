@@ -322,7 +322,7 @@ MODELS = [
 ]
 
 CHECKPOINTS = [
-    Case("a folder that is no run", ("export", "toy", "out"), DATA, ("toy holds no run.toml", "sparring runs list")),
+    Case("a folder that is no run", ("export", "toy", "out"), DATA, ("toy contains no run.toml", "sparring runs list")),
     Case(
         "a recipe that was not trained", ("eval", "toy"), USAGE, ("a model of its own: train it", "engine.type=openai")
     ),

@@ -262,7 +262,7 @@ def test_the_page_has_bands_a_line_a_seed_and_the_outlier(tmp_path: Path) -> Non
     assert page.count('<path class="outlier"') == 3  # base, warm start and tuned
     assert "Seed 2 is an outlier: it has 0.20" in page
     assert (
-        "Of 100 tasks that all seeds played, tuned solved 20 in every episode with every seed, and 10 with none; 70 lie"
+        "Of 100 tasks that all seeds ran, tuned solved 20 in every episode with every seed, and 10 with no seed; 70 are"
         in page
     )
     with pytest.raises(UsageError, match="cannot be written"):
@@ -336,7 +336,7 @@ def test_runs_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read"):
         FamilyFolder(path)
     (path / "family.json").write_text('{"format": 9}')
-    with pytest.raises(DataError, match="has format 9, and this version reads format 1"):
+    with pytest.raises(DataError, match="has format 9, but this version reads format 1"):
         FamilyFolder(path)
 
 

@@ -1,6 +1,6 @@
-"""Why a run does not improve, and the one thing to change first: rules over what the run shows.
+"""Rules that find why a run does not improve, and the one thing to change first.
 
-`sparring.diagnosis.diagnose` applies them, `sparring.diagnosis.reading` reads a run for them.
+`sparring.diagnosis.diagnose` applies the rules; `sparring.diagnosis.reading` reads a run for them.
 """
 
 from sparring.diagnosis import (
@@ -58,6 +58,7 @@ SYMPTOMS: dict[str, Symptom] = rules_by_name(
     Symptom("stall.no_progress", unexplained.no_progress),
     Symptom("change.judged", lineage.evaluate_change),
 )
-"""The rules by name, in the order in which they run and are documented. The last four read what the others found."""
+"""The rules by name, in the order in which they run and are documented. The last four read the findings of the
+others."""
 
 __all__ = ["SYMPTOMS", "Symptom"]

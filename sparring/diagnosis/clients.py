@@ -1,4 +1,4 @@
-"""Requests of the agent's client that the gateway refuses."""
+"""A symptom of the agent's client: the gateway refuses its requests."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from sparring.tracking.refused import refused_reasons
 
 
 def refused(observed: Observed) -> Iterable[Finding]:
-    """The gateway refused requests of the agent's client in the last steps, or before the run ended without a step.
+    """Report that the gateway refused requests of the agent's client in the last steps, or before the run ended without
+    a step.
 
-    Many clients hide a refusal, and then the policy looks bad. An error from a fifth of the episodes on.
+    Many clients hide a refusal, which makes the policy look bad. The finding is an error if at least a fifth of the
+    episodes are lost.
     """
     reasons = Counter[str]()
     for record in observed.trained[-LATE_STEPS:]:
@@ -27,7 +29,8 @@ def refused(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="clients.refused",
         severity=Severity.ERROR if share >= MANY_REFUSED else Severity.WARNING,
-        symptom=f"the gateway refuses what the agent's client sends ({named}); {share:.1%} of the episodes are lost to that.",
+        symptom=f"the gateway refuses requests of the agent's client ({named}); {share:.1%} of the episodes are lost "
+        "because of it.",
         evidence={
             "steps": observed.late_steps,
             "reasons": dict(reasons),
@@ -43,4 +46,4 @@ def refused(observed: Observed) -> Iterable[Finding]:
 
 
 MANY_REFUSED = 0.2
-"""Share of episodes lost to refusals from which the run cannot be trusted."""
+"""The share of episodes lost to refusals above which the run cannot be trusted."""

@@ -1,4 +1,4 @@
-"""The course of a series of one number a step: whether it rises, falls or stays the same, beyond its noise."""
+"""The course of a series with one number per step: whether it rises, falls or stays the same, beyond its noise."""
 
 from __future__ import annotations
 
@@ -12,41 +12,44 @@ from sparring.diagnosis.observed import Observed
 
 SURE = 3.0
 LIKELY = 2.0
-"""Standard errors."""
+"""Numbers of standard errors."""
 JUDGE_AFTER = 25
-"""Steps after which the effect of a change is visible; up to twice as many where the curve is noisy."""
+"""The number of steps after which the effect of a change is visible. For a noisy curve, it is up to twice as many."""
 FLAT, EQUIVALENT = 0.12, 1.645
-"""Share of the range of rewards within which a curve stands still, and the standard errors within which it must lie there for
-sure (two one-sided tests at 5 %)."""
+"""The share of the range of rewards within which a curve is flat, and the number of standard errors by which it must be
+within that share (two one-sided tests at 5 %)."""
 HEALTHY_SIGNAL = 0.3
-"""Share of groups with signal below which a stall has a simpler explanation than capacity or the size of the updates."""
+"""The share of groups with signal below which a stall has a simpler explanation than capacity or the size of the
+updates."""
 STALL_STEPS = 10
-"""Fewest steps of a curve whose course is reported."""
+"""The smallest number of steps of a curve whose course is reported."""
 
 
 def difference(before: Sequence[float], now: Sequence[float]) -> Estimate:
-    """Return the mean of `now` minus the mean of `before`, one number a step each, at least two steps.
+    """Return the mean of `now` minus the mean of `before`. Both have one number per step, and at least two steps.
 
-    The noise of a step is estimated from differences of neighbors (von Neumann 1941), so that a trend within a part does not
-    count as noise.
+    The noise of a step is estimated from the differences between neighbors (von Neumann 1941), so that a trend within a
+    part does not count as noise.
     """
     squares = [_noise(part) / len(part) for part in (before, now)]
     return Estimate(fmean(now) - fmean(before), math.sqrt(sum(squares)), len(before) + len(now) - 2)
 
 
 def _noise(values: Sequence[float]) -> float:
-    """Return the variance of a step around the course: half of the mean squared difference of neighbors."""
+    """Return the variance of a step around the course, which is half of the mean squared difference between
+    neighbors."""
     return fmean((after - before) ** 2 for before, after in itertools.pairwise(values)) / 2
 
 
 def thirds(values: Sequence[float]) -> Estimate | None:
-    """From the first third to the last, the later half of what there is; None of fewer than six steps."""
+    """Return the change from the first third to the last third, or None for fewer than six steps."""
     count = len(values) // 3
     return difference(values[:count], values[-count:]) if count >= 2 else None
 
 
 def stands_still(values: Sequence[float], span: float) -> bool:
-    """Whether the second half differs from the first by less than FLAT of `span`, noise included, and no trend is certain."""
+    """Return whether the second half differs from the first by less than FLAT of `span`, noise included, and no trend
+    is certain."""
     middle = len(values) // 2
     if middle < STALL_STEPS // 2:
         return False
@@ -58,14 +61,15 @@ def reward_span(observed: Observed) -> float:
     """Return the spread of the episodes' rewards over all steps, the unit in which a rise is measured."""
     highest, lowest = observed.series("rollout/reward/max"), observed.series("rollout/reward/min")
     span = max(highest) - min(lowest) if highest and lowest else 0.0
-    # Where all episodes earn the same, being right would be worth the threshold's distance.
+    # If all episodes earn the same, the unit is the distance from that reward to the threshold.
     return span if span > 0 else max(1e-9, observed.history.success_threshold)
 
 
 def is_flat(observed: Observed, last: int | None = None) -> bool:
-    """Return whether the training reward stays the same, over all steps or the `last` ones.
+    """Return whether the training reward stays the same, over all steps or over the `last` steps.
 
-    It does by its course, or because no step changed the policy, so that it varies only with the tasks.
+    The reward stays the same if its course is flat. It also does if no step changed the policy, because it then varies
+    only with the tasks.
     """
     values, idle = (observed.series(name) for name in ("rollout/reward/mean", "training/steps_without_signal"))
     if last is not None:

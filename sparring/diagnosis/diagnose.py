@@ -1,4 +1,4 @@
-"""Apply every rule to a run, leave out findings that another one explains, and propose what to change first."""
+"""Applies every rule to a run, leaves out findings that another finding explains, and proposes what to change first."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TUNING = (
     "tasks.",
     "tools.",
 )
-"""Rules with advice on training, which an alarm may explain."""
+"""Rules with advice on training. An alarm may explain their findings."""
 ALARMS = (
     "system.",
     "environment.",
@@ -43,7 +43,8 @@ ALARMS = (
     "exploits.",
     "judge.",
 )
-"""Rules whose errors make advice on training useless: the system does not work, or the reward pays for something else."""
+"""Rules whose errors make advice on training useless, because the system does not work or the reward pays for something
+else."""
 CUT_SHORT = (
     "budgets.",
     "difficulty.",
@@ -98,7 +99,7 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = {
     "stall.nothing_moves": ("budgets.", "difficulty.", "episodes.", "evaluation.", "signal.", "stall.", "system.filtered"),
     "signal.valid_below_mean": ("difficulty.", "evaluation.completion"),
 }  # fmt: skip
-"""The findings that a finding explains, as prefixes of names: advice about its consequences is left out."""
+"""For each finding, the findings that it explains, as prefixes of names. Advice about its consequences is left out."""
 ORDER = (Severity.ERROR, Severity.WARNING, Severity.NOTE)
 TASKS = 4
 CAUSES: Mapping[str, int] = {
@@ -118,8 +119,9 @@ CAUSES: Mapping[str, int] = {
     "system.filtered": TASKS,
     "system.memory": 5,
 }
-"""The order of findings of the same severity, by the longest matching prefix of the name: first what does not work at all, then
-the size of the updates, the reward and the format, budgets, tasks and the rest, and last what does not affect learning."""
+"""The order of findings of the same severity, by the longest matching prefix of the name. What does not work at all
+comes first. Then come the size of the updates, the reward and the format, budgets, tasks and the rest. What does not
+affect learning comes last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,26 +134,26 @@ class Silenced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """The findings about a run, the most important first."""
+    """The findings about a run, with the most important one first."""
 
     run: str
     step: int
     state: State
     headline: str
-    """One sentence: what to change first, or why nothing needs to change."""
+    """One sentence that states what to change first, or why nothing needs to change."""
     findings: tuple[Finding, ...]
-    """The most severe first, including those of detectors."""
+    """The findings, including those of detectors, with the most severe one first."""
     silenced: tuple[Silenced, ...]
     past: tuple[Finding, ...]
-    """Findings of detectors during training that no longer apply."""
+    """The findings of detectors during training that no longer apply."""
     course: Mapping[str, Json]
     """Reward, score and validation, at first and now."""
     claim: Claim | None = None
-    """The claim from the evaluations; None where they were not read."""
+    """The claim from the evaluations, or None if they were not read."""
 
     @property
     def first(self) -> Finding | None:
-        """The finding to act on; None where nothing needs to change."""
+        """The finding to act on, or None if nothing needs to change."""
         if self.state != "change":
             return None
         return next(one for one in self.findings if one.severity is not Severity.NOTE)
@@ -174,7 +176,7 @@ class Diagnosis:
 
 
 def diagnose(run: str, observed: Observed) -> Diagnosis:
-    """Return the diagnosis of a run: a pure function of what it shows. `run` is its name in commands."""
+    """Return the diagnosis of a run. It depends only on `observed`. `run` is the name of the run in commands."""
     holding, past = _reported_by_detectors(observed)
     observed = replace(observed, detected=holding)
     for rule in SYMPTOMS.values():
@@ -199,16 +201,17 @@ def diagnose(run: str, observed: Observed) -> Diagnosis:
 
 
 def _apply(rule: Symptom, observed: Observed) -> list[Finding]:
-    """Return the findings of a rule. A rule that fails finds nothing, so that the others and the report still work."""
+    """Return the findings of a rule. A rule that fails finds nothing, so that the other rules and the report still
+    work."""
     try:
         return list(rule.function(observed))
-    except Exception as error:  # noqa: BLE001 - an older run may lack what a rule takes for granted
-        logger.warning("the rule %s failed (%r); the diagnosis continues without it", rule.name, error)
+    except Exception as error:  # noqa: BLE001 - an older run may lack what a rule expects
+        logger.warning("the rule %s failed (%r); the diagnosis continues without this rule", rule.name, error)
         return []
 
 
 def _detected(observed: Observed) -> list[Finding]:
-    """Return the findings of detectors on the whole run, also if it was trained without them."""
+    """Return the findings of detectors on the whole run, even if the run was trained without them."""
     if not observed.history.steps:
         return []
     off = observed.config.detectors.off
@@ -216,11 +219,12 @@ def _detected(observed: Observed) -> list[Finding]:
 
 
 def _reported_by_detectors(observed: Observed) -> tuple[list[Finding], list[Finding]]:
-    """Return the findings of detectors that apply now, each once, and those that no longer apply.
+    """Return the findings of detectors that apply now, each once, and the findings that no longer apply.
 
-    A finding applies when the detectors report it on the whole run. An error also applies later, since a hack that every
-    episode uses can no longer be found by comparing episodes; but not if the scorer counts the run as solved, or if the
-    detector no longer exists. Findings that cannot be repeated (scanners of the recipe, training itself) apply.
+    A finding applies if the detectors report it on the whole run. An error also applies later, because a hack that
+    every episode uses can no longer be found by comparing episodes. It does not apply if the scorer counts the run as
+    solved, or if the detector no longer exists. Findings that cannot be repeated (of scanners of the recipe, or of
+    training itself) always apply.
     """
     by_key: dict[tuple[str, str], list[Finding]] = defaultdict(list)
     for one in observed.detected:
@@ -254,9 +258,9 @@ def _weight(finding: Finding) -> tuple[int, int]:
 
 
 def _silenced(everything: Sequence[Finding]) -> tuple[Silenced, ...]:
-    """Return the findings that others explain, each with its first cause.
+    """Return the findings that other findings explain, each with its first cause.
 
-    Of two findings that explain each other, the more severe one stays, or the first.
+    If two findings explain each other, the more severe one remains, or the first one if they are equally severe.
     """
     causes: dict[int, Finding] = {}
     for finding in reversed(everything):
@@ -293,7 +297,7 @@ def _verdict(run: str, observed: Observed, findings: Sequence[Finding]) -> tuple
         settings = " ".join(overrides(first.settings))
         if settings:
             return "change", f"Change one thing, {settings}: {first.symptom}"
-        return "change", f"Change one thing, in words below ({first.rule}): {first.symptom}"
+        return "change", f"Change one thing, as described below ({first.rule}): {first.symptom}"
     rewards = observed.series("rollout/reward/mean")
     if is_solved:
         return "solved", f"Nothing to change: {observed.success:.0%} of the last episodes are right."
@@ -306,7 +310,7 @@ def _verdict(run: str, observed: Observed, findings: Sequence[Finding]) -> tuple
     ends = f"{rewards[0]:.2f} at first, {observed.now('rollout/reward/mean'):.2f} now"
     if rise is not None and rise.exceeds(2.0):
         return "fine", f"Nothing to change: the reward rises ({ends})."
-    return "fine", f"Nothing found to change; the reward: {ends}."
+    return "fine", f"Nothing found to change; the reward is {ends}."
 
 
 def _course(observed: Observed) -> dict[str, Json]:

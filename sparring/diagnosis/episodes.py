@@ -1,6 +1,6 @@
 """Symptoms in the episodes: budgets, tools, loops and answers.
 
-They follow MTRL's budget rules, its list for reading trajectories and its table for evaluations.
+They follow MTRL's budget rules, its list of questions for reading trajectories, and its table for evaluations.
 """
 
 from __future__ import annotations
@@ -19,33 +19,38 @@ from sparring.run_folders.history import Digest
 from sparring.types import Json, Outcome
 
 MOST_CUT, MOST_OUT_OF_TURNS = 0.05, 0.10
-"""MTRL's bounds: episodes with a turn cut at the token limit, and episodes that use up their turns without an answer."""
+"""MTRL's bounds: the share of episodes with a turn cut at the token limit, and of episodes that use up their turns
+without an answer."""
 MOST, RAMBLING = 0.5, 0.5
-"""Share of cut episodes from which on, if none is right, nothing else can be found out about them; entropy, in nats a token, of
-a policy that does not come to an end for another reason."""
+"""Two limits. If more than this share of episodes is cut and none is right, nothing else can be learned about them.
+Above this entropy, in nats per token, a policy does not finish for another reason."""
 FIRST_STEPS = 2
-"""Which play the policy as it came, or nearly so."""
+"""The number of first steps whose episodes come from nearly the initial policy."""
 MOST_TOKENS = 8192
-"""Of a turn, that MTRL allows."""
+"""The largest number of tokens per turn that MTRL allows."""
 FEWEST_TURNS, FEWEST_TOKENS = 4, 32
-"""Of an episode and of a turn, below which no limit is proposed: hardly a call with its answer fits into less."""
+"""The smallest proposed limits for the turns of an episode and the tokens of a turn. A call with its answer needs about
+as much."""
 FEWEST = 24
-"""Late episodes that a share is taken over."""
+"""The smallest number of late episodes for which a share is computed."""
 MOST_TOOL_ERRORS, BROKEN_TOOLS = 0.15, 0.5
-"""Share of the calls that fail; of those that raise, from which on nothing can be learned with the tools."""
+"""The share of calls that may fail, and the share of calls that raise above which nothing can be learned with the
+tools."""
 LOOP = 3
-"""Calls of the same tool with the same arguments in one episode, from which on it goes round in circles."""
+"""The number of calls of the same tool with the same arguments in one episode from which the episode counts as a
+loop."""
 MANY = 0.2
 FLUENT, POOR = 0.9, 0.3
-"""Share of episodes that end by themselves, and of those that are right."""
+"""The share of episodes that end by themselves, and the share of those that are right."""
 CERTAIN = -0.1
-"""Mean log-probability of sampled tokens that are not certain: nine tenths of the probability are on the sampled token."""
+"""The mean log-probability of sampled tokens above which the policy is certain: the sampled token has nine tenths of
+the probability."""
 SHORT_ANSWER = 2
-"""Words."""
+"""The largest number of words of a very short answer."""
 NEAR_LIMIT = 0.8
-"""Of `max_turns`."""
+"""A share of `max_turns`."""
 AMPLE = 1.5
-"""Times the turns that right episodes need, from which on more turns are not what is wanting."""
+"""A multiple of the turns that right episodes need. With this many turns, more turns do not help."""
 
 
 def _share(episodes: Sequence[Episode], is_one: Callable[[Digest], bool]) -> tuple[float, list[Episode]]:
@@ -54,7 +59,7 @@ def _share(episodes: Sequence[Episode], is_one: Callable[[Digest], bool]) -> tup
 
 
 def _exceeds(share: float, episodes: Sequence[Episode], bound: float) -> bool:
-    """Return whether a share is above a bound by two standard errors."""
+    """Return whether a share is above a bound by at least two standard errors."""
     return share - LIKELY * math.sqrt(share * (1 - share) / len(episodes)) > bound
 
 
@@ -70,7 +75,7 @@ def _max_turns(observed: Observed) -> int | None:
 
 
 def _turns_needed(right: Iterable[Episode]) -> int:
-    """Return the number of turns that is enough for nine tenths of the episodes; 0 without episodes."""
+    """Return the number of turns that is enough for nine tenths of the episodes, or 0 without episodes."""
     turns = sorted(one.digest.num_turns for one in right)
     return turns[math.ceil(0.9 * len(turns)) - 1] if turns else 0
 
@@ -81,10 +86,10 @@ def _repeats(digest: Digest) -> int:
 
 
 def failing_tools(observed: Observed) -> Iterable[Finding]:
-    """Many tool calls fail, and their share does not fall.
+    """Report that many tool calls fail, and that their share does not fall.
 
-    Unknown tools and arguments that are not JSON or have the wrong type come from the policy and the prompt; tools that raise
-    are a fault of the environment. An error where half of the calls raise.
+    Unknown tools and arguments that are not JSON or have the wrong type come from the policy and the prompt. Tools that
+    raise are a fault of the environment. The finding is an error if half of the calls raise.
     """
     calls, errors = observed.series("rollout/agent/tool_calls"), observed.series("rollout/agent/tool_errors")
     if not calls or not sum(calls[-LATE_STEPS:]):
@@ -129,7 +134,8 @@ def failing_tools(observed: Observed) -> Iterable[Finding]:
 
 
 def looping(observed: Observed) -> Iterable[Finding]:
-    """Many episodes repeat the same call with the same arguments three times or more, and are rarely right."""
+    """Report that many episodes make the same call with the same arguments at least three times, and are rarely
+    right."""
     if len(observed.late) < FEWEST:
         return
     share, loops = _share(observed.late, lambda digest: _repeats(digest) >= LOOP)
@@ -139,9 +145,8 @@ def looping(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="episodes.looping",
         severity=Severity.WARNING,
-        symptom=f"{share:.0%} of the last episodes make the same call {LOOP} times or more, and {len(wrong)} of these "
-        f"{len(loops)} "
-        "are wrong.",
+        symptom=f"{share:.0%} of the last episodes make the same call at least {LOOP} times, and {len(wrong)} of these "
+        f"{len(loops)} are wrong.",
         evidence={
             "steps": observed.late_steps,
             "share": round(share, 4),
@@ -149,9 +154,9 @@ def looping(observed: Observed) -> Iterable[Finding]:
             "max_turns": _max_turns(observed),
             "examples": shown(loops),
         },
-        change="Return an error from a tool that gets the same call again, or end such episodes: with the same answer the policy "
-        "repeats the call.",
-        confirm="The share of such episodes falls; rollout/turns/mean does too.",
+        change="Return an error from a tool that gets the same call again, or end such episodes: when the answer is "
+        "the same, the policy repeats the call.",
+        confirm="The share of such episodes falls, and so does rollout/turns/mean.",
         step=observed.history.last_step,
         trajectories=named(wrong),
         confirm_after=JUDGE_AFTER,
@@ -159,9 +164,11 @@ def looping(observed: Observed) -> Iterable[Finding]:
 
 
 def cut_turns(observed: Observed) -> Iterable[Finding]:
-    """More than 5 % of the episodes have a turn that was cut at `sampling_max_tokens`, before its call or answer was complete.
+    """Report that more than 5 % of the episodes have a turn that was cut at `sampling_max_tokens`, before its call or
+    answer was complete.
 
-    An error where most are cut, none is right, and the policy is certain of its tokens, so that it does not ramble.
+    The finding is an error if most episodes are cut, none is right, and the policy is certain of its tokens, so that it
+    does not ramble.
     """
     if len(observed.late) < FEWEST:
         return
@@ -183,9 +190,9 @@ def cut_turns(observed: Observed) -> Iterable[Finding]:
             "success_of_cut": round(fmean(observed.succeeds(one.digest) for one in cut), 4),
             "success_of_others": _success_of(observed, [one for one in observed.late if one.digest.num_cut == 0]),
         },
-        change=f"Raise the tokens of a turn, to {enough}."
+        change=f"Raise the tokens of a turn to {enough}."
         if settings
-        else "Ask for shorter turns in the prompt: the limit is already at its maximum.",
+        else "Request shorter turns in the prompt: the limit is already at its maximum.",
         confirm="Less than 5 % of the episodes are cut (rollout/truncated_turns falls).",
         step=observed.history.last_step,
         trajectories=named(cut),
@@ -195,10 +202,12 @@ def cut_turns(observed: Observed) -> Iterable[Finding]:
 
 
 def out_of_turns(observed: Observed) -> Iterable[Finding]:
-    """More than 10 % of the episodes use up their turns without an answer, and they do not go round in circles; or the first ones
-    did, and right episodes still need every turn: the policy has learned to answer before it knows. Proposed are twice as many,
-    four at least: what the others need is not seen, since they were cut. An error where most are cut, none is right and they do
-    not repeat themselves."""
+    """Report that more than 10 % of the episodes use up their turns without an answer and do not loop.
+
+    Also report that the first episodes used up their turns, and right episodes still need every turn: the policy has
+    then learned to answer before it knows. The proposal is twice as many turns, and at least four, because the number
+    that cut episodes need is unknown. The finding is an error if most episodes are cut, none is right and they do not
+    repeat themselves."""
     limit = _max_turns(observed)
     if len(observed.late) < FEWEST or limit is None:
         return
@@ -221,7 +230,7 @@ def out_of_turns(observed: Observed) -> Iterable[Finding]:
         rule="budgets.turns_in_training",
         severity=Severity.ERROR if is_hopeless else Severity.WARNING,
         symptom=f"{share:.0%} of the {when} episodes used up their {limit} turns without an answer"
-        + ("." if when == "last" else ", and those that are right use all of them now."),
+        + ("." if when == "last" else ", and the right episodes now use all of them."),
         evidence={
             "steps": steps,
             "share": round(share, 4),
@@ -230,7 +239,7 @@ def out_of_turns(observed: Observed) -> Iterable[Finding]:
             "success": round(observed.success, 4),
             "examples": shown(out),
         },
-        change=f"Raise max_turns, to {enough}.",
+        change=f"Raise max_turns to {enough}.",
         confirm="Less than 10 % of the episodes end as max_turns.",
         step=observed.history.last_step,
         trajectories=named(out),
@@ -240,7 +249,8 @@ def out_of_turns(observed: Observed) -> Iterable[Finding]:
 
 
 def out_of_context(observed: Observed) -> Iterable[Finding]:
-    """More than 5 % of the episodes ended because no tokens were left: in the context, or under `rollout_max_tokens`."""
+    """Report that more than 5 % of the episodes ended because no tokens were left: in the context, or under
+    `rollout_max_tokens`."""
     if len(observed.late) < FEWEST:
         return
     share, out = _share(observed.late, lambda digest: digest.outcome is Outcome.MAX_TOKENS)
@@ -275,9 +285,11 @@ def out_of_context(observed: Observed) -> Iterable[Finding]:
 
 
 def all_zero(observed: Observed) -> Iterable[Finding]:
-    """Every episode of the last validation, and every one in training, earned nothing and is wrong: tools, dataset or the
-    environment are broken, or the task is out of reach. With many turns it loops; with very short answers prompt format and model
-    do not fit; the finding states which."""
+    """Report that every episode of the last validation and of training earned nothing and is wrong.
+
+    Either the tools, the dataset or the environment are broken, or the task is too hard. If the episodes have many
+    turns, they loop. If the answers are very short, the prompt format does not match the model. The finding states
+    which case applies."""
     last = observed.validations[-1].metrics if observed.validations else None
     played = [
         Episode((one.step, digest.task_id), digest) for one in observed.validations[-1:] for digest in one.validation
@@ -286,7 +298,7 @@ def all_zero(observed: Observed) -> Iterable[Finding]:
     if last is None or last["val/reward/zero_frac"] < 1 or last.get("val/score/mean", 0.0) > 0 or len(played) < 8:
         return
     if any(share < 1 for share in observed.series("rollout/reward/zero_frac")):
-        return  # what was ever right is not broken
+        return  # if an episode was right, nothing is broken
     limit = _max_turns(observed)
     turns = fmean(one.digest.num_turns for one in played)
     answers = median(len(one.digest.answer.split()) for one in played)
@@ -294,8 +306,8 @@ def all_zero(observed: Observed) -> Iterable[Finding]:
         sub, change = (
             "looping",
             (
-                "Read the episodes: they use up their turns. Return an error from tools that get the same call again, and "
-                "explain in the prompt how an episode ends."
+                "Read the episodes: they use up their turns. Return an error from tools that get the same call again, "
+                "and explain in the prompt how an episode ends."
             ),
         )
     elif answers < SHORT_ANSWER and not any(one.digest.calls for one in played):
@@ -310,8 +322,8 @@ def all_zero(observed: Observed) -> Iterable[Finding]:
         sub, change = (
             "broken",
             (
-                "Find the broken part: `sparring check RECIPE` tests the expert, the tools and the dataset's answers without "
-                "the model."
+                "Find the broken part: `sparring check RECIPE` tests the expert, the tools and the dataset's answers "
+                "without the model."
             ),
         )
     yield Finding(
@@ -333,9 +345,10 @@ def all_zero(observed: Observed) -> Iterable[Finding]:
 
 
 def uneven_turns(observed: Observed) -> Iterable[Finding]:
-    """Some tasks always use up their turns and are never right, while others end early and are: some tasks or tools are
-    broken. Who is stuck asks the same again, calls what others do not, or has had half as many turns more as nine of ten
-    right episodes need."""
+    """Report that some tasks always use up their turns and are never right, while other tasks end early and are right.
+
+    Some tasks or tools are then broken. Three things show that an episode is stuck: it repeats a call, it makes calls
+    that others do not make, or it has had one and a half times the turns that nine of ten right episodes need."""
     limit = _max_turns(observed)
     if limit is None or limit < 3 or len(observed.late) < FEWEST:
         return
@@ -351,7 +364,7 @@ def uneven_turns(observed: Observed) -> Iterable[Finding]:
     rest = [one for task, episodes in tasks.items() if task not in stuck for one in episodes]
     if not 0.1 <= len(stuck) / len(tasks) <= 0.9 or not rest or _success_of(observed, rest) < 0.5:
         return
-    # Episodes that make progress with every call may only need more turns.
+    # Episodes that make progress with every call may need only more turns.
     again = fmean(_repeats(one.digest) > 1 for episodes in stuck.values() for one in episodes)
     called = Counter(call.name for episodes in stuck.values() for one in episodes for call in one.digest.calls)
     usual = Counter(call.name for one in rest for call in one.digest.calls)
@@ -363,8 +376,8 @@ def uneven_turns(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="evaluation.uneven_turns",
         severity=Severity.WARNING,
-        symptom=f"{len(stuck)} of {len(tasks)} tasks always use up their turns and are never right; the others are right in "
-        f"{_success_of(observed, rest):.0%} of their episodes.",
+        symptom=f"{len(stuck)} of {len(tasks)} tasks always use up their turns and are never right; the others are "
+        f"right in {_success_of(observed, rest):.0%} of their episodes.",
         evidence={
             "steps": observed.late_steps,
             "tasks": list(stuck)[:20],
@@ -374,9 +387,9 @@ def uneven_turns(observed: Observed) -> Iterable[Finding]:
             "turns_of_right_episodes": needed,
             "examples": shown(examples),
         },
-        change="Read the episodes named here, and fix these tasks or the tools that they need. If they only need more steps, "
-        "raise max_turns.",
-        confirm="These tasks have right episodes too.",
+        change="Read the episodes named here, and fix these tasks or the tools that they need. If they only need "
+        "more steps, raise max_turns.",
+        confirm="These tasks also have right episodes.",
         step=observed.history.last_step,
         trajectories=named(examples),
         confirm_after=JUDGE_AFTER,
@@ -384,9 +397,10 @@ def uneven_turns(observed: Observed) -> Iterable[Finding]:
 
 
 def confidently_wrong(observed: Observed) -> Iterable[Finding]:
-    """The policy is nearly certain of its answers, mostly wrong, and does not get better: in most groups all episodes are the
-    same word for word, so that there is nothing to choose among. That needs other data or another reward, or play that
-    explores."""
+    """Report that the policy is nearly certain of its answers, mostly wrong, and does not improve.
+
+    In most groups, all episodes are identical word for word, so there is nothing to choose from. This requires other
+    data, another reward, or sampling that explores."""
     certainty = observed.now("rollout/logprob/nz_mean", -1.0)
     if len(observed.late) < FEWEST or certainty < CERTAIN or observed.success > POOR:
         return
@@ -404,11 +418,12 @@ def confidently_wrong(observed: Observed) -> Iterable[Finding]:
         advice = f"Sample at temperature 1: sampling.temperature is {config.sampling.temperature:g}."
     elif not config.algorithm.entropy_coef:
         settings = possible(config, {"algorithm.entropy_coef": 0.01})
-        advice += " A bonus for entropy keeps the variety that is left."
+        advice += " An entropy bonus keeps the remaining variety."
     yield Finding(
         rule="evaluation.confidently_wrong",
         severity=Severity.WARNING,
-        symptom=f"{1 - observed.success:.0%} of the last episodes are wrong, and the policy is nearly certain of every token.",
+        symptom=f"{1 - observed.success:.0%} of the last episodes are wrong, and the policy is nearly certain of "
+        "every token.",
         evidence={
             "steps": observed.late_steps,
             "mean_logprob": round(certainty, 4),
@@ -427,8 +442,10 @@ def confidently_wrong(observed: Observed) -> Iterable[Finding]:
 
 
 def completion(observed: Observed) -> Iterable[Finding]:
-    """Completion and correctness read together, once the reward stands still: episodes end by themselves and are wrong (fluent
-    but wrong: the reward must say more), or end in time seldom and are then right (the budget is too small)."""
+    """Compare completion and correctness when the reward is flat.
+
+    Report episodes that end by themselves and are wrong (fluent but wrong: the reward must be more specific). Also
+    report episodes that rarely end in time but are then right (the budget is too small)."""
     if len(observed.late) < FEWEST or not is_flat(observed, max(STALL_STEPS, len(observed.trained) // 3)):
         return
     finished = [one for one in observed.late if one.digest.outcome is Outcome.FINISHED]
@@ -444,7 +461,8 @@ def completion(observed: Observed) -> Iterable[Finding]:
         yield Finding(
             rule="evaluation.completion",
             severity=Severity.NOTE,
-            symptom=f"{share:.0%} of the last episodes end by themselves, and {right:.0%} of these are right: fluent, but wrong.",
+            symptom=f"{share:.0%} of the last episodes end by themselves, and {right:.0%} of these are right: fluent, "
+            "but wrong.",
             evidence={**evidence, "examples": shown(wrong)},
             change="Give partial credit: a reward for right parts distinguishes between wrong answers.",
             confirm="The share of right episodes rises at the same completion.",
@@ -457,10 +475,11 @@ def completion(observed: Observed) -> Iterable[Finding]:
         yield Finding(
             rule="evaluation.completion",
             severity=Severity.NOTE,
-            symptom=f"{right:.0%} of the episodes that end by themselves are right, but only {share:.0%} do.",
+            symptom=f"{right:.0%} of the episodes that end by themselves are right, but only {share:.0%} of all end "
+            "by themselves.",
             evidence={**evidence, "outcomes": Counter(one.digest.outcome.value for one in others)},
             change="Raise the limit that the other episodes reach: turns, tokens of a turn, or context.",
-            confirm="More episodes end by themselves at the same share of right ones.",
+            confirm="More episodes end by themselves, with the same share of right ones.",
             step=observed.history.last_step,
             trajectories=named(others),
             confirm_after=JUDGE_AFTER,
@@ -468,8 +487,10 @@ def completion(observed: Observed) -> Iterable[Finding]:
 
 
 def calibration(observed: Observed) -> Iterable[Finding]:
-    """How hard the tasks are for groups of this size: the share of tasks that no episode of a group solves (pass@G is 0), and of
-    those that all solve (pass^G is 1). Neither teaches anything."""
+    """Report that the tasks are too hard or too easy for groups of this size.
+
+    The finding contains the share of tasks that no episode of a group solves (pass@G is 0), and the share of tasks that
+    all episodes solve (pass^G is 1). Neither kind of task teaches anything."""
     groups: dict[object, list[bool]] = defaultdict(list)
     for one in observed.late:
         groups[one.group].append(one.digest.reward >= observed.history.success_threshold)
@@ -486,7 +507,7 @@ def calibration(observed: Observed) -> Iterable[Finding]:
         severity=Severity.NOTE,
         symptom=f"{hopeless:.0%} of the last groups of {size} have no right episode."
         if is_hard
-        else f"{solved:.0%} of the last groups of {size} are right throughout.",
+        else f"in {solved:.0%} of the last groups of {size}, all episodes are right.",
         evidence={
             "steps": observed.late_steps,
             f"pass_at_{size}": round(1 - hopeless, 4),

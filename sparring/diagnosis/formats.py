@@ -1,4 +1,4 @@
-"""Symptoms of the format: the policy's calls and answers cannot be parsed from the first step on."""
+"""A symptom of the format: the policy's calls and answers cannot be parsed from the first step on."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from sparring.diagnosis.sampling import HOT
 from sparring.findings import Finding, Severity
 
 FIRST_STEPS = 2
-"""Which play the policy as it came, or nearly so."""
+"""The number of first steps whose episodes come from nearly the initial policy."""
 UNREADABLE, HARDLY_RIGHT, POOR = 0.3, 0.1, 0.3
-"""Share of the turns that are unreadable calls or are cut at their limit, and of the episodes that are right: at first, and
-now."""
+"""The share of turns that are unreadable calls or are cut at their limit, the share of right episodes in the first
+steps, and the share of right episodes now."""
 UNSURE = 0.3
-"""Entropy, in nats a token, of a policy that is uncertain of its tokens."""
+"""The entropy, in nats per token, of a policy that is uncertain of its tokens."""
 
 
 def template(observed: Observed) -> Iterable[Finding]:
-    """The chat template contradicts itself (an error, however well the run learns); or, from the first step on, three tenths of
-    the turns are calls that cannot be read though they were not cut, or have no end while the policy is unsure of each token, and
-    hardly an episode is right, and few are now; or the chat template does not continue three tenths of the turns as they were
-    sampled. Then it, or the format that the prompt asks for, is not the one that the policy learned."""
+    """Report that the chat template, or the format that the prompt requests, is not the one that the policy learned.
+
+    Three symptoms show this. First, the chat template contradicts itself, which is an error however well the run
+    learns. Second, from the first step on, three tenths of the turns are unreadable calls that were not cut, or have no
+    end while the policy is uncertain of each token, and few episodes are right. Third, the chat template does not
+    continue three tenths of the turns as they were sampled."""
     if observed.template_problem is not None:
         yield Finding(
             rule="format.template",
@@ -35,8 +37,8 @@ def template(observed: Observed) -> Iterable[Finding]:
                 "problem": observed.template_problem,
                 "model": observed.config.model.name,
             },
-            change="Use the chat template that the model was trained with, and train again: what was learned with another is "
-            "lost once the right one is used.",
+            change="Use the chat template that the model was trained with, and train again: what the policy learned "
+            "with another template is lost when the right one is used.",
             confirm="The training starts without a warning about the chat template.",
             step=observed.history.last_step,
             confirm_after=1,
@@ -57,16 +59,16 @@ def template(observed: Observed) -> Iterable[Finding]:
     )
     right = fmean(observed.succeeds(one.digest) for one in played)
     is_rewritten = refused >= UNREADABLE
-    # A call that a budget cuts cannot be read either; a policy that knows its format is sure of it.
+    # A call that a budget cuts cannot be read either. A policy that knows its format is certain of it.
     is_unread = malformed - cut >= UNREADABLE or (malformed + cut >= UNREADABLE and entropy >= UNSURE)
     if not is_rewritten and (not is_unread or right > HARDLY_RIGHT or observed.success > POOR):
         return
     yield Finding(
         rule="format.template",
         severity=Severity.WARNING,
-        symptom=f"from the first step on the chat template does not continue {refused:.0%} of the turns as they were sampled."
+        symptom=f"from the first step on, the chat template does not continue {refused:.0%} of the turns as they were sampled."
         if is_rewritten
-        else f"from the first step on {malformed:.0%} of the turns were calls that cannot be read, {cut:.0%} had no end, and "
+        else f"from the first step on, {malformed:.0%} of the turns were calls that cannot be read, {cut:.0%} had no end, and "
         f"{right:.0%} of the episodes were right.",
         evidence={
             "turns_not_continued": round(refused, 4),
@@ -78,10 +80,10 @@ def template(observed: Observed) -> Iterable[Finding]:
         },
         change=CHANGES["splice_refused"]
         if is_rewritten
-        else "Compare what the model is given with what it was trained on: its chat template, the tokens that end a turn, "
-        "and the format of calls. `sparring check RECIPE --only prompt` shows the prompt; a warm start teaches the format.",
-        confirm="rollout/format/malformed, rollout/truncated_turns and rollout/breaks/splice_refused are below 0.05 in the first "
-        "step.",
+        else "Compare the model's input with what it was trained on: its chat template, the tokens that end a turn, and the "
+        "format of calls. `sparring check RECIPE --only prompt` shows the prompt; a warm start teaches the format.",
+        confirm="rollout/format/malformed, rollout/truncated_turns and rollout/breaks/splice_refused are below 0.05 "
+        "in the first step.",
         step=observed.history.last_step,
         trajectories=named(played),
         confirm_after=1,

@@ -1,4 +1,4 @@
-"""Symptoms of the agents' clients: conversation histories that come back changed."""
+"""A symptom of the agents' clients: conversation histories return changed."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from sparring.diagnosis.observed import LATE_STEPS, Observed
 from sparring.findings import Finding, Severity
 
 COSTLY = 0.1
-"""Largest share of the episodes' tokens that may be computed twice."""
+"""The largest share of the episodes' tokens that may be computed twice."""
 CHANGES = {
-    "edited_history": "Send each message back as it was: the answers as they came, with their text and calls.",
+    "edited_history": "Send each message back unchanged: the answers with their text and calls.",
     "dropped_text": "Send an answer's text back together with its tool calls.",
     "system_changed": "Keep the system message the same for the whole conversation: put what changes into the newest message.",
-    "tools_changed": "Offer the same tools, in the same order and words, in every request of a conversation; where they change "
-    "on purpose (`available_tools`), let them change seldom.",
-    "splice_refused": "Use a chat template that renders an answer the same once messages follow it; the turns of the "
-    "trajectories say what it changes.",
+    "tools_changed": "Offer the same tools, in the same order and wording, in every request of a conversation. If they change "
+    "on purpose (`available_tools`), change them rarely.",
+    "splice_refused": "Use a chat template that renders an answer in the same way when messages follow it; the turns of the "
+    "trajectories state what the template changes.",
 }
 
 
 def changed(observed: Observed) -> Iterable[Finding]:
-    """Histories come back changed, so that a tenth of the episodes' tokens is computed a second time in training."""
+    """Report that histories return changed, so that training computes a tenth of the episodes' tokens a second time."""
     again, tokens = observed.now("rollout/tokens/played_again"), observed.now("rollout/tokens/of_episodes")
     if not tokens or again / tokens < COSTLY:
         return
@@ -48,7 +48,7 @@ def changed(observed: Observed) -> Iterable[Finding]:
             "clients": clients,
         },
         change=CHANGES[worst],
-        confirm=f"rollout/breaks/{worst} falls to 0, and rollout/tokens/played_again with it.",
+        confirm=f"rollout/breaks/{worst} falls to 0, and so does rollout/tokens/played_again.",
         step=observed.history.last_step,
         confirm_after=1,
     )

@@ -1,4 +1,4 @@
-"""Whether the change that a run was branched off for has worked."""
+"""A rule about branched runs: whether the change for which a run was branched has worked."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from sparring.run_folders.history import History
 from sparring.types import Json
 
 NO_CHANGE = ("schedule.", "run.", "tracking.")
-"""Settings that say how long a run goes on and where it is kept: they change nothing in how it learns."""
+"""Settings for the length of a run and where it is stored. They do not affect how it learns."""
 MOVES = ("stall.", "signal.", "system.filtered")
-"""Symptoms of a run that stands still. Noise can hide that, so that they are not gone before something moves."""
+"""Symptoms of a flat run. Noise can hide them, so they count as gone only when something rises."""
 SIGNAL = "analysis/batch_valid_ratio"
 
 
 def evaluate_change(observed: Observed) -> Iterable[Finding]:
-    """Of a branched run: what was changed since its parent, whether the symptom that it was changed for is gone, and whether the
-    reward (the score, where there is one) is better than the parent's at the same steps. Too early before the steps that the
-    parent's finding names; a warning when it did not help, or when several things were changed at once."""
+    """Report whether the change of a branched run worked.
+
+    The finding names what was changed since the parent, whether the symptom that caused the change is gone, and whether
+    the reward (or the score, if there is one) is better than the parent's at the same steps. Before the number of steps
+    that the parent's finding names, it is too early. The finding is a warning if the change did not help, or if several
+    things were changed at once."""
     lineage = observed.lineage
     if lineage is None:
         return
@@ -59,7 +62,7 @@ def evaluate_change(observed: Observed) -> Iterable[Finding]:
             f"{len(changes) + bool(lineage.files)} things were changed at once ({what}), so their effects cannot be "
             "separated."
         )
-        change = f"Branch from {lineage.parent} again at step {lineage.step} with one of them."
+        change = f"Branch from {lineage.parent} again at step {lineage.step} with only one of them."
     elif num_steps < needed:
         evidence["verdict"] = "too early"
         symptom = f"{what} was changed {num_steps} steps ago; its effect is visible after {needed}."
@@ -69,7 +72,7 @@ def evaluate_change(observed: Observed) -> Iterable[Finding]:
         symptom = f"{what} did not help: " + (
             f"{advised.rule} is still there."
             if advised is not None and not is_gone
-            else "it got worse than its parent."
+            else "the run got worse than its parent."
         )
         change = _other_change(lineage, advised)
     elif (
@@ -82,36 +85,37 @@ def evaluate_change(observed: Observed) -> Iterable[Finding]:
         symptom = (
             f"{what}: {advised.rule} is no longer found, but neither the score nor the groups with signal have risen."
         )
-        change = "Continue the training. If nothing changes, go back and change another thing."
+        change = "Continue the training. If nothing changes, go back and change something else."
     else:
         evidence["verdict"] = "worked"
         symptom = f"{what} worked: " + (
-            f"{advised.rule} is gone" if advised is not None else "it is not worse than its parent"
+            f"{advised.rule} is gone" if advised is not None else "the run is not worse than its parent"
         )
-        symptom += f", and it gained {gain.value:.2f}." if gain is not None and gain.exceeds(SURE) else "."
+        symptom += f", and the run gained {gain.value:.2f}." if gain is not None and gain.exceeds(SURE) else "."
     yield Finding(
         rule="change.judged",
         severity=severity,
         symptom=symptom,
         evidence=evidence,
         change=change,
-        confirm=f"After {needed} steps the symptom is gone and the reward is not lower than the parent's at the same steps.",
+        confirm=f"After {needed} steps, the symptom is gone and the reward is not lower than the parent's at the same "
+        "steps.",
         step=observed.history.last_step if observed.history.steps else lineage.step,
         confirm_after=needed,
     )
 
 
 def _other_change(lineage: Lineage, advised: Finding | None) -> str:
-    """Return what to do after a change that failed: go back, and what the parent's next finding proposes."""
+    """Return what to do after a change that failed: go back, and apply the proposal of the parent's next finding."""
     other = next((one for one in lineage.findings if one.severity is not Severity.NOTE and one is not advised), None)
-    return f"Go back to {lineage.parent} at step {lineage.step} and change another thing." + (
-        f" Next was {other.rule}: {other.change}" if other is not None else ""
+    return f"Go back to {lineage.parent} at step {lineage.step} and change something else." + (
+        f" The next finding was {other.rule}: {other.change}" if other is not None else ""
     )
 
 
 def _advised(lineage: Lineage, changes: Mapping[str, Any]) -> Finding | None:
-    """The parent's finding that the change is for: that proposed one of these settings, else the first that asked for a change of
-    code when code or the reward was changed."""
+    """Return the parent's finding that the change is for. It is the finding that proposed one of these settings, else
+    the first that required a change of code if code or the reward was changed."""
     for one in lineage.findings:
         if set(one.settings) & set(changes):
             return one
@@ -121,7 +125,8 @@ def _advised(lineage: Lineage, changes: Mapping[str, Any]) -> Finding | None:
 
 
 def _gain(observed: Observed, lineage: Lineage, *, reward_changed: bool) -> Estimate | None:
-    """The late mean less the parent's: at the same steps where it went so far, else at its end. None where nothing compares."""
+    """Return the late mean minus the parent's, at the same steps if the parent has them, else at its end. None without
+    data."""
     name = "rollout/score/mean"
     if not observed.series(name) or not _values(lineage.history, name):
         if reward_changed:

@@ -1,4 +1,4 @@
-"""What a run shows of itself: all that a rule of the diagnosis may look at, and the shape of such a rule."""
+"""The observations of a run that the rules of the diagnosis may read, and the type of such a rule."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from sparring.run_folders.history import Digest, History, StepRecord
 from sparring.types import Json
 
 LATE_STEPS = 5
-"""Number of steps that count as the present: a single step is noisy."""
+"""The number of last steps that count as the present, because a single step is noisy."""
 SOLVED = 0.9
-"""Success rate from which a run counts as solved."""
+"""The success rate from which a run counts as solved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,21 +29,21 @@ class Progress:
 
     status: str
     seconds_since_last: float
-    """Since it last wrote a metric or its status."""
+    """The seconds since the run last wrote a metric or its status."""
     reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lineage:
-    """The run that this one was branched from, and the findings about it."""
+    """The run that this run was branched from, and the findings about it."""
 
     parent: str
     step: int
-    """The checkpoint of the parent that it started from."""
+    """The checkpoint of the parent from which the run started."""
     changes: Mapping[str, tuple[Json, Json]]
-    """Settings that differ, by key path: the parent's value and the run's own."""
+    """The settings that differ, by key path: the parent's value and the run's own value."""
     files: Sequence[str] = ()
-    """Files of the recipe that differ."""
+    """The files of the recipe that differ."""
     history: History
     """The complete history of the parent."""
     findings: Sequence[Finding] = ()
@@ -53,20 +53,20 @@ class Lineage:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """What one run shows up to now. Rules read nothing else."""
+    """The observations of one run up to now. Rules read nothing else."""
 
     config: Config
     history: History
     detected: Sequence[Finding] = ()
-    """What detectors reported while the run trained and report now."""
+    """The findings of detectors, both those from training and those of now."""
     diagnosed: Sequence[Finding] = ()
-    """What the rules of the diagnosis before this one found."""
+    """The findings of earlier rules of the diagnosis."""
     attempts: Attempts = field(default_factory=Attempts)
     progress: Progress | None = None
-    """None for a run that has ended."""
+    """None if the run has ended."""
     lineage: Lineage | None = None
     template_problem: str | None = None
-    """How the chat template contradicts itself, from the manifest."""
+    """How the chat template contradicts itself, as stated in the manifest."""
 
     @property
     def findings(self) -> list[Finding]:
@@ -74,22 +74,22 @@ class Observed:
 
     @cached_property
     def trained(self) -> Sequence[StepRecord]:
-        """The steps that trained."""
+        """The steps in which the policy was trained."""
         return [one for one in self.history.steps if one.step > 0 and "rollout/reward/mean" in one.metrics]
 
     @cached_property
     def late(self) -> Sequence[Episode]:
-        """Training episodes of the last steps."""
+        """The training episodes of the last steps."""
         return latest(self.history, LATE_STEPS)
 
     @property
     def late_steps(self) -> list[int]:
-        """The first and the last of the late steps."""
+        """The first and the last late step."""
         steps = [one.step for one in self.trained][-LATE_STEPS:]
         return [steps[0], steps[-1]] if steps else []
 
     def series(self, name: str) -> list[float]:
-        """Return a metric of the steps that trained, where it was measured."""
+        """Return a metric of the steps that trained, for the steps that have it."""
         return [one.metrics[name] for one in self.trained if one.metrics.get(name) is not None]
 
     def now(self, name: str, default: float = 0.0) -> float:
@@ -99,22 +99,22 @@ class Observed:
 
     @cached_property
     def validations(self) -> Sequence[StepRecord]:
-        """The steps after which the policy was validated, 0 among them."""
+        """The steps after which the policy was validated, including step 0."""
         return [one for one in self.history.steps if "val/reward/mean" in one.metrics]
 
     def succeeds(self, digest: Digest) -> bool:
-        """Return whether an episode is right: by its score, or by its reward where there is no scorer."""
+        """Return whether an episode is right, by its score, or by its reward if there is no scorer."""
         value = digest.reward if digest.score is None else digest.score
         return value >= self.history.success_threshold
 
     @cached_property
     def success(self) -> float:
-        """Share of the late training episodes that are right."""
+        """The share of the late training episodes that are right."""
         return fmean(self.succeeds(one.digest) for one in self.late) if self.late else 0.0
 
     @cached_property
     def equal_groups(self) -> float:
-        """Share of the late groups whose episodes have exactly the same messages and calls."""
+        """The share of the late groups whose episodes have exactly the same messages and calls."""
         groups: dict[object, set[object]] = defaultdict(set)
         for one in self.late:
             groups[one.group].add((one.digest.texts, one.digest.calls))
@@ -129,10 +129,10 @@ class Observed:
 
     @property
     def is_solved(self) -> bool:
-        """Whether hardly anything is left to learn, so that a flat curve is no problem.
+        """Whether hardly anything is left to learn, so that a flat curve is not a problem.
 
-        A run is not solved if validation of the last steps contradicts it: then it is right only on the training tasks, or at
-        the training temperature.
+        A run is not solved if the validation of the last steps contradicts it. It is then right only on the training
+        tasks, or only at the training temperature.
         """
         if self.success < SOLVED or not self.trained:
             return False

@@ -1,4 +1,4 @@
-"""Symptoms of the optimizer: updates that destroy the policy, and such that leave it as it is."""
+"""Symptoms of the optimizer: updates that destroy the policy, and updates that leave it unchanged."""
 
 from __future__ import annotations
 
@@ -23,31 +23,34 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json
 
 LARGE, USUAL, HUGE = 0.05, 0.005, 0.3
-"""Share of the norm of the trained weights that one update changes: where it can destroy what they hold, what is usual, and what
-leaves nothing of the policy, however little it could before."""
+"""Shares of the norm of the trained weights that one update changes: one that can destroy the policy, the usual one,
+and one that leaves nothing of the policy, even if it could do little before."""
 ANOTHER = 3.0
-"""Times the entropy of the first step, from which on, up or down, it is another policy that plays."""
+"""The factor by which the entropy must differ from that of the first step, up or down, for another policy."""
 FROZEN, STILL = 1e-4, 0.03
-"""Mean change a token of the log-probabilities of one text: by an update, below which not even many would show; by all updates
-together, below which the policy is the one that it was."""
+"""Mean changes, per token, of the log-probabilities of one text. An update below the first is invisible even in large
+numbers. If all updates together are below the second, the policy has not changed."""
 FEWEST_UPDATES = 4
 FARTHEST = 5e-4
-"""Sum of the learning rates of all steps, below which hardly anything can have been learned: weights are a hundred times as
-large."""
+"""The sum of the learning rates of all steps below which hardly anything can have been learned. Weights are a hundred
+times as large."""
 DROWNED = 1e-3
-"""Times the norm of the gradient, from which on `adam_eps` outweighs the gradient of the single weight."""
+"""The multiple of the norm of the gradient from which `adam_eps` outweighs the gradient of a single weight."""
 
 
 def updates_too_large(observed: Observed) -> Iterable[Finding]:
-    """An update changed the weights by a twentieth of their norm or more, and the policy is worse since, or another one by its
-    entropy, or three tenths were changed and nothing was gained: what follows, turns without an end and calls that cannot be read
-    among it, is a consequence. A warning where most updates are so large and nothing is gained by them."""
+    """Report an update that was too large.
+
+    The update changed the weights by a twentieth of their norm or more, and since then the policy is worse or has a
+    different entropy. Or it changed three tenths of the norm, and nothing was gained. Turns without an end and calls
+    that cannot be read may be consequences. The finding is a warning if most updates are this large and nothing is
+    gained by them."""
     updates = [one for one in observed.trained if _was_updated(one.metrics)]
     sizes = [(one.step, one.metrics["training/update_size"]) for one in updates]
     first = next((step for step, size in sizes if size >= LARGE), None)
     if first is None:
         return
-    # What a step plays is the policy before its update.
+    # The episodes of a step come from the policy before its update.
     steps = [one for one in observed.trained if one.train]
     before = [Episode((one.step, two.task_id), two) for one in steps if one.step <= first for two in one.train]
     since = [one for one in steps if one.step > first][-LATE_STEPS:]
@@ -64,7 +67,7 @@ def updates_too_large(observed: Observed) -> Iterable[Finding]:
     change = _times(entropies, first, [one.step for one in since])
     is_another = change is not None and not 1 / ANOTHER < change < ANOTHER
     has_risen = lost <= -LIKELY * error
-    # The policy of one step may have been lucky; one of another entropy that is not better was not improved.
+    # The policy of one step may have been lucky. A policy with another entropy that is not better was not improved.
     is_huge = max(size for _, size in sizes) >= HUGE
     is_destroyed = lost > SURE * error or ((is_another or is_huge) and not has_risen)
     is_idle = len(since) == LATE_STEPS and median(size for _, size in sizes) >= LARGE and not has_risen
@@ -72,14 +75,14 @@ def updates_too_large(observed: Observed) -> Iterable[Finding]:
         return
     rate = observed.config.optimizer.learning_rate
     largest = max(updates, key=lambda one: one.metrics["training/update_size"]).metrics
-    # A rate that rises or falls was another one at the largest update.
+    # If the rate rises or falls, it was different at the largest update.
     then = largest.get("training/learning_rate", rate)
     lower = float(f"{then * USUAL / largest['training/update_size']:.0e}")
     yield Finding(
         rule="optimizer.updates_too_large",
         severity=Severity.ERROR if is_destroyed else Severity.WARNING,
-        symptom=f"the update of step {first} changed the weights by {dict(sizes)[first]:.0%} of their norm, and since then the "
-        f"reward is {left.value:.2f}, not {fall.value:.2f}.",
+        symptom=f"the update of step {first} changed the weights by {dict(sizes)[first]:.0%} of their norm; since "
+        f"then, the reward is {left.value:.2f}, not {fall.value:.2f}.",
         evidence={
             "update_size": {str(step): round(one, 4) for step, one in sizes[:8]},
             "usual_update_size": USUAL,
@@ -90,9 +93,9 @@ def updates_too_large(observed: Observed) -> Iterable[Finding]:
             "ratio_max": [round(one, 4) for one in observed.series("training/ratio_max")[:8]],
             "learning_rate": rate,
         },
-        change=f"Lower the learning rate from {rate:g} to {lower:g}, and begin before step {first}: what the policy has lost "
-        "does not come back.",
-        confirm="training/update_size is about 0.005, and the reward stays where it began or rises.",
+        change=f"Lower the learning rate from {rate:g} to {lower:g}, and branch from before step {first}: the policy "
+        "does not recover what it has lost.",
+        confirm="training/update_size is about 0.005, and the reward stays at its initial level or rises.",
         step=observed.history.last_step,
         trajectories=named(now),
         settings=possible(observed.config, {"optimizer.learning_rate": lower}),
@@ -102,9 +105,10 @@ def updates_too_large(observed: Observed) -> Iterable[Finding]:
 
 
 def nothing_moves(observed: Observed) -> Iterable[Finding]:
-    """Groups have signal and updates are made, yet they leave the policy as it is: by what they change of the log-probabilities
-    of one text (an error), or, where that was not measured, by a reward, entropy and log-probabilities that stand still and
-    learning rates that add up to next to nothing."""
+    """Report that groups have signal and updates are made, but that the updates leave the policy unchanged.
+
+    The finding is an error if the updates hardly change the log-probabilities of one text. If these were not measured,
+    the rule needs a flat reward, flat entropy and flat log-probabilities, and learning rates with a sum of nearly 0."""
     if observed.is_solved:
         return
     updates = [one.metrics for one in observed.trained if _was_updated(one.metrics)]
@@ -136,7 +140,7 @@ def nothing_moves(observed: Observed) -> Iterable[Finding]:
         symptom=f"the policy has not changed in {len(observed.trained)} steps, although its groups have signal.",
         evidence=evidence,
         change=change,
-        confirm="training/probe_change rises to about 0.01, then the reward leaves its level.",
+        confirm="training/probe_change rises to about 0.01, then the reward starts to change.",
         step=observed.history.last_step,
         settings=settings,
         confirm_after=JUDGE_AFTER,
@@ -152,14 +156,15 @@ def _sizes(observed: Observed) -> list[float]:
 
 
 def _times(values: Mapping[int, float], first: int, since: list[int]) -> float | None:
-    """Mean since, over the mean up to the first; None where one of both was not measured."""
+    """Return the later mean divided by the mean up to the first step, or None if one of them was not measured."""
     before = [value for step, value in values.items() if step <= first]
     now = [values[step] for step in since if step in values]
     return (fmean(now) + 1e-6) / (fmean(before) + 1e-6) if before and now else None
 
 
 def _farthest(observed: Observed) -> float:
-    """With Adam a weight goes by the learning rate a step at most."""
+    """Return the largest possible movement of a weight. With Adam, a weight moves by at most the learning rate per
+    step."""
     rates = observed.series("training/learning_rate") or [
         observed.config.optimizer.learning_rate for _ in observed.trained
     ]
@@ -167,7 +172,7 @@ def _farthest(observed: Observed) -> float:
 
 
 def _seems_still(observed: Observed) -> bool:
-    """Of a run whose updates were not measured."""
+    """Return whether the policy seems unchanged, for a run whose updates were not measured."""
     if not is_flat(observed) or observed.now("analysis/batch_valid_ratio") < HEALTHY_SIGNAL:
         return False
     changes = [thirds(observed.series(name)) for name in ("training/entropy", "rollout/logprob/nz_mean")]
@@ -176,7 +181,8 @@ def _seems_still(observed: Observed) -> bool:
 
 
 def _for_small_updates(observed: Observed) -> tuple[str, Mapping[str, Json]]:
-    """What makes them small: the schedule, a clipping or an epsilon that outweighs the gradient, else the learning rate."""
+    """Return what makes the updates small: the schedule, clipping, an epsilon that outweighs the gradient, or the
+    learning rate."""
     config, rate = observed.config, observed.config.optimizer.learning_rate
     rates, norm = observed.series("training/learning_rate"), observed.now("training/grad_norm")
     if rates and max(rates) < rate / 10 and config.optimizer.warmup_steps > STALL_STEPS:
@@ -189,18 +195,19 @@ def _for_small_updates(observed: Observed) -> tuple[str, Mapping[str, Json]]:
     if norm > 0 and config.optimizer.adam_eps > DROWNED * kept:
         if kept < DROWNED * norm:
             return (
-                f"Clip less: of a gradient of norm {norm:.2g}, adam_grad_clip_norm = {clip:g} leaves next to nothing.",
+                f"Clip less: the gradient has norm {norm:.2g}, and adam_grad_clip_norm = {clip:g} leaves almost "
+                "nothing of it.",
                 possible(config, {"optimizer.adam_grad_clip_norm": 1.0}),
             )
         return (
-            f"Lower adam_eps from {config.optimizer.adam_eps:g}: it outweighs the gradient, of norm {norm:.2g}.",
+            f"Lower adam_eps from {config.optimizer.adam_eps:g}: it outweighs the gradient, which has norm {norm:.2g}.",
             possible(config, {"optimizer.adam_eps": 1e-8}),
         )
     sizes = _sizes(observed)
     if sizes and median(sizes) > 0:
         higher = min(1.0, float(f"{rate * USUAL / median(sizes):.0e}"))
     else:
-        # So that as many steps go twice as far as they must to be seen.
+        # With this rate, as many steps move the weights twice as far as needed for a visible change.
         higher = min(1.0, max(10 * rate, float(f"{2 * FARTHEST / len(observed.trained):.0e}")))
     return f"Raise the learning rate from {rate:g} to {higher:g}.", possible(
         config, {"optimizer.learning_rate": rounded(higher)}

@@ -1,4 +1,4 @@
-"""Proposed changes as settings: whether a recipe accepts them, and how they are written on the command line."""
+"""Proposed changes as settings: whether a recipe accepts them, and their form on the command line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparring.errors import ConfigError
 from sparring.types import Json
 
 SAME = 0.5
-"""Share of the groups with equal episodes from which there is nothing left to compare."""
+"""The share of groups with identical episodes above which there is nothing left to compare."""
 
 
 def overrides(settings: Mapping[str, Json]) -> list[str]:
@@ -21,7 +21,8 @@ def overrides(settings: Mapping[str, Json]) -> list[str]:
 
 
 def possible(config: Config, settings: Mapping[str, Json]) -> Mapping[str, Json]:
-    """Return the settings, or none where the recipe with them would be refused: a proposal must work without changes."""
+    """Return the settings, or none if the recipe would be refused with them. A proposal must work without other
+    changes."""
     try:
         validate(tables(config), overrides(settings))
     except ConfigError:
@@ -35,13 +36,13 @@ def rounded(value: float) -> float:
 
 
 def warmer(observed: Observed) -> Mapping[str, Json]:
-    """Return temperature 1 where sampling is colder and most groups have equal episodes; else nothing."""
+    """Return temperature 1 if sampling is colder and most groups have identical episodes, else nothing."""
     if observed.config.sampling.temperature >= 1 or observed.equal_groups < SAME:
         return {}
     return possible(observed.config, {"sampling.temperature": 1.0})
 
 
 def value_of(config: Config, key: str) -> Json:
-    """Return the value in effect of a key path. Raises AttributeError for a key that does not exist."""
+    """Return the effective value of a key path. Raises AttributeError if the key does not exist."""
     section, _, name = key.partition(".")
     return getattr(getattr(config, section), name)

@@ -1,4 +1,4 @@
-"""Read what the rules look at from the folder of a run, also while it trains."""
+"""Reads the observations of a run from its folder, even while the run trains."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ UNFINISHED = ("running", "paused", "interrupted")
 
 
 def diagnose_run(run: Path, *, clock: Callable[[], float] = time.time) -> Diagnosis:
-    """Return the diagnosis of a run from its files, also while it trains.
+    """Return the diagnosis of a run from its files, even while the run trains.
 
-    Raises DataError for a folder that is not a run, for a run that trains nothing, and for damaged files.
+    Raises DataError if the folder is not a run, if the run does not train, or if files are damaged.
     """
     return replace(diagnose(str(run), observe(run, clock=clock)), claim=claim_of_run(RunFolder(run)))
 
 
 def observe(run: Path, *, clock: Callable[[], float] = time.time, with_parent: bool = True) -> Observed:
-    """Read a run. `with_parent` also reads the run that it was branched from, where that exists.
+    """Read a run. With `with_parent`, also read the run from which it was branched, if that exists.
 
-    Raises DataError as `diagnose_run` does.
+    Raises DataError in the same cases as `diagnose_run`.
     """
     folder = RunFolder(run)
     config = folder.config()
     if not config.is_trainable:
         raise DataError(
-            f"{run} is a baseline of engine.type = {config.engine.type!r}, so there is no training to diagnose; name another run."
+            f"{run} is a baseline of engine.type = {config.engine.type!r}, so there is no training to diagnose; name "
+            "another run."
         )
     observed = Observed(
         config=config,
@@ -47,13 +48,13 @@ def observe(run: Path, *, clock: Callable[[], float] = time.time, with_parent: b
         progress=_progress(folder, clock),
         template_problem=folder.manifest().get("template_problem"),
     )
-    # No trials run here: detectors use what the trials of the training confirmed.
+    # Detectors run no trials here: they use what the trials during training confirmed.
     observed.history.findings += observed.detected
     return replace(observed, lineage=_lineage(folder, clock)) if with_parent else observed
 
 
 def _findings(path: Path) -> Iterator[Finding]:
-    """Yield the findings about steps of training, not those of the check before it."""
+    """Yield the findings about training steps, without those of the check before training."""
     for where, row in read_rows(path, is_growing=True) if path.is_file() else ():
         try:
             finding = Finding.from_json(row)
@@ -82,7 +83,7 @@ def _lineage(folder: RunFolder, clock: Callable[[], float]) -> Lineage | None:
         return None
     parent = Path(origin["run"])
     if not RunFolder.is_run(parent):
-        parent = folder.path.parent / parent.name  # both were moved together
+        parent = folder.path.parent / parent.name  # both runs were moved together
     is_there = RunFolder.is_run(parent)
     observed = observe(parent, clock=clock, with_parent=False) if is_there else None
     return Lineage(

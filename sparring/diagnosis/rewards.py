@@ -1,4 +1,5 @@
-"""Symptoms of the reward: one that is constant or contradicts the scorer, and reference answers that seem to be wrong."""
+"""Symptoms of the reward: a reward that is constant or contradicts the scorer, and reference answers that seem to be
+wrong."""
 
 from __future__ import annotations
 
@@ -15,24 +16,26 @@ from sparring.types import Outcome
 
 FEWEST_STEPS = 3
 UNPAID = 0.2
-"""Of the episodes that are right by the scorer, that earn no more than a wrong one: then the two judge by other answers."""
+"""The share of the episodes that the scorer accepts that earn no more than a wrong one. At this share, reward and
+scorer use different answers."""
 PAID = 0.05
-"""For each of these at least, others that are paid; a reward that pays next to none does not read what it is given."""
+"""The smallest ratio of paid to unpaid episodes among those that the scorer accepts. A reward that pays almost none
+does not read the answers at all."""
 NEVER_RIGHT, MOST_NEVER_RIGHT, OTHERS_RIGHT = 0.25, 0.9, 0.4
-"""Of the groups, in which nothing is right, and of the episodes of the other groups, that are right: so far apart that the two
-are not equally hard tasks."""
+"""The smallest and largest share of groups without a right episode, and the smallest share of right episodes in the
+other groups. With this contrast, the two kinds of tasks are not equally hard."""
 LABEL_STEPS = 10
-"""Over which groups without a right episode are counted: in five steps too few are played."""
+"""The number of last steps in which groups without a right episode are counted. Five steps have too few groups."""
 ALIKE = 0.8
-"""Times what right groups show, that those without a right episode must show of agreement and turns, and may show the other way
-round of turns, to be played as these are."""
+"""The smallest ratio, in agreement and in turns, between groups without a right episode and right groups, for the
+policy to behave the same in both. For turns, the inverse ratio is also bounded."""
 
 
 def constant(observed: Observed) -> Iterable[Finding]:
-    """Every episode since the first step has earned the same.
+    """Report that every episode since the first step has earned the same.
 
-    An error where the scorer finds right and wrong episodes among them. Without a scorer, the episodes must have different
-    answers. Other rules report rewards of 0 that nothing contradicts.
+    The finding is an error if the scorer finds right and wrong episodes among them. Without a scorer, the episodes must
+    have different answers. Other rules report rewards of 0 that nothing contradicts.
     """
     lowest, highest = observed.series("rollout/reward/min"), observed.series("rollout/reward/max")
     played = [Episode((one.step, digest.task_id), digest) for one in observed.trained for digest in one.train]
@@ -80,11 +83,12 @@ def _agree(played: Sequence[Episode]) -> bool:
 
 
 def disagrees(observed: Observed) -> Iterable[Finding]:
-    """A fifth of the episodes that the scorer accepts earn no more than wrong ones, while others are paid.
+    """Report that a fifth of the episodes that the scorer accepts earn no more than wrong ones, while other episodes
+    are paid.
 
-    If these are always the same tasks, the reference answers of the reward are wrong; otherwise the reward is random or reads
-    only some of the answers. The rule uses the last episodes, or all of them where the last ones do not show it: a reward does
-    not change during training.
+    If these are always the same tasks, the reference answers of the reward are wrong. Otherwise the reward is random,
+    or reads only some of the answers. The rule uses the last episodes, or all episodes if the last ones do not show the
+    problem, because a reward does not change during training.
     """
     for played in (observed.late, latest(observed.history, len(observed.trained))):
         right, wrong = _by_score(played, observed.history.success_threshold)
@@ -124,7 +128,7 @@ def disagrees(observed: Observed) -> Iterable[Finding]:
         },
         change=f"Compare the reference answers that {paying} reads with those of the scorer, for the tasks named here."
         if by_task
-        else f"Find out what {paying} pays for in the episodes named here: it does not depend on whether they are right.",
+        else f"Find out what {paying} pays for in the episodes named here: the reward does not depend on whether they are right.",
         confirm="rollout/agreement/unpaid_right is near 0.",
         step=observed.history.last_step,
         trajectories=named(unpaid),
@@ -139,10 +143,12 @@ def _by_score(played: Sequence[Episode], threshold: float) -> tuple[list[Episode
 
 
 def labels(observed: Observed) -> Iterable[Finding]:
-    """In a quarter of the groups no episode is right, in the others most are, and the policy behaves the same in both.
+    """Report that no episode is right in a quarter of the groups, while most are right in the others and the policy
+    behaves the same in both.
 
-    Episodes end by themselves after the same number of turns, and the episodes of a group agree on an answer that differs from
-    task to task (tasks that are too hard end in the same few guesses). Then the reference answers are the first suspects.
+    Episodes end by themselves after the same number of turns, and the episodes of a group agree on an answer that
+    differs from task to task. (Episodes of tasks that are too hard end in the same few guesses.) The reference answers
+    are then the first suspects.
     """
     groups: dict[object, list[Episode]] = defaultdict(list)
     for one in latest(observed.history, LABEL_STEPS):
@@ -161,7 +167,7 @@ def labels(observed: Observed) -> Iterable[Finding]:
     ended = fmean(one.digest.outcome is Outcome.FINISHED for members in never for one in members)
     agreements = [_agreement(members) for members in never]
     agree, usually = fmean(agreements), fmean(map(_agreement, others))
-    # As much as these groups may agree: a few of them say little.
+    # The upper limit of these groups' agreement, because a few groups are little evidence.
     at_most = agree + LIKELY * stdev(agreements) / math.sqrt(len(never))
     turns, needed = (fmean(one.digest.num_turns for members in part for one in members) for part in (never, others))
     size = min(len(never), len(others))
@@ -178,8 +184,8 @@ def labels(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="tasks.labels",
         severity=Severity.WARNING,
-        symptom=f"in {share:.0%} of the last groups no episode is right, in the others {right:.0%} of the episodes are, and the "
-        "policy behaves the same in both.",
+        symptom=f"no episode is right in {share:.0%} of the last groups, {right:.0%} of the episodes in the others "
+        "are right, and the policy behaves the same in both.",
         evidence={
             "steps": observed.late_steps,
             "groups": len(groups),
@@ -190,8 +196,8 @@ def labels(observed: Observed) -> Iterable[Finding]:
             "different_answers": [round(different, 2), round(usual, 2)],
             "answers": [[members[0].digest.task_id, _answer(members)[:100]] for members in never[:10]],
         },
-        change="Compare the reference answers of the tasks named here with the answers that their episodes agree on: probably "
-        "the references are wrong.",
+        change="Compare the reference answers of the tasks named here with the answers on which their episodes "
+        "agree: the references are probably wrong.",
         confirm="The same tasks have right episodes.",
         step=observed.history.last_step,
         trajectories=named(doubtful),
@@ -205,12 +211,12 @@ def _answer(members: Sequence[Episode]) -> str:
 
 
 def _agreement(members: Sequence[Episode]) -> float:
-    """Return the share of a group that has the most common answer."""
+    """Return the share of a group's episodes with the most common answer."""
     return Counter(one.digest.answer for one in members).most_common(1)[0][1] / len(members)
 
 
 def _variety(answers: Iterable[str], size: int) -> float:
-    """Return the mean number of different answers among `size` of them, drawn without replacement."""
+    """Return the mean number of different answers in a sample of `size` answers, drawn without replacement."""
     counts = Counter(answers)
     total = counts.total()
     return sum(1 - math.comb(total - count, size) / math.comb(total, size) for count in counts.values())

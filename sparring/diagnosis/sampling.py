@@ -1,4 +1,4 @@
-"""Symptoms of how episodes are drawn: too few of them for a step, or at a temperature at which the policy does not speak."""
+"""Symptoms of sampling: too few episodes per step, or a temperature at which the policy is not itself."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from sparring.findings import Finding, Severity
 from sparring.run_folders.history import StepRecord
 
 FEWEST = 8
-"""Episodes with an advantage that a step should learn from: of fewer the next batch may teach the opposite."""
+"""The number of episodes with an advantage that a step should learn from. With fewer, the next batch may teach the
+opposite."""
 BELOW = "evaluation.below_training"
 HOT, COLD = 1.3, 0.5
-"""Temperatures beyond which what is sampled is another policy."""
+"""Temperatures beyond which the sampled policy is a different one."""
 
 
 def too_small(observed: Observed) -> Iterable[Finding]:
-    """A step plays fewer than eight episodes, or has a signal from fewer since its batch is small: what it learns is noise."""
+    """Report that a step runs too few episodes, or has a signal from fewer than eight because its batch is small. It
+    learns noise."""
     batch, steps = observed.config.batch, len(observed.trained)
     played = batch.global_batch_size * batch.group_size
     if steps < LATE_STEPS or observed.is_solved or played >= 2 * FEWEST:
@@ -34,8 +36,8 @@ def too_small(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="batch.too_small",
         severity=Severity.WARNING,
-        symptom=f"a step plays {played} episodes, of which {played * valid:.1f} have a sibling that did otherwise: what one "
-        "step learns the next may undo.",
+        symptom=f"a step runs {played} episodes, of which {played * valid:.1f} have a sibling that acted differently: "
+        "the next step may undo what one step learns.",
         evidence={
             "global_batch_size": batch.global_batch_size,
             "group_size": batch.group_size,
@@ -43,7 +45,7 @@ def too_small(observed: Observed) -> Iterable[Finding]:
             "steps": steps,
             "steps_without_signal": round(fmean(observed.series("training/steps_without_signal") or [0.0]), 4),
         },
-        change=f"Play {groups} tasks a step.",
+        change=f"Use {groups} tasks per step.",
         confirm="analysis/batch_valid_ratio times the episodes of a step is above 8.",
         step=observed.history.last_step,
         settings=possible(observed.config, {"batch.global_batch_size": groups}),
@@ -52,10 +54,11 @@ def too_small(observed: Observed) -> Iterable[Finding]:
 
 
 def temperature(observed: Observed) -> Iterable[Finding]:
-    """The sampling temperature of training is above 1.3 and success is lower than in validation of the same policy.
+    """Report that the sampling temperature of training is above 1.3 and success is lower than in validation of the same
+    policy.
 
-    The episodes of a step come from the policy that was validated before it. Or the temperature is below 0.5, and validation at
-    a higher temperature is worse: only the most likely answers are trained.
+    The episodes of a step come from the policy that was validated before it. Also report that the temperature is below
+    0.5 and validation at a higher temperature is worse, because training then affects only the most likely answers.
     """
     hot, config = observed.config.sampling.temperature, observed.config.evaluation
     if not observed.trained or observed.is_solved:
@@ -64,8 +67,8 @@ def temperature(observed: Observed) -> Iterable[Finding]:
         yield _cold(observed)
     if hot < HOT or config.val_temperature >= hot:
         return
-    # What a step plays is the policy that was validated after the step before: at first the one that was given, which learning
-    # has not yet fitted to the temperature.
+    # The episodes of a step come from the policy that was validated after the step before. At first, this is the
+    # initial policy, which learning has not yet adapted to the temperature.
     steps = {one.step: one for one in observed.trained if one.train}
     pairs = [(one.metrics, steps[one.step + 1]) for one in observed.validations if one.step + 1 in steps]
     for some in (pairs[:1], pairs):
@@ -98,11 +101,12 @@ def temperature(observed: Observed) -> Iterable[Finding]:
 
 
 Pair: TypeAlias = tuple[Mapping[str, float], StepRecord]
-"""Metrics of a validation, and the step that played the same policy."""
+"""The metrics of a validation, and the step whose episodes come from the same policy."""
 
 
 def _compared(pairs: Sequence[Pair]) -> tuple[Estimate, float, float]:
-    """What training has, what validation has, and the standard error of that: by the scorer where it scored all of both."""
+    """Return the training mean, the validation mean and its standard error. They use the score if all episodes of both
+    have one."""
     played = [Episode((step.step, one.task_id), one) for _, step in pairs for one in step.train]
     is_scored = all("val/score/mean" in one for one, _ in pairs) and all(one.digest.score is not None for one in played)
     name = "val/score/mean" if is_scored else "val/reward/mean"
@@ -122,7 +126,7 @@ def _cold(observed: Observed) -> Finding:
     return Finding(
         rule="sampling.temperature",
         severity=Severity.WARNING,
-        symptom=f"at the training temperature {given:g} the reward is {observed.now('rollout/reward/mean'):.2f}; "
+        symptom=f"at the training temperature {given:g}, the reward is {observed.now('rollout/reward/mean'):.2f}; "
         f"in validation at {other:g} it is {last['val/reward/mean']:.2f}.",
         evidence={
             "temperature": given,

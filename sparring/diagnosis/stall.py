@@ -1,4 +1,5 @@
-"""The five symptoms of a curve that stalls, in the order of MTRL's table (docs/diagnosis.md), and what leads up to them."""
+"""The five symptoms of a curve that stalls, in the order of MTRL's table (docs/diagnosis.md), and what precedes
+them."""
 
 from __future__ import annotations
 
@@ -27,31 +28,34 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json
 
 UNPAID_SHARE = 0.05
-"""Of the episodes, right by the scorer and unpaid, from which on the reward does not read what the scorer reads."""
+"""The share of episodes that the scorer accepts and the reward does not pay from which the reward does not read what
+the scorer reads."""
 UNPAID_ALL = 0.95
 AGREEING, NEARLY_ALL_AGREE = 0.6, 0.8
-"""Share of groups whose members all earned the same, from which on most play is for nothing; from which on a mean goes up and
-down with the tasks, so that it need not be shown to stand still."""
+"""Shares of groups whose members all earned the same. From the first, most episodes are useless. From the second, the
+mean varies with the tasks, so the rule does not require a flat curve."""
 VALIDATION_SHARE = 0.3
-"""Of the training reward's rise, that validation must at least follow."""
+"""The smallest share of the training reward's rise that validation must follow."""
 DROPPED, GONE = 0.5, 0.25
-"""A collapse loses so much of what the peak had gained; what is left of it when it is gone."""
+"""The share of the peak's gain that a collapse loses, and the share that is left after a complete collapse."""
 WINDOW, SHORT_WINDOW = 5, 2
-"""Steps of a peak; of one at the very beginning."""
+"""The number of steps of a peak, and of a peak at the very beginning."""
 
 
 @dataclass(frozen=True, slots=True)
 class SuccessCount:
-    """The number of episodes, and how many of them succeeded."""
+    """The number of episodes, and the number of successes among them."""
 
     right: int
     played: int
 
 
 def flat_from_start(observed: Observed) -> Iterable[Finding]:
-    """The reward has stood still since the first step, although episodes are scored as right, or hardly any episode earns
-    anything: the output format and the parser of the reward do not fit each other. An error where unpaid
-    episodes are right by the scorer."""
+    """Report that the reward has been flat since the first step because the output format and the parser of the reward
+    do not match.
+
+    Either episodes are scored as right and not paid, or hardly any episode earns anything. The finding is an error if
+    unpaid episodes are right by the scorer."""
     if not is_flat(observed) or (observed.is_solved and not observed.now("rollout/agreement/unpaid_right")):
         return
     unpaid = [
@@ -83,9 +87,10 @@ def flat_from_start(observed: Observed) -> Iterable[Finding]:
             "zero_reward": round(nothing, 4),
             "examples": shown(shown_ones),
         },
-        change=f"Compare the output format that the prompt asks for with what {parser} parses, on the episodes named here, and "
-        "fix the one that is wrong.",
-        confirm="`sparring review RUN RECIPE` with the corrected reward: right episodes are paid. Then the reward rises.",
+        change=f"Compare the output format that the prompt requests with the format that {parser} parses, on the "
+        "episodes named here, and fix the wrong one.",
+        confirm="`sparring review RUN RECIPE` with the corrected reward shows that right episodes are paid. Then the "
+        "reward rises.",
         step=observed.history.last_step,
         trajectories=named(shown_ones),
         confirm_after=JUDGE_AFTER,
@@ -93,10 +98,12 @@ def flat_from_start(observed: Observed) -> Iterable[Finding]:
 
 
 def groups_agree(observed: Observed) -> Iterable[Finding]:
-    """The reward stands still, or goes up and down without a rise, and in most groups all episodes earn the same, so that hardly
-    anything is learned from; or they do since play is so cold that they are the same word for word. What is
-    proposed follows from how often each task succeeds; MTRL's own advice (smaller groups, more of them) is reported with what it
-    would give at these numbers."""
+    """Report that the reward does not rise and all episodes earn the same in most groups, so that hardly anything is
+    learned.
+
+    Also report that sampling is so cold that the episodes of a group are identical word for word. The proposal follows
+    from how often each task succeeds. MTRL's own advice (smaller groups, and more of them) is reported with the signal
+    that it would give at these numbers."""
     agreeing = 1 - observed.now("analysis/batch_valid_ratio", 1.0)
     if agreeing < AGREEING or not observed.silent_groups_agree or observed.is_solved:
         return
@@ -130,10 +137,10 @@ def groups_agree(observed: Observed) -> Iterable[Finding]:
         rule="stall.groups_agree",
         severity=Severity.WARNING,
         symptom=("the reward does not rise, and " if is_still else "")
-        + f"in {agreeing:.0%} of the last groups all episodes earned the same.",
+        + f"in {agreeing:.0%} of the last groups, all episodes earned the same.",
         evidence=evidence,
-        change=f"{change} MTRL's guide recommends group_size 4 instead of 8 with a larger batch; `at_half_the_group_size` "
-        "has the effect of that here.",
+        change=f"{change} MTRL's guide recommends group_size 4 instead of 8 with a larger batch; "
+        "`at_half_the_group_size` shows the effect of that here.",
         confirm="analysis/batch_valid_ratio rises (analysis/zero_adv_groups falls), then the reward does.",
         step=observed.history.last_step,
         trajectories=named(_of_agreeing(observed)),
@@ -143,8 +150,10 @@ def groups_agree(observed: Observed) -> Iterable[Finding]:
 
 
 def validation_flat(observed: Observed) -> Iterable[Finding]:
-    """The training reward rises and the validation does not follow, by a third of the rise at least: the reward is hacked, or,
-    where the scorer sees training episodes get better, the training tasks are learned by heart."""
+    """Report that the training reward rises and validation follows by less than 30 % of the rise.
+
+    The reward is then hacked. If the scores of training episodes rise, the policy memorizes the training tasks
+    instead."""
     measured = (
         "val/score/mean" if all("val/score/mean" in one.metrics for one in observed.validations) else "val/reward/mean"
     )
@@ -193,21 +202,21 @@ def validation_flat(observed: Observed) -> Iterable[Finding]:
         confirm = "val/reward/mean rises with the training reward."
     else:
         change = (
-            f"Read the episodes named here and tighten what {observed.config.reward.reward or 'the agent'} pays for; the "
-            f"reward is probably hacked. Branch from the checkpoint of step {best_step} or one close by, where {measured} was "
-            "best: what was unlearned since does not come back by itself."
+            f"Read the episodes named here and tighten what {observed.config.reward.reward or 'the agent'} pays for; "
+            f"the reward is probably hacked. Branch from the checkpoint of step {best_step} or one close to it, where "
+            f"{measured} was best: the policy does not recover by itself what it has unlearned since."
         )
         confirm = (
-            "`sparring review RUN RECIPE` with the corrected reward: these episodes earn nothing. Then validation follows "
-            "training."
+            "`sparring review RUN RECIPE` with the corrected reward shows that these episodes earn nothing. Then "
+            "validation follows training."
         )
     yield Finding(
         rule="stall.validation_flat",
         severity=Severity.ERROR
         if not by_heart and scored is not None and not scored.exceeds(LIKELY)
         else Severity.WARNING,
-        symptom=f"the training reward rises and {measured} does not: {first[measured]:.2f} at first, {last[measured]:.2f} after "
-        f"step {last_step}.",
+        symptom=f"the training reward rises and {measured} does not: {first[measured]:.2f} at first, "
+        f"{last[measured]:.2f} after step {last_step}.",
         evidence=evidence,
         change=change,
         confirm=confirm,
@@ -218,10 +227,12 @@ def validation_flat(observed: Observed) -> Iterable[Finding]:
 
 
 def collapse(observed: Observed) -> Iterable[Finding]:
-    """The reward had risen and has fallen again, by half of what it had gained or more; MTRL names steps 40 to 80. An error
-    when a quarter or less is left. The first change is what the numbers show: stale tokens, else a loss that never clips, else
-    the learning rate. Where the tools are broken, it is not the policy that fell; where a step plays a few episodes, its reward
-    is that of its tasks."""
+    """Report that the reward had risen and has fallen again, by at least half of what it had gained. MTRL names steps
+    40 to 80.
+
+    The finding is an error if a quarter or less is left. The first proposed change follows from the numbers: stale
+    tokens, else a loss that never clips, else the learning rate. Broken tools explain a fall without the policy. With
+    few episodes per step, the reward depends on the tasks of the step."""
     is_broken = any(one.rule == "tools.failing" and one.severity is Severity.ERROR for one in observed.findings)
     if is_broken or any(one.rule == "batch.too_small" for one in observed.findings):
         return
@@ -231,7 +242,7 @@ def collapse(observed: Observed) -> Iterable[Finding]:
         return
     floor = min(lowest)
     now = fmean(values[-WINDOW:]) - floor
-    # What is gone within the first steps has had no longer peak; so short a one may be noise, unless nearly nothing is left.
+    # A collapse within the first steps has a short peak. Such a short peak may be noise, unless almost nothing is left.
     for width, most_left in ((WINDOW, DROPPED), (SHORT_WINDOW, GONE)):
         means = [fmean(values[place : place + width]) for place in range(len(values) - width + 1)]
         peak = max(range(len(values) - 2 * WINDOW), key=lambda place: means[place])
@@ -261,7 +272,8 @@ def collapse(observed: Observed) -> Iterable[Finding]:
             "learning_rate": observed.config.optimizer.learning_rate,
         },
         change=change,
-        confirm="From a checkpoint before the peak the reward stays high, perhaps lower. Wait until after the step of the fall.",
+        confirm="From a checkpoint before the peak, the reward stays high, perhaps lower. Wait until after the step "
+        "of the fall.",
         step=observed.history.last_step,
         trajectories=named(observed.late),
         settings=settings,
@@ -271,8 +283,11 @@ def collapse(observed: Observed) -> Iterable[Finding]:
 
 
 def valid_below_mean(observed: Observed) -> Iterable[Finding]:
-    """The reward stands still, and the mean over groups with signal has drifted below the mean over all: what is left to learn is
-    hard, and solved tasks take the room. Partial credit or a choice among tasks keeps the signal up."""
+    """Report that the reward is flat, and that the mean over groups with signal has fallen below the mean over all
+    groups.
+
+    The remaining tasks are then hard, and solved tasks take their place in the batch. Partial credit or a selection of
+    tasks keeps the signal up."""
     gaps = [
         one.metrics["rollout/reward/valid_mean"] - one.metrics["rollout/reward/mean"]
         for one in observed.trained
@@ -284,7 +299,7 @@ def valid_below_mean(observed: Observed) -> Iterable[Finding]:
     if drift is None or late > -0.05 * span or not (-drift).exceeds(LIKELY) or observed.is_solved:
         return
     if len(observed.trained) < 2 * STALL_STEPS:
-        return  # what a rise has left over is always harder than the average
+        return  # tasks that remain during a rise are always harder than the average
     if not is_flat(observed, max(STALL_STEPS, len(observed.trained) // 2)):
         return
     settings = _choice_of_tasks(observed)
@@ -298,7 +313,7 @@ def valid_below_mean(observed: Observed) -> Iterable[Finding]:
             "drift": round(drift.value, 4),
             "error": round(drift.error, 4),
         },
-        change="Play the tasks that are not solved yet more often."
+        change="Use unsolved tasks more often."
         if settings
         else "Pay for parts of an answer, so that hard tasks give a signal.",
         confirm="rollout/reward/valid_mean stops falling behind rollout/reward/mean, and the reward rises.",
@@ -309,7 +324,7 @@ def valid_below_mean(observed: Observed) -> Iterable[Finding]:
 
 
 def _noise_hides_it(observed: Observed, agreeing: float) -> bool:
-    """Whether nearly all groups agree, mostly on being wrong, and no rise is likely over all steps."""
+    """Return whether nearly all groups agree, mostly on wrong answers, and no rise over all steps is likely."""
     rise = thirds(observed.series("rollout/reward/mean"))
     is_long = len(observed.trained) >= 2 * STALL_STEPS
     is_low = agreeing >= NEARLY_ALL_AGREE and observed.success < 0.5
@@ -319,22 +334,21 @@ def _noise_hides_it(observed: Observed, agreeing: float) -> bool:
 def _for_agreeing_groups(
     observed: Observed, tallies: Mapping[object, SuccessCount], right: float
 ) -> tuple[str, Mapping[str, Json]]:
-    """The change that the success of single tasks supports."""
+    """Return the change that the success of single tasks supports."""
     batch = observed.config.batch
     if right == 0:
         return (
-            "No episode succeeds, so no grouping gives a signal: make the tasks easier, pay for parts of an answer, or begin "
-            "from a "
-            "better warm start.",
+            "No episode succeeds, so no grouping gives a signal: make the tasks easier, pay for parts of an answer, "
+            "or start from a better warm start.",
             {},
         )
     if right == 1:
-        return "Every episode earns the most there is: give it harder tasks.", {}
+        return "Every episode earns the maximum: use harder tasks.", {}
     settings = warmer(observed)
     if settings:
         return (
-            f"In {observed.equal_groups:.0%} of the groups all episodes are the same word for word: sample as the policy is, "
-            f"sampling.temperature is {observed.config.sampling.temperature:g}.",
+            f"In {observed.equal_groups:.0%} of the groups, all episodes are identical word for word: sample at "
+            f"temperature 1; sampling.temperature is {observed.config.sampling.temperature:g}.",
             settings,
         )
     mixed = [one for one in tallies.values() if 0 < one.right < one.played]
@@ -342,15 +356,15 @@ def _for_agreeing_groups(
     if settings:
         of = f"{len(mixed)} of {len(tallies)} tasks succeed sometimes"
         if "curriculum.select" in settings:
-            return f"{of}: play those, and the others only now and then.", settings
-        return f"{of}: let a step play other groups in place of those that agree.", settings
+            return f"{of}: use those more often, and the others only rarely.", settings
+        return f"{of}: let a step use other groups in place of those that agree.", settings
     larger = possible(observed.config, {"batch.group_size": 2 * batch.group_size})
-    return f"{right:.1%} of the episodes succeed: larger groups more often hold one of each kind.", larger
+    return f"{right:.1%} of the episodes succeed: larger groups contain both kinds of episodes more often.", larger
 
 
 def _choice_of_tasks(observed: Observed) -> Mapping[str, Json]:
-    """Settings that put play where tasks succeed sometimes: a choice among tasks that come again, else other groups in place of
-    silent ones."""
+    """Return the settings that select tasks that succeed sometimes. If tasks are repeated, they select among tasks.
+    Otherwise, they replace groups without signal."""
     seen = [digest.task_id for one in observed.trained for digest in one.train]
     groups = {(one.step, digest.task_id) for one in observed.trained for digest in one.train}
     comes_again = len(set(seen)) < 0.8 * len(groups)
@@ -364,7 +378,8 @@ def _choice_of_tasks(observed: Observed) -> Mapping[str, Json]:
 
 
 def _for_collapse(observed: Observed, *, at_peak: float | None) -> tuple[str, Mapping[str, Json]]:
-    """`at_peak`: the learning rate with which the reward still rose, where it is known."""
+    """Return the change after a collapse. `at_peak` is the learning rate with which the reward still rose, if it is
+    known."""
     config = observed.config
     if config.rollout.max_steps_off_policy > 0:
         settings: dict[str, Json] = {"rollout.max_steps_off_policy": 0}
@@ -373,7 +388,7 @@ def _for_collapse(observed: Observed, *, at_peak: float | None) -> tuple[str, Ma
         if config.algorithm.off_policy_correction not in (None, "none"):
             settings["algorithm.off_policy_correction"] = "none"
         return (
-            f"Train on fresh tokens only: max_steps_off_policy is {config.rollout.max_steps_off_policy}.",
+            f"Train only on fresh tokens: max_steps_off_policy is {config.rollout.max_steps_off_policy}.",
             possible(config, settings),
         )
     if config.algorithm.loss_fn in WITHOUT_TRUST_REGION:
@@ -383,17 +398,18 @@ def _for_collapse(observed: Observed, *, at_peak: float | None) -> tuple[str, Ma
             "algorithm.clip_high_threshold": 1.2,
         }
         return (
-            f"{config.algorithm.loss_fn!r} removes no gradient however far the policy moves: take ppo with bounds 0.8 and 1.2.",
+            f"{config.algorithm.loss_fn!r} removes no gradient, however far the policy moves: use ppo with bounds 0.8 "
+            "and 1.2.",
             possible(config, settings),
         )
     rate = rounded(min(config.optimizer.learning_rate / 4, at_peak or math.inf))
-    return f"Lower the learning rate, from {config.optimizer.learning_rate:g} to {rate:g}.", possible(
+    return f"Lower the learning rate from {config.optimizer.learning_rate:g} to {rate:g}.", possible(
         config, {"optimizer.learning_rate": rate}
     )
 
 
 def _count_successes(observed: Observed, *, by_group: bool = False) -> Mapping[object, SuccessCount]:
-    """How often each task succeeded in the late steps by its reward, over all its groups or in each of them."""
+    """Return how often each task succeeded in the late steps by its reward, over all its groups or in each group."""
     found: dict[object, list[bool]] = defaultdict(list)
     for one in observed.late:
         key = one.group if by_group else one.digest.task_id
@@ -402,14 +418,14 @@ def _count_successes(observed: Observed, *, by_group: bool = False) -> Mapping[o
 
 
 def _agreement_at(group: SuccessCount, size: int) -> float:
-    """Probability that `size` of the members, drawn without replacement, all succeeded or all did not: unbiased for a smaller
-    group of the same task."""
+    """Return the probability that `size` members, drawn without replacement, all succeeded or all failed. This is
+    unbiased for a smaller group of the same task."""
     size = min(size, group.played)
     return (math.comb(group.right, size) + math.comb(group.played - group.right, size)) / math.comb(group.played, size)
 
 
 def _of_agreeing(observed: Observed) -> list[Episode]:
-    """One episode of each late group whose members all earned the same."""
+    """Return one episode of each late group whose members all earned the same."""
     rewards: dict[object, set[float]] = defaultdict(set)
     first: dict[object, Episode] = {}
     for one in observed.late:
@@ -419,7 +435,8 @@ def _of_agreeing(observed: Observed) -> list[Episode]:
 
 
 def _variance(metrics: Mapping[str, float], measured: str) -> float:
-    """Of a validation's mean, over tasks; of shares between 0 and 1 where only the reward's spread was kept."""
+    """Return the variance of a validation's mean over tasks. If only the reward's spread is known, assume shares
+    between 0 and 1."""
     count = max(1.0, metrics.get("val/reward/num_prompts", 1.0))
     mean = min(1.0, max(0.0, metrics[measured]))
     return (
@@ -429,5 +446,5 @@ def _variance(metrics: Mapping[str, float], measured: str) -> float:
 
 
 def _ends(values: Sequence[float]) -> list[float]:
-    """The first and the last few, each as a mean."""
+    """Return the means of the first few and of the last few values."""
     return [fmean(values[:WINDOW]), fmean(values[-WINDOW:])] if values else []

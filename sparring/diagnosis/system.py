@@ -1,4 +1,4 @@
-"""Symptoms of the system rather than of learning: stalls, failures, stale tokens, waiting and memory."""
+"""Symptoms of the system, not of learning: stalls, failures, stale tokens, waiting and memory."""
 
 from __future__ import annotations
 
@@ -17,39 +17,42 @@ from sparring.run_folders.history import Digest, StepRecord
 from sparring.types import Json
 
 STALLED, STALLED_SECONDS = 6.0, 60.0
-"""Longest silence of a healthy run, as a multiple of its median step and at least in seconds."""
+"""The longest silence of a healthy run, as a multiple of its median step, and the smallest such limit in seconds."""
 MOST_FAILED, BROKEN = 0.01, 0.2
-"""Share of failed attempts for a warning, and for an error."""
+"""The shares of failed attempts for a warning and for an error."""
 FEWEST_ATTEMPTS = 50
 LATE_FACTOR = 5.0
-"""Times the median that a straggler takes."""
+"""The multiple of the median time from which an episode is a straggler."""
 STRAGGLING, STARVED = 0.4, 0.7
-"""Share of a step that is waited for the last few episodes, and for play at all."""
+"""The shares of a step that are spent on waiting: for the last few episodes, and for all episodes."""
 STARVED_FOR_GOOD = 0.9
-"""Of a step that is play, from which on play during learning gains less than a tenth."""
+"""The share of a step for rollouts from which rollouts during learning save less than a tenth."""
 ENVIRONMENT_SHARE = 0.3
-"""Of the wait for a step's episodes, that the environment of an ordinary one takes."""
+"""The share of the wait for a step's episodes that the environment of an ordinary episode takes."""
 SHORT_SECONDS = 0.05
-"""Differences below are noise of the machine."""
+"""Smaller differences are noise of the machine."""
 MISMATCH, MOST_ROUNDED, ROUNDED_SHARE = 1e-3, 0.05, 0.05
-"""Mean absolute difference of log-probabilities between sampler and learner with the same weights; what half precision may make
-of it, and what share of the entropy: rounding moves a policy that is certain by less."""
+"""The mean absolute difference of log-probabilities between sampler and learner with the same weights: the normal
+limit, the limit for half precision, and that limit as a share of the entropy. Rounding affects a policy less if it is
+certain."""
 FEW_COUNT = 0.5
-"""Effective sample size below which most tokens of a step count for nothing."""
+"""The effective sample size below which most tokens of a step have nearly no weight."""
 LEFT_OUT, RECENT_STEPS = 0.2, 10
-"""Share of the weight of tokens that the correction for their age takes away, and the steps that it is averaged over, since it
-comes and goes."""
+"""The share of the weight of tokens that the correction for their age removes, and the number of steps over which it is
+averaged, because it varies."""
 FRESH = 2
-"""Steps that tokens may be old without much of them being left out, unless the policy moves very fast."""
+"""The largest age of tokens, in steps, at which few of them are left out, unless the policy moves very fast."""
 MANY_DISCARDED = 0.2
 GROWN = 1.3
 FEWEST_STEPS = 24
-"""Before, memory grows since allocators keep what batches of other sizes needed: twice as much in 14 steps without a leak."""
+"""In earlier steps, memory grows because allocators keep memory of batches of other sizes: twice as much in 14 steps
+without a leak."""
 MEMORY = ("system/memory_rss_bytes", "system/memory_device_bytes")
 
 
 def stalled(observed: Observed) -> Iterable[Finding]:
-    """A run that has not ended reports nothing for six times its median step and at least a minute, or its process is gone."""
+    """Report that a run in progress reports nothing for six times its median step and at least a minute, or that its
+    process ended."""
     progress = observed.progress
     if progress is None:
         return
@@ -79,18 +82,19 @@ def stalled(observed: Observed) -> Iterable[Finding]:
             "median_step_seconds": round(usual, 2),
             "step": observed.history.last_step,
         },
-        change="Find out what it waits for: an environment, an agent or an endpoint that does not answer. `sparring runs "
-        "stop RUN` ends it with a checkpoint. A shorter rollout.rollout_timeout keeps one episode from delaying a step.",
+        change="Find out what the run waits for: an environment, an agent or an endpoint that does not answer. "
+        "`sparring runs stop RUN` ends it with a checkpoint. A shorter rollout.rollout_timeout prevents one episode "
+        "from delaying a step.",
         confirm="New steps are reported at their usual pace.",
         step=observed.history.last_step,
     )
 
 
 def failures(observed: Observed) -> Iterable[Finding]:
-    """More than 1 % of the last attempts at an episode were lost to infrastructure.
+    """Report that more than 1 % of the last attempts at an episode were lost to infrastructure.
 
-    The environment, an agent or an endpoint failed or exceeded its time limit. An error from 20 % on. Lost attempts are in no
-    mean, so no other number shows them.
+    The environment, an agent or an endpoint failed or exceeded its time limit. The finding is an error from 20 % on.
+    Lost attempts are not part of any mean, so no other number shows them.
     """
     lost = _lost_attempts(observed)
     failed = sum(lost.by_reason.values())
@@ -102,8 +106,8 @@ def failures(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="environment.failures",
         severity=Severity.ERROR if failed / lost.total >= BROKEN else Severity.WARNING,
-        symptom=f"{failed / lost.total:.1%} of the last {lost.total:.0f} attempts at an episode were lost to infrastructure, "
-        f"mostly as {worst}.",
+        symptom=f"{failed / lost.total:.1%} of the last {lost.total:.0f} attempts at an episode were lost to "
+        f"infrastructure, mostly as {worst}.",
         evidence={
             "steps": lost.steps,
             "attempts": lost.total,
@@ -124,18 +128,18 @@ def failures(observed: Observed) -> Iterable[Finding]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lost:
-    """Attempts of some steps, and those that were lost to infrastructure."""
+    """The attempts of some steps, and the attempts among them that were lost to infrastructure."""
 
     steps: list[int]
-    """First and last of them; empty where no step counted them."""
+    """The first and the last of the steps. Empty if no step counted its attempts."""
     total: float
     by_reason: Mapping[str, float]
 
 
 def _lost_attempts(observed: Observed) -> _Lost:
-    """Return the lost attempts of the last steps, and of earlier ones until there are enough attempts for a share.
+    """Return the lost attempts of the last steps, and of earlier steps until there are enough attempts for a share.
 
-    Without a step that counted them: all attempts in the ledger.
+    If no step counted its attempts, return all attempts in the ledger.
     """
     counted = [one for one in observed.trained if "rollout/failed_attempts" in one.metrics]
     if not counted:
@@ -158,10 +162,10 @@ def _sum(records: Sequence[StepRecord], name: str) -> float:
 
 
 def mismatch(observed: Observed) -> Iterable[Finding]:
-    """Sampler and learner compute different log-probabilities with the same weights.
+    """Report that sampler and learner compute different log-probabilities with the same weights.
 
-    Then training does not fit what was sampled. The rule applies only where no token is stale, since otherwise they differ for
-    a good reason.
+    Training then does not match what was sampled. The rule applies only if no token is stale, because stale tokens
+    differ for a good reason.
     """
     if not observed.trained or observed.now("training/staleness_max") > 0 or observed.config.algorithm.num_passes > 1:
         return
@@ -175,7 +179,8 @@ def mismatch(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="system.mismatch",
         severity=Severity.ERROR,
-        symptom=f"the learner computes other log-probabilities for newly sampled tokens: the mean difference is {gap:.2g}.",
+        symptom="the learner computes different log-probabilities for newly sampled tokens: the mean difference is "
+        f"{gap:.2g}.",
         evidence={
             "logprob_difference_mean": gap,
             "logprob_difference_max": observed.now("training/logprob_difference_max"),
@@ -195,8 +200,8 @@ def mismatch(observed: Observed) -> Iterable[Finding]:
 
 
 def stale(observed: Observed) -> Iterable[Finding]:
-    """Tokens are older than allowed (an error), are discarded for their age, or hardly count because the policy has moved away
-    from the one that sampled them."""
+    """Report tokens that are older than allowed (an error), that are discarded because of their age, or that have
+    nearly no weight because the policy has moved away from the one that sampled them."""
     rollout = observed.config.rollout
     oldest, count = observed.now("training/staleness_max"), observed.now("training/effective_sample_size", 1.0)
     discarded = observed.attempts.stale / max(1, observed.attempts.stale + observed.attempts.played)
@@ -216,10 +221,10 @@ def stale(observed: Observed) -> Iterable[Finding]:
         yield Finding(
             rule="system.stale",
             severity=Severity.ERROR,
-            symptom=f"tokens of {highest:.0f} steps ago were trained, and rollout.max_steps_off_policy is "
+            symptom=f"tokens that are {highest:.0f} steps old were trained, but rollout.max_steps_off_policy is "
             f"{rollout.max_steps_off_policy}.",
             evidence=evidence,
-            change="Stop the run: the bound does not hold, which is a mistake of the program; please report it.",
+            change="Stop the run: the bound is exceeded, which is an error in the program; please report it.",
             confirm="training/staleness_max stays within the bound.",
             step=observed.history.last_step,
         )
@@ -235,13 +240,13 @@ def stale(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="system.stale",
         severity=Severity.WARNING,
-        symptom=f"{discarded:.0%} of the episodes were thrown away for their age."
+        symptom=f"{discarded:.0%} of the episodes were discarded because of their age."
         if is_thrown_away
-        else f"of the tokens of a step only {counts:.0%} count: "
+        else f"only {counts:.0%} of the tokens of a step count: "
         + (
             "the policy has moved away from the one that sampled them."
             if count < 1 - left_out
-            else f"the correction leaves out {left_out:.0%} of their weight, since the policy has moved out of its bounds."
+            else f"the correction removes {left_out:.0%} of their weight, because the policy has moved out of its bounds."
         ),
         evidence=evidence,
         change=f"Train on fresher tokens: lower max_steps_off_policy to {bound}.",
@@ -253,8 +258,9 @@ def stale(observed: Observed) -> Iterable[Finding]:
 
 
 def filtered(observed: Observed) -> Iterable[Finding]:
-    """Nearly everything that is played is filtered out: steps without any signal or without a turn that may be trained, or all
-    replacements used up, while tasks are far from solved."""
+    """Report that nearly all episodes are filtered out while tasks are far from solved.
+
+    Steps have no signal or no turn that may be trained, or all replacements are used up."""
     if observed.is_solved or len(observed.trained) < LATE_STEPS:
         return
     without = observed.now("training/steps_without_signal")
@@ -272,22 +278,22 @@ def filtered(observed: Observed) -> Iterable[Finding]:
         if observed.late
         else 0.0
     )
-    settings, change = warmer(observed), "Sample as the policy is: the episodes of a group are the same word for word."
+    settings, change = warmer(observed), "Sample at temperature 1: the episodes of a group are identical word for word."
     if not settings and not observed.silent_groups_agree:
         settings = possible(observed.config, {"algorithm.advantage_method": "group_based"})
         change = (
-            f"The episodes of a group earn different rewards, and {observed.config.algorithm.advantage_method} makes no "
-            "advantage of that: take another advantage method."
+            f"The episodes of a group earn different rewards, but {observed.config.algorithm.advantage_method} "
+            "computes no advantage from them: use another advantage method."
         )
     elif not settings and 0 < right < 1:
         settings = possible(observed.config, {"batch.group_size": 2 * batch.group_size})
-        change = "Play larger groups: some episodes do succeed."
+        change = "Use larger groups: some episodes do succeed."
     if not settings:
-        change = "Play easier tasks, or pay for parts of an answer."
+        change = "Use easier tasks, or pay for parts of an answer."
     yield Finding(
         rule="system.filtered",
         severity=Severity.WARNING,
-        symptom=f"{without:.0%} of the last steps changed nothing, since no group had a signal."
+        symptom=f"{without:.0%} of the last steps changed nothing, because no group had a signal."
         if without >= 0.5
         else f"all {refill} replacements of a step are used up, and most groups still have no signal.",
         evidence={
@@ -308,14 +314,16 @@ def filtered(observed: Observed) -> Iterable[Finding]:
 def _untrained(observed: Observed, without: float, valid: float) -> Finding:
     untrained, overruled = (observed.now(f"rollout/{kind}_turns") for kind in ("untrained", "overruled"))
     change = (
-        "Teach the form that requests demand: demonstrate it in a warm start and describe it in the prompt; or do not demand it."
+        "Teach the form that requests demand: demonstrate it in a warm start and describe it in the prompt. Or do not "
+        "demand it."
         if overruled > untrained / 2
-        else "Have the agent ask for turns that can be trained: temperature above 0, and top_p = 1."
+        else "Configure the agent to request turns that can be trained: temperature above 0, and top_p = 1."
     )
     return Finding(
         rule="system.filtered",
         severity=Severity.WARNING,
-        symptom=f"{without:.0%} of the last steps changed nothing: groups had a signal, but no turn with one may be trained.",
+        symptom=f"{without:.0%} of the last steps changed nothing: groups had a signal, but none of their turns may "
+        "be trained.",
         evidence={
             "steps": observed.late_steps,
             "steps_without_signal": round(without, 4),
@@ -331,7 +339,8 @@ def _untrained(observed: Observed, without: float, valid: float) -> Finding:
 
 
 def stragglers(observed: Observed) -> Iterable[Finding]:
-    """At least 40 % of a step is spent on waiting for a few episodes whose environment takes more than five times as long."""
+    """Report that at least 40 % of a step is spent waiting for a few episodes whose environment takes more than five
+    times as long."""
     waited: list[float] = []
     slow: list[Episode] = []
     for record in observed.trained[-LATE_STEPS:]:
@@ -340,9 +349,9 @@ def stragglers(observed: Observed) -> Iterable[Finding]:
             continue
         usual, longest = spent[len(spent) // 2][0], spent[-1][0]
         many = spent[int(0.8 * (len(spent) - 1))][0]
-        # If a fifth of the episodes is slow, the environment is slow: there are no stragglers.
+        # If a fifth of the episodes is slow, the environment itself is slow, and there are no stragglers.
         is_late = longest > LATE_FACTOR * usual + SHORT_SECONDS and many < longest / 2
-        # The part of the extra time of the last one for which training waited.
+        # The part of the extra time of the last episode during which training waited.
         share = min(longest - usual, record.metrics["timing_s/rollout"]) / max(1e-9, record.metrics["timing_s/step"])
         waited.append(share if is_late else 0.0)
         names = {name for seconds, name in spent if is_late and seconds > longest / 2}
@@ -357,7 +366,7 @@ def stragglers(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="system.stragglers",
         severity=Severity.WARNING,
-        symptom=f"{median(waited):.0%} of a step is spent on waiting for {len(slow) / len(waited):.1f} episodes whose "
+        symptom=f"{median(waited):.0%} of a step is spent waiting for {len(slow) / len(waited):.1f} episodes whose "
         "environment is slow.",
         evidence={
             "steps": observed.late_steps,
@@ -367,8 +376,8 @@ def stragglers(observed: Observed) -> Iterable[Finding]:
             "timing_s/rollout": round(observed.now("timing_s/rollout"), 2),
             "tasks": sorted({one.digest.task_id for one in slow})[:10],
         },
-        change="Find out what these episodes wait for, and limit it in the tool. Until then let other groups overtake them, with "
-        f"tokens at most {allowed} steps old.",
+        change="Find out what these episodes wait for, and limit that time in the tool. Until then, let other groups "
+        f"overtake them, with tokens at most {allowed} steps old.",
         confirm="timing_s/rollout takes a smaller share of timing_s/step.",
         step=observed.history.last_step,
         trajectories=named(slow),
@@ -378,9 +387,9 @@ def stragglers(observed: Observed) -> Iterable[Finding]:
 
 
 def starved(observed: Observed) -> Iterable[Finding]:
-    """Training waits for episodes, and episodes wait for the environment most of the time.
+    """Report that training waits for episodes, and episodes wait for the environment most of the time.
 
-    The proposal is more concurrent episodes where they are the limit, else rollouts during training.
+    The proposal is more concurrent episodes if their number is the limit, else rollouts during training.
     """
     record = [one for one in observed.trained[-LATE_STEPS:] if one.train and "timing_s/rollout" in one.metrics]
     if not record:
@@ -404,22 +413,23 @@ def starved(observed: Observed) -> Iterable[Finding]:
     is_narrow = slots < episodes and in_play > 0.4 * slots
     if is_narrow:
         settings = possible(config, {"rollout.rollout_max_concurrency": min(episodes, 16 * slots)})
-        change = f"Play more episodes side by side: {slots} slots are full, and a step has {episodes} episodes."
+        change = f"Run more episodes concurrently: all {slots} slots are in use, and a step has {episodes} episodes."
     elif config.rollout.max_steps_off_policy == 0 and share <= STARVED_FOR_GOOD:
         settings = possible(config, {"rollout.max_steps_off_policy": 1})
-        change = "Let play go on while a step is learned (tokens at most a step old), or make the tools faster."
+        change = "Let rollouts continue while a step is learned (tokens at most a step old), or make the tools faster."
     else:
         settings, change = (
             {},
             (
-                "Make the tools faster, or have them answer side by side: play is slower than learning, so that play ahead of "
-                "learning would gain little."
+                "Make the tools faster, or let them answer concurrently: rollouts are slower than learning, so "
+                "rollouts ahead of learning would save little."
             ),
         )
     yield Finding(
         rule="system.starved",
         severity=Severity.WARNING,
-        symptom=f"{share:.0%} of a step is waiting for episodes, and these wait for their environment: {usual:.2f} s each.",
+        symptom=f"{share:.0%} of a step is spent waiting for episodes, and these wait for their environment: "
+        f"{usual:.2f} s each.",
         evidence={
             "steps": observed.late_steps,
             "share_of_step": round(share, 4),
@@ -438,7 +448,8 @@ def starved(observed: Observed) -> Iterable[Finding]:
 
 
 def memory(observed: Observed) -> Iterable[Finding]:
-    """Memory grows from step to step without an end: by 30 % since the first third of the steps, and in four of five steps."""
+    """Report that memory grows from step to step without a limit: by 30 % since the first third of the steps, in four
+    of five steps."""
     for name in MEMORY:
         values = observed.series(name)
         growth = thirds(values)
@@ -461,9 +472,8 @@ def memory(observed: Observed) -> Iterable[Finding]:
                 "bytes_a_step": round(a_step),
                 "last_values": [round(value / 2**20, 1) for value in values[-5:]],
             },
-            change="Look for what keeps growing in the environment, reward or agent: a list at module level, a cache without a "
-            "bound, "
-            "a file or connection that `close` does not close.",
+            change="Search the environment, reward or agent for something that keeps growing: a list at module "
+            "level, a cache without a bound, a file or connection that `close` does not close.",
             confirm=f"{name} stays level over {JUDGE_AFTER} steps.",
             step=observed.history.last_step,
             confirm_after=JUDGE_AFTER,
@@ -472,5 +482,5 @@ def memory(observed: Observed) -> Iterable[Finding]:
 
 
 def _environment_seconds(digest: Digest) -> float:
-    """Of an episode, what was not the policy's."""
+    """Return the seconds of an episode that were not spent by the policy."""
     return max(0.0, digest.seconds - digest.policy_seconds)

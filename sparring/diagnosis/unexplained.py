@@ -15,21 +15,24 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json
 
 SETTLED = 0.5
-"""Mean share of a group that agrees on a wrong answer, from which on the policy has settled on wrong answers."""
+"""The mean share of a group that agrees on a wrong answer from which the policy has settled on wrong answers."""
 FEWEST_MEMBERS = 4
-"""Of a group, for its agreement to mean something."""
+"""The smallest group whose agreement means something."""
 DECIDES = 0.9
-"""Of the answers of groups that are right in part, that are always right or always wrong: then the answer is what is graded."""
+"""The smallest share of answers, in groups that are partly right, that are always right or always wrong. The answer is
+then what is graded."""
 MOST_RANK = 128
 NO_RISE = 1.0
-"""Standard errors of training and validation taken together, below which success has not risen."""
+"""The number of standard errors of training and validation together below which success has not risen."""
 MOSTLY_WRONG = 0.5
-"""Share of the episodes that are right, below which one expects it to rise."""
+"""The share of right episodes below which success is expected to rise."""
 
 
 def surer_not_right(observed: Observed) -> Iterable[Finding]:
-    """The episodes of a group agree more and more on wrong answers and are right no more often, where the answer is what is
-    graded: the policy settles, and finds nothing right to settle on. In a healthy run agreement grows with success."""
+    """Report that the episodes of a group agree more and more on wrong answers and are not right more often.
+
+    The rule applies if the answer is what is graded. The policy settles on answers, none of which is right. In a
+    healthy run, agreement grows with success."""
     steps = _groups_by_step(observed)
     groups = [group for step in steps for group in step]
     if not _is_alone(observed) or len(steps) < STALL_STEPS or observed.config.batch.group_size < FEWEST_MEMBERS:
@@ -52,17 +55,18 @@ def surer_not_right(observed: Observed) -> Iterable[Finding]:
     yield Finding(
         rule="tasks.surer_not_right",
         severity=Severity.WARNING,
-        symptom=f"the episodes of a group agree more and more on wrong answers ({agreed[0]:.0%} at first, {agreed[1]:.0%} now), "
-        f"and are right no more often ({were_right[0]:.0%}, {were_right[1]:.0%}).",
+        symptom=f"the episodes of a group increasingly agree on wrong answers ({agreed[0]:.0%} at first, "
+        f"{agreed[1]:.0%} now), and are not right more often ({were_right[0]:.0%}, {were_right[1]:.0%}).",
         evidence={
             "steps": [steps[0][0][0].group[0], observed.history.last_step],
             "right": [round(one, 4) for one in were_right],
             "agreement_on_wrong_answers": [round(one, 4) for one in agreed],
             "examples": shown(wrong),
         },
-        change="Compare the reference answers of the tasks named here with what their episodes agree on. If the references "
-        "are right, check whether the prompt and the tools contain enough information to find the answer.",
-        confirm="rollout/reward/mean rises as the episodes of a group come to agree.",
+        change="Compare the reference answers of the tasks named here with the answers on which their episodes "
+        "agree. If the references are right, check whether the prompt and the tools contain enough information to "
+        "find the answer.",
+        confirm="rollout/reward/mean rises while the episodes of a group increasingly agree.",
         step=observed.history.last_step,
         trajectories=named(wrong),
         confirm_after=JUDGE_AFTER,
@@ -70,8 +74,8 @@ def surer_not_right(observed: Observed) -> Iterable[Finding]:
 
 
 def capacity(observed: Observed) -> Iterable[Finding]:
-    """The reward has risen, stands still below its ceiling, and nothing else is amiss: groups have signal, tokens count, the
-    gradient is steady. The adapter may be too small."""
+    """Report that the reward has risen and is flat below its ceiling, and no other problem is visible: groups have
+    signal, tokens count, and the gradient is steady. The adapter may be too small."""
     model = observed.config.model
     recent = max(STALL_STEPS, len(observed.trained) // 3)
     if (
@@ -91,14 +95,14 @@ def capacity(observed: Observed) -> Iterable[Finding]:
     change = (
         f"Raise the adapter's rank to {rank} (alpha {2 * rank}), from {model.lora_rank}."
         if settings
-        else "No setting explains it: the tasks need more than this policy can learn from them. Give it more tasks, a denser "
+        else "No setting explains it: the tasks need more than this policy can learn from them. Use more tasks, a denser "
         "reward, or a larger model."
     )
     yield Finding(
         rule="stall.capacity",
         severity=Severity.WARNING if settings else Severity.NOTE,
-        symptom=f"the reward has stayed at {observed.now('rollout/reward/mean'):.2f} for {recent} steps, and no other cause "
-        "was found.",
+        symptom=f"the reward has stayed at {observed.now('rollout/reward/mean'):.2f} for {recent} steps, and no other "
+        "cause was found.",
         evidence={
             "steps": observed.late_steps,
             "success": round(observed.success, 4),
@@ -117,8 +121,11 @@ def capacity(observed: Observed) -> Iterable[Finding]:
 
 
 def no_progress(observed: Observed) -> Iterable[Finding]:
-    """Most episodes are wrong and success does not rise, or it falls, in training and validation taken together, and no other
-    symptom explains it. The cause is then unknown; the finding shows where to look for it, labels and rewards first."""
+    """Report that most episodes are wrong and success does not rise, or that it falls, and that no other symptom
+    explains it.
+
+    Training and validation are combined. The cause is unknown; the finding shows where to search for it, labels and
+    rewards first."""
     name = "rollout/score/mean" if observed.series("rollout/score/mean") else "rollout/reward/mean"
     values = observed.series(name)
     rise = thirds(values)
@@ -134,7 +141,7 @@ def no_progress(observed: Observed) -> Iterable[Finding]:
         rises.append((validated[-1] - validated[0]) / math.sqrt(max(1e-9, errors[0] + errors[-1])))
     together = sum(rises) / math.sqrt(len(rises))
     if len(rises) == 1 and len(values) < 2 * STALL_STEPS:
-        return  # a few steps that nothing validates go up and down too much
+        return  # a few steps without a validation vary too much
     falls = together <= -LIKELY
     if not falls and (together >= NO_RISE or observed.success >= MOSTLY_WRONG):
         return
@@ -164,10 +171,11 @@ def no_progress(observed: Observed) -> Iterable[Finding]:
             "of_these_paid_differently": differently,
             "examples": shown(wrong),
         },
-        change="Look for the cause in this order: compare the reference answers with what the episodes of a task agree on "
-        f"(agreed_wrong_answers: {len(settled)} of the last {len(groups)} groups); find out why equal episodes of a task earn "
-        f"different rewards ({differently} of {same} do); compare the reward with the scorer in the episodes named here; then "
-        "check whether prompt and tools contain enough information to find the answer.",
+        change="Search for the cause in this order: compare the reference answers with the answers on which the "
+        f"episodes of a task agree (agreed_wrong_answers: {len(settled)} of the last {len(groups)} groups); find out "
+        f"why identical episodes of a task earn different rewards ({differently} of {same} do); compare the reward "
+        "with the scorer in the episodes named here; then check whether prompt and tools contain enough information "
+        "to find the answer.",
         confirm="The reward rises above its level.",
         step=observed.history.last_step,
         trajectories=named(wrong),
@@ -176,7 +184,8 @@ def no_progress(observed: Observed) -> Iterable[Finding]:
 
 
 def _paid_differently(groups: Iterable[Sequence[Episode]]) -> tuple[int, int]:
-    """Return how many episodes equal another one of their group, and how many of these have different rewards."""
+    """Return how many episodes are identical to another one of their group, and how many of these have different
+    rewards."""
     same = differently = 0
     for group in groups:
         alike: dict[object, list[float]] = defaultdict(list)
@@ -194,7 +203,7 @@ def _is_alone(observed: Observed) -> bool:
 
 
 def _groups_by_step(observed: Observed) -> list[list[list[Episode]]]:
-    """The groups of each step that trained and of which the episodes are kept."""
+    """Return the groups of each step that trained, if the episodes of the step are stored."""
     steps = []
     for record in observed.trained:
         groups: dict[str, list[Episode]] = defaultdict(list)
@@ -206,7 +215,8 @@ def _groups_by_step(observed: Observed) -> list[list[list[Episode]]]:
 
 
 def _agreement_on_wrong(observed: Observed, group: Sequence[Episode]) -> float:
-    """Share of a group that gives the most common answer, where none of it is right; 0 where one is."""
+    """Return the share of a group that gives the most common answer, if no member is right. Return 0 if a member is
+    right."""
     answers = Counter(one.digest.answer for one in group if one.digest.answer)
     if not answers or any(observed.succeeds(one.digest) for one in group):
         return 0.0
@@ -214,7 +224,7 @@ def _agreement_on_wrong(observed: Observed, group: Sequence[Episode]) -> float:
 
 
 def _answer_decides(observed: Observed, groups: Iterable[Sequence[Episode]]) -> bool:
-    """Whether, in groups that are right in part, episodes with the same answer are right together."""
+    """Return whether episodes with the same answer are right together, in groups that are partly right."""
     outcomes: dict[object, list[bool]] = defaultdict(list)
     for group in groups:
         right = [observed.succeeds(one.digest) for one in group]

@@ -1,6 +1,6 @@
-"""HTML pages that open from disk and need nothing else: one style, one way to escape foreign text, one content policy.
+"""HTML pages that open from disk without other files: one style, one way to escape foreign text, one content policy.
 
-The output of an agent, a tool or a reward is treated as hostile. In markup it passes through `text`; in scripts it
+The output of an agent, a tool or a reward is treated as hostile. In markup, it passes through `text`. In scripts, it
 appears only in `data_element`.
 """
 
@@ -21,17 +21,17 @@ _INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u2064\u2066-\u206f"
     "\ufeff\ufff9-\ufffb\U000e0000-\U000e007f\ud800-\udfff]"
 )
-"""Control and format characters that hide, reorder or end text, and lone surrogates. Tabs and line ends stay, and the joiners
-that scripts and emoji are written with."""
+"""Control and format characters that hide, reorder or end text, and lone surrogates. Tabs, line ends and the joiners of
+scripts and emoji are kept."""
 _ESCAPE = re.compile(r"\\(?:u00([01][0-9a-f])|(.))")
-"""In JSON text, from a backslash on."""
+"""An escape in JSON text: a backslash and what follows."""
 _ESCAPED = {"b": "\b", "f": "\f", "r": "\r"}
 _CONTROL_PICTURES = 0x2400
-"""The first of the pictures of C0 control characters: that of U+001B is U+241B."""
+"""The first picture of the C0 control characters. The picture of U+001B, for example, is U+241B."""
 
 
 def visible(text: str) -> str:
-    """Replace characters that would act on a page or a terminal by visible ones: ESC by its picture, others by
+    """Replace characters that would act on a page or a terminal by visible ones. ESC becomes its picture; others become
     `[U+202E]`."""
     return _INVISIBLE.sub(_shown, text)
 
@@ -47,7 +47,7 @@ def data_element(name: str, value: Json) -> str:
 
 
 def data_text(value: Json) -> str:
-    """Return a value as JSON without any character that has a meaning in HTML; its strings are made visible.
+    """Return a value as JSON without any character that has a meaning in HTML. Its strings are made visible.
 
     Raises ValueError for NaN and infinities, which JSON cannot represent.
     """
@@ -62,8 +62,8 @@ def document(
 ) -> str:
     """Return the whole HTML document.
 
-    `body` is markup and `script` runs at its end; no other script runs. The page fetches nothing, or with
-    `asks_its_server` only from its own server.
+    `body` is markup. `script` runs at its end; no other script runs. The page fetches nothing. With `asks_its_server`,
+    it fetches only from its own server.
     """
     style = "\n".join((asset("sparring.pages", "style.css"), *styles))
     policy = "; ".join(

@@ -1,5 +1,5 @@
-"""A self-contained HTML page about a run, built from its folder alone: verdict, findings, curves, tasks, budgets,
-cost and episodes."""
+"""A self-contained HTML page about a run, built only from its folder: verdict, findings, curves, tasks, budgets, cost
+and episodes."""
 
 from sparring.report.page import Report, write_report
 

@@ -11,7 +11,7 @@ from sparring.report.reading import Record
 
 
 def cost_section(record: Record, prices: Mapping[str, float]) -> str:
-    """Return tokens, hours and cost as markup. Empty `prices` mean those of the recipe."""
+    """Return tokens, hours and cost as markup. If `prices` is empty, use those of the recipe."""
     prices = prices or record.config.tracking.prices
     quantities = _quantities(record)
     rows = "".join(
@@ -26,7 +26,7 @@ def cost_section(record: Record, prices: Mapping[str, float]) -> str:
     last = f'<tr><td>together</td><td></td><td></td><td class="number"><b>{total:.4g}</b></td></tr>' if prices else ""
     places = "<code>--price</code> or <code>tracking.prices</code>"
     kinds = ", ".join((*PRICES, *(("MODEL:read", "MODEL:cached", "MODEL:sample") if endpoints else ())))
-    note = "" if prices else f"<p class='faint'>Cost is shown with {places}: {kinds}.</p>"
+    note = "" if prices else f"<p class='faint'>Set {places} to show the cost: {kinds}.</p>"
     times = "".join(
         f'<tr><td>{text(what)}</td><td class="number">{seconds:,.1f}</td><td class="number">{share:.0%}</td></tr>'
         for what, seconds, share in _times(record)
@@ -41,12 +41,17 @@ def cost_section(record: Record, prices: Mapping[str, float]) -> str:
 
 
 def _endpoint(one: EndpointUsage, prices: Mapping[str, float]) -> str:
-    """Return the rows about one endpoint's usage; a number that it did not report is unknown."""
+    """Return the rows about one endpoint's usage. A number that the endpoint did not report is unknown."""
     failed = f" ({one.failed} failed)" if one.failed else ""
-    missing = f", {one.unreported} answers reported none" if one.unreported and one.read is not None else ""
+    missing = f", {one.unreported} answers without a count" if one.unreported and one.read is not None else ""
     price = one.cost(prices)
     cells = [
-        (f"asked of {one.endpoint}{failed}", f"{one.requests:,}", "requests", "" if price is None else f"{price:.4g}")
+        (
+            f"requests to {one.endpoint}{failed}",
+            f"{one.requests:,}",
+            "requests",
+            "" if price is None else f"{price:.4g}",
+        )
     ]
     for what, amount in (("read", one.read), ("sampled", one.sampled)):
         cells.append(

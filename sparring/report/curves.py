@@ -14,13 +14,13 @@ from sparring.report.reading import Record
 WIDTH, HEIGHT = 560, 250
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 40, 30
 LABEL_WIDTH = 36
-"""Width of a mark's label."""
+"""The width of a mark's label."""
 MAX_POINTS = 300
-"""The most points of one line; beyond that, neighbors are drawn as their mean."""
+"""The largest number of points of one line. If there are more, each group of neighbors is drawn as its mean."""
 MAX_DOTS = 60
 """A line with at most this many points shows each of them, and its value under the pointer."""
 STYLES = ("one", "two", "three", "four", "five")
-"""Classes of lines: a color and a dash pattern each."""
+"""The classes of lines. Each has a color and a dash pattern."""
 
 Points: TypeAlias = Sequence[tuple[int, float]]
 
@@ -34,7 +34,7 @@ class Line:
     band: Sequence[tuple[int, float, float]] = ()
     """The interval as (step, low, high)."""
     style: str = ""
-    """The CSS class of the line; empty takes the next one of STYLES."""
+    """The CSS class of the line. If it is empty, the line gets the next class of STYLES."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Mark:
 
     step: int
     label: str
-    """A character or two."""
+    """One or two characters."""
     kind: str
     """`error`, `warning`, `note`, or `change`."""
     title: str
@@ -51,29 +51,29 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Lines with one unit, and a description of what to look for in them."""
+    """Lines with one unit, and a description of what to look for in the lines."""
 
     title: str
     meaning: str
     lines: tuple[Line, ...]
     is_share: bool = False
-    """True if the values are between 0 and 1."""
+    """Whether the values are between 0 and 1."""
     marks: tuple[Mark, ...] = field(default=())
 
 
 def charts(record: Record) -> list[Chart]:
-    """Return the charts for which the run has numbers, the most important first."""
+    """Return the charts for which the run has numbers, with the most important chart first."""
     marks = tuple(_marks(record))
     found = [
         Chart(
             title="Validation: completion and correctness",
-            meaning="Success with its 95 % interval. Finished and wrong: look at the reward. Right when finished, but seldom "
-            "finished: look at the budgets.",
+            meaning="Success with its 95 % interval. If episodes finish and are wrong, look at the reward. If "
+            "finished episodes are right but rare, look at the budgets.",
             lines=(_success(record), _line(record, "finished by itself", "val/completion")), is_share=True, marks=marks,
         ),
         Chart(
             title="Training: reward and the independent score",
-            meaning="Of the same episodes. A reward that rises alone is being gamed.",
+            meaning="Both are of the same episodes. If only the reward rises, it is being gamed.",
             lines=(_line(record, "reward", "rollout/reward/mean"), _line(record, "score", "rollout/score/mean")),
             marks=marks,
         ),
@@ -86,39 +86,40 @@ def charts(record: Record) -> list[Chart]:
             ),
             is_share=True, marks=marks,
         ),
-        _family(record, "Reward by component", "Every part moves with the total; one that alone rises is worth a look.",
+        _family(record, "Reward by component", "Every component moves with the total; look at a component that rises alone.",
                 "rollout/reward/components/", marks),
-        _family(record, "Score by part", "Which part keeps the score down.", "rollout/score/parts/", marks),
+        _family(record, "Score by part", "The part that keeps the score low.", "rollout/score/parts/", marks),
         Chart(
             title="Groups to learn from",
-            meaning="Share of groups whose members did not all earn the same. Below 0.3 little is learned.",
+            meaning="The share of groups whose members did not all earn the same. Below 0.3, little is learned.",
             lines=(_line(record, "groups with a signal", "analysis/batch_valid_ratio"),), is_share=True, marks=marks,
         ),
         Chart(
             title="Turns and budgets",
-            meaning="Shares of episodes that ran out of turns, and of turns that were cut at the token limit.",
+            meaning="The share of episodes that ran out of turns, and the share of turns that were cut at the token "
+            "limit.",
             lines=(
                 _line(record, "out of turns", "rollout/outcome/max_turns"),
                 _line(record, "turns cut", "rollout/truncated_turns"),
             ),
             is_share=True, marks=marks,
         ),
-        Chart(title="Turns an episode", meaning="Policy calls; not stuck at 1, nor at the limit.",
+        Chart(title="Turns per episode", meaning="Policy calls; they should not stay at 1 or at the limit.",
               lines=(_line(record, "turns", "rollout/turns/mean"),), marks=marks),
-        Chart(title="Entropy", meaning="Nats, of trained tokens. A drop to near 0 is collapse.",
+        Chart(title="Entropy", meaning="In nats, over trained tokens. A drop to almost 0 is a collapse.",
               lines=(_line(record, "entropy", "training/entropy"),), marks=marks),
-        Chart(title="Gradient norm", meaning="Before clipping; no lasting growth.",
+        Chart(title="Gradient norm", meaning="Before clipping; it should not keep growing.",
               lines=(_line(record, "norm", "training/grad_norm"),), marks=marks),
         Chart(
             title="Distance from the policy that sampled",
-            meaning="KL estimate k3, and to the base model where it is measured.",
+            meaning="KL estimate k3, and the distance from the base model if that is measured.",
             lines=(
                 _line(record, "to the sampler", "training/kl_k3"),
                 _line(record, "to the base model", "training/reference_kl_k3"),
             ),
             marks=marks,
         ),
-        Chart(title="Seconds a step", meaning="Playing, and learning.",
+        Chart(title="Seconds per step", meaning="Rollouts and learning.",
               lines=(_line(record, "play", "timing_s/rollout"), _line(record, "learning", "timing_s/training")), marks=marks),
     ]  # fmt: skip
     kept = (_with_lines(chart) for chart in found)
@@ -132,7 +133,7 @@ def numbered_findings(record: Record) -> dict[int, str]:
 
 
 def svg(chart: Chart) -> str:
-    """Return one chart as SVG. Its text states first and last values for readers who cannot see it."""
+    """Return one chart as SVG. Its text gives the first and last values for readers who cannot see the chart."""
     steps = [step for line in chart.lines for step, _ in line.points]
     values = [value for line in chart.lines for _, value in line.points]
     values += [value for line in chart.lines for _, low, high in line.band for value in (low, high)]
@@ -175,8 +176,8 @@ def svg(chart: Chart) -> str:
 
 
 def _drawn_marks(placed: Sequence[tuple[float, Mark]]) -> list[str]:
-    """Draw marks with labels above them, in as many rows as needed to separate them; beyond three rows labels may
-    touch."""
+    """Draw marks with labels above them, in as many rows as needed to separate them. With more than three rows, labels
+    may touch."""
     ends = [float("-inf")] * 3
     drawn = []
     for x, mark in sorted(placed, key=lambda one: one[0]):
@@ -200,7 +201,7 @@ def legend(chart: Chart) -> str:
 
 
 def _styled(lines: Sequence[Line]) -> Iterator[tuple[Line, str]]:
-    """Yield lines with their styles, as many as there are styles."""
+    """Yield lines with their styles. Lines beyond the number of styles are left out."""
     yield from ((line, line.style) for line in lines if line.style)
     yield from zip((line for line in lines if not line.style), STYLES, strict=False)
 
@@ -259,7 +260,7 @@ def _thinned(points: Points) -> Sequence[tuple[float, float]]:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Return round numbers that enclose all values, starting at 0 if that widens the range only a little."""
+    """Return round numbers that enclose all values. They start at 0 if that widens the range only a little."""
     if low > 0 and low < 0.6 * high:
         low = 0.0
     width = (high - low) or abs(high) or 1.0

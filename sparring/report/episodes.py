@@ -1,7 +1,7 @@
 """The episodes of a run for the page's reader: the selection that fits into the page, and the content of each.
 
-Disagreements of reward and scorer come first, then failures, then right ones; in each kind, those with a failed sibling
-come first. A page holds as many as its budget allows and counts the others.
+Disagreements of reward and scorer come first, then failures, then right episodes. Within each kind, episodes with a
+failed sibling come first. A page contains as many episodes as fit into its size limit, and counts the others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sparring.types import Json, Message, Outcome, StopReason, Trajectory, Traje
 MAX_BYTES = 9 * 2**20
 """The size limit of the conversations in a page, in bytes."""
 MAX_TOKEN_BYTES = 4 * 2**20
-"""The size limit of their tokens, so that the page stays below 15 MiB."""
+"""The size limit of the tokens of these conversations, which keeps the page below 15 MiB."""
 MAX_CHARACTERS = 20_000
 """The length limit of one text."""
 MAX_FIELD_CHARACTERS = 4_000
@@ -43,7 +43,7 @@ LOGPROB_UNITS = 100
 """Log-probabilities are stored in hundredths."""
 
 SPLITS = ("held_out", "validation", "train")
-"""The splits whose episodes are shown; the verdict is about the first that exists."""
+"""The splits whose episodes are shown. The verdict is about the first split that exists."""
 
 _FILE = re.compile(rf"({'|'.join(SPLITS)})-(\d+)\.jsonl")
 Estimate: TypeAlias = Callable[[Sequence[TrajectoryGroup]], TurnAdvantages]
@@ -54,14 +54,14 @@ class Known:
     """The properties of an episode that decide whether the page shows it."""
 
     place: int
-    """The index of its file."""
+    """The index of the file that contains the episode."""
     id: str
     task_id: str
     split: str
     kind: int
     """0 is a disagreement, 1 a failure, 2 neither."""
     policy: int
-    """The policy's index in an evaluation's file, where the most important one is the last."""
+    """The policy's index in an evaluation's file, in which the most important policy is the last."""
     num_bytes: int
 
 
@@ -70,24 +70,25 @@ class Episodes:
     """The episodes of a run that the page shows."""
 
     shown: Sequence[Json]
-    """The episodes in the format and order of the reader script."""
+    """The episodes, in the format and order that the reader script expects."""
     vocabulary: Sequence[str]
     """The tokens that occur in the shown episodes."""
     num_played: int
     left_out: Mapping[str, int]
-    """Numbers of omitted episodes by a description of them; empty when all are shown."""
+    """The numbers of omitted episodes, by description. Empty if all episodes are shown."""
     without_tokens: int
     """The number of shown episodes whose tokens did not fit or are not known."""
     why_no_advantages: str | None
-    """The reason why training episodes have no advantages; None if they have them."""
+    """The reason why training episodes have no advantages, or None if they have advantages."""
     seen_in_training: int
-    """The number of held-out tasks (or validation tasks, without any) whose exact content was trained on."""
+    """The number of held-out tasks whose exact content was trained on. Without held-out tasks, validation tasks are
+    counted."""
 
 
 def episodes(record: Record, *, max_bytes: int = MAX_BYTES, max_token_bytes: int = MAX_TOKEN_BYTES) -> Episodes:
     """Select and prepare the episodes for the page. Raises DataError for a damaged file.
 
-    The files are read twice: once to classify all episodes, once to load those that fit.
+    The files are read twice: once to classify all episodes, and once to load the episodes that fit.
     """
     files = _files(record.path / "trajectories")
     estimate, why_no_advantages = _estimator(record.config)
@@ -139,7 +140,7 @@ def episodes(record: Record, *, max_bytes: int = MAX_BYTES, max_token_bytes: int
 
 
 def _files(folder: Path) -> list[tuple[str, int, Path]]:
-    """Return (split, step or number, path) of the episode files: those that the verdict is about first, newest
+    """Return (split, step or number, path) of the episode files. Files that the verdict is about come first, newest
     first."""
     found = [(_FILE.fullmatch(path.name), path) for path in (folder.iterdir() if folder.is_dir() else ())]
     named = [(match[1], int(match[2]), path) for match, path in found if match]
@@ -152,8 +153,8 @@ def _disagreements(record: Record, played: Sequence[Trajectory]) -> Mapping[str,
 
 
 def _is_right(one: Trajectory, record: Record) -> bool | None:
-    """Return whether the scorer counts it as right, or the reward without a scorer; None for an episode without
-    either."""
+    """Return whether the scorer counts an episode as right. Without a scorer, the reward decides. None if the episode
+    has neither score nor reward."""
     grade = one.score if one.score is not None else None if one.reward is None else one.reward.total
     return None if grade is None else grade >= record.config.evaluation.success_threshold
 
@@ -169,8 +170,8 @@ def _seen_in_training(digests: Mapping[str, Mapping[str, str]]) -> int:
 
 
 def _chosen(known: Sequence[Known], max_bytes: int) -> list[Known]:
-    """Return the episodes that fit, in the reader's order. Within a kind the choice is random but seeded, so that no
-    step is favored."""
+    """Return the episodes that fit, in the reader's order. Within a kind, the choice is random but seeded, so that no
+    step is preferred."""
     rng = random.Random(0)
     failed = {_group(one) for one in known if one.kind < 2}
     order = {one.id: rng.random() for one in known}
@@ -191,21 +192,24 @@ def _group(one: Known) -> tuple[int, str]:
 
 
 def _left_out(left: Iterable[Known]) -> dict[str, int]:
-    names = ("disagreements of reward and scorer", "failures", "right ones")
+    names = ("disagreements of reward and scorer", "failures", "right episodes")
     counts = Counter(one.kind for one in left)
     return {names[kind]: counts[kind] for kind in sorted(counts)}
 
 
 def _estimator(config: Config) -> tuple[Estimate | None, str | None]:
-    """Return the function that recomputes the training advantages from rewards alone, or the reason why that is
+    """Return the function that recomputes the training advantages from rewards alone, or the reason why this is
     impossible."""
     section = config.algorithm
     if not config.is_trainable:
-        return None, "nothing was trained"
+        return None, "no policy was trained"
     if section.advantage_method not in ADVANTAGES:
         return None, f"{section.advantage_method} is the recipe's own code, which a report does not run"
     if section.takes_reward_off:
-        return None, "the divergence from the base model was taken off the reward, which needs the model"
+        return (
+            None,
+            "the divergence from the base model was subtracted from the reward, and computing it needs the model",
+        )
     reads_turns = section.advantage_method in choice.PER_TURN
     estimator = choice.bind(ADVANTAGES[section.advantage_method], section.hyperparameters())
     return partial(credit, estimator=estimator, sums_turn_rewards=None if reads_turns else True), None
@@ -219,7 +223,7 @@ def _advantages(played: Sequence[Trajectory], estimate: Estimate) -> TurnAdvanta
     groups = [TrajectoryGroup(task=group[0].task, trajectories=tuple(group)) for group in members.values()]
     try:
         return estimate(groups)
-    except DataError:  # for a file that holds only part of its step
+    except DataError:  # raised for a file that contains only part of its step
         return {}
 
 
@@ -260,7 +264,8 @@ def _episode(
 
 
 def _policy(one: Trajectory, split: str) -> str:
-    """Return the policy from the id (`held_out/<label>@<start>/<task>/<member>`), or the weights of the last turn."""
+    """Return the policy from the id (`held_out/<label>@<start>/<task>/<member>`), or the version of the last turn's
+    weights."""
     label = one.id.split("/")[1].partition("@")[0] if split == "held_out" and one.id.count("/") >= 2 else ""
     if label or not one.turns or not one.turns[-1].versions:
         return label
@@ -284,7 +289,7 @@ def _turn(one: Trajectory, place: int, advantages: Sequence[float] | None) -> di
 
 
 def _messages(one: Trajectory) -> tuple[list[Json], list[Json]]:
-    """Return the conversation, and the turns that are not in it (branches, side requests); each with its turn's
+    """Return the conversation, and the turns that are not in it (branches and side requests). Each has its turn's
     index."""
     places = match_turns(one.messages, one.turns)
     num_tools = sum(message.get("role") == "tool" for message in one.messages)
@@ -326,7 +331,7 @@ def _call(call: Json) -> list[str]:
 
 
 def _parts(content: Json) -> str:
-    """Return content that is not a string as text: the parts of a message one after the other, anything else as
+    """Return content that is not a string as text. The parts of a message are joined; anything else is written as
     JSON."""
     if content is None:
         return ""
@@ -349,7 +354,7 @@ def _finite(value: float | None) -> float | None:
 
 
 class _Tokens:
-    """The tokens of episodes as indexes into a table of the tokens that occur, up to a size limit."""
+    """The tokens of episodes, as indexes into a table of all tokens in these episodes, up to a size limit."""
 
     def __init__(self, vocabulary: Sequence[str] | None, max_bytes: int) -> None:
         self._vocabulary = vocabulary

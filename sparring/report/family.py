@@ -33,16 +33,16 @@ from sparring.runtime.redaction import mask_secrets
 from sparring.types import Json
 
 LEAST_IN_BAND = 3
-"""The fewest seeds for a band; an interval of two seeds is wider than the page."""
+"""The smallest number of seeds for a band. An interval over two seeds is wider than the page."""
 CURVES = (
-    ("Training reward", "Mean over the step's episodes.", "rollout/reward/mean", False),
-    ("Independent score", "Of the same episodes. A reward that rises alone is being gamed.", "rollout/score/mean", False),
-    ("Groups to learn from", "Share of groups whose members did not all earn the same.", "analysis/batch_valid_ratio", True),
-    ("Turns an episode", "Policy calls.", "rollout/turns/mean", False),
-    ("Entropy", "Nats, of trained tokens.", "training/entropy", False),
+    ("Training reward", "The mean over the step's episodes.", "rollout/reward/mean", False),
+    ("Independent score", "Of the same episodes. If only the reward rises, it is being gamed.", "rollout/score/mean", False),
+    ("Groups to learn from", "The share of groups whose members did not all earn the same.", "analysis/batch_valid_ratio", True),
+    ("Turns per episode", "Policy calls.", "rollout/turns/mean", False),
+    ("Entropy", "In nats, over trained tokens.", "training/entropy", False),
     ("Gradient norm", "Before clipping.", "training/grad_norm", False),
     ("Distance from the policy that sampled", "KL estimate k3.", "training/kl_k3", False),
-    ("Seconds a step", "Playing and learning.", "timing_s/step", False),
+    ("Seconds per step", "Rollouts and learning.", "timing_s/step", False),
 )  # fmt: skip
 WIDTH, LEFT, RIGHT, ROW = 760, 190, 20, 30
 
@@ -92,7 +92,7 @@ class _Curves:
                 )
 
     def _lines(self, by_seed: Mapping[int, Mapping[int, float]], *, is_share: bool) -> Iterator[Line]:
-        """Yield one line a seed, then the mean with its band over the steps where all seeds have a value."""
+        """Yield one line per seed, then the mean with its band over the steps for which all seeds have a value."""
         for seed, points in by_seed.items():
             is_outlier = seed == self._outlier
             yield Line(
@@ -113,9 +113,9 @@ class _Curves:
 
 
 def write_family_report(path: Path, out: Path | None = None) -> FamilyReport:
-    """Write the page, to `report.html` in the family's folder if no path is given.
+    """Write the page to `out`, or by default to `report.html` in the family's folder.
 
-    Raises DataError for a folder that is not a family or is damaged, and UsageError when the page cannot be written.
+    Raises DataError if the folder is not a family or is damaged, and UsageError if the page cannot be written.
     """
     folder = FamilyFolder(path)
     family = across_seeds(*runs_of([str(path)]))
@@ -124,7 +124,7 @@ def write_family_report(path: Path, out: Path | None = None) -> FamilyReport:
     try:
         target.write_bytes(content)
     except OSError as error:
-        raise UsageError(f"--out {target} cannot be written: {error}; name a file in a folder to write in.") from error
+        raise UsageError(f"--out {target} cannot be written: {error}; name a file in a writable folder.") from error
     return FamilyReport(path=target, family=family, num_bytes=len(content))
 
 
@@ -165,13 +165,13 @@ def _policies(family: AcrossSeeds) -> str:
         return '<section id="policies"><h2>Policies</h2><p>No seed has a result yet.</p></section>'
     tables = "".join(map(_table, filter(None, (seeds_table(family), gains_table(family)))))
     return f"""<section id="policies"><h2>Policies</h2>
-<p>Success on {text(family.setting)}. A dot is a seed{", a diamond the outlier" if family.outlier else ""}; the thick line is the
-95 % interval of the mean for other seeds on these tasks, the thin one for other seeds on other tasks.</p>
+<p>Success on {text(family.setting)}. Each dot is a seed{"; the diamond is the outlier" if family.outlier else ""}. The thick line
+is the 95 % interval of the mean for other seeds on these tasks; the thin line is the interval for other seeds on other tasks.</p>
 {_drawn(family)}{_by_task(family)}{tables}</section>"""
 
 
 def _drawn(family: AcrossSeeds) -> str:
-    """Draw one row a policy."""
+    """Draw one row per policy."""
     height = ROW * len(family.policies) + 30
 
     def x(value: float) -> float:
@@ -226,8 +226,8 @@ def _by_task(family: AcrossSeeds) -> str:
     always = sum(all(one[task] == 1.0 for one in rates) for task in shared)
     never = sum(all(one[task] == 0.0 for one in rates) for task in shared)
     return (
-        f"<p>Of {len(shared)} tasks that all seeds played, tuned solved {always} in every episode with every seed, and {never} "
-        f"with none; {len(shared) - always - never} lie between.</p>"
+        f"<p>Of {len(shared)} tasks that all seeds ran, tuned solved {always} in every episode with every seed, and "
+        f"{never} with no seed; {len(shared) - always - never} are in between.</p>"
     )
 
 
@@ -245,13 +245,13 @@ def _seeds(family: AcrossSeeds, target: Path) -> str:
         for one in family.seeds
     )
     return (
-        '<section id="seeds"><h2>Seeds</h2><table><tr><th>seed</th><th>run</th><th>status</th><th>alone it shows</th></tr>'
+        '<section id="seeds"><h2>Seeds</h2><table><tr><th>seed</th><th>run</th><th>status</th><th>its own result</th></tr>'
         f"{rows}</table></section>"
     )
 
 
 def _link(one: SeedRun, target: Path) -> str:
-    """Return a link to the run's own page, if it has been written."""
+    """Return a link to the run's own page if that page exists."""
     if one.run is None:
         return ""
     page = one.run.path / "report.html"
@@ -267,7 +267,7 @@ def _curves(family: AcrossSeeds) -> str:
         f'<p class="faint">{text(chart.meaning)}</p></figure>'
         for chart in _Curves(family).charts()
     )
-    what = "The thick line is the mean over seeds where all have a value, with its 95 % interval from three seeds on."
+    what = "The thick line is the mean over seeds, where every seed has a value. From three seeds on, it has a 95 % interval."
     return (
         f'<section id="curves"><h2>Curves</h2><p>{what}</p><div class="charts">{drawn}</div></section>'
         if drawn

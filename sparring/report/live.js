@@ -1,4 +1,4 @@
-// Looks whether the run has gone on, and shows the page anew; where somebody reads, it only says so.
+// Checks whether the run has continued, and reloads the page. If the reader has opened something, it only offers to reload.
 (function () {
   "use strict";
   const INTERVAL = 3000;
@@ -8,7 +8,7 @@
   document.body.prepend(bar);
   let shown = null;
 
-  // Who has opened something is reading: the page does not change under their eyes.
+  // A reader who has opened something is reading, so the page does not change.
   let isRead = false;
   for (const kind of ["click", "input"]) {
     document.addEventListener(kind, (event) => {
@@ -37,14 +37,14 @@
       if (version === shown) {
         say("Live: " + said, false);
       } else if (isRead) {
-        say("Live: " + said + ". The page is older.", true);
+        say("Live: " + said + ". The page is outdated.", true);
         return;
       } else {
         location.reload();
         return;
       }
     } catch (error) {
-      say("Not live any more: sparring watch does not answer.", false);
+      say("No longer live: sparring watch does not answer.", false);
     }
     setTimeout(look, INTERVAL);
   }

@@ -1,4 +1,4 @@
-"""The report of a running training, served on this machine and rebuilt as the run writes."""
+"""The report of a run in progress, served on this machine and rebuilt while the run writes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ HOST = "127.0.0.1"
 LOOK_SECONDS = 2.0
 """The pause between checks of the run's folder."""
 MAKING_SHARE = 0.2
-"""The largest share of time spent on building pages: a long run's page is rebuilt less often, so that it does not slow the
-run."""
+"""The largest share of time for building pages. A long run's page is rebuilt less often, so that the run is not slowed
+down."""
 
 
 @final
 class LivePage:
-    """The newest page of a run, rebuilt by its own thread. The constructor raises DataError for a folder that is not
-    a run."""
+    """The newest page of a run, rebuilt by its own thread. The constructor raises DataError if the folder is not a
+    run."""
 
     def __init__(self, run: Path, prices: Mapping[str, float], *, on_problem: Callable[[str], None]) -> None:
         self._run, self._prices, self._on_problem = run, prices, on_problem
@@ -60,10 +60,10 @@ class LivePage:
             try:
                 self.content, self.standing = self._make()
             except (DataError, OSError) as error:
-                # A file that is being written may be complete next time; a lasting problem is reported once.
+                # A file that is being written may be complete next time. A lasting problem is reported once.
                 if str(error) != problem:
                     problem = str(error)
-                    self._on_problem(f"the page stays as it was: {problem}")
+                    self._on_problem(f"the page is not updated: {problem}")
             else:
                 self.version += 1
                 self._seen = state
@@ -78,16 +78,18 @@ def watch(
     on_ready: Callable[[str], None],
     on_problem: Callable[[str], None],
 ) -> None:
-    """Serve the page until KeyboardInterrupt. Port 0 selects a free one; `on_ready` is called with the address.
+    """Serve the page until KeyboardInterrupt. Port 0 selects a free port. `on_ready` is called with the address.
 
-    Raises DataError for a folder that is not a run, and ServiceError when the port is taken.
+    Raises DataError if the folder is not a run, and ServiceError if the port is in use.
     """
     live = LivePage(run, prices, on_problem=on_problem)
     try:
         try:
             server = ThreadingHTTPServer((HOST, port), lambda *arguments: _Answer(live, *arguments))
         except OSError as error:
-            raise ServiceError(f"port {port} of {HOST} cannot be listened on: {error}; name another --port.") from error
+            raise ServiceError(
+                f"cannot listen on port {port} of {HOST}: {error}; name another port (--port)."
+            ) from error
         with server:
             on_ready(f"http://{HOST}:{server.server_port}/")
             server.serve_forever()
@@ -102,8 +104,8 @@ class _Answer(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.headers.get("Host", "").partition(":")[0] not in (HOST, "localhost"):
-            # A foreign host name that resolves here could read the page with its own scripts.
-            self.send_error(HTTPStatus.MISDIRECTED_REQUEST, "Ask for 127.0.0.1 or localhost")
+            # A foreign host name that resolves to this machine could read the page with its own scripts.
+            self.send_error(HTTPStatus.MISDIRECTED_REQUEST, "Use 127.0.0.1 or localhost as the host")
         elif self.path == "/":
             self._send(self._live.content, "text/html; charset=utf-8")
         elif self.path == "/version":
@@ -113,7 +115,7 @@ class _Answer(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.NOT_FOUND)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Requests every three seconds are no news."""
+        """Log nothing, because requests every three seconds are not news."""
 
     def _send(self, content: bytes, kind: str) -> None:
         self.send_response(HTTPStatus.OK)
@@ -132,7 +134,7 @@ def _standing(record: Record) -> str:
 
 
 def _state_of(run: Path) -> tuple[tuple[str, int, int], ...]:
-    """Return names, sizes and times of the files that the page reads; a change means that the run has written."""
+    """Return names, sizes and times of the files that the page reads. They change when the run writes."""
     files = [*run.glob("*.json*"), *run.glob("evaluations/*.json"), *run.glob("trajectories/*")]
     found = []
     for path in files:

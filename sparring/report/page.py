@@ -1,4 +1,4 @@
-"""The report page: what was trained on what, whether to trust the result, and why."""
+"""The report page: what was trained on what, and whether and why the result can be trusted."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from sparring.types import Json, Outcome
 
 SYMBOLS = {State.GOOD: "✓", State.UNKNOWN: "?", State.DOUBT: "!", State.BAD: "✗"}
 MAX_TASKS = 1500
-"""The most tasks in the map of tasks."""
+"""The largest number of tasks in the map of tasks."""
 MAX_FINDINGS = 100
 MOST_EPISODES = 8
-"""The most episodes that a finding lists."""
+"""The largest number of episodes that a finding lists."""
 MAX_CUT_TURNS, MAX_OUT_OF_TURNS = 0.05, 0.10
-"""Shares of training episodes above which a budget is too small."""
+"""The shares of training episodes above which a budget is too small."""
 
 _PACKAGE = "sparring.report"
 
@@ -60,10 +60,10 @@ class Report:
 
 
 def write_report(run: Path, path: Path | None = None, *, prices: Mapping[str, float] | None = None) -> Report:
-    """Write the page, to `report.html` in the run folder unless a path is given. `prices` are those of
+    """Write the page to `path`, or by default to `report.html` in the run folder. `prices` are those of
     `metering.prices.PRICES`.
 
-    Raises DataError for a folder that is not a run or is damaged, and UsageError when the page cannot be written.
+    Raises DataError if the folder is not a run or is damaged, and UsageError if the page cannot be written.
     """
     record = read_run(run)
     played = episodes(record)
@@ -73,7 +73,7 @@ def write_report(run: Path, path: Path | None = None, *, prices: Mapping[str, fl
     try:
         target.write_bytes(content)
     except OSError as error:
-        raise UsageError(f"--out {target} cannot be written: {error}; name a file in a folder to write in.") from error
+        raise UsageError(f"--out {target} cannot be written: {error}; name a file in a writable folder.") from error
     left_out = sum(played.left_out.values())
     return Report(
         path=target, verdict=verdict, num_bytes=len(content), num_episodes=len(played.shown), num_left_out=left_out
@@ -83,7 +83,7 @@ def write_report(run: Path, path: Path | None = None, *, prices: Mapping[str, fl
 def page(
     record: Record, played: Episodes, verdict: Verdict, prices: Mapping[str, float], *, is_live: bool = False
 ) -> str:
-    """Return the whole HTML document. A live page polls its server for a newer version."""
+    """Return the whole HTML document. A live page queries its server for a newer version."""
     ids = {one["id"] for one in played.shown}
     sections = [
         _head(record),
@@ -109,7 +109,7 @@ def page(
         script="\n".join(asset(_PACKAGE, name) for name in ("reader.js", *(["live.js"] if is_live else []))),
         asks_its_server=is_live,
     )
-    # A secret that an agent's tool exposed must not be passed on with the page.
+    # The page must not pass on a secret that an agent's tool exposed.
     return mask_secrets(whole, text, _in_data)
 
 
@@ -118,7 +118,8 @@ def _in_data(value: str) -> str:
 
 
 def _data(played: Episodes, verdict: Verdict) -> Json:
-    """Return the data of the reader script. `policies` are the two that the verdict compares, named as in episodes."""
+    """Return the data of the reader script. `policies` are the two policies that the verdict compares, named as in
+    episodes."""
     policies = [one.label for one in (verdict.before, verdict.after) if one is not None]
     return {
         "episodes": played.shown,
@@ -141,9 +142,9 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
         yield "Model", f"{config.model.name}, {weights}"
     else:
         yield "Model", f"{config.engine.type}: {config.engine.model or config.engine.script}, not trained"
-    yield "Environment", config.environment.target or f"the agent's own ({config.agent.kind})"
+    yield "Environment", config.environment.target or f"the agent's own environment ({config.agent.kind})"
     yield "Tasks", config.data.train or "none"
-    yield "Reward", config.reward.reward or "what the agent reports"
+    yield "Reward", config.reward.reward or "reported by the agent"
     yield "Scorer", config.reward.scorer or "none"
     if config.is_trainable:
         algorithm = config.algorithm
@@ -160,7 +161,7 @@ def _facts(record: Record) -> Iterator[tuple[str, str]]:
     versions = record.manifest.get("versions", {})
     created = record.manifest.get("created")
     when = "" if created is None else f"{datetime.fromtimestamp(created, UTC):%Y-%m-%d %H:%M} UTC, "
-    yield "Made", f"{when}Sparring {versions.get('sparring', '?')}, seed {config.run.seed}"
+    yield "Created", f"{when}Sparring {versions.get('sparring', '?')}, seed {config.run.seed}"
 
 
 def _verdict_section(verdict: Verdict) -> str:
@@ -184,11 +185,13 @@ def _rise(verdict: Verdict) -> str:
     controls = [one.before for one in reversed(verdict.claim.against)]
     rows = [one for one in (*controls, verdict.after) if one is not None]
     if not rows:
-        return f"<h3>{kind}</h3><p>Nothing was played: <code>sparring eval RUN</code> plays held-out tasks.</p>"
+        return (
+            f"<h3>{kind}</h3><p>Nothing was evaluated: <code>sparring eval RUN</code> runs the held-out evaluation.</p>"
+        )
     bars = "".join(_bar(one.name, one.success) for one in rows)
     details = "".join(
-        f"<li>{text(one.name)}: {_percent(fmean(one.completions))} finished by themselves, reward {fmean(one.rewards):.3g}, "
-        f"score {one.score.mean:.3g}</li>"
+        f"<li>{text(one.name)}: {_percent(fmean(one.completions))} finished by themselves, reward "
+        f"{fmean(one.rewards):.3g}, score {one.score.mean:.3g}</li>"
         for one in rows
     )
     details = f'<ul class="faint plain">{details}</ul>'
@@ -203,7 +206,7 @@ def _difference(verdict: Verdict, rows: Sequence[Evaluation]) -> str:
     after, comparison = rows[-1], verdict.comparison
     if verdict.before is None or comparison is None:
         big = f'<p class="big">{_percent(after.success.mean)}</p>'
-        return f"{big}<p>{text(after.name)}, {text(after.setting)}; compared with nothing.</p>"
+        return f"{big}<p>{text(after.name)}, {text(after.setting)}; not compared with another policy.</p>"
     points, low, high = (100 * value for value in astuple(comparison.difference))
     fixed, broken = len(comparison.fixed), len(comparison.broken)
     num = fixed + broken + len(comparison.unchanged)
@@ -229,7 +232,7 @@ def _bar(name: str, success: Interval) -> str:
 
 
 def _diagnosis_section(record: Record, ids: set[str]) -> str:
-    """Return the section about what to change first; empty for a run that was not trained."""
+    """Return the section about what to change first. It is empty if the run was not trained."""
     found = record.diagnosis
     if found is None:
         return ""
@@ -257,7 +260,7 @@ def _findings_section(record: Record, ids: set[str]) -> str:
         label = (
             f'<p class="faint">{labels[place]} in the curves' if place in labels else '<p class="faint">Before training'
         )
-        past = "" if record.holds(finding) else ", and not any more"
+        past = "" if record.holds(finding) else ", and no longer applies"
         articles.append(finding_article(finding, more=f"{label}{past}{'. Episodes: ' + links if links else '.'}</p>\n"))
     left = len(places) - len(articles)
     more = f"<p>{left} more are in findings.jsonl.</p>" if left else ""
@@ -274,7 +277,7 @@ def _tasks_section(verdict: Verdict) -> str:
     head = '<section id="tasks"><h2>Tasks, before and after</h2>'
     before, after, comparison = verdict.before, verdict.after, verdict.comparison
     if before is None or after is None or comparison is None:
-        return f"{head}<p>Two policies on the same tasks are needed: <code>sparring eval RUN</code> plays them.</p></section>"
+        return f"{head}<p>This map needs two policies: <code>sparring eval RUN</code> evaluates them.</p></section>"
     rates = [dict(zip(one.task_ids, map(float, one.rates), strict=True)) for one in (before, after)]
     kinds = (
         ("broken", "−", "got worse", comparison.broken),
@@ -294,12 +297,12 @@ def _tasks_section(verdict: Verdict) -> str:
     )
     left = len(cells) - MAX_TASKS
     more = (
-        f"<p>{left} tasks more are in {text(verdict.after.name if verdict.after else '')}'s evaluation file.</p>"
+        f"<p>{left} more tasks are in {text(verdict.after.name if verdict.after else '')}'s evaluation file.</p>"
         if left > 0
         else ""
     )
     return f"""{head}
-<p>{text(before.name)} to {text(after.name)}, {text(after.setting)}. A task leads to its episodes; arrow keys move.</p>
+<p>{text(before.name)} to {text(after.name)}, {text(after.setting)}. Select a task to see its episodes.</p>
 <p class="keys">{keys}</p>
 <div class="map" role="group" aria-label="Tasks">{"".join(cells[:MAX_TASKS])}</div>{more}</section>"""
 
@@ -310,7 +313,7 @@ def _curves_section(record: Record) -> str:
         f'<p class="faint">{text(chart.meaning)}</p></figure>'
         for chart in charts(record)
     )
-    marks = "<p>F1, F2, ... mark findings, R a resumed run.</p>" if drawn else "<p>No step was logged.</p>"
+    marks = "<p>F1, F2, ... mark findings; R marks a resumed run.</p>" if drawn else "<p>No step was logged.</p>"
     return f'<section id="curves"><h2>Curves</h2>{marks}<div class="charts">{drawn}</div></section>'
 
 
@@ -321,7 +324,7 @@ def _budgets_section(record: Record) -> str:
         for name, setting, used, state, rule in _budgets(record)
     )
     return f"""<section id="budgets"><h2>Budgets</h2>
-<p class="faint">Training episodes, means of the last {LAST_STEPS} steps.</p>
+<p class="faint">Training episodes, averaged over the last {LAST_STEPS} steps.</p>
 <table><tr><th>budget</th><th class="number">setting</th><th>used</th><th>rule</th></tr>{rows}</table></section>"""
 
 
@@ -332,9 +335,9 @@ def _budgets(record: Record) -> Iterator[tuple[str, str, str, State, str]]:
     limit = config.agent.max_turns if config.agent.is_foreign else config.environment.max_turns
     yield "Turns", _setting(limit), used, _below(out, MAX_OUT_OF_TURNS), "below 10 % run out"
     cut, longest = late("rollout/truncated_turns"), late("rollout/tokens/response_max")
-    used = "not measured" if longest is None else f"the longest {longest:.0f}, {_percent(cut or 0)} of turns cut"
+    used = "not measured" if longest is None else f"the longest has {longest:.0f}, {_percent(cut or 0)} of turns cut"
     yield (
-        "Tokens of a turn",
+        "Tokens per turn",
         _setting(config.sampling.sampling_max_tokens),
         used,
         _below(cut, MAX_CUT_TURNS),
@@ -343,11 +346,11 @@ def _budgets(record: Record) -> Iterator[tuple[str, str, str, State, str]]:
     full = late(f"rollout/outcome/{Outcome.MAX_TOKENS}")
     used = "not measured" if full is None else f"{_percent(full)} of episodes ran out"
     limit = config.rollout.rollout_max_tokens or config.model.max_sequence_length
-    yield "Tokens of an episode", _setting(limit), used, _below(full, MAX_CUT_TURNS), "below 5 % run out"
+    yield "Tokens per episode", _setting(limit), used, _below(full, MAX_CUT_TURNS), "below 5 % run out"
     slow = late(f"rollout/outcome/{Outcome.POLICY_TIMEOUT}")
     used = "not measured" if slow is None else f"{_percent(slow)} of episodes ran out"
     yield (
-        "Seconds of an episode",
+        "Seconds per episode",
         _setting(config.rollout.rollout_timeout),
         used,
         _below(slow, 0.01),
@@ -365,24 +368,24 @@ def _below(share: float | None, most: float) -> State:
 
 def _episodes_section(played: Episodes) -> str:
     lines = [
-        f"{len(played.shown)} of {played.num_played} episodes are in this page, disagreements of reward and scorer first."
+        f"This page contains {len(played.shown)} of {played.num_played} episodes, disagreements of reward and scorer first."
     ]
     if played.left_out:
         left = ", ".join(f"{count} {what}" for what, count in played.left_out.items())
-        lines.append(f"Left out for its size: {left}; they are in the run's folder.")
+        lines.append(f"Left out because of size: {left}; they are in the run's folder.")
     if played.without_tokens:
         lines.append(
-            f"{played.without_tokens} are without their tokens, which did not fit or whose texts the run did not keep."
+            f"{played.without_tokens} are shown without tokens, which did not fit or whose texts the run did not store."
         )
     if played.why_no_advantages is not None:
         lines.append(f"Advantages are not shown: {text(played.why_no_advantages)}.")
     return f"""<section id="episodes"><h2>Episodes</h2>
 <p>{" ".join(lines)}</p>
-<noscript><p>To read them here needs JavaScript; they are in <code>trajectories/</code>, too.</p></noscript>
+<noscript><p>Reading them here needs JavaScript; they are also in <code>trajectories/</code>.</p></noscript>
 <div class="filters" role="search" aria-label="Which episodes">
 <label>Show <select id="which"></select></label>
 <label>Ended <select id="outcome"></select></label>
-<label>Played in <select id="where"></select></label>
+<label>Split <select id="where"></select></label>
 <label>Task <input id="task" type="search" autocomplete="off" spellcheck="false"></label>
 <label>Color tokens by <select id="coloring"></select></label>
 </div>

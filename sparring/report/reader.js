@@ -1,9 +1,9 @@
-// The episode reader. Data becomes text nodes and attributes, never markup: the page's policy would refuse it.
+// The episode reader. Data becomes text nodes and attributes, never markup, which the page's policy would refuse.
 "use strict";
 (() => {
   const { episodes, vocabulary, units, policies } = JSON.parse(document.getElementById("data").textContent);
-  const PAGE = 200; // rows of the list that are made at a time
-  const IMPROBABLE = 4; // -log-probability from which on a token has the full color, about 2 %
+  const PAGE = 200; // rows of the list that are created at a time
+  const IMPROBABLE = 4; // -log-probability from which a token has the full color, about 2 %
   const byId = new Map(episodes.map((episode) => [episode.id, episode]));
   const byTask = Map.groupBy ? Map.groupBy(episodes, (episode) => episode.task) : grouped(episodes);
   const find = (id) => document.getElementById(id);
@@ -86,7 +86,7 @@
     return button;
   }
 
-  // One stop of the Tab key for many buttons; the arrow keys go on from there.
+  // The Tab key stops once for many buttons; the arrow keys move between them.
   function stops(container) {
     const buttons = [...container.querySelectorAll("button")];
     if (buttons.length && !buttons.some((button) => button.tabIndex === 0 && button.hasAttribute("tabindex"))) {
@@ -124,7 +124,7 @@
     panes.classList.toggle("two", Boolean(compared));
     find("scale").textContent = {
       "": "",
-      logprob: "The stronger the color, the less probable the token was when it was sampled; full from a log-probability of -4 on, 2 %.",
+      logprob: "The stronger the color, the less probable the token was when it was sampled. The color is full from a log-probability of -4 (2 %) on.",
       advantage: "A blue token's turn was reinforced, an orange one's made less likely; the stronger, the more.",
     }[coloring.value];
   }
@@ -140,17 +140,17 @@
     made.append(values(one));
     one.messages.forEach((message) => made.append(block(one, message)));
     if (one.aside) {
-      made.append(make("h4", "", "Said in other branches"));
+      made.append(make("h4", "", "Messages in other branches"));
       one.aside.forEach((message) => made.append(block(one, message)));
     }
-    const fields = make("details", "", make("summary", "", "Fields of the task, ground truth among them"), make("pre", "", one.fields));
+    const fields = make("details", "", make("summary", "", "Fields of the task, including the ground truth"), make("pre", "", one.fields));
     made.append(fields);
     return made;
   }
 
   function chooser(one) {
     const others = byTask.get(one.task).filter((other) => other !== one);
-    if (!others.length) return make("p", "faint", "No other episode of this task is in the page.");
+    if (!others.length) return make("p", "faint", "The page has no other episode of this task.");
     const select = make("select");
     choices(select, [["", "nothing"], ...others.map((other) => [other.id, `${symbol(other)} ${played(other)}, #${other.attempt}, reward ${number(other.reward)}, score ${number(other.score)}`])]);
     select.value = compared ? compared.id : "";
@@ -214,7 +214,7 @@
     return made;
   }
 
-  // Where an episode in a finding leads, and a task in the map: to what the policies of the verdict did in it.
+  // Links from findings and from the map of tasks lead to the episodes of the verdict's policies.
   function show(one) {
     find("episodes").scrollIntoView();
     open(one);

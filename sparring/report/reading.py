@@ -1,4 +1,4 @@
-"""The content of a run's folder, except its episodes. No episode, model or code of the recipe is run."""
+"""Reads the content of a run's folder, except its episodes. It runs no episode, model or code of the recipe."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sparring.run_folders.run_folder import MANIFEST, VOCABULARY
 from sparring.run_folders.stored import read_metrics, read_rows
 
 LAST_STEPS = 10
-"""The number of steps to average for a value at the end of a run, because one step is noisy."""
+"""The number of last steps over which a value is averaged, because one step is noisy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,21 +35,21 @@ class Record:
     manifest: Mapping[str, Any]
     status: Mapping[str, Any]
     metrics: Mapping[int, Mapping[str, float]]
-    """Metrics by step, in ascending order; the last values of a step that was repeated."""
+    """The metrics by step, in ascending order. For a repeated step, these are the last values."""
     resumed_after: tuple[int, ...]
-    """Steps from which the run was resumed."""
+    """The steps from which the run was resumed."""
     findings: tuple[Finding, ...]
-    """Findings in the order of their report; those that a resumed run repeated appear once."""
+    """The findings, in the order in which they were reported. Findings that a resumed run repeated appear once."""
     diagnosis: Diagnosis | None
-    """None for a run that trains nothing."""
+    """The diagnosis, or None if the run was not trained."""
     held_out: EvaluationReport | None
-    """The newest report that compares policies; the newest of all if none does."""
+    """The newest report that compares policies, or the newest of all if none does."""
     validations: Mapping[int, Evaluation]
-    """Validations by step, in ascending order."""
+    """The validations by step, in ascending order."""
     claim: Claim
     """The claim that these evaluations support."""
     vocabulary: Sequence[str] | None
-    """The text of each token id; None in runs that did not store it."""
+    """The text of each token id, or None if the run did not store it."""
     unread: tuple[str, ...]
     """The reasons why files could not be read."""
 
@@ -65,17 +65,17 @@ class Record:
 
     @property
     def was_checked(self) -> bool:
-        """True if the recipe was checked before training."""
+        """Whether the recipe was checked before training."""
         return bool(self.manifest.get("checked"))
 
     def holds(self, finding: Finding) -> bool:
-        """Return whether a finding still applies: findings from before training do, later ones unless the diagnosis
-        lists them as past."""
+        """Return whether a finding still applies. Findings from before training always apply; later findings apply
+        unless the diagnosis lists them as past."""
         past = () if self.diagnosis is None else self.diagnosis.past
         return finding.step is None or all(one.rule != finding.rule for one in past)
 
     def series(self, name: str) -> list[tuple[int, float]]:
-        """Return (step, value) pairs of a metric for the steps where it was measured."""
+        """Return (step, value) pairs of a metric, for the steps with a value."""
         return [(step, metrics[name]) for step, metrics in self.metrics.items() if metrics.get(name) is not None]
 
     def names(self, prefix: str) -> list[str]:
@@ -93,8 +93,8 @@ class Record:
 
 
 def read_run(path: Path) -> Record:
-    """Read a run's folder. Raises DataError for a folder that is not a run, and for a damaged recipe, metrics or
-    findings."""
+    """Read a run's folder. Raises DataError if the folder is not a run, or if its recipe, metrics or findings are
+    damaged."""
     folder = RunFolder(path)
     unread: list[str] = []
     numbers = path / "metrics.jsonl"
@@ -128,7 +128,7 @@ def _findings(path: Path) -> Iterator[Finding]:
         try:
             yield Finding.from_json(row)
         except (LookupError, TypeError, ValueError) as error:
-            raise DataError(f"{where}: {error!r}; this is no finding as `sparring` writes them.") from error
+            raise DataError(f"{where}: {error!r}; this is not a finding that `sparring` wrote.") from error
 
 
 def _manifest(path: Path, unread: list[str]) -> Mapping[str, Any]:
@@ -147,5 +147,5 @@ def _json(path: Path, kind: type, unread: list[str]) -> Any:
         return None
     if isinstance(content, kind):
         return content
-    unread.append(f"{path} does not hold what `sparring` writes there.")
+    unread.append(f"{path} does not contain what `sparring` writes there.")
     return None

@@ -21,11 +21,12 @@ from sparring.tracking.refused import refused_reasons
 from sparring.types import Json
 
 MANY_PAID = 0.05
-"""Share of paid wrong episodes above which a reward does not reward right answers."""
+"""The share of paid wrong episodes above which a reward does not reward right answers."""
 MOST_REASONS = 5
-"""The number of reasons for refused requests that are listed."""
+"""The largest number of reasons for refused requests to list."""
 ADVICE = ("budgets.", "baseline.", "prompt.")
-"""Prefixes of checks before training whose warnings concern how well a recipe trains, not the meaning of its numbers."""
+"""Prefixes of checks before training. Their warnings concern how well a recipe trains, not the meaning of its
+numbers."""
 
 
 class State(StrEnum):
@@ -33,19 +34,19 @@ class State(StrEnum):
 
     GOOD = "good"
     UNKNOWN = "unknown"
-    """Nothing was measured that could decide it."""
+    """No measurement decides the check."""
     DOUBT = "doubt"
     BAD = "bad"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """One reason to trust a run, or not to."""
+    """One reason to trust a run, or not to trust it."""
 
     name: str
     state: State
     text: str
-    """One sentence."""
+    """The reason as one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,20 +56,21 @@ class Verdict:
     claim: Claim
     """The claim that the evaluations support."""
     after: Evaluation | None
-    """The evaluation that the verdict is about; the last one if no policy was trained."""
+    """The evaluation that the verdict is about. It is the last evaluation if no policy was trained."""
     is_held_out: bool
-    """False if there are only validations, which may have guided choices during training."""
+    """Whether the evaluation is held out. Otherwise, there are only validations, which may have guided choices during
+    training."""
     looks: tuple[Look, ...]
 
     @property
     def trust(self) -> State:
-        """The worst state of all looks; an unknown one does not count as doubt."""
+        """The worst state of all looks. An unknown state does not count as doubt."""
         states = {look.state for look in self.looks}
         return State.BAD if State.BAD in states else State.DOUBT if State.DOUBT in states else State.GOOD
 
     @property
     def rise(self) -> Rise:
-        """The result against the strongest control that was evaluated."""
+        """The result of the comparison with the strongest control that was evaluated."""
         return self.claim.rise
 
     @property
@@ -136,7 +138,7 @@ def _looks(
         yield Look(
             name="Check before training",
             state=State.UNKNOWN,
-            text="Environment, data and reward were not checked before training; `sparring check` does it.",
+            text="Environment, data and reward were not checked before training; `sparring check` checks them.",
         )
     if after is not None:
         yield from _lost(after)
@@ -145,7 +147,7 @@ def _looks(
 
 
 def _limits(claim: Claim) -> Iterator[Look]:
-    """Yield the limits that the headline leaves out; those that cast doubt on it have looks of their own."""
+    """Yield the limits that the headline leaves out. Limits that cast doubt on the headline have their own looks."""
     if claim.against or claim.tuned is not None:
         is_doubtful = any(one.severity is not Severity.NOTE for one in claim.findings)
         text = " ".join(claim.limits) or "Every control that was evaluated is in the headline."
@@ -157,13 +159,15 @@ def _tasks(after: Evaluation | None, strongest: Against | None, *, is_held_out: 
     name = "Tasks"
     if after is None:
         return Look(
-            name=name, state=State.UNKNOWN, text="Nothing was evaluated; `sparring eval RUN` plays held-out tasks."
+            name=name,
+            state=State.UNKNOWN,
+            text="Nothing was evaluated; `sparring eval RUN` runs the held-out evaluation.",
         )
     num = len(after.task_ids)
     if not is_held_out:
         text = (
-            f"{num} validation tasks: not trained on, but choices may have been made by them. `sparring eval RUN` plays "
-            "held-out ones."
+            f"{num} validation tasks: they were not trained on, but choices may have been made on them. `sparring eval "
+            "RUN` runs the held-out evaluation."
         )
         return Look(name=name, state=State.DOUBT, text=text)
     if seen_in_training:
@@ -189,7 +193,7 @@ def _scorer(after: Evaluation) -> Look:
         case "none":
             text = "The training reward graded itself. Set reward.scorer; `sparring eval --rescore` scores stored episodes."
             return Look(name=name, state=State.BAD, text=text)
-    text = f"{after.criterion.scorer} {after.criterion.independence}: a mistake there shows in neither."
+    text = f"{after.criterion.scorer} {after.criterion.independence}: a mistake in that code shows in neither."
     return Look(name=name, state=State.DOUBT, text=text)
 
 
@@ -204,7 +208,7 @@ def _agreement(after: Evaluation, where: str) -> Look:
 def _agreement_in_training(record: Record) -> Iterator[Look]:
     paid, unpaid = record.late("rollout/agreement/paid_wrong"), record.late("rollout/agreement/unpaid_right")
     if paid is not None and unpaid is not None:
-        text = f"In the last steps {_percent(paid)} of episodes are paid although wrong, {_percent(unpaid)} right and not paid."
+        text = f"In the last steps, {_percent(paid)} of the episodes are wrong but paid, and {_percent(unpaid)} right but unpaid."
         yield Look(name="Reward and scorer, training", state=_paid_state(paid, unpaid), text=text)
 
 
@@ -216,9 +220,9 @@ def _findings(record: Record) -> Look:
     doubtful = [one for one in record.findings if _speaks_against(one) and record.holds(one)]
     errors = [one for one in doubtful if one.severity is Severity.ERROR]
     off = len(record.config.detectors.off)
-    notes = f" {_count(off, 'detector')} off." if off else ""
+    notes = f" {_count(off, 'detector')} turned off." if off else ""
     if not doubtful:
-        text = "Nothing found speaks against the numbers; see below." if record.findings else "No rule found anything."
+        text = "No finding casts doubt on the numbers; see below." if record.findings else "No rule reported a finding."
         return Look(name="Findings", state=State.GOOD, text=text + notes)
     counts = f"{_count(len(errors), 'error')}, {_count(len(doubtful) - len(errors), 'warning')}"
     heaviest = (errors or doubtful)[0]
@@ -228,7 +232,7 @@ def _findings(record: Record) -> Look:
 
 
 def _speaks_against(one: Finding) -> bool:
-    """Return whether a finding casts doubt on the numbers, rather than giving advice on training."""
+    """Return whether a finding casts doubt on the numbers. Other findings give advice on training."""
     is_advice = one.step is None and one.rule.startswith(ADVICE)
     return one.severity is Severity.ERROR or (one.severity is Severity.WARNING and not is_advice)
 
@@ -240,23 +244,23 @@ def _refused(record: Record) -> Iterator[Look]:
     if counts:
         reasons = ", ".join(f"{reason} {number}" for reason, number in counts.most_common(MOST_REASONS))
         num = _count(counts.total(), "request")
-        text = f"The gateway refused {num} of the agent's client in training and validation: {reasons}."
+        text = f"The gateway refused {num} requests of the agent's client in training and validation: {reasons}."
         yield Look(name="Refused requests", state=State.DOUBT, text=text)
 
 
 def _lost(after: Evaluation) -> Iterator[Look]:
     if after.lost_share > MOST_LOST:
         text = (
-            f"{after.num_lost} of {after.num_lost + sum(after.samples)} episodes of the evaluation were lost, and are in no "
-            f"number. Counted as wrong they would make the success {after.success_bounds.worst:.2f}, as right "
-            f"{after.success_bounds.best:.2f}."
+            f"{after.num_lost} of {after.num_lost + sum(after.samples)} episodes of the evaluation were lost and are "
+            f"not part of any number. Success is {after.success_bounds.worst:.2f} if they count as wrong and "
+            f"{after.success_bounds.best:.2f} if they count as right."
         )
         yield Look(name="Lost episodes", state=State.DOUBT, text=text)
 
 
 def _newer_policy(record: Record, after: Evaluation) -> Iterator[Look]:
     if after.policy_version is not None and after.policy_version < record.last_step:
-        text = f"Step {after.policy_version} was evaluated; the run is at step {record.last_step} since."
+        text = f"Step {after.policy_version} was evaluated, but the run is now at step {record.last_step}."
         yield Look(name="Newest policy", state=State.DOUBT, text=text)
 
 
@@ -286,6 +290,6 @@ def _cap(sentence: str) -> str:
 
 
 def worst_first(looks: Sequence[Look]) -> list[Look]:
-    """Return the looks with the most serious first."""
+    """Return the looks, with the most serious first."""
     order = (State.BAD, State.DOUBT, State.UNKNOWN, State.GOOD)
     return sorted(looks, key=lambda look: order.index(look.state))

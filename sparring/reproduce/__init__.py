@@ -1,1 +1,1 @@
-"""Reproduction of stored runs: replay episodes, repeat updates, and branch runs."""
+"""Reproduction of stored runs: replayed episodes, repeated updates, and branched runs."""

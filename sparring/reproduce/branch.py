@@ -1,4 +1,4 @@
-"""Branches: a new run from a checkpoint of another, with a recorded change and step."""
+"""Branches: new runs from a checkpoint of another run, with a recorded change and step."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from sparring.training.widening import Adapter, widen
 from sparring.types import Json
 
 FIXED: Mapping[str, str] = {
-    "model.name": "the checkpoint holds weights of the parent's model",
-    "model.trained_weights": "the checkpoint holds the weights that the parent trained",
-    "model.lora_layers": "the checkpoint holds the layers that the parent adapted",
-    "model.lora_targets": "the checkpoint holds the matrices that the parent adapted",
+    "model.name": "the checkpoint contains weights of the parent's model",
+    "model.trained_weights": "the checkpoint contains the weights that the parent trained",
+    "model.lora_layers": "the checkpoint contains the layers that the parent adapted",
+    "model.lora_targets": "the checkpoint contains the matrices that the parent adapted",
     "warm_start": "the checkpoint is from after the warm start",
     "run.name": "--name names the new run",
 }
-"""Settings that a branch cannot change, with the reasons."""
+"""The settings that a branch cannot change, with the reasons."""
 
 
 def branch(
@@ -33,10 +33,12 @@ def branch(
 ) -> RunFolder:
     """Create a run next to `run` that starts from one of its checkpoints with changed settings (`KEY=VALUE`).
 
-    `sparring train --resume` trains the new run, and so does the command. `step` is that of a checkpoint (0: before the
-    first step), None the newest. `recipe` is a folder whose code replaces the run's own; the settings remain those of
-    the run. Raises UsageError for a change that a checkpoint cannot be continued with, and if neither a change nor a
-    step is given; DataError for a checkpoint that is missing or damaged; ConfigError for invalid settings.
+    Afterwards, `sparring train --resume` trains the new run. `step` is the step of a checkpoint (0 is before the first
+    step); by default, it is the newest. `recipe` is a folder whose code replaces the run's own code; the settings
+    remain those of the run.
+
+    Raises UsageError if a checkpoint cannot be continued with a change, or if neither a change nor a step is given.
+    Raises DataError if the checkpoint is missing or damaged, and ConfigError if settings are invalid.
     """
     parent = RunFolder(run)
     before = parent.trained_config()
@@ -53,16 +55,15 @@ def branch(
     )
     if not different and not files and step is None:
         raise UsageError(
-            f"nothing is changed against {run}; give KEY=VALUE, or the step to go back to (--from STEP), or continue the run "
-            f"itself with `sparring train --resume {run}`."
+            f"no setting differs from {run}; give KEY=VALUE, or the step to go back to (--from STEP), or continue the "
+            f"run itself with `sparring train --resume {run}`."
         )
     checkpoint = _checkpoint(parent, step)
     at = int(checkpoint.name) if checkpoint.name.isdigit() else 0
     if at >= after.schedule.max_steps:
         raise UsageError(
-            f"step {at} is the last one that schedule.max_steps = {after.schedule.max_steps} allows, so there is nothing to "
-            f"train; "
-            f"branch from an earlier step, or add schedule.max_steps={at + 25}."
+            f"step {at} is the last step that schedule.max_steps = {after.schedule.max_steps} allows, so there is "
+            f"nothing to train; branch from an earlier step, or add schedule.max_steps={at + 25}."
         )
     child = RunFolder.create(after, code, name=name)
     child.record_origin(run.resolve(), at, different, files)
@@ -82,7 +83,7 @@ def branch(
 
 
 def changed(before: Config, after: Config) -> dict[str, tuple[Json, Json]]:
-    """Return the settings that differ, by key path, except for the run's location: (before, after)."""
+    """Return the settings that differ, except for the run's location, as (before, after) by key path."""
     old, new = _flat(before), _flat(after)
     return {
         key: (old.get(key), new.get(key))
@@ -104,18 +105,19 @@ def _refuse(before: Config, after: Config, different: Mapping[str, tuple[Json, J
         why = FIXED.get(key) or FIXED.get(key.partition(".")[0])
         if why is not None:
             raise UsageError(
-                f"{key} cannot be changed from {old!r} to {new!r} by branching: {why}. Leave it out, or train the recipe with it "
-                "from the start."
+                f"a branch cannot change {key} from {old!r} to {new!r}: {why}. Leave this change out, or train the "
+                "recipe with it from the start."
             )
     if before.model.trained_weights == "lora" and after.model.lora_rank < before.model.lora_rank:
         raise UsageError(
-            f"model.lora_rank cannot be lowered from {before.model.lora_rank} to {after.model.lora_rank} by branching: what the "
-            "adapter has learned needs its rank. Raise it, or train the recipe with it from the start."
+            f"a branch cannot lower model.lora_rank from {before.model.lora_rank} to {after.model.lora_rank}: what the "
+            "adapter has learned needs its rank. Raise the rank, or train the recipe with the lower one from the "
+            "start."
         )
 
 
 def checkpoint_steps(run: RunFolder) -> list[int]:
-    """Return the steps that a branch can start from; 0 is after the warm start."""
+    """Return the steps from which a branch can start. 0 is after the warm start."""
     there = [one.name for one in run.checkpoints.glob("[!.]*") if one.is_dir()]
     return sorted(0 if name == WARM_START else int(name) for name in there if name == WARM_START or name.isdigit())
 
@@ -127,8 +129,8 @@ def _checkpoint(parent: RunFolder, step: int | None) -> Path:
     path = parent.checkpoints / (WARM_START if step == 0 and has_warm_start else checkpoints.format_name(step))
     if not path.is_dir():
         steps = checkpoint_steps(parent)
-        has = f"there are checkpoints of steps {', '.join(map(str, steps))}" if steps else "it has no checkpoint"
-        more = " To have more, set schedule.keep_checkpoints and schedule.save_every." if steps else ""
+        has = f"it has checkpoints of steps {', '.join(map(str, steps))}" if steps else "it has no checkpoint"
+        more = " To keep more checkpoints, set schedule.keep_checkpoints and schedule.save_every." if steps else ""
         raise DataError(f"{parent.path} has no checkpoint of step {step}; {has}.{more}")
     checkpoints.verify(path)
     return path
@@ -137,14 +139,12 @@ def _checkpoint(parent: RunFolder, step: int | None) -> Path:
 def _recipe_file(recipe: Path) -> Path:
     path = recipe / "recipe.toml" if recipe.is_dir() else recipe
     if not path.is_file():
-        raise UsageError(
-            f"there is no recipe at {path}; name the recipe.toml, or its folder, whose code is to be taken."
-        )
+        raise UsageError(f"there is no recipe at {path}; name the recipe.toml with the code to use, or its folder.")
     return path
 
 
 def _changed_files(before: RecipeFiles, after: RecipeFiles) -> tuple[str, ...]:
-    """Return the files of two recipes that differ, by their path in the folder; settings are compared separately."""
+    """Return the files of two recipes that differ, by their path in the folder. Settings are compared separately."""
     old, new = (
         {str(path): sha256(files.folder / path) for path in files.copied if path.suffix != ".toml"}
         for files in (before, after)

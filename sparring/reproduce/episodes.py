@@ -1,4 +1,5 @@
-"""Replays of stored episodes without a model: the same actions in the run's environment, up to the first difference."""
+"""Replays of stored episodes without a model. They run the same actions in the run's environment, up to the first
+difference."""
 
 from __future__ import annotations
 
@@ -39,10 +40,10 @@ SPLITS = ("train", "validation", "held_out")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """A part of an observation that differs from the record; an absent value is MISSING."""
+    """A part of an observation that differs from the record. An absent value is MISSING."""
 
     path: str
-    """The path of the part, for example `result.items[2].price`."""
+    """The path of the part, such as `result.items[2].price`."""
     recorded: Json
     now: Json
 
@@ -52,10 +53,10 @@ class Difference:
     """The first observation of an episode that differs from the record."""
 
     place: str
-    """The position and action, for example `turn 1, call 2: find({"title":"Emma"})`."""
+    """The position and the action, such as `turn 1, call 2: find({"title":"Emma"})`."""
     fields: tuple[Field, ...]
     is_noise: bool
-    """True if only ids, times, temporary paths, rounding or the order of keys differ (`environments.normalized`)."""
+    """Whether only ids, times, temporary paths, rounding or the order of keys differ (`environments.normalized`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,23 +68,24 @@ class Replay:
     """The number of recorded tool calls."""
     difference: Difference | None = None
     problem: str | None = None
-    """The reason why the environment could not run it to its end."""
+    """The reason why the environment could not run the episode to its end."""
 
 
 @final
 class Replays:
-    """An iterator over replays of the episodes of a run folder; blocks.
+    """An iterator over replays of the episodes of a run folder. Each iteration blocks until a replay has ended.
 
         for replay in Replays("runs/quickstart-001", "train/0/train-7/0.0"):
             print(replay.difference)
 
-    `episode` is an episode id or the name of a file of `trajectories/`, such as `validation-10`. The default is all
-    episodes of the newest training step, or of the newest validation or held-out evaluation if there is no training.
+    `episode` is an episode id, or the name of a file of `trajectories/`, such as `validation-10`. By default, all
+    episodes of the newest training step are replayed. Without training, these are those of the newest validation or
+    held-out evaluation.
     """
 
     def __init__(self, run: str | Path, episode: str | None = None) -> None:
-        """Raises UsageError for a run without an environment or an episode that it does not have, and DataError for
-        unreadable files."""
+        """Raises UsageError if the run has no environment or does not have this episode, and DataError if files are
+        unreadable."""
         folder = _run_folder(Path(run))
         config = folder.config()
         if config.environment.target is None:
@@ -96,7 +98,7 @@ class Replays:
         file, self._trajectories = _chosen(folder.path, episode)
         self._tasks = _tasks(config, folder.code)
         self.source = file.stem
-        """The name of their file, such as `train-12`."""
+        """The name of the episodes' file, such as `train-12`."""
 
     def __len__(self) -> int:
         return len(self._trajectories)
@@ -121,7 +123,7 @@ class Replays:
             before = _observations(recorded.messages, recorded.transitions, num_turns, recorded.outcome)
             difference = _first_difference(before, now)
         except TimeoutError:
-            problem = f"it was not over after rollout_timeout = {self._seconds:g} s"
+            problem = f"the episode did not end within rollout_timeout = {self._seconds:g} s"
         except InfrastructureError as error:
             problem = str(error)
         return Replay(episode=recorded.id, num_calls=len(recorded.transitions), difference=difference, problem=problem)
@@ -132,7 +134,7 @@ def _run_folder(path: Path) -> RunFolder:
     if not RunFolder.is_run(path) and manifest.is_file() and '"recording"' in manifest.read_text("utf-8"):
         raise UsageError(
             f"{path} is a recording of an endpoint: the environment of its clients is unknown, so there is nothing to "
-            "replay. Name a run that `sparring train` or `sparring eval` made."
+            "replay. Name a run that `sparring train` or `sparring eval` created."
         )
     folder = RunFolder(path)
     folder.require_manifest()
@@ -140,13 +142,13 @@ def _run_folder(path: Path) -> RunFolder:
 
 
 def _chosen(run: Path, episode: str | None) -> tuple[Path, list[Trajectory]]:
-    """Return the file that holds an episode, and the episode, or all episodes of a file."""
+    """Return the file that contains an episode, and the episode. If `episode` names a file, return all its episodes."""
     files = _files(run)
     named = files[-1] if episode is None else next((file for file in files if file.stem == episode), None)
     if named is not None:
         return named, read_trajectories(named)
     for file in reversed(files):
-        # Files may be large: only the one that contains the id is parsed.
+        # Files may be large, so only the file that contains the id is parsed.
         if encode(episode) in file.read_bytes():
             found = [trajectory for trajectory in read_trajectories(file) if trajectory.id == episode]
             if found:
@@ -154,13 +156,13 @@ def _chosen(run: Path, episode: str | None) -> tuple[Path, list[Trajectory]]:
     known = [row["id"] for file in files for _, row in read_rows(file)]
     near = difflib.get_close_matches(str(episode), known, n=3, cutoff=0.3) or known[-3:]
     raise UsageError(
-        f"{run} has no episode {episode!r}; near are {', '.join(near)}. Ids are in trajectories/*.jsonl, and "
+        f"{run} has no episode {episode!r}; similar ids are {', '.join(near)}. Ids are in trajectories/*.jsonl, and "
         f"{', '.join(file.stem for file in files[-3:])} name whole files."
     )
 
 
 def _files(run: Path) -> list[Path]:
-    """Return the trajectory files by split, then by step; those replayed by default come last."""
+    """Return the trajectory files by split, then by step. The files that are replayed by default come last."""
     placed = []
     for file in (run / "trajectories").glob("*.jsonl"):
         match = re.fullmatch(r"(\w+)-(\d+)", file.stem)
@@ -183,8 +185,8 @@ def _tasks(config: Config, run: Path) -> dict[str, Task]:
 
 
 def _original(stored: Task, tasks: Mapping[str, Task]) -> Task:
-    """Return the recipe's task if it still equals the stored one: JSON turns tuples into lists and all keys into
-    strings."""
+    """Return the recipe's task if it still equals the stored task. The comparison accounts for JSON, which turns tuples
+    into lists and all keys into strings."""
     task = tasks.get(stored.id)
     return task if task is not None and encode(task_json(task)) == encode(task_json(stored)) else stored
 
@@ -246,7 +248,7 @@ class _RecordedSession:
         if limit is not None:
             return limit(error)
         who = "the policy" if self._policy is None else f"the policy {self._policy!r}"
-        return _GoesOn(f"{who} is asked for a turn more than the {len(self.recorded)} recorded")
+        return _GoesOn(f"the episode requests one more turn of {who} than the {len(self.recorded)} recorded turns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,12 +262,12 @@ class _Observation:
 def _observations(
     messages: Sequence[Message], transitions: Sequence[Mapping[str, Json]], num_turns: int, end: str
 ) -> list[_Observation]:
-    """Return all output of an environment in an episode: opening, tool results, replies, and how it ended.
+    """Return all output of an environment in an episode: the opening, tool results, replies, and how the episode ended.
 
     Results are taken from the environment's own log, or from the conversation if there is no log.
     """
     answers = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
-    # Openings may contain assistant messages too, so the policy's are counted from the end.
+    # Openings may also contain assistant messages, so the policy's messages are counted from the end.
     num_opening = answers[-num_turns] if 0 < num_turns <= len(answers) else len(messages)
     found = [_Observation("reset", {"messages": list(messages[:num_opening])})]
     logged = iter(transitions)
@@ -289,14 +291,14 @@ def _observations(
 
 
 def _first_difference(recorded: Sequence[_Observation], now: Sequence[_Observation]) -> Difference | None:
-    """Return the first difference; a shorter list differs at the latest at its last item, which states how the
-    episode ended."""
+    """Return the first difference. A shorter list differs at its last item at the latest, because that item states how
+    the episode ended."""
     for before, after in zip(recorded, now, strict=False):
         if before.place != after.place:
             fields = (Field(path="next", recorded=before.place, now=after.place),)
             return Difference(place=before.place, fields=fields, is_noise=False)
         shared = [key for key in before.value if key in after.value]
-        # Compared as JSON, the stored form: a tuple is a list there.
+        # Compare the values as JSON, the stored form, in which a tuple is a list.
         old, new = (json.loads(encode({key: one.value[key] for key in shared})) for one in (before, after))
         fields = tuple(_fields(old, new, ""))
         if fields:
@@ -321,7 +323,7 @@ def _fields(recorded: Json, now: Json, path: str) -> Iterator[Field]:
 
 
 def _container(value: Json) -> Json:
-    """Return the object or array of a JSON text; None for any other value."""
+    """Return the object or array of a JSON text, or None for any other value."""
     try:
         parsed = json.loads(value)
     except (TypeError, ValueError, RecursionError):
@@ -330,7 +332,7 @@ def _container(value: Json) -> Json:
 
 
 def _compact(arguments: Json) -> str:
-    """Return arguments in a canonical form, whether they were stored as text or as an object; other text is
+    """Return arguments in a canonical form, whether they were stored as text or as an object. Other text is
     unchanged."""
     parsed = _container(arguments) if isinstance(arguments, str) else arguments
     return str(arguments) if parsed is None else json.dumps(parsed, ensure_ascii=False, separators=(",", ":"))

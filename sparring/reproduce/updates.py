@@ -1,9 +1,8 @@
-"""Repetition of a stored run's learner steps: the same rollouts in the order of their consumption give the same
-weights.
+"""Repetition of a stored run's learner steps. The same rollouts in the same order give the same weights.
 
-Training is a function of its initial weights and of the rollouts it consumed. The ledger holds these token for token,
-in order. A run whose rollouts ran ahead of learning can therefore be verified too, although its episodes cannot be
-repeated.
+The result of training depends only on the initial weights and on the consumed rollouts. The ledger contains these
+rollouts token for token, in order. A run whose rollouts ran ahead of learning can therefore also be verified, although
+its episodes cannot be repeated.
 """
 
 from __future__ import annotations
@@ -32,18 +31,19 @@ class Relearned:
 
     step: int
     num_rollouts: int
-    """The number of rollouts that the step consumed; 0 for the starting point."""
+    """The number of rollouts that the step consumed. 0 for the starting point."""
     reached: str
-    """Content hash of the recomputed weights."""
+    """The content hash of the recomputed weights."""
     recorded: Mapping[str, str]
-    """Recorded hashes by source: `checkpoint` and `turns` (sampled with these weights); empty if neither remains."""
+    """The recorded hashes by source: `checkpoint`, and `turns` (sampled with these weights). Empty if neither
+    remains."""
     difference: str | None
-    """The difference as a sentence; None when all records agree."""
+    """The difference as a sentence, or None if all records agree."""
 
 
 @final
 class Relearning:
-    """An iterator that repeats the learner's steps of a run; blocks, and holds a model meanwhile.
+    """An iterator that repeats the learner's steps of a run. It blocks, and keeps a model in memory.
 
         for step in Relearning("runs/quickstart-001"):
             print(step.step, step.reached, step.recorded)
@@ -53,8 +53,8 @@ class Relearning:
     """
 
     def __init__(self, run: str | Path) -> None:
-        """Raises UsageError for a run that trains nothing, and DataError for one without a checkpoint or with an
-        incomplete ledger."""
+        """Raises UsageError if the run has no training, and DataError if it has no checkpoint or if its ledger is
+        incomplete."""
         self._folder = RunFolder(Path(run))
         self._folder.require_manifest()
         self._config = self._folder.config()
@@ -62,7 +62,7 @@ class Relearning:
         path = self._folder.path / "ledger.sqlite"
         if not path.is_file():
             raise DataError(
-                f"{self._folder.path} has no ledger.sqlite: it has played nothing yet, or the file is gone."
+                f"{self._folder.path} has no ledger.sqlite: it has run no episode yet, or the file is missing."
             )
         with Ledger(path) as ledger:
             published = [(step, name) for step, name in ledger.published() if name]
@@ -75,11 +75,11 @@ class Relearning:
         }
         if not self._stored:
             raise DataError(
-                f"{self._folder.path} has no checkpoint that its ledger knows of, so there is nothing to arrive at; train it "
-                "until its first one."
+                f"{self._folder.path} has no checkpoint that is in its ledger, so there is nothing to compare with; "
+                "train it until its first checkpoint."
             )
-        # Weights that were trained before the first step were saved as those of step 0, and may be pruned. A run that was
-        # branched has no first step.
+        # Weights that were trained before the first step were saved as those of step 0, and may have been deleted. A
+        # branched run has no first step.
         self._begins_as_loaded = published[0][0] > 0 and min(consumed, default=0) == 1
         self._start = 0 if self._begins_as_loaded else min(self._stored)
         self._consumed = {
@@ -113,7 +113,8 @@ class Relearning:
             recorded["turns"] = self._fingerprints[step]
             if recorded["turns"] != weights.fingerprint:
                 difference = (
-                    f"step {step} leads to weights {weights.fingerprint}; the run went on with {recorded['turns']}"
+                    f"step {step} leads to weights {weights.fingerprint}, but the run continued with "
+                    f"{recorded['turns']}"
                 )
         if step in self._stored:
             stored = checkpoints.read_weights(self._stored[step])
@@ -126,7 +127,7 @@ class Relearning:
 
 
 def _groups(trajectories: Sequence[Trajectory]) -> list[TrajectoryGroup]:
-    """Return the groups that a step consumed, as the learner received them: a group is claimed as a whole."""
+    """Return the groups that a step consumed, as the learner received them. A group is always consumed as a whole."""
     found = itertools.groupby(trajectories, key=lambda one: (_place(one.id), one.task.id))
     members = [tuple(one) for _, one in found]
     return [TrajectoryGroup(task=group[0].task, trajectories=group) for group in members]
@@ -136,8 +137,8 @@ def _trajectory(record: RolloutRecord, ledger: Ledger) -> Trajectory:
     result: Any = record.result
     if not isinstance(result, dict) or "turn_rewards" not in result:
         raise DataError(
-            f"rollout {record.id} was recorded by a version that kept no rewards by turn in the ledger, so its training "
-            "data cannot be reconstructed. Runs of this version can be learned again."
+            f"rollout {record.id} was recorded by a version that stored no rewards by turn in the ledger, so its "
+            "training data cannot be reconstructed. Runs of the current version can be repeated."
         )
     turn_rewards = result["turn_rewards"]
     return Trajectory(
@@ -158,7 +159,7 @@ def _trajectory(record: RolloutRecord, ledger: Ledger) -> Trajectory:
 def _place(rollout_id: str) -> str:
     """Return the position of a rollout's group in the data.
 
-    Members that were kept across a resume have another name for it than the others (`12` and `r40-12`).
+    Members that were kept across a resume have a different name for the group than the others (`12` and `r40-12`).
     """
     return rollout_id.split("/")[1].rpartition("-")[2]
 
@@ -166,7 +167,7 @@ def _place(rollout_id: str) -> str:
 def _first_difference(stored: Weights, reached: Weights) -> str:
     for name, tensor in stored.tensors.items():
         if name not in reached.tensors or reached.tensors[name].shape != tensor.shape:
-            return f"there is no {name} of that shape"
+            return f"there is no {name} with that shape"
         largest = (reached.tensors[name].cpu() - tensor).abs().max().item()
         if largest:
             return f"{name} differs by up to {largest:.3g}"

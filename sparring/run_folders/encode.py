@@ -1,4 +1,4 @@
-"""Encodes any value that an environment may produce as JSON; writing never fails because of its content."""
+"""Encodes any value that an environment may produce as JSON. Writing never fails because of the content."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import Any
 import orjson
 
 _MOST_LEVELS = 200
-"""Nesting of lists and objects; deeper values are written as "...". orjson itself stops at 254 levels."""
+"""The largest nesting of lists and objects. Deeper values are written as "...". orjson itself stops at 254 levels."""
 _MOST_BITS = 1024
-"""Size of integers: larger than any float."""
+"""The largest size of integers, in bits. It is larger than that of any float."""
 _OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 
 
 def encode(value: Any, *, indent: bool = False) -> bytes:
-    """Encode as JSON in UTF-8. NaN and infinities become null; a value that JSON cannot hold becomes its repr."""
+    """Encode as JSON in UTF-8. NaN and infinities become null. A value that JSON cannot represent becomes its repr."""
     options = _OPTIONS | (orjson.OPT_INDENT_2 if indent else 0)
     try:
         return orjson.dumps(value, default=repr, option=options)
     except TypeError:
-        # Lone surrogates, integers beyond 64 bits (written exactly, as by the standard library), and values nested too deeply.
+        # Lone surrogates, integers beyond 64 bits (written exactly, as in the standard library), and values nested too
+        # deeply.
         separators = None if indent else (",", ":")
         return json.dumps(
             _plain(value, _MOST_LEVELS),
@@ -45,7 +46,7 @@ def _plain(value: Any, levels: int) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
-        # Python writes longer ones only in base 16.
+        # Python converts longer integers only in base 16.
         return value if value.bit_length() <= _MOST_BITS else hex(value)
     if isinstance(value, Mapping | Sequence) and not isinstance(value, bytes | bytearray):
         if not levels:

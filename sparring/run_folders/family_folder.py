@@ -1,8 +1,7 @@
 """Runs of one recipe that differ only in their seed, and the folder that lists them.
 
-family.json     format, recipe, settings, hashes of the recipe's files, and the runs by seed; each run folder is next to this one
-report.html     written by `sparring report`
-lock            held by the process that trains the family
+family.json     format, recipe, settings, hashes of the recipe's files, and the runs by seed; the run folders are next
+to this one report.html     written by `sparring report` lock            locked by the process that trains the family
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ MOST_NAMED = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """The common properties of the runs of a family."""
+    """The properties that the runs of a family have in common."""
 
     recipe: Path
     config: Mapping[str, Any]
-    """Every setting except `run`."""
+    """All settings except those of `run`."""
     files: Mapping[str, str]
     """The sha256 of the files in the recipe's folder, without the recipe itself."""
 
@@ -47,7 +46,7 @@ class Origin:
         return cls(recipe=recipe, config=_settings(run.config()), files=files)
 
     def differences(self, other: Self) -> list[str]:
-        """Return the names of settings and files in which another origin differs; places are none of them."""
+        """Return the names of settings and files in which another origin differs. Settings of places are ignored."""
         old, new = _flat(self.config), _flat(other.config)
         settings = [key for key in sorted({*old, *new} - PLACE_KEYS) if old.get(key) != new.get(key)]
         return settings + sorted(
@@ -57,19 +56,19 @@ class Origin:
 
 @final
 class FamilyFolder:
-    """An existing family. Raises DataError when `path` is not a family, or is damaged."""
+    """An existing family. Raises DataError if `path` is not a family, or is damaged."""
 
     def __init__(self, path: Path) -> None:
         if not self.is_family(path):
-            what = "holds no family.json, so it is not a family of runs" if path.is_dir() else "does not exist"
+            what = "contains no family.json, so it is not a family of runs" if path.is_dir() else "does not exist"
             raise DataError(f"{path} {what}; name a folder that `sparring train RECIPE --seeds 3` wrote.")
         self.path = path
         try:
             content = json.loads((path / FAMILY).read_text("utf-8"))
             if content["format"] != FORMAT:
                 raise DataError(
-                    f"{path / FAMILY} has format {content['format']!r}, and this version reads format {FORMAT}; use the version "
-                    "of Sparring that wrote it."
+                    f"{path / FAMILY} has format {content['format']!r}, but this version reads format {FORMAT}; use "
+                    "the version of Sparring that wrote it."
                 )
             self.origin = Origin(
                 recipe=Path(content["recipe"]), config=dict(content["config"]), files=dict(content["files"])
@@ -85,7 +84,7 @@ class FamilyFolder:
 
     @classmethod
     def create(cls, path: Path, origin: Origin) -> Self:
-        """Create a family without runs. Raises DataError where something exists already, or the folder cannot be created."""
+        """Create a family without runs. Raises DataError if the path exists, or if the folder cannot be created."""
         if path.exists():
             what = "a run" if RunFolder.is_run(path) else "not a family of runs"
             raise DataError(f"{path} exists and is {what}; give the family another name (--name).")
@@ -119,7 +118,8 @@ class FamilyFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Lock the family, so that one process trains it at a time. Raises UsageError where another process does."""
+        """Lock the family, so that only one process trains it at a time. Raises UsageError if another process has the
+        lock."""
         with hold_lock(
             self.path, f"{self.path} is already being trained; wait for that process, or stop it with Ctrl-C."
         ):

@@ -1,6 +1,6 @@
-"""The steps of a run so far, small enough to keep in memory: recorded during training, or read from the run's folder.
+"""The steps of a run so far, small enough for memory. They are recorded during training, or read from the run's folder.
 
-Each trajectory is kept as a Digest without tokens, and of a long run only for the first and the last steps.
+Each trajectory is stored as a Digest without tokens. For a long run, only the first and the last steps have digests.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from sparring.run_folders.stored import read_metrics, read_trajectories
 from sparring.types import Json, Message, Outcome, StopReason, Trajectory
 
 FIRST_STEPS, LAST_STEPS = 8, 24
-"""Number of steps at the start and at the end whose digests are kept; in between only metrics are."""
+"""The number of steps at the start and at the end whose digests are kept. For the steps in between, only metrics are
+kept."""
 MOST_DIGESTS = 512
-"""Digests of one step; from larger steps only every n-th task is kept."""
+"""The largest number of digests of one step. For a larger step, only every n-th task is kept."""
 MOST_PLAYED = 64
-"""Episodes of one step that are kept whole for trials; from larger steps only every n-th task."""
+"""The largest number of whole episodes of one step that are kept for trials. For a larger step, only every n-th task is
+kept."""
 MOST_CHARACTERS = 4000
-"""Length of one text."""
+"""The maximum length of one text."""
 MOST_OF_RESULT = 400
-"""Characters of a tool result."""
+"""The maximum length of a tool result."""
 MOST_FACTS = 100
-"""Values of a final state."""
+"""The largest number of values of a final state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +39,7 @@ class RecordedCall:
 
     name: str
     arguments: str
-    """JSON text, or the invalid text that the policy wrote."""
+    """The arguments as JSON text, or the invalid text that the policy wrote."""
     result: str = field(default="", compare=False)
     """The beginning of the tool's result."""
 
@@ -49,41 +51,41 @@ class Digest:
     id: str
     task_id: str
     prompt: str
-    """All messages before the policy's first one."""
+    """All messages before the policy's first message."""
     texts: tuple[str, ...]
     """The text of each of the policy's messages, without tool calls."""
     answer: str
-    """The text of the last message if the policy ended the episode with it, else empty."""
+    """The text of the last message if the policy ended the episode with it, otherwise empty."""
     calls: tuple[RecordedCall, ...]
     num_malformed: int
-    """Number of calls that could not be parsed."""
+    """The number of calls that could not be parsed."""
     num_turns: int
     num_tokens: int
-    """Sampled tokens."""
+    """The number of sampled tokens."""
     outcome: Outcome
     reward: float
     components: Mapping[str, float]
     score: float | None
     score_parts: Mapping[str, float]
     temperature: float | None
-    """None for an episode without turns."""
+    """The sampling temperature. None for an episode without turns."""
     seconds: float = 0.0
-    """Duration, of the environment and the policy together."""
+    """The duration of the episode, for the environment and the policy together."""
     policy_seconds: float = 0.0
-    """Part of `seconds` that was spent sampling."""
+    """The part of `seconds` that was spent on sampling."""
     num_cut: int = 0
-    """Number of turns that ended at the token limit."""
+    """The number of turns that ended at the token limit."""
     state: Mapping[str, Json] = field(default_factory=dict)
-    """Values of the final state by path; for lists and objects also their number of entries."""
+    """The values of the final state by path. Lists and objects also have their number of entries."""
     answered: bool = True
-    """Whether the policy ended the episode with a message. If the environment or a limit ended it, there is no answer rather than
-    an empty one."""
+    """Whether the policy ended the episode with a message. If the environment or a limit ended the episode, there is no
+    answer (not an empty one)."""
     has_judge: bool = False
     """Whether an LLM judge contributed to the reward."""
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> Digest | None:
-        """Summarize a trajectory. Returns None for one without reward, which was not trained on."""
+        """Summarize a trajectory. Returns None if it has no reward, because it was then not trained on."""
         if trajectory.reward is None:
             return None
         messages = [one for one in trajectory.messages if one.get("role") == "assistant"]
@@ -127,7 +129,7 @@ class StepRecord:
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict)
     train: tuple[Digest, ...] = ()
-    """Empty for step 0, and for steps in the middle of a long run."""
+    """The training episodes. Empty for step 0, and for steps in the middle of a long run."""
     validation: tuple[Digest, ...] = ()
 
 
@@ -142,7 +144,7 @@ class Regrader(Protocol):
 
     @property
     def max_turns(self) -> int:
-        """Turn limit of an episode."""
+        """The turn limit of an episode."""
         ...
 
     @property
@@ -151,33 +153,34 @@ class Regrader(Protocol):
         ...
 
     def begin(self) -> None:
-        """Start the trials of a step, with a new time budget."""
+        """Start the trials of a step with a new time limit."""
         ...
 
     def is_repeatable(self, one: Trajectory) -> bool:
-        """Return whether the same messages lead to the same end and the same reward."""
+        """Return whether the same messages lead to the same outcome and the same reward."""
         ...
 
     def regrade(self, one: Trajectory, script: Sequence[Message]) -> Trajectory | None:
-        """Return the episode with these messages, graded. None where that is impossible, or no time is left."""
+        """Return the graded episode with these messages, or None if that is impossible or no time is left."""
         ...
 
 
 @final
 class History:
-    """The steps of a run so far, in order. Episodes with a score of at least `success_threshold` count as successful."""
+    """The steps of a run so far, in order. Episodes with a score of at least `success_threshold` count as
+    successful."""
 
     def __init__(self, *, success_threshold: float = 1.0, trials: Regrader | None = None) -> None:
-        """`trials` lets detectors test what the reward depends on."""
+        """With `trials`, detectors can test what the reward depends on."""
         self.success_threshold, self.trials = success_threshold, trials
         self.findings: list[Finding] = []
-        """Findings that detectors have reported so far."""
+        """The findings that detectors have reported so far."""
         self._steps: list[StepRecord] = []
         self._episodes: dict[int, Mapping[str, Trajectory]] = {}
 
     @property
     def episodes(self) -> Mapping[str, Trajectory]:
-        """Some training episodes of the first and the last steps by id, without tokens; empty without `trials`."""
+        """Some training episodes of the first and the last steps by id, without tokens. Empty without `trials`."""
         return {key: one for step in self._episodes.values() for key, one in step.items()}
 
     @property
@@ -186,7 +189,7 @@ class History:
 
     @property
     def last_step(self) -> int:
-        """Raises LookupError before the first step."""
+        """The last step. Raises LookupError before the first step."""
         return self._steps[-1].step
 
     def add(
@@ -197,7 +200,8 @@ class History:
         train: Iterable[Trajectory] = (),
         validation: Iterable[Trajectory] = (),
     ) -> None:
-        """Add new data of a step. An earlier step replaces itself and all later ones, since a resumed run repeats them."""
+        """Add data of a step. An earlier step replaces itself and all later steps, because a resumed run repeats
+        them."""
         while self._steps and self._steps[-1].step > step:
             self._episodes.pop(self._steps.pop().step, None)
         train = list(train)
@@ -222,9 +226,10 @@ class History:
 
 
 def read_steps(run: Path) -> Iterator[tuple[int, Mapping[str, float], list[Trajectory], list[Trajectory]]]:
-    """Yield for each step of a stored run its number, metrics, training trajectories and validation trajectories, in order.
+    """Yield the number, metrics, training trajectories and validation trajectories of each step of a stored run, in
+    order.
 
-    Raises DataError for a folder without metrics.jsonl, and for damaged files.
+    Raises DataError if the folder has no metrics.jsonl, or if files are damaged.
     """
     path = run / "metrics.jsonl"
     if not path.is_file():
@@ -237,8 +242,9 @@ def read_steps(run: Path) -> Iterator[tuple[int, Mapping[str, float], list[Traje
 
 
 def read_history(run: Path, *, success_threshold: float = 1.0) -> History:
-    """Return the history of a stored or running run; empty without metrics.jsonl. Does not read episodes of steps for which no
-    digests are kept. Raises DataError for damaged files."""
+    """Return the history of a stored run or a run in progress. It is empty if the run has no metrics.jsonl.
+
+    Episodes of steps without digests are not read. Raises DataError if files are damaged."""
     history, path = History(success_threshold=success_threshold), run / "metrics.jsonl"
     metrics = read_metrics(path)[0] if path.is_file() else {}
     for place, step in enumerate(metrics):
@@ -260,7 +266,8 @@ def _digests(trajectories: Sequence[Trajectory]) -> tuple[Digest, ...]:
 
 
 def _some(trajectories: Sequence[Trajectory], most: int) -> Sequence[Trajectory]:
-    """Return about `most` trajectories, in whole groups, since episodes of one task are compared with each other."""
+    """Return about `most` trajectories. Groups stay whole, because episodes of one task are compared with each
+    other."""
     if len(trajectories) <= most:
         return trajectories
     places = {task_id: place for place, task_id in enumerate(dict.fromkeys(one.task.id for one in trajectories))}
@@ -269,7 +276,7 @@ def _some(trajectories: Sequence[Trajectory], most: int) -> Sequence[Trajectory]
 
 
 def _light(one: Trajectory) -> Trajectory:
-    """Return the trajectory without its tokens; their number is kept."""
+    """Return the trajectory without its tokens. The number of tokens is kept."""
     turns = tuple(
         replace(turn, prompt_ids=(), token_ids=(0,) * turn.num_sampled_tokens, sampled_logprobs=())
         for turn in one.turns
@@ -296,7 +303,7 @@ def _call(call: Mapping[str, Any], results: Mapping[str, str]) -> RecordedCall:
 
 
 def _facts(path: str, state: Json) -> Iterator[tuple[str, Json]]:
-    """Yield the values in a state by path, those near its root first within each branch."""
+    """Yield the values in a state by path. Within each branch, values near the root come first."""
     if isinstance(state, dict | list):
         if path:
             yield f"number of entries of {path}", len(state)

@@ -1,4 +1,4 @@
-"""Records the files that a recipe's code reads through Sparring in this process, for the run's manifest."""
+"""Records, for the run's manifest, the files that a recipe's code reads through Sparring in this process."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _read: dict[Path, tuple[tuple[int, int], str]] = {}
-"""By path: modification time and size of the file when it was last read, and its sha256 then."""
+"""For each path, the modification time, the size and the sha256 of the file when it was last read."""
 
 
 def note_input(path: Path) -> None:
-    """Record the content of a file that is about to be read. Ignores a missing file."""
+    """Record the content of a file that is about to be read. A missing file is ignored."""
     path = path.resolve()
     if not path.is_file():
         return

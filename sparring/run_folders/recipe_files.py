@@ -1,6 +1,6 @@
-"""The files of a recipe's folder in a run: copies with their sha256, links to large files, and a check of the links.
+"""The files of a recipe's folder in a run: copies with their sha256, links to large files, and checks of the links.
 
-They are in the run's folder `recipe/`, so that code which reads a file next to itself finds it there.
+They are in the run's folder `recipe/`, so that code finds a file that it reads next to itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FOLDER = "recipe"
 LARGE_BYTES = 64 * 2**20
 """Files of at least this size are linked instead of copied."""
 MOST_FILES, MOST_BYTES = 10_000, 2**30
-"""A subfolder with more than this is linked as a whole."""
+"""A subfolder with more files than this is linked as a whole."""
 _LEFT_OUT = frozenset({"__pycache__", "node_modules"})
 
 
@@ -32,31 +32,32 @@ class RecipeFiles:
     folder: Path
     copied: Sequence[Path]
     linked: Sequence[Path]
-    """Large files, and subfolders with too many files."""
+    """The large files, and the subfolders with too many files."""
 
     def __contains__(self, path: Path) -> bool:
-        """Return whether a file or folder, by its path relative to this folder, exists in a run."""
+        """Return whether a run contains a file or folder. `path` is relative to the recipe's folder."""
         return any(one.is_relative_to(path) for one in self.copied) or any(
             path.is_relative_to(one) for one in self.linked
         )
 
     def reference(self, file: str) -> str:
-        """Return the path by which a run's own recipe names a file: relative if the run contains the file, else absolute."""
+        """Return the path by which a run's own recipe names a file. It is relative if the run contains the file, else
+        absolute."""
         folder = self.folder.absolute()
         relative = Path(os.path.relpath(folder / file, folder))
         return str(relative) if relative in self else str((folder / file).resolve())
 
 
 def find_code_folder(recipe: Path) -> Path:
-    """Return the folder with a recipe's code and files: the recipe's own folder, or the run's copy for the recipe of a run."""
+    """Return the folder with a recipe's code and files. For the recipe of a run, this is the run's copy."""
     copy = recipe.parent / FOLDER
     is_of_run = recipe.name == RUN_RECIPE and (recipe.parent / "manifest.json").is_file()
     return copy if is_of_run and copy.is_dir() else recipe.parent
 
 
 def list_files(recipe: Path, runs_dir: Path) -> RecipeFiles:
-    """Return the regular files in a recipe's folder at any depth, following symlinks. Hidden files, caches, virtual environments,
-    run folders, `runs_dir` and unreadable files are left out."""
+    """Return the regular files in a recipe's folder at any depth. Symlinks are followed. Hidden files, caches, virtual
+    environments, run folders, `runs_dir` and unreadable files are left out."""
     folder = find_code_folder(recipe)
     runs = runs_dir.resolve()
     copied: list[Path] = []
@@ -79,8 +80,10 @@ def list_files(recipe: Path, runs_dir: Path) -> RecipeFiles:
 
 
 def copy_files(files: RecipeFiles, target: Path) -> dict[str, Any]:
-    """Copy and link files into a folder. Returns entries for the manifest: `files`, the sha256 of each copy, and `linked`: the
-    `path`, and for a file `bytes`, `modified` (nanoseconds since 1970) and `sha256`."""
+    """Copy and link files into a folder. Return the entries for the manifest.
+
+    `files` contains the sha256 of each copy. `linked` contains the `path` of each link, and for a file also its
+    `bytes`, its `modified` (nanoseconds since 1970) and its `sha256`."""
     target.mkdir()
     for file in (*files.copied, *files.linked):
         (target / file).parent.mkdir(parents=True, exist_ok=True)
@@ -95,9 +98,9 @@ def copy_files(files: RecipeFiles, target: Path) -> dict[str, Any]:
 
 
 def check_links(folder: Path) -> None:
-    """Raise DataError when a large file to which a run's folder `recipe` links is missing or has changed.
+    """Raise DataError if a large file to which a run's folder `recipe` links is missing or has changed.
 
-    For a linked subfolder only its presence is checked. A folder outside of a run has nothing to check.
+    For a linked subfolder, only its presence is checked. A folder outside of a run has nothing to check.
     """
     path = folder.parent / "manifest.json"
     if folder.name != FOLDER or not path.is_file():
@@ -108,15 +111,15 @@ def check_links(folder: Path) -> None:
         raise DataError(f"{path} is not a JSON object ({error}); restore it, or name another run.") from error
     for name, entry in linked.items():
         file = folder / name
-        what = f"{file} is a link to {entry['path']}, which was too large to copy into the run"
+        what = f"{file} is a link to {entry['path']}, which was too large for a copy in the run"
         if not file.exists():
-            raise DataError(f"{what} and is missing; restore it, or put the file or a link to it at {file}.")
+            raise DataError(f"{what} and is now missing; restore it, or put the file or a link to it at {file}.")
         if "sha256" not in entry or file.stat().st_mtime_ns == entry["modified"]:
             continue
         if file.stat().st_size != entry["bytes"] or sha256(file) != entry["sha256"]:
             raise DataError(
-                f"{what}, and its content has changed since; restore the content with sha256 {entry['sha256'][:12]}..., or train "
-                "the recipe anew with the file as it is now."
+                f"{what}, and its content has changed since then; restore the content with sha256 "
+                f"{entry['sha256'][:12]}..., or train the recipe again with the current file."
             )
 
 
@@ -131,7 +134,7 @@ def _identity(path: Path) -> dict[str, Any]:
 
 
 def _files_below(folder: Path, runs: Path) -> list[Path] | None:
-    """Return the sorted files below a folder; None if there are more than may be copied."""
+    """Return the sorted files below a folder, or None if there are more than may be copied."""
     found: list[Path] = []
     num_bytes = 0
     for root, folders, names in os.walk(folder, followlinks=True):
@@ -152,6 +155,6 @@ def _is_left_out(path: Path, runs: Path) -> bool:
     if not path.is_dir():
         return False
     if path.is_symlink() and path.parent.resolve().is_relative_to(path.resolve()):
-        # A link to a folder that contains it never ends.
+        # A link to a folder that contains the link would never end.
         return True
     return (path / "pyvenv.cfg").is_file() or (path / RUN_RECIPE).is_file() or path.resolve() == runs

@@ -1,9 +1,9 @@
-"""The folder of one run: everything that is needed to load it again, its origin, and its status.
+"""The folder of one run: everything that is needed to load the run again, its origin, and its status.
 
 run.toml        the resolved recipe, which can be loaded again
 recipe/         the files of the recipe's folder; large files are links
-manifest.json   versions, hardware, seed, every setting, sha256 of the recipe's files, also outside its folder, and of the
-                inputs of the last training
+manifest.json   versions, hardware, seed, every setting, sha256 of the recipe's files (also of files outside its folder) and
+                of the inputs of the last training
 vocabulary.json the text of each token id, by id
 status.json     {"status", "step", "reason", "time", "process": {"pid", "host", "started"}}
 stop            exists after a request to stop the run
@@ -48,35 +48,35 @@ RECIPE, MANIFEST, STATUS, STOP, PAUSE, LOCK = RUN_RECIPE, "manifest.json", "stat
 MANIFEST_FORMAT = 2
 LEDGER, FINDINGS = "ledger.sqlite", "findings.jsonl"
 FAMILY = "family.json"
-"""File that lists runs which differ only in their seed, in a folder next to them."""
+"""The name of the file that lists runs which differ only in their seed. Its folder is next to theirs."""
 VOCABULARY = "vocabulary.json"
-"""Text of each token id of the model, by id, for readers without its tokenizer."""
+"""The file with the text of each token id of the model, by id, for readers without its tokenizer."""
 WARM_START = "warm_start"
-"""Name of the checkpoint that RL starts from, next to the numbered ones."""
+"""The name of the checkpoint that RL starts from, next to the numbered checkpoints."""
 CONTINUED = "warm_start_continued"
-"""Name of the control, among `controls`, that continues imitation for as long as RL took."""
+"""The name of the control, among `controls`, that continues imitation for as long as RL took."""
 UNFINISHED = ".part"
-"""Suffix of the folder of an unfinished evaluation."""
+"""The suffix of the folder of an unfinished evaluation."""
 _PACKAGES = ("sparring", "torch", "transformers", "peft", "renderers", "tokenizers", "numpy")
 _MAX_REASON = 2000
-"""Characters of a reason in `status.json`, which must fit into one disk block."""
+"""The maximum length of a reason in `status.json`, which must fit into one disk block."""
 _UNSAFE = re.compile(r"[/\\\x00]|^\.{1,2}$|^$")
 
 
 @final
 class RunFolder:
-    """An existing run. Raises DataError when `path` is not a run folder."""
+    """An existing run. Raises DataError if `path` is not a run folder."""
 
     def __init__(self, path: Path) -> None:
         if (path / FAMILY).is_file():
             raise DataError(
-                f"{path} is a family of runs, not one run; name one run, such as {path}-seed-0. `train --seeds`, `eval --across` "
-                "and `report` take the family."
+                f"{path} is a family of runs, not one run; name one run, such as {path}-seed-0. `train --seeds`, `eval "
+                "--across` and `report` accept the family."
             )
         if not self.is_run(path):
-            what = "holds no run.toml, so it is not a run folder" if path.is_dir() else "does not exist"
+            what = "contains no run.toml, so it is not a run folder" if path.is_dir() else "does not exist"
             raise DataError(
-                f"{path} {what}; name a folder that `sparring train` wrote (`sparring runs list` shows them)."
+                f"{path} {what}; name a folder that `sparring train` wrote (`sparring runs list` lists them)."
             )
         self.path = path
 
@@ -86,9 +86,9 @@ class RunFolder:
 
     @classmethod
     def create(cls, config: Config, recipe: Path, *, name: str | None) -> Self:
-        """Create the self-contained folder `<runs_dir>/<name>`; without a name `<recipe folder>-001` and so on.
+        """Create the self-contained folder `<runs_dir>/<name>`. Without a name, it is `<recipe folder>-001` and so on.
 
-        Raises DataError when the named run exists or the folder cannot be created.
+        Raises DataError if the named run exists or the folder cannot be created.
         """
         runs_dir = Path(config.run.runs_dir)
         cls.require_new(runs_dir, name)
@@ -113,14 +113,14 @@ class RunFolder:
 
     @staticmethod
     def require_new(runs_dir: Path, name: str | None) -> None:
-        """Raise DataError for a name that a new run cannot have: an invalid folder name, or the name of another run."""
+        """Raise DataError if a new run cannot have this name: it is not a valid folder name, or another run has it."""
         if name is not None and _UNSAFE.search(name):
-            raise DataError(f"run name {name!r} is not the name of a folder; give one without slashes.")
+            raise DataError(f"run name {name!r} is not the name of a folder; choose a name without slashes.")
         if name is not None and (runs_dir / name).exists():
             raise _taken(runs_dir / name)
 
     def absolute(self) -> Self:
-        """Return the same run by its absolute path, which stays valid when user code changes the working folder."""
+        """Return the same run by its absolute path, which remains valid when user code changes the working folder."""
         return type(self)(self.path.absolute())
 
     @property
@@ -134,7 +134,8 @@ class RunFolder:
         return find_code_folder(self.recipe)
 
     def config(self, overrides: Sequence[str] = ()) -> Config:
-        """Return the run's own recipe with overrides. Raises DataError when it is damaged, ConfigError for a wrong override."""
+        """Return the run's own recipe with overrides. Raises DataError if it is damaged, ConfigError for an invalid
+        override."""
         try:
             config = load_config(self.recipe)
         except UsageError as error:
@@ -142,18 +143,19 @@ class RunFolder:
         return load_config(self.recipe, overrides) if overrides else config
 
     def trained_config(self) -> Config:
-        """Return `config()`. Raises UsageError for a run of an endpoint or a script, which has no trained policy."""
+        """Return `config()`. Raises UsageError if the run evaluates an endpoint or a script and has no trained
+        policy."""
         config = self.config()
         if not config.is_trainable:
             raise UsageError(
-                f"{self.path} is a baseline: its engine is {config.engine.type!r}, so nothing was trained and there is no policy "
-                "to load. Name a run that `sparring train` made."
+                f"{self.path} is a baseline: its engine is {config.engine.type!r}, so nothing was trained and there is "
+                "no policy to load. Name a run that `sparring train` created."
             )
         return config
 
     def record_checks(self, reports: Sequence[Mapping[str, Json]]) -> None:
-        """Record the checks before training: findings in findings.jsonl, the rest in the manifest, with the sha256 of files that
-        the environment read."""
+        """Record the checks before training. Findings go to findings.jsonl; the rest goes to the manifest, with the
+        sha256 of files that the environment read."""
         manifest = self.manifest()
         manifest["checked"] = [
             {key: value for key, value in report.items() if key not in ("findings", "recipe", "format")}
@@ -167,7 +169,7 @@ class RunFolder:
                 file.write(json.dumps({"time": time.time(), **finding}) + "\n")
 
     def copy_checks(self, other: Self) -> None:
-        """Record the checks of another run of the same recipe as this run's own, which is not checked again."""
+        """Record the checks of another run of the same recipe as those of this run, which is then not checked again."""
         theirs, manifest = other.manifest(), self.manifest()
         if not theirs.get("checked"):
             return
@@ -181,7 +183,7 @@ class RunFolder:
     def record_origin(
         self, parent: Path, step: int, changes: Mapping[str, tuple[Json, Json]], files: Sequence[str]
     ) -> None:
-        """Record in the manifest the run and step that this run was branched from, and the differences."""
+        """Record in the manifest the parent run and the step from which this run was branched, and the differences."""
         manifest = self.manifest()
         manifest["origin"] = {
             "run": str(parent),
@@ -192,12 +194,13 @@ class RunFolder:
         write_json(self.path / MANIFEST, manifest)
 
     def origin(self) -> Mapping[str, Any] | None:
-        """Return the entry of `record_origin`; None for a run that was not branched. Raises DataError for a damaged manifest."""
+        """Return the entry of `record_origin`, or None if the run was not branched. Raises DataError if the manifest is
+        damaged."""
         return self.manifest().get("origin")
 
     def manifest(self) -> dict[str, Any]:
-        """Return what the run was built from; empty without a manifest. Raises DataError for a manifest that is damaged or of a
-        newer format, OSError when it cannot be read."""
+        """Return the record of what the run was built from. It is empty without a manifest. Raises DataError if the
+        manifest is damaged or of a newer format, and OSError if it cannot be read."""
         path = self.path / MANIFEST
         try:
             content: Any = json.loads(path.read_text("utf-8")) if path.exists() else {}
@@ -207,13 +210,14 @@ class RunFolder:
             raise DataError(f"{path} is not a JSON object; restore it, or name another run.")
         if (known := content.get("format", MANIFEST_FORMAT)) not in range(1, MANIFEST_FORMAT + 1):
             raise DataError(
-                f"{path} has format {known!r}, and this version reads formats 1 to {MANIFEST_FORMAT}; use the version of "
-                "Sparring that wrote the run, or restore the file."
+                f"{path} has format {known!r}, but this version reads formats 1 to {MANIFEST_FORMAT}; use the version "
+                "of Sparring that wrote the run, or restore the file."
             )
         return content
 
     def record_training(self, inputs: Mapping[str, Json], changes: Mapping[str, tuple[Json, Json]]) -> None:
-        """Record in the manifest the inputs of the training that starts now, and their changes since the previous one."""
+        """Record in the manifest the inputs of the training that starts now, and their changes since the previous
+        training."""
         manifest = {**self.manifest(), **inputs}
         if changes:
             entry = {"time": time.time(), "changes": {key: list(values) for key, values in changes.items()}}
@@ -221,7 +225,8 @@ class RunFolder:
         write_json(self.path / MANIFEST, manifest)
 
     def files(self) -> dict[str, str]:
-        """Return the sha256 of the run's copies of the recipe's files, and of code added to them, by path in `code`."""
+        """Return the sha256 of the run's copies of the recipe's files, and of code that was added to them, by path in
+        `code`."""
         manifest = self.manifest()
         # A run of format 1 lists only the files of its training.
         names = set(manifest.get("files") or manifest.get("contents", {}).get("files", {}))
@@ -249,11 +254,11 @@ class RunFolder:
         return self.path / "checkpoints"
 
     def require_manifest(self) -> None:
-        """Raise as `manifest` does, and DataError when there is none."""
+        """Raise the errors of `manifest`, and DataError if there is no manifest."""
         if not self.manifest():
             raise DataError(
-                f"{self.path / MANIFEST} is missing or empty: without it the run's code and files are not found, and nothing "
-                "states what it was trained with. Restore it, or train the recipe anew."
+                f"{self.path / MANIFEST} is missing or empty. Without it, the run's code and files are not found, and "
+                "nothing records what the run was trained with. Restore it, or train the recipe again."
             )
 
     @property
@@ -262,7 +267,7 @@ class RunFolder:
 
     @property
     def controls(self) -> Path:
-        """Folder of checkpoints that are only evaluated, never trained further."""
+        """The folder of checkpoints that are only evaluated and never trained further."""
         return self.path / "controls"
 
     @property
@@ -270,7 +275,7 @@ class RunFolder:
         return self.path / "evaluations"
 
     def validation_scores(self) -> dict[int, float]:
-        """Return the mean score of each validation by the step before it. Raises DataError for a damaged file."""
+        """Return the mean score of each validation, by the step before it. Raises DataError if a file is damaged."""
         scores: dict[int, float] = {}
         for path in self.evaluations.glob("validation-*.json"):
             try:
@@ -282,22 +287,24 @@ class RunFolder:
         return scores
 
     def next_evaluation_path(self, stem: str = "held_out") -> Path:
-        """Return the path of the next evaluation: evaluations/held_out-001.json and so on, after unfinished ones too."""
+        """Return the path of the next evaluation: evaluations/held_out-001.json and so on. Unfinished evaluations also
+        count."""
         self.evaluations.mkdir(exist_ok=True)
         numbers = [_next_number(self.evaluations, stem, suffix) for suffix in (".json", UNFINISHED)]
         return self.evaluations / f"{stem}-{max(numbers):03}.json"
 
     @contextmanager
     def lock_for_training(self) -> Iterator[None]:
-        """Lock the run, so that one process trains it at a time. Raises UsageError where another process does."""
+        """Lock the run, so that only one process trains it at a time. Raises UsageError if another process has the
+        lock."""
         stop = f"stop that training first (`sparring runs stop {self.path}`), or watch it"
         with hold_lock(self.path, f"{self.path} is already being trained; {stop}."):
             yield
 
     def set_status(self, status: str, *, step: int | None = None, reason: str | None = None) -> None:
-        """Record the run's status; without `step` the last one stays. Starting a run deletes an earlier stop request.
+        """Record the run's status. Without `step`, the last step stays. Starting a run deletes an earlier stop request.
 
-        Also records in the manifest the files that its environment has read since.
+        This method also records in the manifest the files that the run's environment has read since the last call.
         """
         before = self.status()
         if status == "running" and before.get("status") != "running":
@@ -314,16 +321,17 @@ class RunFolder:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not before:
                 raise
-            # The file has its own disk block, also on a full disk.
+            # The file has its own disk block, even on a full disk.
             with (self.path / STATUS).open("r+", encoding="utf-8") as file:
                 file.write(json.dumps(content, indent=1) + "\n")
                 file.truncate()
         self._record_inputs()
 
     def status(self) -> dict[str, Any]:
-        """Return the recorded status, empty if there is none; a running or paused run whose process has ended is `interrupted`.
+        """Return the recorded status, or an empty mapping if there is none. If the process of a running or paused run
+        has ended, the status is `interrupted`.
 
-        Raises DataError when the file is damaged, OSError when it cannot be read.
+        Raises DataError if the file is damaged, and OSError if it cannot be read.
         """
         path = self.path / STATUS
         try:
@@ -331,23 +339,24 @@ class RunFolder:
         except FileNotFoundError:
             return {}
         except ValueError as error:
-            raise DataError(f"{path} is not JSON ({error}); delete it; the run itself is stored elsewhere.") from error
+            raise DataError(f"{path} is not JSON ({error}); delete it: the run itself is stored elsewhere.") from error
         is_status = (
             isinstance(status, dict)
             and isinstance(status.get("process", {}), dict)
             and isinstance(status.get("step", 0), int)
         )
         if not is_status:
-            raise DataError(f"{path} is not the status of a run; delete it; the run itself is stored elsewhere.")
+            raise DataError(f"{path} is not the status of a run; delete it: the run itself is stored elsewhere.")
         if status.get("status") in ("running", "paused") and self._process_of(status) is None:
             status["status"] = "interrupted"
         return status
 
     def request_stop(self) -> bool:
-        """Request the run to stop with a checkpoint. Returns True when its process was signaled; else it sees the request after
-        a step.
+        """Request the run to stop with a checkpoint. Return True if its process was signaled. Otherwise, the process
+        sees the request after a step.
 
-        A process without a handler for the signal, such as a notebook, is not signaled: it would end without a checkpoint.
+        A process without a handler for the signal, such as a notebook, is not signaled, because it would end without a
+        checkpoint.
         """
         (self.path / STOP).touch()
         pid = self._process_of(self.status())
@@ -361,12 +370,12 @@ class RunFolder:
 
     @property
     def pause(self) -> Path:
-        """The file whose deletion lets a paused run continue."""
+        """The file whose deletion allows a paused run to continue."""
         return self.path / PAUSE
 
     @staticmethod
     def _process_of(status: dict[str, Any]) -> int | None:
-        """Return the pid of the process that last wrote the status, if it runs on this machine and is still the same one."""
+        """Return the pid of the process that last wrote the status, if it still runs on this machine."""
         process = status.get("process", {})
         pid = process.get("pid")
         if (
@@ -384,7 +393,8 @@ class RunFolder:
 
 @contextmanager
 def hold_lock(folder: Path, refusal: str) -> Iterator[None]:
-    """Lock a folder for a block; the system unlocks it when a process dies. Raises UsageError(refusal) if it is locked."""
+    """Lock a folder for a block. The system unlocks it when the process ends. Raises UsageError(refusal) if it is
+    locked."""
     with (folder / LOCK).open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -394,7 +404,7 @@ def hold_lock(folder: Path, refusal: str) -> Iterator[None]:
 
 
 def list_runs(runs_dir: Path) -> list[RunFolder]:
-    """Return the runs in a folder, oldest first; none when the folder does not exist."""
+    """Return the runs in a folder, oldest first. Return none if the folder does not exist."""
     if not runs_dir.is_dir():
         return []
     runs = [path for path in runs_dir.iterdir() if RunFolder.is_run(path)]
@@ -422,7 +432,7 @@ def build_manifest(config: Config, recipe: Path, files: RecipeFiles, copies: Map
 
 
 def describe_machine() -> dict[str, Json]:
-    """Return package `versions`, read from metadata so that no package is imported, and `hardware`."""
+    """Return package `versions` and `hardware`. Versions are read from metadata, so that no package is imported."""
     versions: dict[str, str] = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -440,7 +450,8 @@ def describe_machine() -> dict[str, Json]:
 
 def _taken(path: Path) -> DataError:
     return DataError(
-        f"{path} exists; a run is never overwritten. Give another name, or continue it with `sparring train --resume {path}`."
+        f"{path} exists; a run is never overwritten. Choose another name, or continue the run with `sparring train "
+        f"--resume {path}`."
     )
 
 
@@ -457,7 +468,7 @@ def _create_folder(runs_dir: Path, name: str | None, recipe: Path) -> Path:
         try:
             path.mkdir()
         except FileExistsError:
-            # Another process was faster; the next iteration counts its folder.
+            # Another process was faster. The next iteration counts its folder.
             continue
         return path
 
@@ -469,7 +480,8 @@ def _next_number(folder: Path, stem: str, suffix: str = "") -> int:
 
 
 def _write_recipe(path: Path, config: Config, files: RecipeFiles) -> None:
-    """Write the resolved recipe. Files that the run contains get paths relative to its folder, others absolute ones."""
+    """Write the resolved recipe. Paths of files that the run contains are relative to its folder; others are
+    absolute."""
     updates: dict[str, Any] = {"run": config.run.model_copy(update={"name": path.name})}
     for name, keys in _files(config).items():
         named = {key: files.reference(file) for key, file in keys.items()}
@@ -508,8 +520,8 @@ def _processor() -> str:
 
 
 def _started(pid: int) -> int | None:
-    """Return the start time of a process in clock ticks (Linux), which distinguishes a reused pid. None for a process that has
-    ended, also while its parent has not waited for it."""
+    """Return the start time of a process in clock ticks (Linux), which distinguishes a reused pid. Return None if the
+    process has ended, even if its parent has not waited for it."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("utf-8")
     except OSError:
@@ -520,7 +532,7 @@ def _started(pid: int) -> int | None:
 
 
 def _catches(pid: int, number: int) -> bool:
-    """Return whether a process handles a signal, where the system reports it (Linux)."""
+    """Return whether a process handles a signal, if the system reports it (Linux)."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text("utf-8").splitlines()
     except OSError:
@@ -530,7 +542,7 @@ def _catches(pid: int, number: int) -> bool:
 
 
 def write_json(path: Path, content: Json) -> None:
-    """Replace a file so that readers see the old or the new content, never a part."""
+    """Replace a file so that readers see either the old or the new content, never a part of it."""
     text = json.dumps(content, indent=1) + "\n"
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:

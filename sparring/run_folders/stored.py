@@ -13,10 +13,10 @@ from sparring.types import Json, Outcome, Reward, Sampling, StopReason, Task, Tr
 
 
 def read_trajectories(path: Path) -> list[Trajectory]:
-    """Read the episodes of a `trajectories/*.jsonl`, with the environment's log from the neighboring folder; all episodes of a
-    recording when `path` is its folder.
+    """Read the episodes of a `trajectories/*.jsonl` file, with the environment's log from the neighboring folder. If
+    `path` is the folder of a recording, read all its episodes.
 
-    Raises DataError naming the file and line that is not a trajectory.
+    Raises DataError with the file and the line that is not a trajectory.
     """
     return [
         parse_trajectory(row, transitions.get(row["id"], ()), where)
@@ -27,21 +27,22 @@ def read_trajectories(path: Path) -> list[Trajectory]:
 
 
 def list_trajectory_files(path: Path) -> list[Path]:
-    """Return the file itself, or the files of a recording in order. Raises DataError when there are none."""
+    """Return the file itself, or the files of a recording in order. Raises DataError if there are none."""
     if path.is_file():
         return [path]
     found = (path / "trajectories").glob("recorded-*.jsonl")
     files = sorted(found, key=lambda file: (len(file.name), file.name))
     if not files:
-        what = "holds no trajectories/recorded-*.jsonl" if path.is_dir() else "does not exist"
+        what = "contains no trajectories/recorded-*.jsonl" if path.is_dir() else "does not exist"
         raise DataError(f"{path} {what}; name a .jsonl file, or a folder that `sparring record` wrote.")
     return files
 
 
 def read_rows(file: Path, *, is_growing: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each line's location and object. Raises DataError for a line that is not a JSON object.
+    """Yield each line's location and object. Raises DataError if a line is not a JSON object.
 
-    With `is_growing`, skips the last line, which may be incomplete while the file is written or after a crash.
+    With `is_growing`, the last line is skipped, because it may be incomplete while the file is written or after a
+    crash.
     """
     lines = file.read_text("utf-8").split("\n")
     for number, line in enumerate(lines[:-1] if is_growing else lines, start=1):
@@ -55,22 +56,24 @@ def read_rows(file: Path, *, is_growing: bool = False) -> Iterator[tuple[str, di
                 f"{where}: {error}; every line must be a JSON object. Fix the line, or remove it."
             ) from error
         if not isinstance(row, dict):
-            raise DataError(f"{where}: {line[:80]} is not a JSON object; every line must be one.")
+            raise DataError(f"{where}: {line[:80]} is not a JSON object; every line must be a JSON object.")
         yield where, row
 
 
 RESUMED = "training/resumed"
-"""Metric of the step that a run was resumed from; it invalidates everything that was logged after that step before."""
+"""The metric with the step from which a run was resumed. It invalidates everything that was previously logged after
+that step."""
 
 
 _RENAMED = {"world": "environment", "judge": "reward"}
-"""Last parts of the names of an episode's times, in runs of earlier versions and today."""
+"""The last parts of the names of an episode's times, in runs of earlier versions and now."""
 
 
 def read_metrics(path: Path) -> tuple[dict[int, dict[str, float]], tuple[int, ...]]:
-    """Return a run's metrics by step, in order, and the steps it was resumed from. The last entry of a repeated step counts.
+    """Return a run's metrics by step, in order, and the steps from which it was resumed. For a repeated step, the last
+    entry counts.
 
-    Raises DataError naming the line without a step and metrics.
+    Raises DataError with the line that has no step or no metrics.
     """
     found: dict[int, dict[str, float]] = {}
     resumed: list[int] = []
@@ -79,7 +82,7 @@ def read_metrics(path: Path) -> tuple[dict[int, dict[str, float]], tuple[int, ..
             step = int(row["step"])
             metrics = {_name_of_today(str(name)): value for name, value in dict(row["metrics"]).items()}
         except (LookupError, TypeError, ValueError) as error:
-            raise DataError(f"{where}: {error!r}; every line holds a step and its metrics.") from error
+            raise DataError(f"{where}: {error!r}; every line must contain a step and its metrics.") from error
         if RESUMED in metrics:
             resumed.append(step)
             found = {at: numbers for at, numbers in found.items() if at <= step}
@@ -93,9 +96,9 @@ def _name_of_today(metric: str) -> str:
 
 
 def training_seconds(path: Path) -> float:
-    """Return the wall time of RL's steps, without validation. Raises DataError for a missing or damaged file."""
+    """Return the wall time of the RL steps, without validation. Raises DataError if a file is missing or damaged."""
     if not path.is_file():
-        raise DataError(f"{path} is missing, so it is not known how long RL took; restore it, or train the run anew.")
+        raise DataError(f"{path} is missing, so it is not known how long RL took; restore it, or train the run again.")
     by_step, _ = read_metrics(path)
     return sum(metrics.get("timing_s/step", 0.0) for metrics in by_step.values())
 
@@ -108,7 +111,8 @@ def _transitions(file: Path) -> dict[str, list[Mapping[str, Json]]]:
 
 
 def parse_trajectory(row: Mapping[str, Any], transitions: Iterable[Mapping[str, Json]], where: str) -> Trajectory:
-    """Build a trajectory from its stored row and the environment's log of it. Raises DataError that names `where`."""
+    """Build a trajectory from its stored row and the environment's log of it. Raises DataError, which contains
+    `where`."""
     try:
         task, reward = row["task"], row["reward"]
         return Trajectory(
@@ -130,7 +134,7 @@ def parse_trajectory(row: Mapping[str, Any], transitions: Iterable[Mapping[str, 
             seconds=row["seconds"],
         )
     except (LookupError, TypeError, ValueError) as error:
-        raise DataError(f"{where}: {error!r}; this is not a trajectory as `sparring` writes it.") from error
+        raise DataError(f"{where}: {error!r}; this is not a trajectory that `sparring` wrote.") from error
 
 
 def _turn(row: Mapping[str, Any], *, learns: bool = True) -> Turn:
@@ -171,5 +175,5 @@ def _reward(row: Mapping[str, Any]) -> Reward:
 
 
 def _number(value: float | None) -> float:
-    """Return NaN for null, since JSON has no NaN."""
+    """Return NaN for null, because JSON has no NaN."""
     return math.nan if value is None else value

@@ -84,7 +84,7 @@ def test_the_newest_checkpoint_is_taken_without_a_step(parent: Path) -> None:
     ("changes", "error", "message"),
     [
         (["model.name=other"], UsageError, "model.name cannot be changed"),
-        (["model.lora_rank=1"], UsageError, "cannot be lowered from 2 to 1"),
+        (["model.lora_rank=1"], UsageError, "cannot lower model.lora_rank from 2 to 1"),
         (["warm_start.steps=9"], UsageError, "from after the warm start"),
         ([], UsageError, "nothing is changed"),
         (["batch.group_size=8"], UsageError, "nothing is changed"),
@@ -102,7 +102,7 @@ def test_what_a_checkpoint_cannot_be_continued_with_is_refused(
 
 
 def test_a_step_without_checkpoint_names_those_that_there_are(parent: Path) -> None:
-    with pytest.raises(DataError, match="no checkpoint of step 15; there are checkpoints of steps 10, 20"):
+    with pytest.raises(DataError, match="no checkpoint of step 15; it has checkpoints of steps 10, 20"):
         branch(parent, ["batch.group_size=4"], step=15)
 
 

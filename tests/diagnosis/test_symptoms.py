@@ -485,7 +485,7 @@ def test_steps_whose_turns_a_form_overruled_ask_to_teach_the_form_and_no_other_m
         measured = {**shown, "rollout/overruled_turns": overruled}
         return diagnose_run(run(0.5, metrics=lambda step: measured))["system.filtered"]
 
-    assert "no turn with one may be trained" in found(1.0).symptom
+    assert "none of their turns may be trained" in found(1.0).symptom
     assert found(1.0).settings == {}
     assert "form" in found(1.0).change
     assert "temperature" in found(0.0).change

@@ -298,7 +298,7 @@ def test_an_unknown_episode_lists_near_ones(run: RunFolder) -> None:
     stored(run, (OFFER, SOLD), num=2)
     result = sparring("replay", "one", "train/3/task-1/0.9")
     assert result.exit_code == 2
-    assert "has no episode 'train/3/task-1/0.9'; near are train/3/task-1/0.0" in " ".join(result.output.split())
+    assert "has no episode 'train/3/task-1/0.9'; similar ids are train/3/task-1/0.0" in " ".join(result.output.split())
 
 
 def test_what_has_nothing_to_replay_is_refused(run: RunFolder) -> None:

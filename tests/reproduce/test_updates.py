@@ -65,7 +65,7 @@ def test_weights_that_turns_were_sampled_with_are_compared_too(trained: Path, tm
         db.execute("UPDATE turns SET fingerprint = 'other' WHERE versions LIKE '[[1,%'")
     result = replayed(run)
     assert result.exit_code == 5
-    assert "the run went on with other" in result.output
+    assert "but the run continued with other" in result.output
 
 
 def test_an_episode_and_the_training_are_not_replayed_at_once(trained: Path) -> None:

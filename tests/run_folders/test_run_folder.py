@@ -332,7 +332,9 @@ def test_a_large_file_is_linked_and_refused_once_it_is_missing_or_another(recipe
     check_links(run.code)
     with large.open("r+b") as file:
         file.write(b"1")
-    with pytest.raises(DataError, match=r"large\.bin.*its content has changed since; restore the content with sha256"):
+    with pytest.raises(
+        DataError, match=r"large\.bin.*its content has changed since then; restore the content with sha256"
+    ):
         check_links(run.code)
     large.unlink()
     with pytest.raises(DataError, match=r"large\.bin.*is missing; restore it"):
