@@ -119,7 +119,7 @@ def test_an_open_page_follows_the_run_and_waits_for_who_reads(tmp_path: Path) ->
         until(page, f"({live}) === 'Live: completed, step 2 of 2'")
         page.evaluate("document.querySelector('#settings summary').click()")
         goes_on(3)
-        until(page, f"({live}).includes('The page is older.')")
+        until(page, f"({live}).includes('The page is outdated.')")
         page.evaluate("document.querySelector('.live button').click()")
         until(page, f"({live}) === 'Live: completed, step 3 of 2'")
         assert page.complaints == []
