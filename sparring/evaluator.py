@@ -61,7 +61,7 @@ class _Player:
     """A policy that is ready to run episodes."""
 
     policy: MainPolicy | None
-    """None for the collector's own policy."""
+    """The policy, or None for the collector's own policy."""
     fingerprint: str
     policy_version: int | None
     in_waves: bool

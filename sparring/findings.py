@@ -23,7 +23,7 @@ RENAMED = {
     "foothold.reference": "baseline.reference",
     "environment.twins": "environment.isolation",
 }
-"""Names of rules in the runs and reports of earlier versions, mapped to the rules."""
+"""Maps the names of rules in runs and reports of earlier versions to the rules."""
 
 
 class Severity(StrEnum):
@@ -43,19 +43,19 @@ class Finding:
     rule."""
     severity: Severity
     symptom: str
-    """One sentence: what is wrong, and where."""
+    """One sentence that states what is wrong, and where."""
     evidence: Mapping[str, Json]
     """The exact values: task ids, rows, requests, results, expected results."""
     change: str
     """The one thing to change."""
     confirm: str
-    """How to confirm that the change helped."""
+    """A sentence that states how to confirm that the change helped."""
     step: int | None = None
-    """During training, the last step after which the problem was seen."""
+    """The last training step after which the problem was seen. None before training."""
     first_step: int | None = None
     """The first step after which the problem was seen, if it is earlier than `step`."""
     trajectories: tuple[str, ...] = ()
-    """During training, the ids of some trajectories that show the problem."""
+    """The ids of some trajectories that show the problem. Empty before training."""
 
     settings: Mapping[str, Json] = field(default_factory=dict)
     """The change as settings by key path, as `sparring runs branch` accepts them (KEY=VALUE). Empty if no setting fixes
@@ -126,7 +126,7 @@ class Rule(Generic[Subject, Found]):
 
 
 def rules_by_name(*rules: Rule[Subject, Found]) -> dict[str, Rule[Subject, Found]]:
-    """Return the rules by their names, in the given order. Raises ValueError when two rules have the same name."""
+    """Return the rules by their names, in the given order. Raises ValueError if two rules have the same name."""
     table = {rule.name: rule for rule in rules}
     if len(table) < len(rules):
         names = [rule.name for rule in rules]

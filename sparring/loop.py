@@ -60,7 +60,7 @@ class UpdateResult:
     batch: TrainingBatch
     metrics: Mapping[str, float]
     times: Mapping[str, float]
-    """Seconds, by metric name."""
+    """The seconds spent on each part, by metric name."""
 
 
 class StepHooks(Protocol):
@@ -105,7 +105,7 @@ class Run:
     kind_of: Callable[[Task], str] | None
     """Returns the kind of a task. None if the tasks have no kinds."""
     prices: Mapping[str, float]
-    """Prices by the names in `sparring.metering.prices.PRICES`. A missing price is 0."""
+    """The prices by the names in `sparring.metering.prices.PRICES`. A missing price is 0."""
     success_threshold: float
     """The lowest reward of a successful episode. It separates groups in which all succeed from groups in which all
     fail."""

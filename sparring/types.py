@@ -90,7 +90,7 @@ class AnswerFormat:
 
     tool_choice: Literal["auto", "none", "required"] = "auto"
     tool_name: str | None = None
-    """With "required", the one tool that the answer must call exactly once."""
+    """The tool that the answer must call exactly once, if calls are "required"."""
     parallel_tool_calls: bool = True
     """Whether an answer may contain several calls."""
     response_format: Mapping[str, Json] | None = None
@@ -171,17 +171,19 @@ class EngineCapabilities:
     """
 
     reports_token_ids: bool = False
-    """Its answers contain the sampled ids and their log-probabilities. Training needs both."""
+    """The engine's answers contain the sampled ids and their log-probabilities. Training needs both."""
     pins_weights: bool = False
     """An episode can keep the weights of its first turn (`rollout.session_weights = "pinned"`)."""
     deterministic_rounds: bool = False
-    """It can sample in rounds that depend only on the seed, so that a run can be repeated bit for bit."""
+    """The engine can sample in rounds that depend only on the seed, so that a run can be repeated bit for bit."""
     constrained_sampling: bool = False
-    """It can constrain an answer to a grammar."""
+    """The engine can constrain an answer to a grammar."""
     reports_removed_mass: bool = False
-    """Its answers report how much probability a grammar removed. Otherwise constrained turns are not trained."""
+    """The engine's answers report how much probability a grammar removed. Otherwise, constrained turns are not
+    trained."""
     scores_given_ids: bool = False
-    """It returns the log-probabilities of given ids. Training uses them to detect weights that did not arrive."""
+    """The engine returns the log-probabilities of given ids. Training uses them to detect weights that did not
+    arrive."""
 
 
 MAX_REMOVED_MASS = 1e-3
@@ -221,7 +223,7 @@ class MessageAnswer:
     message: Message
     stop_reason: StopReason
     usage: Usage | None = None
-    """None if the engine does not report it."""
+    """The token counts, or None if the engine does not report them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,7 +321,7 @@ class Reward:
     components: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     record: Mapping[str, Json] = field(default_factory=dict)
-    """How the episode was graded, stored with the episode: an LLM judge's model, prompt and votes."""
+    """The record of how the episode was graded, stored with the episode: an LLM judge's model, prompt and votes."""
 
 
 @dataclass(frozen=True, slots=True)

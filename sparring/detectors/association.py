@@ -77,7 +77,7 @@ class Association:
     shares: dict[str, float]
     """The shares, from 0 to 1, to which paid wrong, other wrong and right episodes have the trait."""
     alike: tuple[str, ...]
-    """Other traits that cannot be distinguished from it."""
+    """The other traits that cannot be distinguished from this one."""
     growth: Estimate
     """The difference between the share of the trait in the last third of the steps and in the first third."""
     steps: tuple[int, int]

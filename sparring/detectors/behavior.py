@@ -14,7 +14,7 @@ from sparring.run_folders.history import Digest, History
 from sparring.types import Json
 
 Direction: TypeAlias = int
-"""1 if more of the habit is suspicious, -1 if less of it is."""
+"""The suspicious direction: 1 if more of the habit is suspicious, -1 if less of it is."""
 
 PAID = 0.25
 """The smallest value of a habit, between episodes with little and with much of it, as a share of the spread of

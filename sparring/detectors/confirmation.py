@@ -42,7 +42,7 @@ class Edit:
     counts: bool
     """Whether the reward changed as expected if the trait is paid."""
     components: Mapping[str, float]
-    """For each component, how much higher it is with the trait."""
+    """The difference that the trait makes to each component."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ class Separation:
     is_paid: bool
     """Whether more of the trait earns more."""
     product: float
-    """How much more episodes with the trait earn than the mean of their groups, in levels of the reward."""
+    """The reward of episodes with the trait above the mean of their groups, in levels of the reward."""
     spread: float
     """The variation of the trait within groups."""
 

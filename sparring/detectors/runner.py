@@ -102,7 +102,7 @@ class DetectorRunner:
     def _apply(self, one: Detector) -> Sequence[Finding]:
         try:
             return tuple(one.function(self.history))
-        except Exception as error:  # noqa: BLE001 - whatever a user's scanner raises, the run goes on
+        except Exception as error:  # noqa: BLE001 - the run continues, whatever a user's scanner raises
             if one.name not in self._failed:
                 self._failed.add(one.name)
                 logger.warning("the detector %s failed (%r); the run continues without this detector", one.name, error)

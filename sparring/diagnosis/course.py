@@ -12,7 +12,7 @@ from sparring.diagnosis.observed import Observed
 
 SURE = 3.0
 LIKELY = 2.0
-"""Numbers of standard errors."""
+"""The numbers of standard errors above which a change is certain, and above which it is likely."""
 JUDGE_AFTER = 25
 """The number of steps after which the effect of a change is visible. For a noisy curve, it is up to twice as many."""
 FLAT, EQUIVALENT = 0.12, 1.645

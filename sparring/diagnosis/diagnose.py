@@ -55,7 +55,7 @@ CUT_SHORT = (
     "stall.flat_from_start",
     "system.filtered",
 )
-"""Consequences of episodes that are cut before they can be right."""
+"""The consequences of episodes that are cut before they can be right."""
 EXPLAINS: Mapping[str, tuple[str, ...]] = {
     "system.stalled": ("system.starved", "system.stragglers"),
     "system.stragglers": ("system.starved",),
@@ -147,7 +147,7 @@ class Diagnosis:
     past: tuple[Finding, ...]
     """The findings of detectors during training that no longer apply."""
     course: Mapping[str, Json]
-    """Reward, score and validation, at first and now."""
+    """The reward, score and validation results, at first and now."""
     claim: Claim | None = None
     """The claim from the evaluations, or None if they were not read."""
 

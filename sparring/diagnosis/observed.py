@@ -63,10 +63,10 @@ class Observed:
     """The findings of earlier rules of the diagnosis."""
     attempts: Attempts = field(default_factory=Attempts)
     progress: Progress | None = None
-    """None if the run has ended."""
+    """The progress of the run, or None if the run has ended."""
     lineage: Lineage | None = None
     template_problem: str | None = None
-    """How the chat template contradicts itself, as stated in the manifest."""
+    """The contradiction in the chat template, as the manifest states it. None if there is no contradiction."""
 
     @property
     def findings(self) -> list[Finding]:

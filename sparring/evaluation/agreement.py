@@ -17,7 +17,7 @@ Kind: TypeAlias = Literal["paid_wrong", "unpaid_right"]
 
 _TAG = re.compile(r"<([A-Za-z_][\w.-]*)>")
 _CONDUCT = frozenset({"completion", "budget_exhausted", "tool_use"})
-"""Sub-scores about conduct. They are not part of the answer, so a reward cannot misread them."""
+"""The sub-scores about conduct. They are not part of the answer, so a reward cannot misread them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

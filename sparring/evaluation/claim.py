@@ -55,7 +55,7 @@ class Claim:
     alike: str = ""
     """A result that all policies have in common, such as "no policy solved a task"."""
     is_incomplete: bool = False
-    """For several seeds, whether a control is left out because some seeds lack it. It may be the strongest control."""
+    """Whether a control is left out because some seeds lack it. This control may be the strongest."""
     caveats: tuple[str, ...] = ()
     """The sentences that qualify the claim."""
     not_known: NotKnown = NotKnown()
@@ -221,7 +221,7 @@ class _Elsewhere:
 
     control: str
     words: str
-    """ "greedily worse than" """
+    """The setting and the result, such as "greedily worse than"."""
     is_opposed: bool
     sentences: tuple[str, ...]
     finding: Finding

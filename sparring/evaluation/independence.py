@@ -19,7 +19,7 @@ Kind = TypeVar("Kind")
 _OURS = ("sparring.rewards.", "sparring.scorers.", "sparring.environments.suites.", "sparring.environments.adapters.")
 """The packages of Sparring with grading rules. The rest of Sparring is as neutral as Python's standard library."""
 _NEUTRAL = "sparring.scorers.conduct"
-"""This package describes how an episode went, and grades nothing."""
+"""The package with scorers that describe how an episode went and grade nothing."""
 
 
 def independence(reward: RewardFunction | None, scorer: Scorer | None) -> Independence:

@@ -26,7 +26,7 @@ from sparring.evaluation.statistics import paired_p_value
 from sparring.types import Outcome
 
 FEW_TASKS = 20
-"""With fewer tasks, the result does not generalize to other tasks."""
+"""The smallest number of tasks from which a result generalizes to other tasks."""
 MOST_LOST = 0.01
 """The share of lost episodes above which a claim mentions it."""
 MANY_WRONG = 0.1
@@ -34,7 +34,7 @@ MANY_WRONG = 0.1
 LEAST_DIFFERING = next(
     num for num in count(1) if paired_p_value([Fraction(0)] * num, [Fraction(1)] * num) < SIGNIFICANT
 )
-"""With fewer tasks that differ, no difference is significant, even if all of them turn right."""
+"""The smallest number of tasks that must differ for a significant difference, if all of them become right."""
 ENDINGS = {
     Outcome.MAX_TURNS: "runs out of turns",
     Outcome.MAX_TOKENS: "runs out of tokens",

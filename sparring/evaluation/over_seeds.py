@@ -141,7 +141,7 @@ class Outlier:
 
 
 def outlier_of(seeds: Mapping[int, Mapping[str, float]]) -> Outlier | None:
-    """Return the seed whose mean is furthest from the median of the means if it is an outlier, else None.
+    """Return the seed whose mean is furthest from the median of the means if that seed is an outlier, else None.
 
     `seeds` has one mapping per seed, from task ids to shares. With at least 3 seeds, a seed is an outlier if three
     conditions hold. Its mean is at least 0.1 from the nearest other mean. This distance is at least 3 times the mean

@@ -21,7 +21,7 @@ SPELLINGS = (
 
 
 BEST = "best"
-"""Replaces a step after @, and means the step of the checkpoint with the best validation."""
+"""The word that names, after @, the checkpoint with the best validation instead of a step."""
 
 
 class PolicyKind(StrEnum):

@@ -46,7 +46,7 @@ class Review:
     mean_before: float | None
     mean_after: float
     endpoints: tuple[EndpointUsage, ...]
-    """Requests and tokens of endpoints that LLM judges used."""
+    """The requests and tokens of endpoints that LLM judges used."""
     prices: Mapping[str, float]
 
     @property

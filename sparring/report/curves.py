@@ -43,9 +43,9 @@ class Mark:
 
     step: int
     label: str
-    """One or two characters."""
+    """The label, which has one or two characters."""
     kind: str
-    """`error`, `warning`, `note`, or `change`."""
+    """The kind of the event: `error`, `warning`, `note` or `change`."""
     title: str
 
 

@@ -40,7 +40,7 @@ MAX_CHARACTERS = 20_000
 MAX_FIELD_CHARACTERS = 4_000
 """The length limit of a task's fields."""
 LOGPROB_UNITS = 100
-"""Log-probabilities are stored in hundredths."""
+"""The factor by which log-probabilities are multiplied to store them as integers."""
 
 SPLITS = ("held_out", "validation", "train")
 """The splits whose episodes are shown. The verdict is about the first split that exists."""
@@ -59,7 +59,7 @@ class Known:
     task_id: str
     split: str
     kind: int
-    """0 is a disagreement, 1 a failure, 2 neither."""
+    """The kind of the episode: 0 for a disagreement, 1 for a failure, 2 for neither."""
     policy: int
     """The policy's index in an evaluation's file, in which the most important policy is the last."""
     num_bytes: int
@@ -86,7 +86,7 @@ class Episodes:
 
 
 def episodes(record: Record, *, max_bytes: int = MAX_BYTES, max_token_bytes: int = MAX_TOKEN_BYTES) -> Episodes:
-    """Select and prepare the episodes for the page. Raises DataError for a damaged file.
+    """Select and prepare the episodes for the page. Raises DataError if a file is damaged.
 
     The files are read twice: once to classify all episodes, and once to load the episodes that fit.
     """

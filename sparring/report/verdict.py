@@ -34,7 +34,7 @@ class State(StrEnum):
 
     GOOD = "good"
     UNKNOWN = "unknown"
-    """No measurement decides the check."""
+    """The state of a check that no measurement decides."""
     DOUBT = "doubt"
     BAD = "bad"
 

@@ -83,11 +83,11 @@ def test_the_newest_checkpoint_is_taken_without_a_step(parent: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        (["model.name=other"], UsageError, "model.name cannot be changed"),
+        (["model.name=other"], UsageError, "a branch cannot change model.name"),
         (["model.lora_rank=1"], UsageError, "cannot lower model.lora_rank from 2 to 1"),
         (["warm_start.steps=9"], UsageError, "from after the warm start"),
-        ([], UsageError, "nothing is changed"),
-        (["batch.group_size=8"], UsageError, "nothing is changed"),
+        ([], UsageError, "no setting differs"),
+        (["batch.group_size=8"], UsageError, "no setting differs"),
         (["schedule.max_steps=20", "batch.group_size=4"], UsageError, "nothing to train"),
         (["batch.groupsize=4"], ConfigError, "batch.group_size"),
         (["engine.type=scripted"], ConfigError, "engine.script"),

@@ -355,7 +355,7 @@ def test_a_control_that_was_played_greedily_alone_is_compared_there() -> None:
 
 def test_a_short_control_that_is_better_than_tuned_needs_no_longer_one() -> None:
     limits = of(*table(*BETTER), continued=SHORT).limits
-    assert not any("makes a longer control" in limit for limit in limits)
+    assert not any("trains a longer control" in limit for limit in limits)
 
 
 def stored(folder: Path, seed: int, code: str, rows: Sequence[tuple[str, int]]) -> RunFolder:

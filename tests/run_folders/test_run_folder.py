@@ -154,7 +154,7 @@ def test_the_manifest_holds_versions_the_seed_and_hashes_that_follow_the_content
 
 def test_a_folder_without_recipe_is_no_run(tmp_path: Path) -> None:
     assert not RunFolder.is_run(tmp_path)
-    with pytest.raises(DataError, match=r"holds no run\.toml"):
+    with pytest.raises(DataError, match=r"contains no run\.toml"):
         RunFolder(tmp_path)
     with pytest.raises(DataError, match="does not exist"):
         RunFolder(tmp_path / "none")
@@ -337,7 +337,7 @@ def test_a_large_file_is_linked_and_refused_once_it_is_missing_or_another(recipe
     ):
         check_links(run.code)
     large.unlink()
-    with pytest.raises(DataError, match=r"large\.bin.*is missing; restore it"):
+    with pytest.raises(DataError, match=r"large\.bin.*is now missing; restore it"):
         check_links(run.code)
     # A run that was moved can be given the file itself.
     linked.unlink()
