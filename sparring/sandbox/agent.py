@@ -1,8 +1,8 @@
 """The program of a box's first process: it receives files and programs from outside and returns their results.
 
 Its source is passed to the interpreter inside, which may be older than ours and need not have this package. It imports
-little, because every module costs milliseconds of each start. It is not trusted: the reader of its answers bounds and
-checks them, and attributes its behavior after a program has run to that program.
+little, because every module costs milliseconds of each start. It is not trusted: the code that reads its answers limits
+and checks them, and after a program has run, attributes the answers to that program.
 
 A frame is one byte for its kind, four bytes of length (big endian), and the content. From outside: `W` write a file,
 `S` start a program, `I` its input, `E` the end of its input, `K` kill it, `C` collect files; contents of W, S and C are
@@ -29,13 +29,13 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY
 PR_SET_DUMPABLE = 4
 PR_CAPBSET_DROP = 24
 NUM_CAPABILITIES = 64
-"""More than any kernel has."""
+"""More capabilities than any kernel has."""
 POLL_SECONDS = 0.02
 """The interval between checks of the number of files, in seconds."""
 
 
 class Ended(Exception):
-    """A limit that a program reached."""
+    """Raised when a program reaches a limit."""
 
 
 def hide(has_capabilities):
@@ -44,7 +44,7 @@ def hide(has_capabilities):
     try:
         import _ctypes
 
-        # The base of `ctypes`, without the milliseconds that importing the rest takes.
+        # This is the base of `ctypes`; importing the rest takes milliseconds.
         address = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # pyright: ignore[reportArgumentType]
 
         def prctl(*arguments):
@@ -62,7 +62,7 @@ def hide(has_capabilities):
 
 
 def receive(size):
-    """Read exactly `size` bytes from the channel; exit if it is closed."""
+    """Read exactly `size` bytes from the channel, or exit if the channel is closed."""
     parts = []
     while size:
         try:
@@ -128,7 +128,7 @@ class Box:
             # Input and kills that arrive after the program has ended are late, not wrong.
 
     def write(self, name, content):
-        """Write a file and replace what has its name, such as a link; no folder on the path may be a link."""
+        """Write a file and replace anything with its name, such as a link. No folder on the path may be a link."""
         try:
             folder, last = self.open_folder(name, make=True)
             try:
@@ -152,7 +152,8 @@ class Box:
             send(b".")
 
     def hand_over(self, file, mode):
-        """Set a file's mode explicitly, whatever default a program set for its folder, and make programs its owner."""
+        """Set a file's mode explicitly, whatever default a program set for its folder, and give the file to the
+        programs' user."""
         os.fchmod(file, mode)
         if self.user is not None:
             os.fchown(file, self.user, self.user)
@@ -187,7 +188,7 @@ class Box:
         except Ended as limit:
             ended = ended if ended != b"exit" else limit.args[0]
         if self.has_too_many_files():
-            # However the program ended: too many files would end the next program, too.
+            # This applies however the program ended: too many files would end the next program too.
             ended = b"files"
         program.close()
         code = os.waitstatus_to_exitcode(program.status) if program.status is not None else 0
@@ -210,7 +211,7 @@ class Box:
                 value = value if hard == resource.RLIM_INFINITY else min(value, hard)
                 resource.setrlimit(number, (value, value))
             try:
-                # When memory runs out, the program goes before the process that reports it.
+                # When memory runs out, the kernel kills the program before the process that reports it.
                 with open("/proc/self/oom_score_adj", "w") as file:
                     file.write("1000")
             except OSError:
@@ -254,7 +255,7 @@ class Box:
         self.look()
 
     def look(self):
-        """Check the limits that no kernel limit of this back end enforces."""
+        """Check the limits that the kernel does not enforce with this back end."""
         began = time.monotonic()
         if began < self.next_look:
             return
@@ -314,8 +315,8 @@ class Box:
             return
 
     def collect(self, names, files, size, depth):
-        """Send the named files, or all, up to `files` files and `size` bytes, and the reasons for those that are
-        refused."""
+        """Send the named files, or all files, up to `files` files and `size` bytes, and the reason for each refused
+        file."""
         left = size
         found = self.every_name(depth) if names is None else ((name, b"") for name in names)
         for name, problem in itertools.islice(found, files):
@@ -346,15 +347,15 @@ class Box:
                 content = os.read(file, min(size, CHUNK))
             except OSError:
                 content = b""
-            # A file that shrank meanwhile is padded, so that its content has the announced size.
+            # A file that has shrunk in the meantime is padded, so that its content has the announced size.
             content = content or bytes(min(size, CHUNK))
             size -= len(content)
             send(b"D", content)
 
     def every_name(self, depth):
-        """Return the paths in the scratch folder, each with the reason why it cannot be read, if known.
+        """Yield the paths in the scratch folder, each with the reason why it cannot be read, if there is one.
 
-        Links are listed and not followed; folders below `depth` others are not entered.
+        Links are listed but not followed. Folders that are nested more than `depth` deep are not entered.
         """
         folders = [""]
         while folders:
@@ -370,12 +371,12 @@ class Box:
                 if not is_folder:
                     yield name, b""
                 elif name.count("/") + 1 == depth:
-                    yield name, b"lies below too many folders"
+                    yield name, b"is nested in too many folders"
                 elif name != ".tmp":
                     folders.append(name)
 
     def open_folder(self, name, make=False):
-        """Open the parent folder of a path without following any link; return it with the path's last part."""
+        """Open the parent folder of a path without following any link. Return it with the path's last part."""
         *parts, last = name.split("/")
         folder = os.open(self.scratch, FOLDER)
         try:
@@ -400,7 +401,7 @@ class Box:
         return folder, last
 
     def open_beneath(self, name):
-        """Open a file below the scratch folder without following a link, or waiting for a pipe's other end."""
+        """Open a file below the scratch folder without following a link or waiting for the other end of a pipe."""
         folder, last = self.open_folder(name)
         try:
             self.refuse_link(last, folder)
@@ -410,8 +411,8 @@ class Box:
 
     @staticmethod
     def refuse_link(name, folder):
-        """Refuse a link explicitly, since some kernels ignore O_NOFOLLOW with O_DIRECTORY. No program runs that
-        could swap it now."""
+        """Refuse a link explicitly, since some kernels ignore O_NOFOLLOW with O_DIRECTORY. No running program could
+        swap it now."""
         if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
@@ -430,7 +431,7 @@ class Program:
         os.set_blocking(input, False)
 
     def feed(self):
-        """Write pending input to the program, as much as its pipe accepts."""
+        """Write as much pending input to the program as its pipe accepts."""
         if self.input is None:
             self.pending = b""
             return
@@ -465,7 +466,7 @@ class Program:
         self.allowance -= len(content)
 
     def drain(self):
-        """Send the rest of the pipes, whose writers are dead."""
+        """Send the rest of the pipes, whose writers have ended."""
         while self.outputs:
             ready = select.select(list(self.outputs), [], [], 0)[0]
             if not ready:

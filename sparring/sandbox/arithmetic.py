@@ -28,14 +28,14 @@ async def calculate(expression: str, *, seconds: float = DEFAULT_SECONDS) -> int
 
         await calculate("2*(3+4)")  # 14
 
-    Raises ArithmeticProblem with a line for the expression's author, also when the time limit is reached;
-    InfrastructureError when the worker itself fails.
+    Raises ArithmeticProblem, with a text for the expression's author, when the expression is wrong or reaches the time
+    limit. Raises InfrastructureError when the worker itself fails.
     """
     return await asyncio.to_thread(_pool.ask, expression, seconds)
 
 
 class _Worker:
-    """One process that evaluates expressions; it is killed at the first one that exceeds its time limit."""
+    """One process that evaluates expressions. It is killed when an expression exceeds its time limit."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
@@ -54,8 +54,8 @@ class _Worker:
         resource.prlimit(self._process.pid, resource.RLIMIT_AS, (WORKER_MEMORY, WORKER_MEMORY))
 
     def ask(self, expression: str, seconds: float) -> str | None:
-        """Return the worker's answer, a line; None if there was none in time. Raises OSError when the worker has
-        died."""
+        """Return the worker's answer (one line), or None if there is no answer in time. Raises OSError when the worker
+        has died."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(expression).encode() + b"\n")
@@ -78,7 +78,7 @@ class _Worker:
 
 
 class _Pool:
-    """Idle workers; another is started when none is idle and there are fewer than NUM_WORKERS."""
+    """The idle workers. A new worker is started when none is idle and there are fewer than NUM_WORKERS."""
 
     def __init__(self) -> None:
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()

@@ -1,4 +1,4 @@
-"""The back ends: how to start a box so that its programs are isolated. Each is a program of the host with arguments.
+"""The back ends, which start boxes whose programs are isolated. Each is a program of the host with arguments.
 
 Bubblewrap: bwrap(1). gVisor: the OCI runtime specification (config.md, config-linux.md) and `runsc flags`. Docker:
 docker run, docs.docker.com/reference/cli/docker/container/run.
@@ -34,12 +34,13 @@ INSIDE_USER = 1000
 FIRST_USER = 0
 """The user id of the first process in a box with two users, so that programs cannot signal it."""
 CAPABILITIES = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP")
-"""The capabilities that the first process then needs to start, end and read what belongs to the other user; they apply only
-inside the box."""
+"""The capabilities that the first process of such a box needs to start, end and read what belongs to the other user.
+They apply only inside the box."""
 USER_IDS = (60578, 61183)
-"""Host users of sandboxes when started by root, two for each; a span that systemd leaves unassigned (systemd.io/UIDS-GIDS)."""
+"""The first and last host user id for sandboxes that root starts, two ids per sandbox. systemd leaves this range
+unassigned (systemd.io/UIDS-GIDS)."""
 DOCKER_USER = USER_IDS[0]
-"""Docker usually has no user namespace of its own: this is a user id of the machine that no user has."""
+"""Docker usually has no user namespace: this is a user id of the machine that no user has."""
 DOCKER_IMAGE = "python:3.11-slim"
 MIB = 2**20
 
@@ -65,7 +66,7 @@ class Setup:
     limits: Limits
     python: Python
     read_only: tuple[str, ...] = ()
-    """Further host folders that are visible inside, at the same paths."""
+    """Other host folders that are visible inside, at the same paths."""
     docker_image: str = DOCKER_IMAGE
 
 
@@ -78,12 +79,13 @@ class Launch:
     """Contents that the program receives as open descriptors 3, 4, ..."""
     environment: Mapping[str, str] = field(default_factory=dict)
     users: tuple[int, ...] = ()
-    """Users inside that are mapped to host users reserved for the sandbox, in a user namespace that is created before the
-    program is started as the first of them; empty leaves user and namespace to the back end."""
+    """The users inside, which are mapped to host users that are reserved for the sandbox. The mapping is in a user
+    namespace that is created before the program is started as the first of them. If empty, the back end chooses user
+    and namespace."""
     cleanup: Sequence[Sequence[str]] = ()
     """Commands that remove leaked resources after the program is dead."""
     folder: Path | None = None
-    """Paths to remove afterwards."""
+    """A folder to remove afterwards."""
     extra_processes: int = 2
     """The number of processes that the back end itself adds to the group."""
     extra_memory_mib: int = 24
@@ -91,7 +93,8 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """One way to isolate. `program` must be installed on the host; `launch` returns how to start a box named `id`."""
+    """One way to isolate programs. `program` must be installed on the host; `launch` returns how to start a box named
+    `id`."""
 
     name: BackendName
     program: str
@@ -104,16 +107,17 @@ class Backend:
 
 
 def find_python(wanted: str | None) -> Python:
-    """Return the interpreter for the inside: the system's, or else this one if a user of the sandbox may read it.
+    """Return the interpreter to use inside: the system's, or else this one if a user of the sandbox may read it.
 
-    Raises UsageError with the candidates that were tried.
+    Raises UsageError, which lists the candidates, when there is none.
     """
     if wanted is not None:
         found = _python_at(Path(wanted))
         if found is None:
             raise UsageError(
-                f"python={wanted!r} is no interpreter that every user of this machine may read and execute, so it cannot "
-                "run inside the sandbox; give one under /usr or /opt, or make its folder readable for all."
+                f"python={wanted!r} is not an interpreter that every user of this machine may read and execute, so it "
+                f"cannot run inside the sandbox; give one under /usr or /opt, or make its folder readable for all "
+                "users."
             )
         return found
     candidates = [Path("/usr/bin/python3"), Path(sys.executable)]
@@ -122,8 +126,9 @@ def find_python(wanted: str | None) -> Python:
         if found is not None:
             return found
     raise UsageError(
-        f"No interpreter can run inside the sandbox: {', '.join(map(str, candidates))} are missing, or in a folder that "
-        "other users may not read. Install the system's (apt-get install python3), or name one with `python`."
+        f"No interpreter can run inside the sandbox: {', '.join(map(str, candidates))} are missing, or in a folder "
+        f"that other users may not read. Install the system's Python (apt-get install python3), or set `python` to "
+        "another one."
     )
 
 
@@ -132,7 +137,7 @@ def _agent_command(
 ) -> list[str]:
     """Return the command that starts a box's first process, with its program and settings as arguments.
 
-    `user` is the user id of programs; None if it is the first process's own.
+    `user` is the user id of programs, or None if it is the first process's own.
     """
     settings = {
         "scratch": scratch,
@@ -158,7 +163,7 @@ def _bubblewrap(id: str, setup: Setup) -> Launch:
     program, limits = _program("bwrap"), setup.limits
     binds: list[str] = []
     for folder in _system_folders(setup):
-        # Bubblewrap would make the folders above for their owner only.
+        # Bubblewrap would create the parent folders for their owner only.
         binds += [
             part for above in reversed(Path(folder).parents[:-1]) for part in ("--perms", "0755", "--dir", str(above))
         ]
@@ -178,8 +183,8 @@ def _bubblewrap(id: str, setup: Setup) -> Launch:
         ]
         own += [part for name in CAPABILITIES for part in ("--cap-add", name)]
     else:
-        # Only root may put two users into a user namespace: here programs are the first process's user, and the filter of
-        # system calls and the kernel's care for first processes keep them from it.
+        # Only root may put two users into a user namespace. Here programs run as the first process's user, and the
+        # filter of system calls and the kernel's protection of first processes keep them from that process.
         users = ()
         own = [
             "--unshare-all",
@@ -199,7 +204,7 @@ def _bubblewrap(id: str, setup: Setup) -> Launch:
         "--perms", "0700", "--size", str(limits.disk_mib * MIB), "--tmpfs", SCRATCH, "--symlink", f"{SCRATCH}/.tmp", "/tmp",
         "--perms", "0644", "--ro-bind-data", "4", "/etc/passwd", "--perms", "0644", "--ro-bind-data", "5", "/etc/group",
         "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache", "--ro-bind-try", "/etc/alternatives", "/etc/alternatives",
-        # Bubblewrap's own mount is a memory file system of no size: nothing may be written there.
+        # Bubblewrap's own mount is a memory file system without a size limit: nothing may be written there.
         "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", SCRATCH,
         "--", *_agent_command(BUBBLEWRAP, limits, setup.python.path, user=INSIDE_USER if users else None),
     ]  # fmt: skip
@@ -302,10 +307,10 @@ BUBBLEWRAP = Backend(
     name="bubblewrap",
     program="bwrap",
     launch=_bubblewrap,
-    install="apt-get install bubblewrap (dnf, pacman and apk have it under the same name). Where it is installed and fails, "
-    "let users make user namespaces: sysctl user.max_user_namespaces=15000, kernel.unprivileged_userns_clone=1 (Debian), "
-    "kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu); in a container, also a seccomp profile that allows "
-    "unshare and mount.",
+    install="apt-get install bubblewrap (dnf, pacman and apk have it under the same name). If it is installed and "
+    "fails, let users create user namespaces: sysctl user.max_user_namespaces=15000, "
+    "kernel.unprivileged_userns_clone=1 (Debian), kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu); "
+    "in a container, also a seccomp profile that allows unshare and mount.",
 )
 GVISOR = Backend(
     name="gvisor",
@@ -320,13 +325,13 @@ DOCKER = Backend(
     launch=_docker,
     has_own_limits=True,
     install=f"start the daemon and pull an image with Python (docker pull {DOCKER_IMAGE}, or name "
-    "another one with `docker_image`).",
+    "another image with `docker_image`).",
 )
 UNSAFE_LOCAL = Backend(name="unsafe-local", program=sys.executable, launch=_unsafe_local, install="")
 BACKENDS: Mapping[str, Backend] = MappingProxyType(
     {backend.name: backend for backend in (BUBBLEWRAP, GVISOR, DOCKER, UNSAFE_LOCAL)}
 )
-"""The back ends in the order in which `auto` tries them; it never selects the last."""
+"""The back ends in the order in which `auto` tries them. `auto` never selects the last one."""
 
 
 def _program(name: str) -> str:
@@ -338,13 +343,13 @@ def _program(name: str) -> str:
 
 def _system_folders(setup: Setup) -> list[str]:
     """Return the host folders that are visible inside, read-only: the system's programs and libraries, and the
-    configured ones."""
+    configured folders."""
     own = [f"/{name}" for name in ("bin", "sbin", "lib", "lib32", "lib64") if _is_plain_folder(Path(f"/{name}"))]
     return list(dict.fromkeys(["/usr", *own, *setup.python.folders, *setup.read_only]))
 
 
 def _links() -> dict[str, str]:
-    """Return those of /bin, /lib and so on that are links into /usr, with their targets."""
+    """Return the links among /bin, /lib and similar folders, with their targets."""
     names = ("bin", "sbin", "lib", "lib32", "lib64")
     return {name: os.readlink(f"/{name}") for name in names if os.path.islink(f"/{name}")}
 
@@ -389,7 +394,7 @@ def _filter() -> bytes:
     try:
         return bpf(platform.machine())
     except KeyError as error:
-        raise OSError(f"its filter of system calls has no numbers for {error}") from error
+        raise OSError(f"its system call filter has no numbers for {error}") from error
 
 
 @functools.cache

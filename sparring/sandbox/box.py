@@ -23,7 +23,7 @@ Content: TypeAlias = str | bytes
 T = TypeVar("T")
 
 GRACE_SECONDS = 0.8
-"""Seconds after a deadline in which the box's first process may report, before the whole box is killed."""
+"""Seconds after a deadline in which the box's first process may still report, before the whole box is killed."""
 START_SECONDS = 30.0
 MAX_NAME = 512
 MAX_PARTS = 16
@@ -33,18 +33,18 @@ _LARGEST_FRAME = 1 << 20
 
 
 class _NotTrusted(ConnectionError):
-    """The first process sent an invalid message."""
+    """Raised when the first process sends an invalid message."""
 
 
 class _BoxLost(Exception):
-    """The box ended or hung after a program had run in it; the program is the cause."""
+    """Raised when the box ended or hung after a program had run in it. The program is the cause."""
 
 
 class Box:
     """One episode's isolated place to run programs.
 
-    Its scratch folder is the working directory of each program and lives until the box is closed; processes do not
-    outlive the execution that started them. Operations run one at a time: others wait.
+    Its scratch folder is the working directory of each program and exists until the box is closed. Processes do not
+    outlive the execution that started them. Operations run one at a time.
     """
 
     def __init__(self, sandbox: Sandbox, files: Mapping[str, Content]) -> None:
@@ -55,7 +55,8 @@ class Box:
         self._writer: asyncio.StreamWriter | None = None
         self._lock = asyncio.Lock()
         self._has_run = False
-        """True once a program was started in the present box: from then on, the program is the cause of any failure."""
+        """True after a program was started in the present box. From then on, the program is the cause of any
+        failure."""
         self._is_closed = False
 
     @property
@@ -83,9 +84,9 @@ class Box:
     async def run(self, argv: Sequence[str], *, stdin: Content = "", seconds: float | None = None) -> Execution:
         """Run a program until it ends or reaches a limit, and kill everything it started.
 
-        `seconds` is the wall-clock limit, by default that of the limits. A program that cannot be found or executed
-        exits with 127. Raises InfrastructureError when the box cannot be started or is killed from outside, never for
-        the behavior of a program.
+        `seconds` is the wall-clock limit, by default `limits.seconds`. A program that cannot be found or executed exits
+        with 127. Raises InfrastructureError when the box cannot be started or is killed from outside, but never for the
+        behavior of a program.
         """
         async with self.start(argv, seconds=seconds) as program:
             await program.write(_as_bytes(stdin))
@@ -97,7 +98,7 @@ class Box:
         """Run a program and exchange lines with it while it runs."""
         argv = list(argv)
         if not argv or not all(isinstance(part, str) for part in argv):
-            raise UsageError(f"A program and its arguments are texts, got {argv!r:.80}.")
+            raise UsageError(f"A program and its arguments must be texts, but are {argv!r:.80}.")
         async with self._lock:
             if self._is_closed:
                 raise UsageError("This box is closed; run programs inside `async with sandbox.session()`.")
@@ -109,7 +110,7 @@ class Box:
                 yield program
             finally:
                 if program.result is None:
-                    # Left in the middle: its state is unknown.
+                    # The block ended before the program did, so the state of the box is unknown.
                     await _finish(self._destroy())
 
     async def write(self, files: Mapping[str, Content]) -> None:
@@ -117,7 +118,7 @@ class Box:
 
         If the remains of a program prevent that (a folder of that name, a full disk), the box is replaced first, and
         the program's files are lost. Raises UsageError for a name that is not a plain path below the scratch folder,
-        and for files that do not fit into an empty one.
+        and for files that do not fit into an empty scratch folder.
         """
         checked = _checked(files)
         async with self._lock:
@@ -129,8 +130,8 @@ class Box:
             self._refuse(refused)
 
     async def try_write(self, files: Mapping[str, Content]) -> dict[str, str]:
-        """Write files whose names or contents come from a policy; return the reasons why some could not be written,
-        by name."""
+        """Write files whose names or contents come from a policy. Return the reasons why some files could not be
+        written, by name."""
         problems = {name: _problem_with_name(name, 2) for name in files}
         refused = {name: problem for name, problem in problems.items() if problem is not None}
         async with self._lock:
@@ -140,10 +141,10 @@ class Box:
     async def collect(
         self, names: Sequence[str] | None = None, *, max_files: int = 256, max_bytes: int = 8 * MIB
     ) -> Collected:
-        """Return regular files of the scratch folder, either the named ones or all; links are never followed.
+        """Return regular files of the scratch folder, either the named files or all of them. Links are never followed.
 
-        Refused files are listed with the reason; if the whole folder cannot be read, its name is `.`. The content was
-        written by programs: it is data that must never be trusted.
+        Refused files are listed with the reason. If the whole folder cannot be read, it is listed as `.`. Programs
+        wrote the content, so it must never be trusted.
         """
         files: dict[str, bytes] = {}
         refused: dict[str, str] = {}
@@ -185,8 +186,8 @@ class Box:
     def _refuse(self, refused: Mapping[str, str]) -> None:
         for name, reason in refused.items():
             raise UsageError(
-                f"The file {name!r} cannot be put into the box: {reason}; the scratch folder takes "
-                f"{self.limits.disk_mib} MiB in {self.limits.files} files."
+                f"The file {name!r} cannot be written into the box: {reason}; the scratch folder is limited to "
+                f"{self.limits.disk_mib} MiB and {self.limits.files} files."
             )
 
     async def _receive_files(
@@ -208,7 +209,7 @@ class Box:
             elif kind == b"F" and len(content) > 8:
                 (size,), raw = struct.unpack(">Q", content[:8]), content[8:]
                 if size > left:
-                    raise _NotTrusted("it sent more than was asked for")
+                    raise _NotTrusted("it sent more than was requested")
                 left -= size
                 parts = []
                 while size:
@@ -225,7 +226,7 @@ class Box:
                     files[name] = b"".join(parts)
             else:
                 break
-        raise _NotTrusted("it sent more than was asked for")
+        raise _NotTrusted("it sent more than was requested")
 
     @asynccontextmanager
     async def _exchange(self) -> AsyncIterator[None]:
@@ -241,15 +242,15 @@ class Box:
             await self._lose(error)
             raise _BoxLost("the box failed after a program had run in it") from error
         except BaseException:
-            # An answer may still arrive, and would be mistaken for that of the next request.
+            # An answer may still arrive, and would be mistaken for the answer to the next request.
             await _finish(self._destroy())
             raise
 
     async def _lose(self, error: BaseException) -> None:
         """Remove a box that ended or hung.
 
-        Raises InfrastructureError if no program in it can be the cause: none has run, or the process outside, which
-        none can reach, was killed.
+        Raises InfrastructureError if no program in the box can be the cause: no program has run, or the process outside
+        the box, which no program can reach, was killed.
         """
         is_memory = self._started is not None and self._started.group.num_memory_kills > 0
         output, had_run = await self._read_errors(), self._has_run
@@ -291,13 +292,13 @@ class Box:
         return "it printed nothing"
 
     async def _destroy(self, grace_seconds: float = 0.0) -> int | None:
-        """Kill and remove the box; return how its first process exited within the grace period, or None if it did
-        not."""
+        """Kill and remove the box. Return how its first process exited within the grace period, or None if it did
+        not exit."""
         started, self._started = self._started, None
         if started is None:
             return None
         if self._writer is not None:
-            # At once, without waiting for the output to be read: no reader is left.
+            # This does not wait for the output to be read: there is no reader any more.
             self._writer.transport.abort()
         return await asyncio.to_thread(spawner.stop, started, grace_seconds)
 
@@ -312,7 +313,7 @@ class Program:
         self._written = {b"O": bytearray(), b"e": bytearray()}
         self._read_until = 0
         self.result: Execution | None = None
-        """None while it runs."""
+        """The result of the program, or None while it runs."""
 
     async def start(self, argv: Sequence[str]) -> None:
         """Start the program."""
@@ -340,7 +341,7 @@ class Program:
         box._send(b"S", marshal.dumps(request, 2))
 
     async def write(self, content: bytes) -> None:
-        """Send input to the program; input that it does not read before it ends is dropped."""
+        """Send input to the program. Input that the program does not read before it ends is dropped."""
         try:
             async with asyncio.timeout_at(self._deadline):
                 for begin in range(0, len(content), _LARGEST_FRAME):
@@ -358,7 +359,8 @@ class Program:
             self._box._send(b"E")
 
     async def read_line(self) -> bytes | None:
-        """Return the next line of its standard output, without its end; None if it ended without one."""
+        """Return the next line of its standard output without the line end, or None if it ended without another
+        line."""
         while True:
             written = self._written[b"O"]
             end = written.find(b"\n", self._read_until)
@@ -384,7 +386,7 @@ class Program:
     async def _next(self) -> None:
         """Handle one frame.
 
-        A box that ends, or is silent past the deadline, is removed as a whole, and the program is the cause.
+        A box that ends, or is silent past the deadline, is removed as a whole. The program is the cause.
         """
         box = self._box
         try:
@@ -419,7 +421,7 @@ class Program:
         if ended not in ("exit", "deadline", "memory", "output", "files", "processes"):
             raise _NotTrusted(f"it reported the end {ended!r:.40}")
         if ended == "files":
-            # They are still there.
+            # The files still exist.
             await self._lose("files")
             return
         self._set_result(cast(Ended, ended), code, seconds, scratch_lost=False)
@@ -430,7 +432,7 @@ class Program:
         return 0 if started is None else started.group.num_memory_kills
 
     async def _lose(self, ended: Ended) -> None:
-        """Destroy the box; the program is the cause."""
+        """Destroy the box. The program is the cause."""
         await _finish(self._box._destroy())
         self._set_result(ended, 0, self._seconds, scratch_lost=True)
 
@@ -471,12 +473,12 @@ async def _finish(closing: Coroutine[Any, Any, T]) -> T:
 
 
 def _problem_with_name(name: str, stretch: int = 1) -> str | None:
-    """Return why a name is not a relative path of plain names; None when it is one."""
+    """Return why a name is not a relative path of plain names, or None if it is one."""
     parts = name.split("/")
     if "\0" in name or not all(part not in ("", ".", "..") for part in parts):
-        return "is no plain relative path"
+        return "is not a plain relative path"
     if len(name) > stretch * MAX_NAME or len(parts) > stretch * MAX_PARTS:
-        return f"is no plain relative path of up to {stretch * MAX_NAME} characters and {stretch * MAX_PARTS} parts"
+        return f"is not a plain relative path of up to {stretch * MAX_NAME} characters and {stretch * MAX_PARTS} parts"
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -489,11 +491,11 @@ def _checked(files: Mapping[str, Content]) -> dict[str, bytes]:
     for name in files:
         problem = _problem_with_name(name, 2)
         if problem is not None:
-            raise UsageError(f"{name!r:.80} {problem}, so it names no file of the scratch folder.")
+            raise UsageError(f"{name!r:.80} {problem}, so it cannot name a file in the scratch folder.")
     return {name: _as_bytes(content) for name, content in files.items()}
 
 
 def _as_bytes(content: Content) -> bytes:
-    """Encode text; lone surrogates, which a model can write and UTF-8 cannot, become bytes that no reader accepts as
-    text."""
+    """Encode text. Lone surrogates, which a model can write but UTF-8 cannot represent, become bytes that no reader
+    accepts as text."""
     return content.encode(errors="surrogatepass") if isinstance(content, str) else content

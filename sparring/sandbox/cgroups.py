@@ -1,4 +1,4 @@
-"""Control groups: limits on memory and number of processes of a whole sandbox, if this process may create groups.
+"""Control groups: limits on the memory and processes of a whole sandbox, if this process may create groups.
 
 Kernel documentation: admin-guide/cgroup-v2.rst; admin-guide/cgroup-v1/{memory,pids}.rst.
 """
@@ -22,18 +22,18 @@ class Hierarchy:
     version: Literal[1, 2]
     folder: Path
     controllers: frozenset[str]
-    """The supported limits, out of `memory` and `pids`."""
+    """The supported limits among `memory` and `pids`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One sandbox's control groups, a folder in each hierarchy."""
+    """One sandbox's control groups: one folder per hierarchy."""
 
     folders: tuple[Path, ...]
 
     @property
     def num_memory_kills(self) -> int:
-        """Return how many processes the kernel has killed for lack of memory."""
+        """The number of processes that the kernel has killed for lack of memory."""
         found = 0
         for folder in self.folders:
             for name in ("memory.events", "memory.oom_control"):
@@ -44,8 +44,8 @@ class Group:
 
 
 def hierarchies() -> tuple[Hierarchy, ...]:
-    """Return the hierarchies in which this process can create groups with limits, determined by creating one; empty
-    if none."""
+    """Return the hierarchies in which this process can create groups with limits. This is tested by creating a
+    group."""
     found = []
     for line in _read(Path("/proc/self/cgroup")).splitlines():
         _, names, path = line.split(":", 2)
@@ -61,8 +61,8 @@ def hierarchies() -> tuple[Hierarchy, ...]:
 
 
 def make_group(where: tuple[Hierarchy, ...], *, memory_bytes: int, processes: int) -> Group:
-    """Create a group with these limits in each hierarchy. Raises OSError if one cannot be created; then none
-    remains."""
+    """Create a group with these limits in each hierarchy. If a group cannot be created, remove the others and raise
+    OSError."""
     folders: list[Path] = []
     try:
         for hierarchy in where:
@@ -84,7 +84,7 @@ def remove_group(group: Group) -> None:
 
 
 def remove_abandoned(where: tuple[Hierarchy, ...]) -> int:
-    """Remove groups whose creator ended without removing them; return how many."""
+    """Remove groups whose creator ended without removing them. Return the number of removed groups."""
     removed = 0
     for hierarchy in where:
         for folder in hierarchy.folder.glob(f"{PREFIX}*"):
@@ -98,7 +98,7 @@ def remove_abandoned(where: tuple[Hierarchy, ...]) -> int:
 def _controllers(version: int, own: Path, wanted: set[str]) -> set[str]:
     """Return which of the wanted limits a new group below `own` has."""
     if version == 2:
-        # Allowed only if this group has no processes of its own, or is the root; otherwise it is unchanged.
+        # This is allowed only if the group has no processes or is the root. Otherwise the file is unchanged.
         with suppress(OSError):
             (own / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in sorted(wanted)))
     probe = own / new_name()

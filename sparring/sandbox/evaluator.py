@@ -1,6 +1,6 @@
 """Safe arithmetic: the value of an expression, computed from its syntax tree without executing it.
 
-Run as a program, it answers one expression a line: `= VALUE` or `! PROBLEM`, in JSON. It uses only the standard
+As a program, it answers one expression per line with `= VALUE` or `! PROBLEM`, in JSON. It uses only the standard
 library, because the worker has no other.
 """
 
@@ -35,7 +35,7 @@ _MAX_BITS = MAX_DIGITS * math.log2(10)
 
 
 class ArithmeticProblem(Exception):
-    """The error in an expression, as a line for its author."""
+    """Raised for an error in an expression. Its text is for the expression's author."""
 
 
 def evaluate(expression):
@@ -46,7 +46,7 @@ def evaluate(expression):
         tree = ast.parse(expression.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ArithmeticProblem(
-            "this is no arithmetic expression: write numbers, + - * / // % ** and functions"
+            "this is not an arithmetic expression: write numbers, + - * / // % ** and functions"
         ) from error
     try:
         return _bounded(_value(tree.body, 0))
@@ -79,11 +79,12 @@ def _value(node, depth):
         return _bounded(FUNCTIONS[node.func.id](*(_value(argument, depth + 1) for argument in node.args)))
     known = ", ".join(sorted((*FUNCTIONS, *CONSTANTS)))
     what = ast.unparse(node) if depth else type(node).__name__
-    raise ArithmeticProblem(f"{what[:80]!r} is no arithmetic; allowed are numbers, + - * / // % ** and {known}")
+    raise ArithmeticProblem(f"{what[:80]!r} is not arithmetic; allowed are numbers, + - * / // % ** and {known}")
 
 
 def _check_power(base, exponent):
-    """Raise if the power would be too large: its size is known in advance, and computing it could take forever."""
+    """Raise ArithmeticProblem if the power would be too large. Its size is known in advance, and computing it could
+    take forever."""
     if isinstance(base, int) and isinstance(exponent, int) and exponent > 0:
         bits = max(abs(base).bit_length(), 1) * exponent
         if abs(base) > 1 and bits > _MAX_BITS + exponent:
@@ -92,7 +93,7 @@ def _check_power(base, exponent):
 
 def _bounded(value):
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ArithmeticProblem(f"the value is no real number: {value!r:.40}")
+        raise ArithmeticProblem(f"the value is not a real number: {value!r:.40}")
     if isinstance(value, int) and abs(value).bit_length() > _MAX_BITS:
         raise ArithmeticProblem(f"an integer has more than {MAX_DIGITS} digits")
     if isinstance(value, float) and not math.isfinite(value):
@@ -101,7 +102,7 @@ def _bounded(value):
 
 
 def serve():
-    """Answer expressions from standard input, one a line, until it ends."""
+    """Answer expressions from standard input, one per line, until the input ends."""
     for line in sys.stdin:
         try:
             reply = "= " + json.dumps(evaluate(json.loads(line)))

@@ -1,5 +1,5 @@
-"""Names of a sandbox's resources on the host, which identify their creator: those of an ended process may be
-removed."""
+"""Names of a sandbox's resources on the host. A name identifies its creator, so that the resources of an ended process
+can be removed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def is_abandoned(name: str) -> bool:
 
 
 def start_of(pid: int) -> str | None:
-    """Return when a process started, in clock ticks since boot (proc(5), stat, field 22); None if there is no such
+    """Return when a process started, in clock ticks since boot (proc(5), stat, field 22), or None if there is no such
     process."""
     try:
         content = Path(f"/proc/{pid}/stat").read_text("utf-8")

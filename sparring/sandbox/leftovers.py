@@ -13,9 +13,9 @@ from sparring.sandbox.identity import PREFIX, is_abandoned
 
 
 def remove_leftovers(hierarchies: tuple[Hierarchy, ...]) -> int:
-    """Remove control groups, folders and containers whose creator has ended; return how many there were.
+    """Remove control groups, folders and containers whose creator has ended. Return their number.
 
-    Processes need no removal: they end with the process that started them, however that ended.
+    Processes need no removal: they end with the process that started them, however that process ended.
     """
     folders = [path for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*") if _is_ours(path)]
     for folder in folders:
@@ -50,7 +50,7 @@ def _remove_containers() -> int:
 
 
 def _run(command: list[str]) -> str:
-    """Return the output of a command; empty when it fails, because the next call tries the removal again."""
+    """Return the output of a command, or an empty text if it fails: the next call will try the removal again."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False

@@ -11,8 +11,8 @@ from typing import Literal, TypeAlias
 from sparring.errors import UsageError
 
 Ended: TypeAlias = Literal["exit", "deadline", "memory", "output", "files", "processes", "killed"]
-"""How an execution ended: by itself, or killed at the named limit; `killed` when its box ended with it, because of an action
-of a program. A full disk and a refused fork are errors that the program itself receives."""
+"""How an execution ended: by itself (`exit`), or killed at the named limit. `killed` means that its box ended with it,
+because of an action of a program. A full disk and a refused fork are errors that the program itself receives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,18 +24,18 @@ class Limits:
     """
 
     seconds: float = 10.0
-    """The wall time of one execution, unless it sets its own."""
+    """The wall-clock limit of one execution that does not set its own."""
     memory_mib: int = 256
-    """Memory of the processes. Files of the scratch folder and shared memory come on top, each with its own limit."""
+    """Memory of the processes. Files in the scratch folder and shared memory have their own limits in addition."""
     processes: int = 32
-    """Processes and threads at one time."""
+    """The number of processes and threads at one time."""
     disk_mib: int = 64
-    """Size of the scratch folder."""
+    """The size of the scratch folder."""
     shared_memory_mib: int = 16
     files: int = 4096
-    """Files and folders in the scratch folder."""
+    """The number of files and folders in the scratch folder."""
     output_kib: int = 256
-    """Standard output and error of one execution together."""
+    """The size of standard output and error of one execution together."""
     open_files: int = 256
 
     def __post_init__(self) -> None:
@@ -51,7 +51,8 @@ class Execution:
     """The result of one program. Its output is cut at the output limit, and bytes that are not UTF-8 are replaced."""
 
     exit_code: int | None
-    """None when it was killed at a limit; negative when it died of a signal that it caused."""
+    """The exit code, or None if the program was killed at a limit. It is negative if a signal that the program caused
+    ended it."""
     stdout: str
     stderr: str
     ended: Ended
@@ -59,7 +60,7 @@ class Execution:
     backend: str
     """`unsafe-local` means that nothing was isolated."""
     scratch_lost: bool = False
-    """True if the box had to be destroyed with all its files; the next execution starts with the first files."""
+    """True if the box had to be destroyed with all its files. The next execution then starts with the first files."""
 
     @property
     def is_success(self) -> bool:
@@ -69,7 +70,7 @@ class Execution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """Files read from a box: content by name, and the reasons why others were refused."""
+    """Files that were read from a box: contents by name, and the reasons why other files were refused."""
 
     files: Mapping[str, bytes]
     refused: Mapping[str, str]
@@ -80,10 +81,11 @@ _end: ContextVar[float | None] = ContextVar("end_of_programs", default=None)
 
 @contextmanager
 def programs_end(at: float | None) -> Iterator[None]:
-    """Set the time (of `time.monotonic`) at which programs that are started within the block end at the latest.
+    """Set a time (of `time.monotonic`) by which programs that are started within the block must end.
 
-    They end by `deadline` if their own limit is later; None lifts the limit. Otherwise a policy could use up the time
-    of its episode or its grading with programs that do not end, and the waiting code would count as an outage.
+    A program whose own limit is later ends with `deadline` at that time. None removes the limit. Without it, a policy
+    could use up the time of its episode or its grading with programs that do not end, and the waiting code would count
+    as an outage.
     """
     token = _end.set(at)
     try:
@@ -93,5 +95,5 @@ def programs_end(at: float | None) -> Iterator[None]:
 
 
 def end_of_programs() -> float | None:
-    """Return when programs that are started now end at the latest; None if only their own limits apply."""
+    """Return the time by which programs that are started now must end, or None if only their own limits apply."""
     return _end.get()

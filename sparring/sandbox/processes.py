@@ -1,4 +1,4 @@
-"""The client of the spawner, which starts and ends boxes; every process has one."""
+"""The client of the spawner, which starts and ends boxes. Every process has one client."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sparring.sandbox.leftovers import remove_leftovers
 
 _logger = get_logger(__name__)
 _LOCK_FOLDER = "/run/lock/sparring-sandbox" if os.geteuid() == 0 else ""
-"""Locks on user ids, shared by all processes of the machine; only root allocates them."""
+"""The folder of locks on user ids, shared by all processes of the machine. Only root allocates user ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +35,9 @@ class Started:
 
     id: int
     channel: socket.socket
-    """Its standard input and output."""
+    """The standard input and output of the first process."""
     errors: int
-    """Descriptor of its standard error."""
+    """The descriptor of the standard error of the first process."""
     group: Group
     cleanup: tuple[tuple[str, ...], ...]
     folder: Path | None
@@ -46,7 +46,7 @@ class Started:
 class Spawner:
     """The process that starts boxes, and the connection to it.
 
-    Methods block for milliseconds and may be called in any thread.
+    Methods block for milliseconds and may be called from any thread.
     """
 
     def __init__(self) -> None:
@@ -57,14 +57,14 @@ class Spawner:
 
     @cached_property
     def hierarchies(self) -> tuple[Hierarchy, ...]:
-        """The control group hierarchies of boxes; determined once, when leaked resources of ended processes are
-        removed too."""
+        """The control group hierarchies of boxes. They are determined once, and leaked resources of ended processes are
+        removed at the same time."""
         found = hierarchies()
         remove_leftovers(found)
         return found
 
     def start(self, backend: Backend, setup: Setup) -> Started:
-        """Start a box. Raises InfrastructureError when it cannot be started; then nothing of it remains."""
+        """Start a box. If it cannot be started, remove all of it and raise InfrastructureError."""
         name = new_name()
         try:
             launch = backend.launch(name, setup)
@@ -117,9 +117,9 @@ class Spawner:
     def stop(self, started: Started, grace_seconds: float = 0.0) -> int | None:
         """Kill a box, close its connections and remove its resources.
 
-        Returns how its first process exited, or None if it did not end by itself within the grace period. A resource
-        that cannot be removed is logged and costs no episode, because a program in the box may be the cause. Raises
-        InfrastructureError when the process that starts boxes has ended.
+        Return how its first process exited, or None if it did not end by itself within the grace period. A resource
+        that cannot be removed is logged but does not fail the episode, because a program in the box may be the cause.
+        Raises InfrastructureError when the process that starts boxes has ended.
         """
         started.channel.close()
         os.close(started.errors)
@@ -128,12 +128,12 @@ class Spawner:
                 {"op": "close", "id": started.id, "cleanup": started.cleanup, "grace": grace_seconds}, []
             )
         finally:
-            # If the spawner has ended, its boxes are dead, and their groups empty.
+            # If the spawner has ended, its boxes are dead and their groups are empty.
             remove_group(started.group)
             if started.folder is not None:
                 shutil.rmtree(started.folder, ignore_errors=True)
         if answer["left"]:
-            _logger.warning("A sandbox could not be removed: %s is still there.", ", ".join(answer["left"]))
+            _logger.warning("A sandbox could not be removed: %s still exists.", ", ".join(answer["left"]))
         return answer["status"]
 
     def _ask(self, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
@@ -151,12 +151,12 @@ class Spawner:
             if not answer:
                 self.close()
                 raise InfrastructureError(
-                    f"The process that starts sandboxes has ended{problem}; the next box gets a new one."
+                    f"The process that starts sandboxes has ended{problem}; the next box starts a new process."
                 )
             return json.loads(answer)
 
     def close(self) -> None:
-        """End the process, and with it every open box; the next box starts a new process."""
+        """End the process and every open box with it. The next box starts a new process."""
         if self._channel is not None:
             self._channel.close()
         if self._process is not None and self._owner == os.getpid():
@@ -164,7 +164,7 @@ class Spawner:
         self._channel, self._process, self._owner = None, None, 0
 
     def _start_process(self) -> None:
-        """Start the spawner of this process; a fork must start its own."""
+        """Start the spawner of this process. A fork must start its own spawner."""
         if self._channel is not None:
             self._channel.close()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

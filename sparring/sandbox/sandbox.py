@@ -22,7 +22,7 @@ Choice: TypeAlias = Literal["auto"] | BackendName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """A back end that was tested on this machine, with its limits. It holds no resources: only its sessions do."""
+    """A back end that was tested on this machine, with its limits. Only its sessions hold resources."""
 
     backend: Backend
     setup: Setup
@@ -52,7 +52,7 @@ class Sandbox:
     async def session(self, files: Mapping[str, Content] | None = None) -> AsyncIterator[Box]:
         """Open a box for one episode, with these files in its scratch folder, and remove it afterwards.
 
-        Raises InfrastructureError when it cannot be started.
+        Raises InfrastructureError when the box cannot be started.
         """
         box = Box(self, files or {})
         try:
@@ -71,24 +71,26 @@ def open_sandbox(
     docker_image: str = DOCKER_IMAGE,
     allow_unsafe: bool = False,
 ) -> Sandbox:
-    """Return the sandbox to run programs in: `auto` is the first of bubblewrap, gvisor and docker that works on this
-    machine.
+    """Return the sandbox in which programs run. `auto` selects the first of bubblewrap, gvisor and docker that works on
+    this machine.
 
-    A back end is tested with a real program, once in a process. `python` names the interpreter inside, `read_only`
-    further host folders that programs may read. `unsafe-local` isolates nothing and also requires `allow_unsafe`.
+    A back end is tested with a real program, once per process. `python` names the interpreter inside. `read_only` names
+    other host folders that programs may read. `unsafe-local` isolates nothing and also requires `allow_unsafe`.
 
-    Raises UsageError with instructions when none works; it never selects a weaker one than requested.
+    Raises UsageError with instructions when no back end works. A weaker back end than requested is never selected.
     """
     if backend != "auto" and backend not in BACKENDS:
-        raise UsageError(f"There is no sandbox back end {backend!r}; there are auto, {', '.join(BACKENDS)}.")
+        raise UsageError(f"There is no sandbox back end {backend!r}; choose from auto, {', '.join(BACKENDS)}.")
     if backend == "unsafe-local" and not allow_unsafe:
         raise UsageError(
-            "The back end unsafe-local runs what a model wrote as you, with your files and your network; say "
-            "allow_unsafe=True if this machine holds nothing that may be lost or read, or leave the choice to 'auto'."
+            "The back end unsafe-local runs programs of a model as your user, with access to your files and your "
+            "network. Set allow_unsafe=True if no data on this machine needs protection, or leave the choice to 'auto'."
         )
     for folder in read_only:
         if not os.path.isdir(folder) or not os.path.isabs(folder):
-            raise UsageError(f"read_only: {folder!r} is no folder with an absolute path, so it cannot be shown inside.")
+            raise UsageError(
+                f"read_only: {folder!r} is not a folder with an absolute path, so it cannot be visible inside."
+            )
     setup = Setup(
         limits=limits or Limits(), python=find_python(python), read_only=tuple(read_only), docker_image=docker_image
     )
@@ -100,16 +102,16 @@ def open_sandbox(
             return Sandbox(backend=BACKENDS[name], setup=setup)
         problems[name] = problem
     reasons = "\n".join(
-        f"  {name}: {problem} To have it: {BACKENDS[name].install}" for name, problem in problems.items()
+        f"  {name}: {problem} To use it: {BACKENDS[name].install}" for name, problem in problems.items()
     )
     raise UsageError(
-        f"Programs that a model wrote need a sandbox, and none that was asked for ({backend}) works here:\n{reasons}"
+        f"Programs that a model wrote need a sandbox, but no requested back end ({backend}) works here:\n{reasons}"
     )
 
 
 @functools.cache
 def _problem_with(name: str, setup: Setup) -> str | None:
-    """Return why a back end does not work on this machine, None when it does. It is tested once, with a real
+    """Return why a back end does not work on this machine, or None if it works. It is tested once, with a real
     program."""
 
     async def attempt() -> str | None:
@@ -119,7 +121,7 @@ def _problem_with(name: str, setup: Setup) -> str | None:
             run = await box.run([inside, "-I", "-S", "-c", "print(6 * 7)"], seconds=START_SECONDS)
         return None if run.stdout == "42\n" else f"a first program ended with {run}."
 
-    # A thread of its own, because the caller may run inside an event loop.
+    # The test needs its own thread, because the caller may run inside an event loop.
     with ThreadPoolExecutor(max_workers=1) as executor:
         try:
             return executor.submit(asyncio.run, attempt()).result()

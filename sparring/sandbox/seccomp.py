@@ -17,14 +17,14 @@ Architecture: TypeAlias = Literal["x86_64", "aarch64"]
 
 
 class Numbers(NamedTuple):
-    """The number of a system call by architecture; None where it does not exist."""
+    """The number of a system call by architecture, or None where it does not exist."""
 
     x86_64: int | None
     aarch64: int | None
 
 
 def _everywhere(number: int) -> Numbers:
-    """Return a number for all architectures, as calls from 424 on have."""
+    """Return a number for all architectures: system calls from 424 on have the same number everywhere."""
     return Numbers(number, number)
 
 
@@ -66,9 +66,10 @@ DENIED: Mapping[str, Numbers] = MappingProxyType(
 """Calls that are refused with EPERM."""
 
 CLONE3 = _everywhere(435)
-"""Refused with ENOSYS: its flags lie in memory, where a filter cannot read them, and libc falls back to clone."""
+"""This call is refused with ENOSYS: a filter cannot read its flags, which are in memory, and libc falls back to
+clone."""
 NEWEST = 469
-"""Calls above this one are newer than the list and refused with ENOSYS, as a kernel without them would."""
+"""Calls above this one are newer than the list. They are refused with ENOSYS, as a kernel without them would do."""
 
 OF_A_PROCESS: Mapping[str, Numbers] = MappingProxyType(
     {
@@ -79,12 +80,12 @@ OF_A_PROCESS: Mapping[str, Numbers] = MappingProxyType(
         "sched_setattr": Numbers(314, 274),
     }
 )
-"""Calls whose first argument is a process: 0, the caller itself, is allowed, and any other number is refused."""
+"""Calls whose first argument is a process. Only 0, the caller itself, is allowed."""
 OF_ONE_OR_MANY: Mapping[str, tuple[Numbers, int]] = MappingProxyType(
     {"setpriority": (Numbers(141, 140), 0), "ioprio_set": (Numbers(251, 30), 1)}
 )
-"""Calls whose first argument is the kind of the second: only one process (PRIO_PROCESS, IOPRIO_WHO_PROCESS) is allowed, and
-only 0, the caller itself."""
+"""Calls whose first argument is the kind of the second. Only one process (PRIO_PROCESS, IOPRIO_WHO_PROCESS) is allowed,
+and only 0, the caller itself."""
 NAMESPACE_FLAGS = MappingProxyType(
     {
         "CLONE_NEWTIME": 0x00000080,
@@ -99,7 +100,8 @@ NAMESPACE_FLAGS = MappingProxyType(
 )
 """`clone` with any of these is refused. CLONE_NEWTIME shares its bit with the exit signal of clone, which is below 128."""
 SOCKET_FAMILIES = (1, 2, 10)
-"""AF_UNIX, AF_INET and AF_INET6, which a network namespace confines. Not all others are: vsock reaches the hypervisor."""
+"""AF_UNIX, AF_INET and AF_INET6, which a network namespace confines. Others are not confined: vsock reaches the
+hypervisor."""
 TERMINAL_REQUESTS = (0x5412, 0x541C)
 """ioctl TIOCSTI and TIOCLINUX, which type into a terminal."""
 
@@ -116,7 +118,7 @@ _NUMBER, _ARCHITECTURE, _ARGUMENT_0, _ARGUMENT_1 = 0, 4, 16, 24
 
 
 class _Step(NamedTuple):
-    """One instruction. `then` and `otherwise` are labels to jump to; None continues with the next instruction."""
+    """One instruction. `then` and `otherwise` are labels to jump to. None continues with the next instruction."""
 
     code: int
     value: int
@@ -126,8 +128,8 @@ class _Step(NamedTuple):
 
 
 def bpf(architecture: str) -> bytes:
-    """Return the filter as an array of `struct sock_filter`. Raises KeyError for an architecture without numbers
-    here."""
+    """Return the filter as an array of `struct sock_filter`. Raises KeyError for an architecture whose numbers are
+    unknown."""
     number = _SYSCALL[architecture]
     steps = [
         _Step(_LOAD, _ARCHITECTURE),
@@ -195,7 +197,7 @@ def _denied(names: list[str], index: int = 0, operator: str = "", value: int = 0
 
 
 def _assembled(steps: list[_Step]) -> bytes:
-    """Replace labels by distances; a jump reaches at most 255 instructions forward."""
+    """Replace labels by distances. A jump reaches at most 255 instructions forward."""
     places = {step.label: place for place, step in enumerate(steps) if step.label is not None}
     program = bytearray()
     for place, step in enumerate(steps):

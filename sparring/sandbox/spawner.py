@@ -1,14 +1,14 @@
-"""A small process that starts and ends sandboxes: their only parent, in no thread that could end early.
+"""A small process that starts and ends sandboxes. It is their only parent, and has no thread that could end early.
 
-Run by path with an empty environment, so that no sandbox inherits one. It serves one socket of one owner; when the
-owner ends, in whatever way, every sandbox is killed and its control groups are removed. It uses only the standard
-library.
+It is run by path with an empty environment, so that no sandbox inherits an environment. It serves one socket of one
+owner. When the owner ends in any way, every sandbox is killed and its control groups are removed. It uses only the
+standard library.
 
 A request is JSON: {"op": "open", "argv", "inherited": [base64, ...], "users", "user_ids", "group_folders",
 "environment", "limits"} with three descriptors for the standard streams, or {"op": "close", "id", "cleanup", "grace"}.
-`inherited` are contents that the program receives as open descriptors 3, 4, ...; `users` are the users of its own user
-namespace, whose ids outside are unused ones from [first, last] of `user_ids`: the program is started as the first of
-them, or as this user if there are none. The answer is JSON too; {"error": text} states what failed.
+`inherited` are contents that the program receives as open descriptors 3, 4, ... `users` are the users of its own user
+namespace. Their ids outside are unused ids from [first, last] of `user_ids`. The program is started as the first of
+them, or as the current user if there are none. The answer is JSON too; {"error": text} states what failed.
 """
 
 import array
@@ -82,7 +82,7 @@ class Spawner:
         return self.close(request["id"], request["cleanup"], request["grace"])
 
     def open(self, request, descriptors):
-        """Start a sandbox; return its id, or the error."""
+        """Start a sandbox. Return its id, or the error."""
         users = request["users"]
         outside, lock = self.unused_users(len(users), request["user_ids"])
         failure, report = os.pipe()
@@ -110,7 +110,7 @@ class Spawner:
         return {"id": pid}
 
     def map_users(self, pid, pairs):
-        """Map the users inside a process's user namespace to ids outside; return why that failed."""
+        """Map the users inside a process's user namespace to ids outside. Return the error, or an empty text."""
         lines = "".join(f"{inside} {outside} 1\n" for inside, outside in pairs)
         try:
             for kind in ("uid_map", "gid_map"):
@@ -149,7 +149,7 @@ class Spawner:
                 os.write(file, base64.b64decode(content))
                 os.lseek(file, 0, os.SEEK_SET)
                 inherited.append(file)
-            # First moved to high numbers, then to their final ones; all other descriptors are closed at exec.
+            # Move the descriptors to high numbers first, then to their final numbers. All others are closed at exec.
             high = [
                 fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 64) for file in (*descriptors, *inherited, proceed, report)
             ]
@@ -176,14 +176,14 @@ class Spawner:
                 user = request["users"][0]
                 os.setresgid(user, user, user)
                 os.setresuid(user, user, user)
-                # Also the filter of system calls refuses them; not every machine lets this be written.
+                # The filter of system calls refuses them too; not every machine allows this file to be written.
                 with contextlib.suppress(OSError), open("/proc/sys/user/max_user_namespaces", "w") as file:
                     file.write("0")
             step = "give up new privileges"
             self.check(self.libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
             step = "execute {}".format(request["argv"][0])
             for number in range(1, signal.NSIG):
-                # Numbers that the C library keeps for itself, and those that cannot be handled.
+                # Some numbers are reserved by the C library, and others cannot be handled.
                 with contextlib.suppress(OSError, ValueError):
                     signal.signal(number, signal.SIG_DFL)
             os.execve(request["argv"][0], request["argv"], request["environment"])
@@ -199,13 +199,14 @@ class Spawner:
     def close(self, id, cleanup, grace=0.0):
         """Kill a sandbox and wait until all its processes have ended.
 
-        `status` is how it exited by itself within `grace` seconds; `left` names resources that could not be removed.
+        `status` is how the sandbox exited by itself within `grace` seconds; `left` names resources that could not be
+        removed.
         """
         lock, group_folders = self.boxes.pop(id)
         status = self.wait(id, grace) if grace else None
         is_gone = status is not None
         if not is_gone:
-            # The first process inside goes first: the kernel kills a namespace with it, before the one outside can notice.
+            # Kill the first process inside first: the kernel kills its namespace before the process outside can notice.
             for pid in self.children(id):
                 self.kill(pid)
             is_gone = self.wait(id, 0.5) is not None
@@ -221,7 +222,7 @@ class Spawner:
         return {"status": status, "left": left}
 
     def children(self, pid):
-        """Return the ids of a process's children; empty if they cannot be read."""
+        """Return the ids of a process's children, or an empty list if they cannot be read."""
         try:
             with open(f"/proc/{pid}/task/{pid}/children") as file:
                 return [int(child) for child in file.read().split()]
@@ -234,7 +235,7 @@ class Spawner:
             os.kill(pid, signal.SIGKILL)
 
     def wait(self, pid, seconds):
-        """Return the exit status of a child; None if it did not end in time."""
+        """Return the exit status of a child, or None if it did not end in time."""
         until = time.monotonic() + seconds
         pause = 0.0005
         while True:
@@ -247,7 +248,7 @@ class Spawner:
             pause = min(2 * pause, 0.02)
 
     def remove(self, folder):
-        """Kill the remaining processes of a control group and remove it; return False if that failed."""
+        """Kill the remaining processes of a control group and remove the group. Return False if that failed."""
         until = time.monotonic() + KILL_SECONDS
         while time.monotonic() < until:
             try:

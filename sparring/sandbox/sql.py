@@ -2,7 +2,7 @@
 
 Authorizer, limits and progress handler are SQLite's own (sqlite.org/c3ref/set_authorizer.html, sqlite.org/limits.html,
 sqlite.org/c3ref/progress_handler.html). The engine runs in this process: it has no access to files or to the rest of
-the machine, and its running time is limited. This does not protect against a bug of SQLite itself.
+the machine, and its running time is limited. This does not protect against a bug in SQLite itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparring.types import Json
 
 Cell: TypeAlias = str | int | float | bytes | None
 Table: TypeAlias = Sequence[Mapping[str, Cell]]
-"""Rows; the columns are those of the first."""
+"""The rows of a table. The columns are those of the first row."""
 
 _READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE, sqlite3.SQLITE_FUNCTION}
 _WRITING = {
@@ -34,13 +34,14 @@ _WRITING = {
 _REFUSED_FUNCTIONS = frozenset(
     {"load_extension", "random", "randomblob", "fts3_tokenizer", "sqlite_log", "writefile", "edit"}
 )
-"""They include random functions: the same query must have the same answer."""
+"""Functions that are refused. They include random functions: the same query must have the same answer."""
 _PROGRESS_STEPS = 100
-"""Instructions of SQLite's virtual machine between two checks of the time limit."""
+"""The number of instructions of SQLite's virtual machine between two checks of the time limit."""
 
 
 class SqlError(Exception):
-    """A query that was refused, is wrong, or exceeded its time limit; the text is for the model that wrote it."""
+    """Raised for a query that is refused, is wrong, or exceeds its time limit. The text is for the model that wrote
+    it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +50,12 @@ class SqlLimits:
 
     seconds: float = 1.0
     rows: int = 200
-    """The most rows of an answer; a longer one is cut, which `SqlDatabase.query` states."""
+    """The maximum number of rows in an answer. A longer answer is cut, and `SqlDatabase.query` states so."""
     output_kib: int = 64
-    """The most text and blobs of an answer."""
+    """The maximum size of the text and blobs in an answer."""
     value_kib: int = 16
-    """The largest text or blob, also during a query. A function of two long texts cannot be interrupted, so this limits
-    how late a query may end."""
+    """The maximum size of a text or blob, even during a query. A function of two long texts cannot be interrupted, so
+    this limits how late a query may end."""
     query_kib: int = 16
     database_mib: int = 16
 
@@ -71,7 +72,7 @@ class SqlDatabase:
     def __init__(
         self, schema: str | Mapping[str, Table], limits: SqlLimits | None = None, *, writable: bool = False
     ) -> None:
-        """Raises DataError when SQLite refuses the schema or a row."""
+        """Create the database. Raises DataError when SQLite refuses the schema or a row."""
         self.limits = limits or SqlLimits()
         self._lock = threading.Lock()
         self._deadline = math.inf
@@ -84,13 +85,14 @@ class SqlDatabase:
                     self._fill(name, rows)
         except (sqlite3.Error, sqlite3.Warning) as error:
             self._connection.close()
-            raise DataError(f"The database cannot be made: {error}. Correct the schema or the rows.") from error
+            raise DataError(f"The database cannot be created: {error}. Correct the schema or the rows.") from error
         self._shut_in(writable)
 
     def query(self, sql: str, parameters: Sequence[Cell] | Mapping[str, Cell] = ()) -> list[dict[str, Json]]:
-        """Return rows by column name; the last one is `{"truncated": ...}` when there were more than the limits allow.
+        """Return rows by column name. The last one is `{"truncated": ...}` if there were more rows than the limits
+        allow.
 
-        Only one statement is allowed. Raises SqlError whose text states what the model should change.
+        Only one statement is allowed. Raises SqlError, whose text states what the model should change.
         """
         rows, is_whole = self.rows(sql, parameters)
         if not is_whole:
@@ -100,7 +102,7 @@ class SqlDatabase:
     def rows(
         self, sql: str, parameters: Sequence[Cell] | Mapping[str, Cell] = ()
     ) -> tuple[list[dict[str, Json]], bool]:
-        """Return rows by column name, and whether these are all. Raises SqlError."""
+        """Return rows by column name, and whether these are all rows. Raises SqlError."""
         with self._lock:
             self._deadline = time.monotonic() + self.limits.seconds
             try:
@@ -122,7 +124,8 @@ class SqlDatabase:
         odd = next((number for number, row in enumerate(rows) if list(row) != columns), None)
         if odd is not None:
             raise DataError(
-                f"Table {name!r}, row {odd}: its columns are {list(rows[odd])}, those of the first {columns}."
+                f"Table {name!r}, row {odd} has the columns {list(rows[odd])}, but the first row has {columns}; make "
+                "them equal."
             )
         listed = ", ".join(map(_quoted, columns))
         self._connection.execute(f"CREATE TABLE {_quoted(name)} ({listed})")
@@ -182,7 +185,7 @@ class SqlDatabase:
         if "interrupted" in text:
             return f"the query did not end within {self.limits.seconds:g} s; make it smaller"
         if "not authorized" in text or "prohibited" in text:
-            return f"{text}: this database can be queried and not changed, and reaches no files"
+            return f"{text}: this database can be queried but not changed, and has no access to files"
         if "user-defined function" in text:
             return "printf takes a format such as '%.2f' whose values fit it, with widths below 1000"
         if "too big" in text or "too large" in text or isinstance(error, MemoryError):
@@ -191,7 +194,7 @@ class SqlDatabase:
 
 
 def _formatted(pattern: str, *values: Cell) -> str:
-    """Format values, in place of SQLite's own function, which takes seconds for a width of millions and cannot be
+    """Format values. This replaces SQLite's own function, which takes seconds for a width of millions and cannot be
     interrupted."""
     if re.search(r"\*|\d{4}", pattern):
         raise ValueError("a width is too large")

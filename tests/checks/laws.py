@@ -368,21 +368,21 @@ LAWS: dict[str, Case] = {
         "if one[0] != name]",
         "if name not in (one[0], one[2])]",
         "data.unreachable",
-        "`delete_entity` leaves something over",
+        "`delete_entity` leaves something that must be removed",
     ),
     "a quantity is added and not set": Case(
         BEGIN + CART + BY_STATE + END,
         "self.cart[product] = self.cart.get(product, 0) + quantity",
         "self.cart[product] = quantity",
         "environment.amounts",
-        "set_quantity adds what it is given as quantity",
+        "set_quantity adds the argument quantity",
     ),
     "an event overlaps with itself": Case(
         BEGIN + CALENDAR + BY_STATE + END,
         "for one in self.events.values()):",
         "for name, one in self.events.items() if name != title):",
         "data.unreachable",
-        "`move_event` refuses what is asked, and takes it after `start` was changed",
+        "`move_event` refuses the requested call, but accepts it after `start` was changed",
     ),
     "a list ends after ten rows": Case(
         BEGIN + ORDERS + BY_ANSWER + END,
@@ -410,7 +410,7 @@ LAWS: dict[str, Case] = {
         "moved = amount",
         "moved = 100 * amount",
         "data.unreachable",
-        "`transfer` needs as `amount` 100 times the number that the prompt names",
+        "`amount` of `transfer` must be 100 times the number that the prompt names",
     ),
     "a number in JSON text has lost its zeros": Case(
         BEGIN + WARDS + BY_ANSWER + END,

@@ -204,11 +204,11 @@ CASES = {
     ),
     "numbers on the way count": Case(
         build_totals("Show your work, then the total.", "str(40 + n)", FIRST_NUMBER), "numbers[:1]", "numbers[-1:]",
-        "prompt.form", "and the reward rejects right answers that are written so",
+        "prompt.form", "and the reward rejects right answers in this form",
     ),
     "choices count from 1 and answers from 0": Case(
         build_totals("Which one?\\n1) red {n}\\n2) green\\n3) blue\\nAs <a>1</a>.", "str(n % 3)"), "str(n % 3)", "str(n % 3 + 1)",
-        "prompt.form", "are none of the choices that their prompts list: '0'",
+        "prompt.form", "are not among the choices that their prompts list: '0'",
     ),
     "the right choice comes first": Case(
         build_lookup(EXACT, '''
@@ -218,7 +218,7 @@ CASES = {
         some = some[0:] + some[:0]
         tasks.append(asked(f"t{n}", f"Who of {', '.join(some)}? <a>Max</a>", rows={}, some=some, answer=one))
     return tasks
-'''), "some[0:] + some[:0]", "some[n % 4:] + some[:n % 4]", "prompt.form", "is the first in 11 of 11 tasks",
+'''), "some[0:] + some[:0]", "some[n % 4:] + some[:n % 4]", "prompt.form", "is the first one in the list in 11 of 11 tasks",
     ),
     "more turns are promised than there are": Case(
         build_totals("You have 12 turns. Who? <a>X</a>", "names[n]"), "12 turns", "6 turns",

@@ -48,5 +48,5 @@ def test_one_task_whose_prompt_does_not_fit_the_context_is_named(tmp_path: Path)
 def test_one_answer_that_does_not_fit_a_turn_is_named(tmp_path: Path) -> None:
     source = LONG.replace("REPEATS", "1") + BY_ANSWER
     (found,) = symptoms(recipe(tmp_path / "long", source.replace("WANTED", "4_000")), "budgets.turn_tokens")
-    assert found.startswith("what 1 of 5 tasks ask for is longer than a turn may be")
+    assert found.startswith("the reference messages of 1 of 5 tasks are longer than a turn may be")
     assert symptoms(recipe(tmp_path / "short", source.replace("WANTED", "2")), "budgets.turn_tokens") == []

@@ -387,7 +387,7 @@ CODES = "[f'{one:04d}' for one in rng.sample(range(1000, 9999), 4) + rng.sample(
             PEOPLE.replace("OTHER", "'Ana Berg'"),
             "name: str",
             "name",
-            "locker finds one of several rows that are alike in 'name'",
+            "locker finds only one of several rows with the same 'name'",
         ),
         (CODES, "name: int", "f'{name:04d}'", None),
         (CODES, "name: int", "str(name)", "values of the task's 'name', all of them with a zero in front"),

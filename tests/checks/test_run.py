@@ -70,8 +70,8 @@ def test_the_cost_is_of_the_steps_that_the_tasks_suffice_for() -> None:
 @pytest.mark.parametrize(
     ("option", "expected", "code"),
     [
-        (["--reference", "http://localhost:1/v1"], "names no model; write URL#MODEL", 2),
-        (["--run", "runs/nowhere"], "--run runs/nowhere holds no trajectories/*.jsonl", 3),
+        (["--reference", "http://localhost:1/v1"], "has no model; write URL#MODEL", 2),
+        (["--run", "runs/nowhere"], "--run runs/nowhere contains no trajectories/*.jsonl", 3),
         (["--page", "nowhere/page.html"], "nowhere/page.html cannot be written", 2),
     ],
 )

@@ -84,7 +84,7 @@ def test_the_same_arguments_in_another_notation_are_no_difference(tmp_path: Path
         (
             "nights",
             {"type": "integer", "minimum": 1, "maximum": 30, "default": 2},
-            "has another default than in production",
+            "has a different default than in production",
         ),
         (
             "nights",
@@ -98,7 +98,7 @@ def test_the_same_arguments_in_another_notation_are_no_difference(tmp_path: Path
         ("city", {"$ref": "#/$defs/City"}, "takes values that production refuses"),
         ("room", {"enum": ["single", "double", "suite"]}, "refuses values that production takes"),
         ("room", {"type": "string"}, "refuses values that production takes"),
-        ("tags", {"type": "array", "items": {"type": "integer"}}, "is described in another way than in production"),
+        ("tags", {"type": "array", "items": {"type": "integer"}}, "is described differently than in production"),
         ("tags", {"type": "array", "items": {"type": "string"}, "maxItems": 3}, "takes values that production refuses"),
     ],
 )
@@ -122,16 +122,16 @@ def test_further_arguments_are_compared_where_production_describes_them(tmp_path
     strict, free = {**SAME, "additionalProperties": False}, {**SAME, "additionalProperties": {"type": "string"}}
     assert compared(tmp_path, openai(strict)) == []
     assert compared(tmp_path, openai(strict), here=open_) == [
-        "further arguments: it takes values that production refuses"
+        "other arguments: the tool takes values that production refuses"
     ]
-    assert compared(tmp_path, openai(free)) == ["further arguments: it refuses values that production takes"]
+    assert compared(tmp_path, openai(free)) == ["other arguments: the tool refuses values that production takes"]
     assert compared(tmp_path, openai(SAME), here=open_) == []
 
 
 def test_what_holds_of_the_arguments_together_is_compared(tmp_path: Path) -> None:
     one_of_both = {**SAME, "anyOf": [{"required": ["floor"]}, {"required": ["tags"]}]}
     assert compared(tmp_path, openai(one_of_both)) == [
-        "its arguments together: it takes values that production refuses"
+        "all arguments together: the tool takes values that production refuses"
     ]
     parts = {
         "allOf": [{"type": "object", "properties": SAME["properties"]}, {"required": ["city"]}],
@@ -191,7 +191,7 @@ def test_an_operation_has_the_arguments_of_its_parameters_and_its_body(tmp_path:
     }
     assert compared(tmp_path, document) == []
     document["components"]["schemas"]["Tag"] = {"type": "integer"}
-    assert compared(tmp_path, document) == ["the argument 'tags' is described in another way than in production"]
+    assert compared(tmp_path, document) == ["the argument 'tags' is described differently than in production"]
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_an_operation_has_the_arguments_of_its_parameters_and_its_body(tmp_path:
         (openai({"type": "object", "properties": {"city": {"type": "text"}}}), "tool 'book': .*\"text\" is not valid"),
         (openai(SAME) * 2, "has the tool 'book' more than once"),
         ({"swagger": "2.0", "paths": {}}, r"is Swagger 2.0; convert it to OpenAPI 3"),
-        ({"toolConfig": {"tools": []}}, "names no tools"),
+        ({"toolConfig": {"tools": []}}, "contains no tools"),
     ],
 )
 def test_schemas_that_cannot_be_compared_are_an_error_of_their_file(tmp_path: Path, content: Any, message: str) -> None:

@@ -285,7 +285,7 @@ CASES = {
         "self.places[place] = car, car",
         "self.places[place] = None, car",
         "environment.amounts",
-        "stands in two places",
+        "is in two places",
     ),
     "several letters at once": Case(
         HEAD + LETTERS,
@@ -306,7 +306,7 @@ CASES = {
         "len([one for one in looked if one in known])",
         "len({one for one in looked if one in known})",
         "reward.order",
-        "The same calls of stock_of are paid again and again",
+        "Repeated calls of stock_of earn more",
     ),
     "no test has run": Case(
         HEAD + TESTS,

@@ -199,7 +199,7 @@ def test_names_that_lead_elsewhere_are_refused(sandbox: Sandbox, name: str) -> N
             return [[*collected.files], [*collected.refused], [*await box.try_write({name * 2: "x"})]]
 
     assert asyncio.run(played()) == [[], [name], [name * 2]]
-    with pytest.raises(UsageError, match="names no file of the scratch folder"):
+    with pytest.raises(UsageError, match="cannot name a file in the scratch folder"):
         Box(sandbox, {name * 2: "x"})
 
 
@@ -217,7 +217,7 @@ def test_what_was_collected_can_be_written_again_below_another_folder(sandbox: S
 
     assert asyncio.run(played()) == {
         "e/" * 15 + "e": "lies below too many folders",
-        longest + "f": "is no plain relative path of up to 512 characters and 16 parts",
+        longest + "f": "is not a plain relative path of up to 512 characters and 16 parts",
     }
 
 
@@ -503,7 +503,7 @@ def test_control_groups_that_cannot_be_made_leave_none(tmp_path: Path) -> None:
 def test_back_ends_are_never_replaced_by_weaker_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="allow_unsafe"):
         open_sandbox(backend="unsafe-local")
-    with pytest.raises(UsageError, match=re.escape("there are auto, bubblewrap, gvisor, docker, unsafe-local")):
+    with pytest.raises(UsageError, match=re.escape("choose from auto, bubblewrap, gvisor, docker, unsafe-local")):
         open_sandbox(backend="firejail")  # type: ignore[arg-type]
     from sparring.sandbox import sandbox as module
 

@@ -33,7 +33,7 @@ def test_a_schema_may_be_sql() -> None:
         ("SELECT nam FROM parts", "no such column: nam"),
         ("SELEC 1", 'near "SELEC": syntax error'),
         ("SELECT 1; SELECT 2", "one statement"),
-        ("DELETE FROM parts", "can be queried and not changed"),
+        ("DELETE FROM parts", "can be queried but not changed"),
         ("SELECT 1 AS a, 2 AS a", "two columns of the answer are called 'a'"),
         ("SELECT random()", "not authorized to use function: random"),
         ("SELECT zeroblob(100000)", "a value may have 16 KiB"),
@@ -91,7 +91,7 @@ def test_tables_that_cannot_be_made_are_refused_with_the_row() -> None:
         SqlDatabase({"a": [{"x": 1}, {"y": 1}]})
     with pytest.raises(DataError, match="no row"):
         SqlDatabase({"a": []})
-    with pytest.raises(DataError, match="cannot be made"):
+    with pytest.raises(DataError, match="cannot be created"):
         SqlDatabase("CREATE TABLE")
 
 

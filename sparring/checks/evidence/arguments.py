@@ -15,11 +15,11 @@ from sparring.checks.evidence.answer_forms import canonical
 from sparring.types import Json
 
 MOST_VALUES = 12
-"""The most values to try for one argument by default."""
+"""The maximum number of values to try for one argument by default."""
 MOST_SPACES = 3
-"""The most spaces in a text that is likely to be an argument."""
+"""The maximum number of spaces in a text that is likely to be an argument."""
 MOST_KNOWN = 4000
-"""The most values to remember for one task."""
+"""The maximum number of values to remember for one task."""
 _LINE = re.compile(
     r"^[\s>*#•|+-]*[*_`\"']*([A-Za-z][\w ./()-]{0,40}?)[*_`\"']*\s*[:=]\s*[*_`\"']*([^\n|]{1,120}?)[*_`\"',;]*\s*$"
 )
@@ -114,7 +114,7 @@ class Known:
     legal: set[tuple[str, str]] = field(default_factory=set)
     """Names and values of arguments that a tool accepted."""
     most: int = MOST_VALUES
-    """The most values to try for one argument."""
+    """The maximum number of values to try for one argument."""
     constants: Mapping[str, Mapping[str, Sequence[Json]]] = field(default_factory=dict)
     """Constants that the code of each tool compares its arguments with, by argument."""
     _pools: dict[tuple[str, str], _Pool] = field(default_factory=dict)

@@ -34,10 +34,10 @@ tried."""
 SECONDS = 3.0
 MOST_LITERALS = 24
 MOST_VALUES = 24
-"""The most values of task fields to try."""
+"""The maximum number of values of task fields to try."""
 MOST_FRAMES = 4
 LONGEST = 80
-"""The most characters of a text that counts as an answer."""
+"""The maximum number of characters of a text that counts as an answer."""
 EXAMPLE = "the example of the prompt"
 EMPTY = "an answer with nothing in it"
 CODE = "a text in the code of the graders"

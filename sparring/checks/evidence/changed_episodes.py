@@ -28,7 +28,7 @@ NUM_MUTATED = 6
 MUTATION_SECONDS = 5.0
 """The time limit in seconds for the changed answers, and again for the changed calls."""
 MOST_CHANGED = 4
-"""The most calls of one script whose arguments are changed."""
+"""The maximum number of calls of one script whose arguments are changed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from sparring.checks.evidence.subject import GraderName, Subject, UndecidedError
 from sparring.types import Json, Trajectory
 
 NUM_COMPARED = 8
-"""The most tasks whose fields are compared with the effects of the expert's calls."""
+"""The maximum number of tasks whose fields are compared with the effects of the expert's calls."""
 COMPARING_SECONDS = 3.0
 _DEPTH = 4
 

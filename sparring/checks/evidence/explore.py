@@ -27,13 +27,13 @@ from sparring.runtime.plugins import load_object
 from sparring.types import Json, Message, Task
 
 MOST_TRIES = 24
-"""The most calls of one tool in one environment."""
+"""The maximum number of calls of one tool in one environment."""
 NUM_ENVIRONMENTS = 3
-"""The number of consecutive fresh environments without a legal call of another tool, after which the search in a task
-ends."""
+"""The search in a task ends after this number of consecutive fresh environments without a legal call of another
+tool."""
 SECONDS = 1.0
-"""The time in seconds after which the search in a task ends, as soon as one environment was without success, or the
-missing tools had legal calls in other tasks."""
+"""The search in a task ends after this time in seconds, as soon as one environment brought no success, or the missing
+tools had legal calls in other tasks."""
 NUM_DEMONSTRATIONS = 16
 """The number of demonstrations of the warm start whose calls are tried."""
 MOST_LEGAL = 3
@@ -50,7 +50,7 @@ class TriedCall:
     result: ToolResult
     before: tuple[Call, ...]
     line: str | None
-    """The innermost line of the user's code that raised; None if none did."""
+    """The innermost line of the user's code that raised, or None if no such line raised."""
 
     @property
     def is_legal(self) -> bool:
@@ -122,7 +122,7 @@ def is_refusal(result: ToolResult) -> bool:
 
 
 LONGEST_REFUSAL = 100
-"""The most characters of a text in which a few words mean that something does not exist."""
+"""The maximum length of a text in which a few words mean that something does not exist."""
 _NOT_THERE = re.compile(r"\b(?:there is no|no such|not found|does not exist|is not known|is unknown|out of range)\b")
 _BAD_STATUS = ("error", "failed", "failure", "not_found", "not found", "invalid")
 _REFUSALS = (
@@ -155,13 +155,13 @@ async def explore_task(subject: Subject, task: Task) -> Explored:
 
 
 def reached(subject: Subject) -> dict[str, bool]:
-    """Return for every tool if a legal call was found in some task."""
+    """Return for every tool whether a legal call was found in some task."""
     tasks = [one for one in subject.shared.get("explored", {}).values() if isinstance(one, Explored)]
     return {name: any(one.legal(name) for one in tasks) for name in subject.tools}
 
 
 def reach(subject: Subject) -> dict[str, Json]:
-    """Return the tools with a legal call and those without, for the report; empty if no tool was tried."""
+    """Return the tools with and without a legal call, for the report, or an empty mapping if no tool was tried."""
     if not any(isinstance(one, Explored) for one in subject.shared.get("explored", {}).values()):
         return {}
     found = reached(subject)
@@ -198,7 +198,7 @@ async def _explore(subject: Subject, task: Task) -> Explored:
 
 
 async def _run_in_one_environment(subject: Subject, known: Known, found: Explored, calls: Iterator[Call]) -> None:
-    """Make calls in a fresh environment and record their results. `calls` may depend on the results before."""
+    """Make calls in a fresh environment and record their results. `calls` may depend on earlier results."""
     own = copy.deepcopy(found.task)
     made: list[Call] = []
     async with subject.opened(own) as environment:
@@ -253,8 +253,8 @@ def _list_tries(
 def _choose_next(
     subject: Subject, known: Known, name: str, asked: set[str], worked: Worked, recorded: Sequence[Call]
 ) -> tuple[Call | None, dict[str, str]]:
-    """Return the likeliest new call of a tool that fits its schema, and the sources of its values; None if there is
-    none."""
+    """Return the likeliest new call of a tool that fits its schema, and the sources of its values. The call is None if
+    there is no such call."""
     for call in recorded[:8]:
         if str(call) not in asked:
             return call, {}
@@ -276,13 +276,14 @@ def collect_known(subject: Subject, task: Task) -> Known:
     known = Known(constants=find_constants(subject))
     for message in reversed(task.messages):
         _read_message(known, message)
-    # Recorded answers, and records by their ids.
+    # The fields may contain recorded answers, and records by their ids.
     known.add_json(unpack(task.fields), "field")
     return known
 
 
 def find_constants(subject: Subject) -> Mapping[str, Mapping[str, Sequence[Json]]]:
-    """Return the constants that the code of each tool compares its arguments with, by argument. Computed once."""
+    """Return the constants that the code of each tool compares its arguments with, by argument. The result is
+    cached."""
     if "constants" not in subject.shared:
         cls = subject.environment_class
         subject.shared["constants"] = {name: find_compared(getattr(cls, name, None)) for name in subject.tools}
@@ -297,7 +298,7 @@ def _read_message(known: Known, message: Message) -> None:
 
 async def _collect_recorded(subject: Subject) -> Mapping[str, list[Call]]:
     """Return calls of recorded conversations by tool: from production logs, the demonstrations of the warm start, and
-    episodes of a reference endpoint. Computed once."""
+    episodes of a reference endpoint. The result is cached."""
     if "recorded calls" not in subject.shared:
         rows: list[Mapping[str, Json]] = [*(subject.user_inputs.production or ()), *_load_demonstrations(subject)]
         for reference in subject.user_inputs.reference:
@@ -325,13 +326,13 @@ def _load_demonstrations(subject: Subject) -> list[Mapping[str, Json]]:
             else:
                 function = load_object(section.demonstrations, folder=subject.folder)
                 found = [{"messages": one} for one in function(NUM_DEMONSTRATIONS, subject.config.run.seed)]
-    except Exception:  # noqa: BLE001 - the warm start reports what is wrong with them
+    except Exception:  # noqa: BLE001 - the warm start reports the problem
         return []
     return [row for row in found[:NUM_DEMONSTRATIONS] if isinstance(row.get("messages"), list)]
 
 
 async def list_expert_calls(subject: Subject, task: Task) -> list[Call]:
-    """Return the calls of the expert, in order; empty without an expert."""
+    """Return the calls of the expert in order, or an empty list without an expert."""
     expert = subject.expert(task)
     if expert is None:
         return []

@@ -27,8 +27,8 @@ class Aspect(Enum):
 
 
 async def find_graded_aspects(subject: Subject, judge: GraderName, right: Sequence[Trajectory]) -> frozenset[Aspect]:
-    """Return the aspects whose change lowers the grade of some of these right episodes. Empty if no change does, or if
-    there is no such grader."""
+    """Return the aspects whose change lowers the grade of some of these right episodes. The result is empty if no
+    change does, or if there is no such grader."""
     found: set[Aspect] = set()
     if (subject.scorer if judge == "scorer" else subject.reward) is None:
         return frozenset()
@@ -65,7 +65,7 @@ def _changes(trajectory: Trajectory, others: Sequence[Trajectory]) -> Iterator[t
 
 
 async def grade(subject: Subject, judge: GraderName, trajectory: Trajectory) -> float | None:
-    """Return the value of one grader; None if it fails. Raises GradingOutageError."""
+    """Return the value of one grader, or None if it fails. Raises GradingOutageError."""
     try:
         given = await subject.grade_with(judge, trajectory)
     except GradingFailedError:
@@ -74,7 +74,7 @@ async def grade(subject: Subject, judge: GraderName, trajectory: Trajectory) -> 
 
 
 async def is_paid(subject: Subject, trajectory: Trajectory) -> bool:
-    """Return True if the scorer (without one, the reward) gives full marks; False if it fails."""
+    """Return True if the scorer (or the reward, without a scorer) gives full marks, and False if the grader fails."""
     try:
         graded = await subject.grade(trajectory)
     except GradingFailedError:
@@ -84,7 +84,7 @@ async def is_paid(subject: Subject, trajectory: Trajectory) -> bool:
 
 
 def replace_last_message(trajectory: Trajectory, message: Message) -> Trajectory:
-    """Return the episode with another last message."""
+    """Return the episode with its last message replaced."""
     turns = (*trajectory.turns[:-1], replace(trajectory.turns[-1], message=message))
     return _replace(trajectory, turns=turns, messages=(*trajectory.messages[:-1], message))
 

@@ -1,5 +1,5 @@
-"""Findings on right answers that follow the prompt's instructions, or the spelling of the tools, and that a grader
-rejects."""
+"""Findings on right answers that a grader rejects, although they follow the prompt's instructions or the spelling of
+the tools."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json, Message
 
 FEWEST = 2
-"""The fewest tasks in which the same problem occurs before it is reported."""
+"""The minimum number of tasks in which a problem must occur before it is reported."""
 MOST_TASKS = 12
 _REASONING = re.compile(
     r"\bstep by step\b|\bthink (?:first|through|about|before)\b|\bshow (?:your|the|all) (?:work|steps|calculations?|reasoning)\b|"
@@ -47,8 +47,8 @@ _BEFORE = "There are 3 things to look at, and 2 of them count."
 
 
 async def find_refused_forms(subject: Subject, references: ReferenceEpisodes, right: list[Episode]) -> list[Finding]:
-    """Return findings on right answers, in a form that the prompt names or in the spelling of the tools, that a grader
-    rejects in several tasks."""
+    """Return findings on right answers that a grader rejects in several tasks, although the prompt names their form or
+    the tools use their spelling."""
     results = {one.task.id: [call.result.content for call in one.results] for one in await survey_tasks(subject)}
     refused: dict[str, list[dict[str, Json]]] = {}
     for one in right[:MOST_TASKS]:
@@ -68,11 +68,11 @@ async def find_refused_forms(subject: Subject, references: ReferenceEpisodes, ri
         Finding(
             rule="prompt.form",
             severity=Severity.WARNING,
-            symptom=f"{what} right answers that are written so: {clip(str(shown[0]['said']), 80)!r} where "
-            f"{clip(str(shown[0]['right']), 80)!r} is right.",
+            symptom=f"{what} right answers in this form: {clip(str(shown[0]['said']), 80)!r} instead of "
+            f"{clip(str(shown[0]['right']), 80)!r}.",
             evidence={"tasks": shown[:4], "num": len(shown)},
-            change="Have the grader accept what the prompt and the tools lead to, or have the prompt rule it out.",
-            confirm="A right answer that is written so scores 1.",
+            change="Make the grader accept this form, or rule it out in the prompt.",
+            confirm="A right answer in this form scores 1.",
         )
         for what, shown in refused.items()
         if len(shown) >= FEWEST
@@ -80,7 +80,7 @@ async def find_refused_forms(subject: Subject, references: ReferenceEpisodes, ri
 
 
 def _find_refusing(right: Episode, again: Episode) -> str | None:
-    """Return the grader that gives less than for the right answer; None if neither does."""
+    """Return the grader that gives less than for the right answer, or None if neither grader does."""
     if again.score is not None and again.score < 1.0:
         return "scorer"
     is_less = right.reward is not None and again.reward is not None and again.reward < right.reward - 1e-6
@@ -149,7 +149,7 @@ def _spell_as_shown(parts: Mapping[str, Json], texts: list[str], example: str) -
 
 
 def list_leaves(text: str) -> list[Json]:
-    """Return the scalars of a result that is JSON; else the text itself."""
+    """Return the scalars of a result that is JSON, or else the text itself."""
     return [one for _, one in leaves(parse_result(text))]
 
 

@@ -1,4 +1,4 @@
-"""The results that a policy can see in a task that has no expert: the results of calls on every known name."""
+"""The results that a policy can see in a task without an expert: the results of calls with every known name."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sparring.checks.rules.paging import walk_pages
 from sparring.types import Task
 
 TIMES_ASKED = 4
-"""The number of times to repeat a call to see if its result stays the same."""
+"""The number of times to repeat a call to test whether its result stays the same."""
 
 
 async def read_all(subject: Subject, task: Task) -> str:
-    """Return the text of all results of the reading tools, including all pages. Without an expert it is unknown which
+    """Return the text of all results of the reading tools, including all pages. Without an expert, it is unknown which
     calls give the answer."""
     texts = [one.result.content for one in (await survey_task(subject, task)).results]
     texts += [page.result.content for walk in await walk_pages(subject, task) for page, _ in walk.pages]
@@ -23,7 +23,7 @@ async def read_all(subject: Subject, task: Task) -> str:
 
 
 async def is_asked_out(subject: Subject, task: Task) -> bool:
-    """Return True if all reading tools found something in a task, and return the same when the call is repeated."""
+    """Return True if all reading tools found something in a task and return the same result when a call is repeated."""
     survey = await survey_task(subject, task)
     for tool in await find_reading_tools(subject):
         found = survey.found(tool)
@@ -36,8 +36,8 @@ async def is_asked_out(subject: Subject, task: Task) -> bool:
 
 
 def is_made_of(value: str, words: Sequence[str]) -> bool:
-    """Return True if a policy may have derived a text from words: from parts of them, joined, reversed, or in another
-    order, from their first letters, or as a number that it computed."""
+    """Return True if a policy may have derived a text from words: from parts of them (joined, reversed, or in another
+    order), from their first letters, or as a number that it computed."""
     whole, letters = "".join(words), "".join(value.split())
     parts = {word for word in words if 1 < len(word) <= len(letters)}
     orders = {"".join(sorted(word)) for word in parts}

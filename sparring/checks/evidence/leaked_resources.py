@@ -20,7 +20,7 @@ from typing import Any
 from sparring.checks.evidence.subject import Subject
 
 MOST_OBJECTS = 50_000
-"""The most objects to visit from one global."""
+"""The maximum number of objects to visit from one global."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def count_resources() -> ResourceCounts:
         "processes": _count_children(),
         "file handles": len(os.listdir("/dev/fd")),
         "asyncio tasks": len(asyncio.all_tasks()),
-        # By type: isinstance would read __class__ of every object, which runs code of some libraries.
+        # Compare the type: isinstance would read __class__ of every object, which runs code of some libraries.
         "sqlite connections": sum(
             _is_open(one) for one in gc.get_objects() if issubclass(type(one), sqlite3.Connection)
         ),
@@ -80,8 +80,8 @@ def find_kept_globals(subject: Subject) -> dict[str, Any]:
 
 
 def measure_size(root: Any) -> int:
-    """Return the number of references below a global, without code and modules: the same text twice in a list counts
-    twice. Weak references do not count, since pandas collects those of its views and clears them at times."""
+    """Return the number of references below a global, without code and modules. A text that is in a list twice counts
+    twice. Weak references do not count: pandas keeps weak references to its views, and clears them at times."""
     return sum(not isinstance(other, weakref.ref) for one in _reached(root) for other in gc.get_referents(one))
 
 
@@ -91,7 +91,8 @@ def holds(root: Any, text: str) -> bool:
 
 
 def _reached(root: Any) -> Iterator[Any]:
-    """Yield the object and all that it reaches, but not through modules, classes, frames or module dictionaries."""
+    """Yield the object and everything that it reaches, but not through modules, classes, frames or module
+    dictionaries."""
     skipped = {id(vars(module)) for module in list(sys.modules.values()) if isinstance(module, ModuleType)}
     seen, queue = {id(root)}, deque([root])
     while queue and len(seen) < MOST_OBJECTS:
@@ -113,7 +114,7 @@ def _is_open(connection: sqlite3.Connection) -> bool:
 
 
 def _count_children() -> int:
-    """Return the number of running child processes; 0 where the system does not list them (it is Linux only)."""
+    """Return the number of running child processes, or 0 if the system does not list them (only Linux does)."""
     try:
         return sum(len(path.read_text().split()) for path in Path("/proc/self/task").glob("*/children"))
     except OSError:

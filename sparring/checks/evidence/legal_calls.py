@@ -23,19 +23,19 @@ T = TypeVar("T")
 EXPLORER = "explorer"
 STRANGER = "stranger"
 MOST_CALLS = 6
-"""The most calls of one tool in one task that the rules look at."""
+"""The maximum number of calls of one tool that the rules use in one task."""
 MOST_PARTS = 40
-"""The most parts of texts to call a tool with in each of the first NUM_TASKS tasks."""
+"""The maximum number of parts of texts to call a tool with in each of the first NUM_TASKS tasks."""
 NUM_TASKS = 4
 MOST_TOGETHER = 4096
-"""The most combinations of values for the arguments of one call."""
+"""The maximum number of combinations of values for the arguments of one call."""
 SLOW_SECONDS = 0.25
-"""The seconds of an episode above which calls to compare share one environment, one after the other."""
+"""If an episode takes more seconds than this, compared calls share one environment, one after the other."""
 
 
 async def run_calls(subject: Subject, task: Task, calls: Sequence[Call]) -> list[ToolResult]:
-    """Return the results of these calls, made one after the other in a fresh environment. Raises what `Subject.opened`
-    raises."""
+    """Return the results of these calls, made one after the other in a fresh environment. Raises the same errors as
+    `Subject.opened`."""
     own = copy.deepcopy(task)
     async with subject.opened(own) as environment:
         await reset(environment, own)
@@ -45,8 +45,8 @@ async def run_calls(subject: Subject, task: Task, calls: Sequence[Call]) -> list
 async def run_calls_apart(
     subject: Subject, task: Task, calls: Sequence[Call], before: Sequence[Call] = ()
 ) -> list[ToolResult]:
-    """Return the result of each of these calls after the calls `before`, each in its own environment. Computed once. If
-    environments start slowly, all calls share one environment."""
+    """Return the result of each of these calls after the calls `before`, each in its own environment. The result is
+    cached. If environments start slowly, all calls share one environment."""
     known: dict[str, ToolResult] = subject.shared.setdefault("answers apart", {})
     keys = [str([task.id, *map(str, before), str(call)]) for call in calls]
     missing = {key: call for key, call in zip(keys, calls, strict=True) if key not in known}
@@ -76,7 +76,8 @@ async def accepts_parts(subject: Subject, tool: str) -> bool:
 
 
 async def list_likely_calls(subject: Subject, task: Task, tool: Tool) -> list[Call]:
-    """Return calls of a tool, at least one: the expert's own, then legal ones, then others that were tried."""
+    """Return at least one call of a tool: the expert's own calls, then legal calls, then other calls that were
+    tried."""
     found = await explore_task(subject, task)
     own = [one for one in await list_expert_calls(subject, task) if one.tool == tool.name]
     tried = [one.call for one in (*found.legal(tool.name), *found.of(tool.name))]
@@ -85,7 +86,7 @@ async def list_likely_calls(subject: Subject, task: Task, tool: Tool) -> list[Ca
 
 
 async def list_calls_before(subject: Subject, task: Task, tool: str) -> tuple[Call, ...]:
-    """Return the calls that the likeliest legal call of a tool needs before it; empty if it is legal alone."""
+    """Return the calls that the likeliest legal call of a tool needs before it. There are none if it is legal alone."""
     legal = (await explore_task(subject, task)).legal(tool)
     if not legal or not legal[0].before:
         return ()
@@ -104,7 +105,7 @@ def _make_any_call(tool: Tool) -> Call:
 
 
 async def make_explorer(subject: Subject, task: Task) -> ScriptedPolicy:
-    """Return a policy that calls every tool, with legal calls as far as they are known, and then answers."""
+    """Return a policy that calls every tool, with legal calls if they are known, and then answers."""
     calls = (await explore_task(subject, task)).script
     calls += [_make_any_call(tool) for name, tool in subject.tools.items() if name not in {one.tool for one in calls}]
     return saying(EXPLORER, [*split_into_turns(subject, calls), {"role": "assistant", "content": "done"}])
@@ -137,7 +138,7 @@ async def make_stranger(subject: Subject, task: Task) -> ScriptedPolicy:
 
 
 async def make_policies(subject: Subject, task: Task) -> list[ScriptedPolicy]:
-    """Return policies that show the behavior of the environment: its expert, if any, and one that calls every tool."""
+    """Return policies that show the environment's behavior: its expert, if any, and a policy that calls every tool."""
     expert = subject.expert(task)
     return [*([] if expert is None else [expert]), await make_explorer(subject, task)]
 
@@ -176,7 +177,7 @@ def _iterate_ranks(last: Sequence[int], total: int) -> Iterator[tuple[int, ...]]
 
 
 def list_types(hint: Any) -> list[Any]:
-    """Return the types of a union without null; for another type, the type alone."""
+    """Return the types of a union without null, or the type itself if it is not a union."""
     if get_origin(hint) in (Union, types.UnionType):
         return [one for one in get_args(hint) if one is not type(None)]
     return [hint]

@@ -17,9 +17,9 @@ from sparring.types import Json, Task
 
 FEWEST = 2
 MOSTLY = 0.6
-"""The share of tasks whose answer is one of the choices, from which the other tasks count as wrong."""
+"""If the answer is one of the choices in at least this share of tasks, the other tasks count as wrong."""
 FEWEST_PLACED = 10
-"""The fewest tasks with the answer in the same place before it is reported."""
+"""The minimum number of tasks with the answer in the same place before this is reported."""
 ALWAYS = 0.9
 _LINE = re.compile(r"(?m)^[ \t]*(?:[-*] ?)?\(?([A-Za-z]|\d{1,2})[.):]\)?[ \t]+(\S.*?)[ \t]*$")
 _INLINE = re.compile(r"(?<![\w(])\(?([A-H]|[1-9])\)[ ]?(\S.*?)(?=[,;]?\s+\(?(?:[A-H]|[1-9])\)|[.?]?\s*$|\n)")
@@ -42,7 +42,7 @@ class _Choices:
 
     @property
     def place(self) -> int | None:
-        """The index of the reference answer among the choices; None if it is not listed."""
+        """The index of the reference answer among the choices, or None if it is not listed."""
         for known in (self.marks, self.texts):
             found = [index for index, one in enumerate(known) if normalize_value(one) == normalize_value(self.label)]
             if found:
@@ -60,7 +60,7 @@ class _Choices:
 
 
 def find_wrong_choices(references: ReferenceEpisodes) -> list[Finding]:
-    """Return findings on the listed choices. Only answers of one part are compared."""
+    """Return findings on the listed choices. Only answers with one part are compared."""
     listed = [
         one
         for reference in references.by_task.values()
@@ -74,7 +74,8 @@ def find_wrong_choices(references: ReferenceEpisodes) -> list[Finding]:
 
 
 def _find_choices(task: Task, parts: Mapping[str, Json]) -> Iterator[_Choices]:
-    """Yield the choices that the prompt of a task marks; else those of a field whose values are all in the prompt."""
+    """Yield the choices that the prompt of a task marks, or else those of a field whose values are all in the
+    prompt."""
     label, text = str(next(iter(parts.values()))), get_user_text(task)
     if not _ASKS_TO_CHOOSE.search("\n".join(map(get_text, task.messages))):
         return
@@ -112,8 +113,8 @@ def _find_missing(listed: Sequence[_Choices]) -> Iterator[Finding]:
     lost = [one for one in listed if one.place is None]
     if len(lost) >= FEWEST:
         yield _make_finding(
-            f"The reference answers of {len(lost)} of {len(listed)} tasks are none of the choices that their prompts list: "
-            f"{lost[0].label!r} in task {lost[0].task.id}.",
+            f"The reference answers of {len(lost)} of {len(listed)} tasks are not among the choices that their prompts "
+            f"list: {lost[0].label!r} in task {lost[0].task.id}.",
             lost,
             "Number choices and reference answers from the same start, or list the right answer.",
         )
@@ -123,8 +124,8 @@ def _find_doubled(known: Sequence[_Choices]) -> Iterator[Finding]:
     twice = [one for one in known if one.marks and _times(one) > 1]
     if twice:
         yield _make_finding(
-            f"The right choice is listed twice in {len(twice)} of {len(known)} tasks, and one of both is marked right: that of "
-            f"task {twice[0].task.id}.",
+            f"The right choice is listed twice in {len(twice)} of {len(known)} tasks, but only one of the two is "
+            f"marked right, for example in task {twice[0].task.id}.",
             twice,
             "List each choice once.",
         )
@@ -145,7 +146,7 @@ def _find_in_one_place(known: Sequence[_Choices]) -> Iterator[Finding]:
     ):
         if len(those) >= FEWEST_PLACED and sum(places) >= ALWAYS * len(those):
             yield _make_finding(
-                f"The right one of the listed choices is the {name} in {sum(places)} of {len(those)} tasks.",
+                f"The right choice is the {name} one in the list in {sum(places)} of {len(those)} tasks.",
                 those,
                 "Shuffle the choices of each task, with a generator seeded by the task.",
             )

@@ -1,4 +1,4 @@
-"""Constants that a tool's own code compares its arguments with: values that reach its branches."""
+"""Constants that a tool's own code compares its arguments with, since such values reach its branches."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 from sparring.types import Json
 
 LONGEST = 80
-"""The most characters of a text that counts as a value."""
+"""The maximum length of a text that counts as a value."""
 
 
 def find_compared(method: Any) -> dict[str, list[Json]]:
-    """Return the texts and numbers in a function by the argument that they are compared with, "" if it is not an
-    argument. Empty if the source cannot be read."""
+    """Return the texts and numbers in a function by the argument that they are compared with ("" for anything else).
+    The result is empty if the source cannot be read."""
     try:
         function = ast.parse(textwrap.dedent(inspect.getsource(method))).body[0]
     except (OSError, TypeError, SyntaxError, ValueError, IndexError):

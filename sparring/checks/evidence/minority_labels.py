@@ -1,4 +1,4 @@
-"""Reference answers that a value from the tools gives in most tasks, and in a few does not, for no visible reason."""
+"""Reference answers that equal a value from the tools in most tasks, but for no visible reason not in a few others."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json
 
 MOST = 0.75
-"""The share of tasks whose answer is the value, from which the other tasks count as wrong."""
+"""If the answer is the value in at least this share of tasks, the other tasks count as wrong."""
 FEWEST = 8
-"""The fewest such tasks. At least a third of their answers must differ."""
+"""The minimum number of such tasks. At least a third of their answers must differ."""
 FEWEST_OTHERS = 2
 MOST_NUMBERS = 16
-"""The most numbers of a task that are added, subtracted and multiplied."""
+"""The maximum number of numbers of a task that are added, subtracted and multiplied."""
 MOST_KINDS = 8
-"""The most distinct values of a text by which tasks may differ."""
+"""The maximum number of distinct values of a text by which tasks may differ."""
 
 
 def find_minorities(references: ReferenceEpisodes, reads: Sequence[ReadableValues]) -> Iterator[Finding]:
-    """Yield a finding for each part of the answer that one value equals in most tasks, and for no visible reason not in
+    """Yield a finding for each part of the answer that equals one value in most tasks, but for no visible reason not in
     the others."""
     values = {read.task.id: _collect_values(read) for read in reads}
     for part in references.labels():
@@ -48,10 +48,11 @@ def find_minorities(references: ReferenceEpisodes, reads: Sequence[ReadableValue
         yield Finding(
             rule="data.labels",
             severity=Severity.WARNING,
-            symptom=f"{name} is {what} in {len(same)} of {len(same) + len(others)} tasks and not in the other {len(others)}, "
-            f"which no visible feature separates: {shown[0][name]!r} for {labels[others[0]]!r} in task {others[0]}.",
+            symptom=f"{name} is {what} in {len(same)} of {len(same) + len(others)} tasks but not in the other "
+            f"{len(others)}, which no visible feature separates: {shown[0][name]!r} instead of "
+            f"{labels[others[0]]!r} in task {others[0]}.",
             evidence={"part": part, "value": name, "others": shown},
-            change="Correct these reference answers, or let the prompt or a tool show what they follow from.",
+            change="Correct these reference answers, or make the prompt or a tool show the reason for them.",
             confirm="The value is the reference answer in every task, or a visible feature separates the others.",
         )
 
@@ -94,8 +95,8 @@ def _collect_values(read: ReadableValues) -> dict[str, Json]:
 def _find_extremes(
     rows: Sequence[Mapping[str, Json]], column: str, numbers: Sequence[float], of: str
 ) -> dict[str, Json]:
-    """Return the other columns of the row with the largest and of that with the smallest value, if no other row has
-    it."""
+    """Return the other columns of the rows with the smallest and the largest value, each only if no other row has this
+    value."""
     found: dict[str, Json] = {}
     for kind, extreme in (("least", min(numbers)), ("most", max(numbers))):
         if numbers.count(extreme) == 1 and len(numbers) > 2:
@@ -107,8 +108,8 @@ def _find_extremes(
 def _find_best(
     part: str, labels: Mapping[str, Json], values: Mapping[str, Mapping[str, Json]]
 ) -> tuple[str, list[str], list[str]] | None:
-    """Return the value that is the answer most often, with the tasks in which it is and in which it is not. None if a
-    value always is the answer, or none often is."""
+    """Return the value that is the answer most often, with the tasks in which it is the answer and those in which it is
+    not. Return None if a value is always the answer, or if no value often is."""
     best: tuple[str, list[str], list[str]] | None = None
     names: dict[str, int] = defaultdict(int)
     for task in labels:
@@ -130,7 +131,7 @@ def _find_best(
 
 
 def _is_answer(value: Json, label: Json) -> bool:
-    """Return True if a value equals an answer, to the number of decimals of the answer."""
+    """Return True if a value equals an answer to the number of decimals of the answer."""
     first, second = parse_number(value), parse_number(label)
     if first is None or second is None or isinstance(value, bool):
         return is_equal(value, label)
@@ -138,7 +139,7 @@ def _is_answer(value: Json, label: Json) -> bool:
 
 
 def _ask_otherwise(words: Mapping[str, frozenset[str]], same: Sequence[str], others: Sequence[str]) -> bool:
-    """Return True if each of the few tasks has a word that several of them have, and none of the others."""
+    """Return True if each of the few tasks has a word that several of them have and that no other task has."""
     known = frozenset.union(*(words[task] for task in same))
     own = Counter(word for task in others for word in words[task] - known)
     return all(any(own[word] > 1 for word in words[task] - known) for task in others)
@@ -149,8 +150,8 @@ def _visible(values: Mapping[str, Json]) -> Mapping[str, Json]:
 
 
 def _are_apart(seen: Mapping[str, Mapping[str, Json]], same: Sequence[str], others: Sequence[str]) -> bool:
-    """Return True if a visible feature differs in all of the few tasks: a number that is always above or below, or one
-    or two texts."""
+    """Return True if a visible feature separates the few tasks from the others: a number that is always above or below,
+    or one or two texts."""
     kinds: list[str] = []
     for name in dict.fromkeys(name for one in seen.values() for name in one):
         mine, theirs = ([seen[task].get(name) for task in tasks] for tasks in (others, same))

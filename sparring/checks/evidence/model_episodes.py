@@ -1,4 +1,4 @@
-"""Episodes of a model on a sample of tasks before the training: of the recipe's own model, or of a reference
+"""Episodes of a model on a sample of tasks before training: of the recipe's own model, or of a reference
 endpoint."""
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class BaselineRun:
 
 
 def may_fail_at_first(config: Config) -> bool:
-    """Return True if the recipe allows a model without success at the start: it has a warm start, or sets
+    """Return True if the recipe allows a model without success at the start, because it has a warm start or sets
     `evaluation.allow_zero_baseline`."""
     return config.warm_start is not None or config.evaluation.allow_zero_baseline
 
 
 async def run_model_baseline(subject: Subject) -> BaselineRun:
-    """Return NUM_EPISODES of the recipe's model on training tasks, sampled as in training. Computed once. Raises
+    """Return NUM_EPISODES of the recipe's model on training tasks, sampled as in training. The result is cached. Raises
     UndecidedError if they cannot be run."""
     if "baseline" not in subject.shared:
         parts = subject.parts
@@ -127,5 +127,5 @@ async def _run_episodes(
             prefix="check",
         )
     except SparringError as error:
-        raise UndecidedError(f"{name} could not play a baseline: {error}") from error
+        raise UndecidedError(f"{name} could not run a baseline: {error}") from error
     return BaselineRun(evaluation=evaluation, trajectories=tuple(one for group in groups for one in group.trajectories))

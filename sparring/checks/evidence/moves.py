@@ -15,12 +15,12 @@ _COPIES = ("cop(?:y|ies)", "duplicat", "also", "both", "clon", "another", "addit
 
 
 def find_left_behind(bench: Bench, probe: Probe) -> Iterator[Finding]:
-    """Yield a finding if an object that was in one place is in two places after a call that names it and the other
-    place."""
+    """Yield a finding if an object that was in one place is in two places after a call that names the object and the
+    new place."""
     tool, values = probe.call.tool, [str(one) for one in probe.call.arguments.values() if isinstance(one, str | int)]
     if not documents(bench, tool, *_MOVES) or documents(bench, tool, *_COPIES):
         return
-    # The first argument names the object; with two objects in one place, the place has two objects.
+    # The first argument names the object. A place that contains two objects does not count.
     for thing in [one for one in values[:1] if not one.isdigit()]:
         for reader in sorted({path[0] for path in bench.first.leaves}):
             before, after = _find_places(bench.first, reader, thing), _find_places(probe.after, reader, thing)
@@ -33,14 +33,14 @@ def find_left_behind(bench: Bench, probe: Probe) -> Iterator[Finding]:
             yield Finding(
                 rule="environment.amounts",
                 severity=Severity.WARNING,
-                symptom=f"After {tool} {thing!r} stands in two places: in {'/'.join(new)}, and still in {'/'.join(old)}.",
+                symptom=f"After {tool}, {thing!r} is in two places: in {'/'.join(new)}, and still in {'/'.join(old)}.",
                 evidence={
                     "task": bench.task.id,
                     "call": str(probe.call),
                     "answer": probe.result.content[:200],
                     "changed": [one.as_json() for one in probe.changes[:6]],
                 },
-                change=f"Have {tool} take the thing out of its old place.",
+                change=f"Make {tool} remove the object from its old place.",
                 confirm="Run `sparring check RECIPE --only environment` again: the finding is gone.",
             )
             return

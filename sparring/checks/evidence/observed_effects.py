@@ -40,7 +40,7 @@ class SideEffect:
 
     kind: Kind
     what: str
-    """`time.time`, `random.choice`, an address, a path."""
+    """For example `time.time`, `random.choice`, an address, or a path."""
     place: str
     """`file:line` of the environment's own code."""
 
@@ -50,7 +50,7 @@ class SideEffect:
 
 @final
 class SideEffects:
-    """Collects the side effects of the user's own code."""
+    """A collector of the side effects of the user's own code."""
 
     def __init__(self, own: OwnCode) -> None:
         self.seen: dict[SideEffect, None] = {}
@@ -112,7 +112,7 @@ class SideEffects:
             if owner is _GLOBAL:
                 self._at(frame, "randomness", f"random.{name} (the process-wide generator)")
             elif getattr(owner, "__name__", None) == "time" and name in _CLOCKS:
-                # With an argument they only convert a time; the profiler does not show arguments.
+                # With an argument, these functions only convert a time, but the profiler does not show arguments.
                 if name not in _UNTIMED:
                     self._at(frame, "clock", f"time.{name}")
             elif name in _CLASS_CLOCKS and isinstance(owner, type) and issubclass(owner, date):
@@ -130,7 +130,8 @@ class SideEffects:
                     self._at(frame.f_back, "randomness", "random.Random() without a seed")
 
     def _at(self, frame: FrameType | None, kind: Kind, what: str) -> None:
-        """Record a side effect, unless a package did it for its own purposes, or no code of the environment is on the stack."""
+        """Record a side effect, unless a package caused it for its own purposes, or no code of the environment is on
+        the stack."""
         through, innermost = "", self._own.line_below(frame)
         while frame is not None and not self._own.owns(frame.f_code.co_filename):
             module = str(frame.f_globals.get("__name__", ""))
@@ -150,7 +151,7 @@ class SideEffects:
 
 @final
 class Observed:
-    """Records the side effects of the environment's own code in every call in a `with` block."""
+    """A context manager that records the side effects of the environment's own code in every call."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
@@ -174,7 +175,7 @@ _is_listening = False
 
 
 def _listen() -> None:
-    """Install the audit hook, once for each process, since it cannot be removed."""
+    """Install the audit hook, once per process, since it cannot be removed."""
     global _is_listening
     if not _is_listening:
         _is_listening = True
@@ -182,7 +183,7 @@ def _listen() -> None:
 
 
 def _heard(event: str, arguments: tuple[Any, ...]) -> None:
-    # Compare the name first, since the listeners raise events, too.
+    # Compare the name first, since the listeners raise events too.
     if event in _EVENTS:
         for listener in tuple(_LISTENERS):
             listener.heard(event, arguments)
@@ -193,7 +194,7 @@ def _absolute(path: Any) -> str:
 
 
 def _numpy_state() -> object:
-    """Return the state of numpy's process-wide generator; None if numpy is not loaded."""
+    """Return the state of numpy's process-wide generator, or None if numpy is not loaded."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return None

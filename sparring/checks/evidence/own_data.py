@@ -1,4 +1,4 @@
-"""The data of an environment: the fields of the task, JSON in texts as values, and the attributes and module globals
+"""The data of an environment: the fields of the task, with JSON in texts parsed, and the attributes and module globals
 after `reset`."""
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from sparring.types import Json, Task
 
 _MOST_LEVELS = 6
 _LARGEST = 20_000
-"""The most scalars under one name."""
+"""The maximum number of scalars under one name."""
 
 
 async def collect_own_data(subject: Subject, task: Task) -> dict[str, Json]:
     """Return the fields of a task by name, with the lists and objects of scalars in its environment's attributes and
-    module. Computed once."""
+    module. The result is cached."""
     known: dict[str, dict[str, Json]] = subject.shared.setdefault("own data", {})
     if task.id not in known:
         own = copy.deepcopy(task)
@@ -40,7 +40,7 @@ def _list_attributes(environment: object) -> Mapping[str, object]:
 
 
 def unpack(value: Json) -> Json:
-    """Return a value with texts that are lists or objects in JSON replaced by what they contain."""
+    """Return a value in which texts that are JSON lists or objects are replaced by their content."""
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
         try:
             return json.loads(value)

@@ -1,5 +1,5 @@
-"""Problems of tools that a plan shows: a call needs other arguments than the task names, or does too little or too
-much."""
+"""Problems of tools that a plan shows: a call needs other arguments than the task names, or has too small or too large
+an effect."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Detour:
-    """A problem that a plan shows: the step, a description that is the same in all tasks, the expected and the actual
-    value."""
+    """A problem that a plan shows: the step, a description that is the same in all tasks, and the expected and the
+    actual value."""
 
     step: Step
     what: str
@@ -49,13 +49,13 @@ def find_scaled(subject: Subject, plan: Plan) -> Iterator[Detour]:
             for factor, words in _FACTORS.items():
                 is_documented = words and re.search(rf"\b(?:{words})\b", get_documentation(subject, step.call.tool))
                 if value / factor in prompted and not is_documented:
-                    what = f"`{step.call.tool}` needs as `{name}` {factor} times the number that the prompt names"
+                    what = f"`{name}` of `{step.call.tool}` must be {factor} times the number that the prompt names"
                     yield Detour(step, what, value / factor, value)
 
 
 def find_detours(plan: Plan, plans: Sequence[Plan]) -> Iterator[Detour]:
-    """Yield calls that are refused, and accepted after a change of the same object that the task does not request. In
-    other tasks such a call is accepted at once."""
+    """Yield calls that are refused, but accepted after a change of the same object that the task does not request. In
+    other tasks, such a call is accepted at once."""
     if not plan.is_whole:
         return
     refused = {str(one.call) for one in plan.refused}
@@ -72,8 +72,9 @@ def find_detours(plan: Plan, plans: Sequence[Plan]) -> Iterator[Detour]:
             step = next(one for one in plan.refused if str(one.call) == str(second.call))
             yield Detour(
                 step,
-                f"`{step.call.tool}` refuses what is asked, and takes it after `{others[0]}` was changed to anything else,",
-                "taken, as in other tasks",
+                f"`{step.call.tool}` refuses the requested call, but accepts it after `{others[0]}` was changed to "
+                "another value,",
+                "accepted, as in other tasks",
                 step.answer,
             )
 
@@ -87,14 +88,12 @@ def find_left_over(plan: Plan) -> Iterator[Detour]:
         named = [str(value) for value in step.call.arguments.values() if isinstance(value, str) and value]
         over = [text for _, text in plan.surplus if any(_names(text, one) for one in named)]
         if gone and len(over) == len(plan.surplus):
-            yield Detour(
-                step, f"`{step.call.tool}` leaves something over that is to be taken away with the rest,", [], over[:4]
-            )
+            yield Detour(step, f"`{step.call.tool}` leaves something that must be removed with the rest,", [], over[:4])
             return
 
 
 def find_spread(plan: Plan) -> Iterator[Detour]:
-    """Yield calls that make a wanted change, and the same change in another place."""
+    """Yield calls that make a wanted change, but also the same change in another place."""
     if plan.is_whole:
         return
     right = list_leaves(plan.wanted)

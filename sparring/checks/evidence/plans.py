@@ -1,4 +1,4 @@
-"""Plans without an expert: calls that reach the state that a task asks for, found by search.
+"""Plans without an expert: a search for calls that reach the state that a task requests.
 
 A task that is graded by its final state has the expected state in a field. The search starts at the state after
 `reset`, and adds the call that comes nearest to the expected state, then the next one. Calls that worked in one task
@@ -30,34 +30,34 @@ from sparring.environments.base import final_state, reset
 from sparring.types import Json, Task
 
 NUM_PLANNED = 24
-"""The most tasks to make plans for."""
+"""The maximum number of tasks to make plans for."""
 NUM_CALLS = 8000
-"""The most calls for all tasks. Resets count as calls, so that a busy machine finds the same plans. TASK_CALLS limits
-one task; LEARNING_CALLS limits each of the first tasks, from which the others learn."""
+"""The maximum number of calls for all tasks. Resets count as calls, so that a busy machine finds the same plans.
+TASK_CALLS limits one task; LEARNING_CALLS limits each of the first tasks, from which the others learn."""
 TASK_CALLS = 1000
 LEARNING_CALLS = 3000
 NUM_LEARNT = 2
 SECONDS = 8.0
-"""The time limit in seconds on an idle machine, after which the remaining tasks are left out."""
+"""The time limit in seconds on an idle machine, after which the remaining tasks are skipped."""
 MOST_CALLS = 6
-"""The most calls in a plan."""
+"""The maximum number of calls in a plan."""
 MOST_NODES = 10
-"""The most states from which to look for the next call."""
+"""The maximum number of states from which to look for the next call."""
 MOST_TRIED = 64
-"""The most calls of one tool to try as the next call."""
+"""The maximum number of calls of one tool to try as the next call."""
 MOST_VALUES = 8
-"""The most values for one argument."""
+"""The maximum number of values for one argument."""
 NUM_FUTILE = 32
 """The number of calls of one tool without a change, after which the tool is not tried again as the next call."""
 MOST_EFFECTS = 30
-"""The most calls of one tool with an effect that are remembered for one task."""
+"""The maximum number of calls of one tool with an effect that are remembered for one task."""
 DETOUR = 2.5
 """The largest increase of the distance that a call may cause."""
 SLOW_SECONDS = 0.1
-"""The seconds of an episode on an idle machine above which no plans are made in an environment."""
+"""If an episode takes more seconds than this on an idle machine, no plans are made."""
 
 Place: TypeAlias = tuple[str, ...]
-"""Keys from the whole state to a part of it; `[]` for any place in a list."""
+"""The keys from the whole state to a part of it; `[]` means any position in a list."""
 Leaf: TypeAlias = tuple[Place, str]
 """A place and its value as canonical JSON."""
 
@@ -76,7 +76,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The calls that came nearest to the state that a task asks for."""
+    """The calls that came nearest to the state that a task requests."""
 
     task: Task
     wanted: Json
@@ -86,7 +86,7 @@ class Plan:
     refused: tuple[Step, ...]
     """Calls that changed nothing, although similar calls do in other tasks."""
     effects: tuple[tuple[Step, Json, Json], ...]
-    """Calls that were tried and changed something, with the states before and after."""
+    """Tried calls that changed something, with the states before and after."""
     ends: bool = False
     """True if the last call ends the episode."""
 
@@ -106,12 +106,12 @@ class Plan:
 
     @property
     def missing(self) -> Counter[Leaf]:
-        """The leaves that are wanted and not in the final state."""
+        """The wanted leaves that are not in the final state."""
         return list_leaves(self.wanted) - list_leaves(self.states[-1])
 
     @property
     def surplus(self) -> Counter[Leaf]:
-        """The leaves that are in the final state and not wanted."""
+        """The leaves of the final state that are not wanted."""
         return list_leaves(self.states[-1]) - list_leaves(self.wanted)
 
 
@@ -130,9 +130,9 @@ def list_leaves(value: Json, place: Place = ()) -> Counter[Leaf]:
 
 
 def measure_distance(state: Json, wanted: Json) -> float:
-    """Return how far a state is from the wanted one: 0 if they are equal, 1 for each item of a list that is missing or
-    surplus, 2 for each other value that differs or is missing, less for a similar number or text, and up to 0.1 for the
-    order of a list."""
+    """Return how far a state is from the wanted state, or 0 if they are equal. Each missing or surplus item of a list
+    counts 1. Each other value that differs or is missing counts 2, or less if it is a similar number or text. The order
+    of a list counts up to 0.1."""
     if canonical(state) == canonical(wanted):
         return 0.0
     if isinstance(state, Mapping) and isinstance(wanted, Mapping):
@@ -163,7 +163,7 @@ def _is_number(value: Json) -> TypeGuard[int | float]:
 @final
 @dataclass
 class _Work:
-    """The remaining budget: a number of calls, and a time after which the rest is left out."""
+    """The remaining budget: a number of calls, and a time after which the remaining tasks are skipped."""
 
     ends: float = field(default_factory=lambda: time.monotonic() + SECONDS * load_of_machine())
     for_all: int = NUM_CALLS
@@ -187,12 +187,12 @@ class _Work:
 
 
 _plans: WeakKeyDictionary[Subject, tuple[list[Plan], bool]] = WeakKeyDictionary()
-"""The plans of each subject, and if tasks were left out for lack of time."""
+"""The plans of each subject, and whether tasks were left out for lack of time."""
 
 
 async def make_plans(subject: Subject) -> list[Plan]:
-    """Return a plan for each of some tasks, computed once. Empty if no field of the tasks contains a state that gets
-    full marks. If time was too short for all of them, the rule that calls this counts as cut short."""
+    """Return a plan for each of some tasks, computed once. The list is empty if no field of the tasks contains a state
+    that gets full marks. If there was no time for some tasks, the rule that calls this counts as cut short."""
     if subject not in _plans:
         _plans[subject] = await _make_all(subject)
     plans, is_cut = _plans[subject]
@@ -240,7 +240,7 @@ class _End:
 
 
 async def _run(subject: Subject, task: Task, calls: Sequence[Call]) -> _End:
-    """Make calls in a fresh environment, and return the state at the end. Raises what `Subject.opened` raises."""
+    """Make calls in a fresh environment, and return the final state. Raises the same errors as `Subject.opened`."""
     own = copy.deepcopy(task)
     steps: list[Step] = []
     async with subject.opened(own) as environment:
@@ -259,7 +259,7 @@ async def _run(subject: Subject, task: Task, calls: Sequence[Call]) -> _End:
 class _Candidate:
     value: Json
     source: str
-    """The origin of the value, in words that mean the same in another task."""
+    """The origin of the value, in words that mean the same in other tasks."""
     words: Place
     """The names of the keys above the value."""
 
@@ -289,7 +289,7 @@ class _Search:
 
     @property
     def wanted(self) -> Json:
-        """The state that the task asks for."""
+        """The state that the task requests."""
         return self.asked.state
 
     async def plan(self) -> Plan:
@@ -348,7 +348,7 @@ class _Search:
     async def _children(
         self, node: _Node, opening: Sequence[Call]
     ) -> AsyncIterator[tuple[_Node, Call, dict[str, str]]]:
-        """Yield the nodes that one more call leads to."""
+        """Yield the nodes that are one more call away."""
         state, futile = node.states[-1], Counter[str]()
         before = [*(one.call for one in node.steps), *opening]
         if opening:
@@ -373,7 +373,7 @@ class _Search:
         return [(), *dict.fromkeys(needed)][:3] if all(map(_is_hashable, needed)) else [(), *needed[:2]]
 
     def _calls(self, state: Json, futile: Mapping[str, int]) -> Iterator[tuple[Call, dict[str, str]]]:
-        """Yield calls to try next. Calls like those that helped before come first."""
+        """Yield calls to try next. Calls that resemble earlier successful ones come first."""
         pools = {tool: self._pools(tool, state) for tool in self.subject.tools}
         tried: set[str] = set()
         for habit in self.habits:
@@ -434,8 +434,8 @@ class _Search:
 
 
 def _is_asked(source: str) -> bool:
-    """Return True if the source of a value is a part of the state that must change, or a name in the prompt, and not a
-    guess."""
+    """Return True if the source of a value is a part of the state that must change, or a name in the prompt, rather
+    than a guess."""
     is_named = source.startswith("known prompt:") and not source.endswith(":")
     return is_named or source.startswith(("wanted", "there", "key", "difference"))
 
@@ -449,8 +449,8 @@ def _is_hashable(calls: Sequence[Call]) -> bool:
 
 
 def _combine(pools: Sequence[Sequence[_Candidate]]) -> Iterator[tuple[_Candidate, ...]]:
-    """Yield one value of each pool, the likeliest combinations first; combinations of different values come before
-    those with equal ones."""
+    """Yield one value of each pool, the likeliest combinations first. Combinations of different values come before
+    combinations with equal values."""
     return iter(sorted(combine_likeliest(pools), key=lambda one: len({canonical(c.value) for c in one}) < len(one)))
 
 

@@ -16,9 +16,9 @@ from sparring.types import Json, Task
 
 NUM_TASKS = 4
 FEWEST = 2
-"""The fewest tasks that must end in the same way."""
+"""The minimum number of tasks that must end in the same way."""
 MOST_TRIED = 6
-"""The most calls of a tool to repeat until the end, each in its own episode."""
+"""The maximum number of calls of a tool to repeat until the end, each in its own episode."""
 MOST_PROMISED = 30
 _WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 _NOUNS = "guess|move|turn|attempt|try|tries|question|shot|step|action|throw|round"
@@ -34,7 +34,7 @@ _OVER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class BrokenPromise:
-    """A task whose episodes end after another number of calls than its prompt promises."""
+    """A task whose episodes end after a different number of calls than its prompt promises."""
 
     task: Task
     promise: str
@@ -47,7 +47,7 @@ async def find_broken_promises(subject: Subject) -> list[BrokenPromise]:
     """Return the tasks whose episodes end one call before or after the promised number, if all tasks differ in the same
     direction.
 
-    A tool is called until the episode is over, with legal arguments and others close to them. Only the longest of these
+    A tool is called until the episode is over, with legal arguments and with similar ones. Only the longest of these
     episodes counts, since the others may end because the task was solved.
     """
     seen: list[BrokenPromise] = []
@@ -71,8 +71,8 @@ def find_promise(task: Task) -> tuple[str, int] | None:
 
 
 def _parse_promise(task: Task) -> tuple[str, int, str] | None:
-    """Return the words, the number and the noun of the one promise in a task's messages; None if there is not exactly
-    one number."""
+    """Return the words, the number and the noun of the one promise in a task's messages, or None if there is not
+    exactly one number."""
     text = " ".join(" ".join(get_text(one).split()) for one in task.messages)
     found = {match[0]: (match[1].lower(), match[2].lower()) for match in _PROMISED.finditer(text)}
     numbers = {int(one) if one.isdigit() else 1 + _WORDS.index(one) for one, _ in found.values()}
@@ -83,16 +83,16 @@ def _parse_promise(task: Task) -> tuple[str, int, str] | None:
 
 
 def _find_tool(subject: Subject, noun: str) -> str | None:
-    """Return the tool whose calls are counted: the only one, or the one with the noun in its name; None if that is not
-    exactly one."""
+    """Return the tool whose calls are counted: the only tool, or the only one with the noun in its name. Return None if
+    there is no such tool."""
     named = [name for name in subject.tools if noun in split_words(name)]
     names = named if len(subject.tools) > 1 else list(subject.tools)
     return names[0] if len(names) == 1 else None
 
 
 async def _find_longest(subject: Subject, task: Task, tool: str, promised: int) -> tuple[Call, int] | None:
-    """Return the call whose repetitions give the longest episode, and their number; None if one of the episodes does
-    not end."""
+    """Return the call whose repetitions give the longest episode, and their number. Return None if one of the episodes
+    does not end."""
     legal = [one for one in (await explore_task(subject, task)).legal(tool) if not one.before]
     calls = [one.call for one in legal[: MOST_TRIED // 2]]
     calls += [_increase_integers(one) for one in calls]

@@ -1,4 +1,4 @@
-"""Values that a policy can read in every task in the same way: from the prompt, and from calls with values that it
+"""Values that a policy can read in the same way in every task: from the prompt, and from calls with values that it has
 read."""
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ MOST_TASKS = 40
 NUM_TRIED = 4
 """The number of tasks in which to find the calls that work."""
 MOST_CALLS = 60
-"""The most calls of one tool to try in a task."""
+"""The maximum number of calls of one tool to try in a task."""
 MOST_KEPT = 24
-"""The most ways to call tools that are used in all tasks."""
+"""The maximum number of ways to call tools that are used in all tasks."""
 SECONDS = 4.0
 """The time limit in seconds to find the calls that work, and again to make them in all tasks."""
 FIXED = 0.3
-"""The share of prompts with a word, from which the word belongs to the question and not to the task."""
+"""A word belongs to the question rather than to the task if at least this share of the prompts contains it."""
 _LONGEST = 80
-"""The most characters of a value."""
+"""The maximum length of a value."""
 _WORD = re.compile(r"[^\W_][\w.'/@:+-]*[^\W_]|[^\W_]|\S")
 Role: TypeAlias = tuple[str, str]
 """The origin of a value of a task, such as ("prompt", "meter"): the text after that word."""
@@ -108,8 +108,8 @@ def read_without_calls(tasks: Sequence[Task], references: ReferenceEpisodes | No
 
 
 def _fixed_from(word: str) -> float:
-    """Return the share of prompts from which a word belongs to the question. It is higher for codes and names, which
-    mostly belong to the task."""
+    """Return the share of prompts that must contain a word so that it belongs to the question. The share is higher for
+    codes and names, which usually belong to the task."""
     return 0.9 if any(map(str.isdigit, word)) else 2 * FIXED if word[0].isupper() else FIXED
 
 
@@ -119,8 +119,8 @@ def get_user_text(task: Task) -> str:
 
 
 def _find_slots(words: Sequence[str], fixed: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield the texts between the words that belong to the question, each by the word before it and the count of that
-    word."""
+    """Yield the texts between the words that belong to the question. Each text is named by the word before it and the
+    count of that word."""
     before, own = "", []
     seen: Counter[str] = Counter()
     for word in (*words, None):
@@ -139,7 +139,7 @@ def _is_scalar(value: Json) -> bool:
 
 
 async def find_ways(subject: Subject, reads: Sequence[ReadableValues]) -> list[Way]:
-    """Return ways to call the reading tools that find something in the first tasks, at most MOST_KEPT."""
+    """Return at most MOST_KEPT ways to call the reading tools that find something in the first tasks."""
     ends = time.monotonic() + SECONDS
     found: Counter[Way] = Counter()
     names = await find_reading_tools(subject)
@@ -208,7 +208,7 @@ async def _call_all(subject: Subject, read: ReadableValues, ways: Sequence[Way],
 
 
 def list_calls(subject: Subject, read: ReadableValues, ways: Sequence[Way]) -> Iterator[tuple[Way, Call]]:
-    """Yield the calls of these ways in a task, as far as the task has the values."""
+    """Yield the calls of these ways in a task, if the task has the values for them."""
     for way in ways:
         name, roles = way
         properties = subject.tools[name].schema["function"].get("parameters", {}).get("properties", {})

@@ -1,4 +1,4 @@
-"""Reference episodes of the tasks: by the scripted expert, else from answers or calls that earn the full score."""
+"""Reference episodes of the tasks, from the scripted expert or else from answers or calls that earn the full score."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from sparring.environments import Environment, answer, tool_call
 from sparring.types import Json, Message, Task, Trajectory
 
 NUM_TRIED = 3
-"""Tasks whose fields are tried as answers, until one earns the score."""
+"""The number of tasks whose fields are tried as answers, until one earns the full score."""
 NUM_READ = 8
-"""Tasks on which the fields that the graders read are recorded."""
+"""The number of tasks for which the fields that the graders read are recorded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceEpisode:
-    """A right episode: the assistant's messages, and the parts of its answer (None if it has no recognised form)."""
+    """A right episode: the assistant's messages, and the parts of its answer (None if it has no recognized form)."""
 
     task: Task
     script: tuple[Message, ...]
@@ -55,15 +55,15 @@ class ReferenceEpisodes:
     failed: Mapping[str, str]
     """Why the expert failed, by task id."""
     graded: frozenset[Aspect]
-    """What the scorer (without one, the reward) depends on. If the last message is not included, answers are free text
-    without parts."""
+    """The aspects that the scorer (or the reward, without a scorer) depends on. If the last message is not among them,
+    answers are free text without parts."""
     read: frozenset[tuple[str, ...]]
     """Paths of the task fields that the graders read."""
     missed: frozenset[tuple[str, ...]]
-    """Paths that they read and that a task does not have."""
+    """Paths that the graders look for and that a task does not have."""
 
     def labels(self) -> dict[str, list[Json]]:
-        """Return the values of each part of the answers, one for each task, in the order of the tasks."""
+        """Return the values of each part of the answers, one per task, in the order of the tasks."""
         known = [reference.parts for reference in self.by_task.values() if reference.parts is not None]
         names = dict.fromkeys(name for parts in known for name in parts)
         return {name: [parts[name] for parts in known if name in parts] for name in names}
@@ -81,8 +81,8 @@ _known: WeakKeyDictionary[Subject, ReferenceEpisodes | None] = WeakKeyDictionary
 
 
 async def find_references(subject: Subject) -> ReferenceEpisodes | None:
-    """Return the reference episodes, computed once. None if there is no expert, and no task field is a right answer or a
-    final state that the tools can reach."""
+    """Return the reference episodes, computed once. Return None if there is no expert, and no task field is a right
+    answer or a final state that the tools can reach."""
     if subject not in _known:
         _known[subject] = await _find(subject)
     return _known[subject]
@@ -135,8 +135,8 @@ def _write_script(plan: Plan) -> tuple[Message, ...]:
 async def _right_episodes(
     subject: Subject, tasks: Mapping[str, Task], scripts: Mapping[str, tuple[Message, ...]]
 ) -> dict[str, Trajectory]:
-    """Run the reference scripts of some tasks, without grades, and return the episodes by task id. Raises OutOfTimeError
-    if there is no time for one, since what is graded would be a guess."""
+    """Run the reference scripts of some tasks, without grades, and return the episodes by task id. Raises
+    OutOfTimeError if there is no time for a single episode, since the graded aspects would then be a guess."""
     episodes: dict[str, Trajectory] = {}
     for task in [one for one in subject.sample if one.id in scripts][:NUM_PROBED]:
         try:
@@ -150,7 +150,8 @@ async def _right_episodes(
 
 
 def _is_answer(form: AnswerForm, scripts: Iterable[Sequence[Message]], graded: frozenset[Aspect]) -> bool:
-    """Return True if the last message counts as an answer, although that of another task did not lower the grade.
+    """Return True if the last message counts as an answer, although another task's last message did not lower the
+    grade.
 
     If no change lowers the grade, the grader may be wrong, and other rules must test it. If the grade needs certain words,
     the message is an answer if it has a form, and otherwise a closing remark.
@@ -163,7 +164,7 @@ def _is_answer(form: AnswerForm, scripts: Iterable[Sequence[Message]], graded: f
 
 
 def _is_submitted(tool: str, scripts: Iterable[Sequence[Message]]) -> bool:
-    """Return True if every script calls the tool exactly once: then its arguments are the answer."""
+    """Return True if every script calls the tool exactly once, so that its arguments are the answer."""
     return all(
         [one["function"]["name"] for message in script for one in message.get("tool_calls") or ()].count(tool) == 1
         for script in scripts
@@ -171,7 +172,7 @@ def _is_submitted(tool: str, scripts: Iterable[Sequence[Message]]) -> bool:
 
 
 def _expert_script(subject: Subject, task: Task) -> tuple[Message, ...]:
-    """Return the messages of the expert, in order. Raises UndecidedError if it fails or returns none."""
+    """Return the messages of the expert, in order. Raises UndecidedError if the expert fails or returns no message."""
     environment = subject.make_environment(observed=False)
     what = f"{type(environment).__name__}.demonstrate of task {task.id}"
     try:
@@ -185,7 +186,7 @@ def _expert_script(subject: Subject, task: Task) -> tuple[Message, ...]:
 
 
 async def _find_paid(subject: Subject, tasks: Sequence[Task]) -> dict[str, Message]:
-    """Return by task id the answer in its fields, written in a form that the scorer accepts; empty if there is none."""
+    """Return the answers in the fields of the tasks by task id, in a form that the scorer accepts, if there is one."""
     for first in tasks[:NUM_TRIED]:
         prompt = "\n".join(get_text(message) for message in first.messages)
         for way, message in write_answers(first, prompt):

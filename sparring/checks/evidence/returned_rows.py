@@ -11,11 +11,11 @@ from sparring.types import Json
 
 _NUMBER = re.compile(r"(?:[$€£]\s*|[A-Z]{3} )?(-?\d+(?:,\d{3})*(?:\.\d+)?)\s*([A-Za-z%€$£°/]{0,8})")
 _SHORT = 60
-"""The most characters of an item in a text that is a list."""
+"""The maximum length of an item in a text that is a list."""
 
 
 def parse_result(content: str) -> Json:
-    """Return a result as JSON if it is JSON; else the text."""
+    """Return a result as JSON if it is JSON, or else as text."""
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
@@ -23,7 +23,7 @@ def parse_result(content: str) -> Json:
 
 
 def find_fields(value: Json) -> dict[str, Json]:
-    """Return the scalars of an object by name. Scalars of inner objects keep their own name. A result that is one
+    """Return the scalars of an object by name. Scalars of inner objects keep their own name. A result that is a single
     scalar has the name ""."""
     if isinstance(value, Mapping):
         found: dict[str, Json] = {}
@@ -64,7 +64,7 @@ def find_listings(value: Json) -> dict[str, list[dict[str, Json]]]:
 
 
 def parse_number(value: Json) -> tuple[float, str] | None:
-    """Return the number and the unit of a number, or of a text that contains only these; else None."""
+    """Return the number and the unit of a number, or of a text that contains only these, or else None."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
@@ -98,7 +98,7 @@ def _parse_row(value: Json) -> dict[str, Json]:
 
 
 def _parse_table(text: str) -> list[dict[str, Json]]:
-    """Return the rows of a text that is a table with a header; empty if it is not one."""
+    """Return the rows of a text that is a table with a header, or an empty list if it is not one."""
     lines = [one.strip().strip("|") for one in text.strip().splitlines() if one.strip()]
     mark = next((mark for mark in ("|", "\t", ",", ";") if lines and lines[0].count(mark)), None)
     cells = [[cell.strip(' *`"') for cell in one.split(mark)] for one in lines if not set(one) <= set("-|:+ ")]
@@ -109,7 +109,7 @@ def _parse_table(text: str) -> list[dict[str, Json]]:
 
 
 def _split_parts(text: str) -> Iterator[str]:
-    """Yield the items of a text that lists short texts, one in each line or separated by commas."""
+    """Yield the items of a text that lists short texts, one per line or separated by commas."""
     lines: Sequence[str] = [one.strip(" -*•\t") for one in text.strip().splitlines() if one.strip()]
     parts = lines if len(lines) > 1 else [one.strip() for one in text.strip(" .").split(",")]
     if all(0 < len(one) <= _SHORT and not one.endswith((".", ":")) for one in parts):

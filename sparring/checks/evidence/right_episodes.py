@@ -25,8 +25,8 @@ _DONE = answer("Done.")
 
 
 async def find_submitted(subject: Subject, tasks: Sequence[Task]) -> dict[str, Script]:
-    """Return for each task the script with the one call that gets full marks: of a tool with one argument, whose value
-    is a field of the task."""
+    """Return for each task the script with the single call that gets full marks. The tool has one argument, and the
+    value is a field of the task."""
     if _is_left_out(subject):
         return {}
     first, *others = subject.sample
@@ -102,7 +102,7 @@ def _list_ways(subject: Subject, task: Task) -> Iterator[tuple[str, str, str]]:
 
 
 def _call(subject: Subject, task: Task, tool: str, argument: str, path: str) -> Script | None:
-    """Return the call and a final message; None if the field does not fit the argument."""
+    """Return the call and a final message, or None if the field does not fit the argument."""
     schema = subject.tools[tool].schema["function"].get("parameters", {}).get("properties", {}).get(argument, {})
     value: Json = list_paths(task).get(path)
     fitted = None if value is None or isinstance(value, dict) else fit_to_schema(value, schema)

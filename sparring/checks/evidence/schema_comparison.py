@@ -34,8 +34,8 @@ def resolve_references(parameters: Mapping[str, Any], where: str) -> dict[str, A
         canonical = library.canonicalize(whole, offline=True)
     except (ValueError, library.ReferencingError) as error:
         raise DataError(
-            f"{where}: the arguments are no JSON Schema 2020-12 that can be compared ({str(error).splitlines()[0]}); correct "
-            "the schema, with everything that it refers to inside."
+            f"{where}: the arguments are not a JSON Schema 2020-12 that can be compared "
+            f"({str(error).splitlines()[0]}); correct the schema, and include everything that it refers to."
         ) from error
     return canonical.to_json_schema() if "allOf" in whole else whole
 
@@ -74,7 +74,7 @@ def _compare_arguments(name: str, here: Mapping[str, Any], there: Mapping[str, A
     default, default_there = mine.get("default"), theirs.get("default")
     if not is_required and default_there is not None and not _is_equal(default, default_there):
         evidence = {"here": default, "production": default_there}
-        yield Difference(f"the argument {name!r} has another default than in production", evidence)
+        yield Difference(f"the argument {name!r} has a different default than in production", evidence)
 
 
 def _compare_further(here: Mapping[str, Any], there: Mapping[str, Any]) -> Iterator[Difference]:
@@ -87,18 +87,18 @@ def _compare_further(here: Mapping[str, Any], there: Mapping[str, Any]) -> Itera
         else _describe_difference(_extract_subschema(here, mine), _extract_subschema(there, theirs))
     )
     if found is not None:
-        yield Difference(f"further arguments: it {found}", {"here": mine, "production": theirs})
+        yield Difference(f"other arguments: the tool {found}", {"here": mine, "production": theirs})
     together, together_there = (
         {"type": "object", **{name: one for name, one in schema.items() if name not in _COMPARED_APART}}
         for schema in (here, there)
     )
     found = _describe_difference(_extract_subschema(here, together), _extract_subschema(there, together_there))
     if found is not None:
-        yield Difference(f"its arguments together: it {found}", {"here": together, "production": together_there})
+        yield Difference(f"all arguments together: the tool {found}", {"here": together, "production": together_there})
 
 
 def _describe_difference(mine: Mapping[str, Any], theirs: Mapping[str, Any], *, but_null: bool = False) -> str | None:
-    """Return in words how the values of two schemas differ; None if they are the same."""
+    """Return a description of how the values of two schemas differ, or None if they are the same."""
     library = _load_library()
     here, there, null = (
         library.canonicalize(one, validate_formats=True, offline=True) for one in (mine, theirs, {"type": "null"})
@@ -114,11 +114,11 @@ def _describe_difference(mine: Mapping[str, Any], theirs: Mapping[str, Any], *, 
     if takes_no_more == yes:
         return "refuses values that production takes"
     is_certain = no in (takes_all, takes_no_more)
-    return "takes other values than production" if is_certain else "is described in another way than in production"
+    return "takes other values than production" if is_certain else "is described differently than in production"
 
 
 def _extract_subschema(root: Mapping[str, Any], schema: Any) -> dict[str, Any]:
-    """Return a part of a schema as a schema of its own, with the targets of its recursive `$ref`s."""
+    """Return a part of a schema as a separate schema, with the targets of its recursive `$ref`s."""
     if isinstance(schema, bool):
         schema = {} if schema else {"not": {}}
     return {**{name: root[name] for name in ("$defs", "definitions", "components") if name in root}, **schema}

@@ -40,21 +40,21 @@ from sparring.scorers.conduct import grades_behavior
 from sparring.types import Json, Message, Task, Trajectory
 
 NUM_TASKS = 24
-"""Tasks for each policy, if episodes are quick."""
+"""The number of tasks for each policy, if episodes are quick."""
 SECONDS = 1.5
-"""The time in seconds after which a policy gets no more tasks. It gets at least FEWEST, or fewer if the rule has no
-time left."""
+"""The time in seconds after which a policy gets no more tasks. It gets at least FEWEST tasks, or fewer if the rule has
+no time left."""
 FEWEST = 4
 SLOW_SECONDS = 4.0
 """The time in seconds after which a policy gets no more tasks in any case."""
 BUSY = 5
-"""Repetitions of the first calls by a busy policy."""
+"""The number of times that a busy policy repeats its first calls."""
 
 POLICIES = (
     EXPERT, "says nothing", "never answers", "empty answer", "most frequent answer", "random", "every tool",
     "most frequent values", "every label", "wrong at once", "wrong", "busy", "busy and wrong",
 )  # fmt: skip
-"""The policies; `example` is added if the prompt shows one."""
+"""The policies. `example` is added if the prompt shows an example."""
 AT_ONCE = (
     EXPERT,
     "says nothing",
@@ -65,7 +65,7 @@ AT_ONCE = (
     "wrong at once",
     "example",
 )
-"""The policies that need no environment (without one, an expert answers at once)."""
+"""The policies that need no environment. Without an environment, the expert answers at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,18 +82,18 @@ class Episode:
     failed: GraderName | None
     """The grader that failed."""
     verdict: Verdict
-    """If the answer and the calls are right, as far as they are graded."""
+    """The verdict on the answer and the calls, as far as they are graded."""
     reason: str = ""
     """Why the episode is wrong, if the calls or the final state are the cause."""
 
     @property
     def is_wrong(self) -> bool:
-        """True if the episode is known to be wrong; other calls than those of the reference may be right, too."""
+        """True if the episode is known to be wrong. Calls that differ from those of the reference may be right too."""
         return self.verdict is Verdict.WRONG
 
     @property
     def shown(self) -> dict[str, Json]:
-        """Return short evidence for a finding."""
+        """Short evidence for a finding."""
         last = self.trajectory.messages[-1]
         text = get_text(last) if last.get("role") == "assistant" else "(no answer)"
         return {
@@ -111,8 +111,8 @@ _played: WeakKeyDictionary[Subject, dict[str, list[Episode]]] = WeakKeyDictionar
 
 
 async def get_episodes(subject: Subject, name: str) -> list[Episode]:
-    """Return the episodes of a policy, computed once. All policies run on the same tasks. Empty if the policy does not
-    apply to the recipe.
+    """Return the episodes of a policy, computed once. All policies run on the same tasks. The result is empty if the
+    policy does not apply to the recipe.
 
     Raises UndecidedError if the environment fails every time.
     """
@@ -198,7 +198,7 @@ async def _run_all(subject: Subject, references: ReferenceEpisodes, name: str) -
 
 
 async def _run_episode(subject: Subject, reference: ReferenceEpisode, policy: ScriptedPolicy) -> Trajectory:
-    """Run the policy in the environment; without one, use its first message as the episode."""
+    """Run the policy in the environment. Without an environment, use the policy's first message as the episode."""
     if subject.environment_class is not None:
         return await subject.run_episode(reference.task, policy, graded=False)
     message = policy.act(Asked(task=reference.task, messages=reference.task.messages, tools=(), turn=0))
@@ -233,8 +233,8 @@ async def grade_episode(
 async def _decide_verdict(
     subject: Subject, references: ReferenceEpisodes, reference: ReferenceEpisode, trajectory: Trajectory
 ) -> tuple[Verdict, str]:
-    """Return the verdict on the last message, and on the calls and the final state, as far as each is graded; and its
-    reason."""
+    """Return the verdict on the last message, the calls and the final state, as far as each is graded, and the reason
+    for the verdict."""
     if Aspect.MESSAGE in references.graded and not _has_same_answer(references, reference, trajectory):
         may_do_the_same = grades_behavior(subject.scorer) and _is_answered(references, trajectory)
         return (Verdict.UNKNOWN if may_do_the_same else Verdict.WRONG), ""
@@ -248,7 +248,7 @@ async def _decide_verdict(
 
 
 def _is_answered(references: ReferenceEpisodes, trajectory: Trajectory) -> bool:
-    """Return True if an episode ends with an answer in the form of the right ones that is not empty."""
+    """Return True if an episode ends with an answer that has the form of the right answers and is not empty."""
     parts = references.form.parts(trajectory.messages[-1])
     return parts is not None and any(str(value).strip() for value in parts.values())
 

@@ -42,7 +42,7 @@ def make_busy(name: str, script: Sequence[Message], *, times: int) -> ScriptedPo
 
 def make_guessing(name: str, form: AnswerForm, labels: Mapping[str, Sequence[Json]], seed: str) -> ScriptedPolicy:
     """Return a policy that makes up to two calls with random arguments, and then gives an answer whose parts are drawn
-    from those of all tasks."""
+    from the answers of all tasks."""
 
     def act(asked: Asked) -> Message:
         rng = random.Random(f"{seed}/{asked.task.id}")
@@ -59,7 +59,7 @@ def make_copying(name: str, form: AnswerForm, labels: Mapping[str, Sequence[Json
     """Return a policy that calls every tool with values from the prompt, again with values from the results, and then
     answers with values from the results.
 
-    A part of the answer is the value of that name in a result, else the result of the tool with the most similar name,
+    A part of the answer is the value with its name in a result, else the result of the tool with the most similar name,
     else the most frequent right value.
     """
 
@@ -93,7 +93,7 @@ class _Known:
                 self.results[tool] = text
                 self.named.update(_leaves(parse_object(text)))
         words = [word for text in reversed(prompt) for word in reversed(_WORD.findall(text))]
-        # A word with a digit, or in capitals, is likelier a name; the task's own text comes last.
+        # A word with a digit or in capitals is more likely to be a name. The task's own text comes last.
         self.words = sorted(words, key=lambda word: not (any(map(str.isdigit, word)) or word.isupper()))
 
     def argument(self, name: str, schema: Mapping[str, Json], tool: str) -> Json:
@@ -171,5 +171,5 @@ def leaves(value: Json) -> Iterator[Json]:
 
 
 def to_text(value: Json) -> str:
-    """Return a text as it is, and any other value as JSON."""
+    """Return a text unchanged, and any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -26,7 +26,7 @@ _ANSWERS = {"answer", "solution", "gold", "groundtruth", "truth"}
 """Words in names under which answers are stored."""
 _HIDDEN = re.compile(r"(?:^|[\s/\"'(])(\.[A-Za-z_][\w.-]*|__?[a-z][\w.-]*)(?=[:\"'\s)/]|$)")
 _OF_A_RECORD = 3
-"""The fewest fields of a result that is more than a question and its answer."""
+"""The minimum number of fields of a result that is more than a question and its answer."""
 _WINDOW = 160
 """The number of characters after a name that must contain the whole answer."""
 
@@ -57,9 +57,9 @@ async def find_shown_answers(subject: Subject, references: ReferenceEpisodes) ->
         Finding(
             rule="data.leak_in_results",
             severity=Severity.WARNING,
-            symptom=f"{tool} shows the reference answer of a task, {where}, as {shown[0]['call']} does.",
+            symptom=f"{tool} shows the reference answer of a task, {where}, for example in {shown[0]['call']}.",
             evidence={"tool": tool, "seen": shown[:4]},
-            change="Keep the answer in the task's fields, and not in the state or the files that tools read.",
+            change="Keep the answer only in the task's fields, not in the state or the files that tools read.",
             confirm="No result shows the whole answer under such a name.",
         )
         for (tool, where), shown in seen.items()
@@ -68,8 +68,8 @@ async def find_shown_answers(subject: Subject, references: ReferenceEpisodes) ->
 
 
 async def _find_undescribed(subject: Subject, references: ReferenceEpisodes) -> list[Finding]:
-    """Return findings on fields of records that are always the whole answer, of tools whose descriptions name other
-    fields and not these."""
+    """Return findings on fields of records that are always the whole answer, in results of tools whose descriptions
+    name other fields but not these."""
     seen: dict[tuple[str, str], list[tuple[bool, dict[str, Json]]]] = {}
     for reference in references.sampled(subject):
         texts = [to_text(value) for value in (reference.parts or {}).values()]
@@ -89,10 +89,10 @@ async def _find_undescribed(subject: Subject, references: ReferenceEpisodes) -> 
         Finding(
             rule="data.leak_in_results",
             severity=Severity.WARNING,
-            symptom=f"The field {name!r} in results of {tool} is the reference answer in all {len(those)} results that have "
-            f"it, and the description of {tool} names its other fields and not this one.",
+            symptom=f"The field {name!r} in results of {tool} is the reference answer in all {len(those)} results "
+            f"that have it, but the description of {tool} names only its other fields.",
             evidence={"tool": tool, "field": name, "seen": [shown for _, shown in those[:4]]},
-            change=f"Leave {name!r} out of what {tool} returns; keep it in the task's fields alone.",
+            change=f"Leave {name!r} out of the results of {tool}, and keep it only in the task's fields.",
             confirm=f"No result of {tool} has the reference answer in a field that it does not describe.",
         )
         for (tool, name), those in seen.items()
@@ -103,8 +103,8 @@ async def _find_undescribed(subject: Subject, references: ReferenceEpisodes) -> 
 
 
 def _find_unnamed(record: Mapping[str, Json], text: str) -> list[str]:
-    """Return the fields that a text does not name, if it names at least two fields, and at least as many as it does
-    not."""
+    """Return the fields that a text does not name, if it names at least two fields and at least as many fields as it
+    does not name."""
     described = [name for name in record if any(word[:5] in text for word in split_words(str(name)))]
     others = [name for name in record if name not in described]
     return others if len(described) >= max(2, len(others)) else []
@@ -113,7 +113,7 @@ def _find_unnamed(record: Mapping[str, Json], text: str) -> list[str]:
 async def _collect_results(
     subject: Subject, reference: ReferenceEpisode, reading: Sequence[str], names: Sequence[str]
 ) -> dict[str, list[tuple[str, str]]]:
-    """Return the results of the reading tools by tool: of the calls of the survey, and of searches for names of the
+    """Return the results of the reading tools by tool, from the calls of the survey and from searches for names of the
     answer."""
     survey = await survey_task(subject, reference.task)
     found: dict[str, list[tuple[str, str]]] = {}
@@ -169,13 +169,13 @@ def _find_shown(
                 and name not in text
                 and all(any(_stands_in(value, line) for line in own) for value in secret.values())
             ):
-                yield tool, f"out of {name!r}, of which nothing speaks", *stated[0]
+                yield tool, f"from {name!r}, which nothing describes", *stated[0]
                 break
 
 
 def _find_name(value: Json, secret: Mapping[str, str], *, is_inner: bool = False) -> str | None:
-    """Return the name, such as `answer`, under which a result contains the whole answer; None if there is none. A name
-    at the top level of a small result does not count."""
+    """Return the name, such as `answer`, under which a result contains the whole answer, or None if there is no such
+    name. A name at the top level of a small result does not count."""
     if isinstance(value, Mapping):
         for name, item in value.items() if is_inner or len(value) >= _OF_A_RECORD else ():
             text = "\n".join(map(to_text, leaves(item)))

@@ -17,9 +17,9 @@ COMMON_LINES = 0.3
 """The share of the texts above which a line belongs to the template."""
 COMMON_SHINGLES = 0.02
 NEAR = 0.6
-"""The Jaccard similarity of two texts without their template from which they are nearly the same."""
+"""The minimum Jaccard similarity of two texts that are nearly the same, without their template."""
 FEWEST = 4
-"""The fewest rare shingles that a text needs to be compared by them."""
+"""The minimum number of rare shingles that a text needs to be compared by them."""
 NUM_VOTES = 16
 FILLERS = frozenset(
     _WORD.findall(
@@ -28,7 +28,7 @@ FILLERS = frozenset(
         "shall should so tell thank thanks that the then there this to us was we what will with would you your"
     )
 )
-"""Words by which two texts may differ and still ask for the same."""
+"""Words by which two texts may differ and still make the same request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,11 @@ def normalize_text(text: str) -> str:
 
 
 def find_near_pairs(texts: Sequence[str], is_left: Sequence[bool]) -> list[Pair]:
-    """Return pairs of a left and a right text that ask for nearly the same; the best pair for each right text.
+    """Return pairs of a left and a right text that request nearly the same, with the best pair for each right text.
 
-    A text is compared by its shingles of three words, after the template is removed: lines that many texts share, and
-    shingles that more than a few share. Texts with different codes, numbers or names are not the same, however much
-    else agrees. If little is left, only fillers may differ. Takes seconds for 10,000 texts.
+    First the template is removed: lines that many texts share, and shingles (three consecutive words) that more than a
+    few share. The remaining shingles are compared. Texts with different codes, numbers or names are never paired. If
+    little remains of a text, only fillers may differ. This takes seconds for 10,000 texts.
     """
     template = _find_common_lines(texts)
     own = ["\n".join(line for line in text.splitlines() if _line_words(line) not in template) for text in texts]
@@ -127,7 +127,7 @@ def _words(text: str) -> list[str]:
 @lru_cache(maxsize=65_536)
 def _line_words(line: str) -> tuple[str, ...]:
     plain = unicodedata.normalize("NFKC", line).casefold()
-    # Inside a word a hyphen or an apostrophe does not count, so that A-12 is A12.
+    # Inside a word, a hyphen or an apostrophe does not count, so that A-12 equals A12.
     return tuple(re.findall(r"\w+", re.sub(r"(?<=\w)[-'’](?=\w)", "", plain)))
 
 

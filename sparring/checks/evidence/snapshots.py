@@ -18,7 +18,7 @@ Path: TypeAlias = tuple[str, ...]
 """The place of a value: the tool and its arguments (or `final_state`), then keys of objects and names of list items."""
 STATE = "final_state"
 _NAMING = ("id", "number", "name", "key", "code", "title", "path")
-"""Words in the names of fields that identify the items of a list, preferred to other fields."""
+"""Words in the names of fields that identify the items of a list. Such fields are preferred to other fields."""
 _NEGATED = re.compile(
     r"\b(no such|no (?:free|open|more)|not (?:found|known|allowed|available|possible|enough|open|there|in|a|on|valid|permitted)|"
     r"unknown|invalid|illegal|cannot|can't|could not|refused|denied|unavailable|rejected|failed|does not|doesn't|already|"
@@ -83,7 +83,7 @@ class View:
         return frozenset(found - {name})
 
     def shows(self, name: str) -> bool:
-        """Return True if a name occurs anywhere, including inside an item that has no name of its own."""
+        """Return True if a name occurs anywhere, even inside an item without a name."""
         quoted = json.dumps(name, ensure_ascii=False)
         return any(
             str(value) == name or any(part == name or (part[:1] in "[{" and quoted in part) for part in path[1:])
@@ -105,7 +105,7 @@ def _common(path: Path, prefix: Path) -> int:
 
 def flatten(value: Json, path: Path) -> Iterator[tuple[Path, Json]]:
     """Yield the scalars of a value with their paths. An item of a list is named by the field that identifies it. The
-    order of a list is a leaf of its own."""
+    order of a list is a separate leaf."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             yield from flatten(item, (*path, str(name)))
@@ -148,7 +148,7 @@ def _is_name(value: Json) -> bool:
 
 
 def parse_content(content: str) -> Json:
-    """Return a result as JSON if it is JSON; else the text."""
+    """Return a result as JSON if it is JSON, or else as text."""
     try:
         return json.loads(content)
     except (ValueError, RecursionError):

@@ -10,7 +10,7 @@ from sparring.checks.evidence.arguments import split_words
 from sparring.types import Json, ToolSchema
 
 Limit: TypeAlias = tuple[str, Json, Json]
-"""An argument, the last value that is allowed, and one that is a step inside."""
+"""An argument, its last allowed value, and a value that is one step inside the limit."""
 _RANGE = re.compile(r"\b(?:from |between )?(-?\d+) ?(?:to|and|through|-|–|up to) ?(-?\d+)\b")
 _LONGEST = 2_000
 
@@ -32,7 +32,7 @@ def list_limits(schema: ToolSchema) -> Iterator[Limit]:
 
 def list_choices(schema: ToolSchema) -> Iterator[Limit]:
     """Yield the values that the description of an argument lists, such as `one of 'day', 'gate' or 'price'`, each with
-    another one."""
+    another listed value."""
     for name, part in schema["function"].get("parameters", {}).get("properties", {}).items():
         is_open = part.get("type") == "string" and "enum" not in part
         match = _CHOICES.search(str(part.get("description", ""))) if is_open else None

@@ -1,4 +1,4 @@
-"""Comparison of written values with stored values: complete, the same characters, the same number."""
+"""Comparison of written values with stored values: whether they are complete and have the same characters or number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparring.checks.evidence.write_probes import Probe
 from sparring.types import Json
 
 _FEWEST_SHARED = 8
-"""The fewest characters for which a stored text counts as the beginning of the written one."""
+"""The minimum number of characters for which a stored text counts as the beginning of the written text."""
 
 
 def has_arrived(probe: Probe, value: Json) -> bool:
@@ -24,7 +24,7 @@ def has_arrived(probe: Probe, value: Json) -> bool:
 
 
 def list_new_texts(change: Change) -> Iterator[str]:
-    """Yield the texts that a change brought: its value, and the names in its path if it is new."""
+    """Yield the texts that a change introduced: its value, and the names in its path if the path is new."""
     if isinstance(change.after, str):
         yield change.after
     if change.before is None:
@@ -32,7 +32,7 @@ def list_new_texts(change: Change) -> Iterator[str]:
 
 
 def describe_alteration(given: str, stored: str) -> str | None:
-    """Return how a stored text differs from the written one; None if it does not, or is another text."""
+    """Return how a stored text differs from the written text, or None if it does not differ or is an unrelated text."""
     if given in stored:
         return None
     if len(stored.strip()) < 3:
@@ -82,5 +82,5 @@ def stores(change: Change, value: Json) -> bool:
 
 
 def is_number(value: Json) -> TypeGuard[int | float]:
-    """Return True if a value is a number; a truth value is not."""
+    """Return True if a value is a number, which a truth value is not."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -38,17 +38,17 @@ from sparring.scorers.score import evaluate_score
 from sparring.types import Json, Message, Task, ToolSchema, Trajectory
 
 NUM_SAMPLED = 8
-"""Training tasks in which episodes run; each rule runs few policies on them."""
+"""The number of training tasks in which episodes run. Each rule runs few policies on them."""
 NUM_LOOKED_AT = 512
-"""Training tasks whose data is read, without episodes."""
+"""The number of training tasks whose data is read, without episodes."""
 _SHARE_FOR_VERDICTS = 0.9
-"""The share of a call's time that an LLM judge may use. In the rest it can report why its model did not answer."""
+"""The share of a call's time that an LLM judge may use. In the rest, it can report why its model did not answer."""
 EXPERT = "expert"
 GraderName: TypeAlias = Literal["reward", "scorer"]
 
 
 class GradingFailedError(UndecidedError):
-    """The reward or the scorer returned no usable number for an episode."""
+    """Raised when the reward or the scorer returns no usable number for an episode."""
 
     def __init__(self, failure: str, *, grader: GraderName) -> None:
         super().__init__(failure)
@@ -56,17 +56,18 @@ class GradingFailedError(UndecidedError):
 
 
 class GradingOutageError(UndecidedError):
-    """A service that the reward or the scorer calls (a model, a sandbox) does not answer; this is not a grade."""
+    """Raised when a service that the reward or the scorer calls (a model, a sandbox) does not answer. This is not a
+    grade."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserInputs:
-    """What the user passed in addition to the recipe, as loaded values."""
+    """The inputs that the user passed in addition to the recipe, as loaded values."""
 
     production: tuple[Mapping[str, Json], ...] | None = None
     """Rows of a sample of production logs."""
     schemas: Mapping[str, ToolSchema] | None = None
-    """Tools of production by name."""
+    """The production tools by name."""
     reference: tuple[str, ...] = ()
     """Addresses of reference endpoints, `URL#MODEL`."""
     run: Path | None = None
@@ -92,8 +93,8 @@ class Subject:
         parts: TrainingParts | None = None,
         runs_baseline: bool = True,
     ) -> None:
-        """`parts` are the objects of a training with the loaded model, if any. Raises UsageError and DataError if the recipe
-        cannot be loaded."""
+        """Create a subject. `parts` are the objects of a training run with the loaded model, if any. Raises UsageError
+        and DataError if the recipe cannot be loaded."""
         self.config = config
         self.recipe = recipe
         self.folder = find_code_folder(recipe)
@@ -122,12 +123,12 @@ class Subject:
             self.tasks: Tasks = load_tasks(config, self.folder, is_trained=config.data.train is not None)
 
     def rng(self, name: str) -> random.Random:
-        """Return a random generator for one purpose, the same in every check of the recipe."""
+        """Return a random generator for one purpose. It is the same in every check of the recipe."""
         return random.Random(f"{self.config.run.seed}/{name}")
 
     @property
     def own_tasks(self) -> tuple[Task, ...]:
-        """The training tasks; for a recipe that only evaluates, its held-out tasks."""
+        """The training tasks, or the held-out tasks if the recipe only evaluates."""
         return self.tasks.train or self.tasks.held_out
 
     @cached_property
@@ -149,7 +150,7 @@ class Subject:
 
     @cached_property
     def tools(self) -> Mapping[str, Tool]:
-        """The tools by name, in order of definition; empty without an environment."""
+        """The tools by name, in order of definition. There are none without an environment."""
         return {
             name: tool if isinstance(tool, Tool) else _typed(name, tool.schema) for name, tool in self._offered.items()
         }
@@ -159,7 +160,7 @@ class Subject:
         return {} if self.environment_class is None else self.environment_class.tools()
 
     def problem_with(self, tool: str, arguments: Mapping[str, Json]) -> str | None:
-        """Return why arguments do not fit the schema of a tool; None if they fit."""
+        """Return why arguments do not fit the schema of a tool, or None if they fit."""
         return self._offered[tool].problem_with(arguments)
 
     @property
@@ -169,19 +170,19 @@ class Subject:
 
     @property
     def chat(self) -> Chat | None:
-        """The chat template of the model; None without the model."""
+        """The chat template of the model, or None without the model."""
         return None if self.parts is None else self.parts.chat
 
     def lacks(self, need: str) -> str | None:
-        """Return why a requirement of a rule is missing; None if it is there."""
+        """Return why a requirement of a rule is missing, or None if it is met."""
         if need == "environment":
             return None if self.environment_class else "the recipe's agent brings its own environment"
         if need == "expert":
             has_expert = self.environment_class is not None and self.expert(self.sample[0]) is not None
             return self.lacks("environment") or (None if has_expert else "the environment has no `demonstrate`")
         there: dict[str, tuple[Any, str]] = {
-            "reward": (self.reward, "the recipe names no reward.reward"),
-            "scorer": (self.scorer, "the recipe names no reward.scorer"),
+            "reward": (self.reward, "the recipe does not set reward.reward"),
+            "scorer": (self.scorer, "the recipe does not set reward.scorer"),
             "model": (self.parts, "needs the model: --model"),
             "weights": (
                 self.parts and self.parts.policy,
@@ -191,9 +192,9 @@ class Subject:
                 self.parts if self.config.model.trained_weights == "lora" else self.parts and self.parts.policy,
                 "the trained weights are the whole model, which is in other processes",
             ),
-            "baseline": (self.runs_baseline or None, "the first validation of the run plays it"),
+            "baseline": (self.runs_baseline or None, "the first validation of the run measures it"),
             "production": (self.user_inputs.production, "needs a sample of production logs: --production FILE"),
-            "schemas": (self.user_inputs.schemas, "needs the production's tool schemas: --schemas FILE"),
+            "schemas": (self.user_inputs.schemas, "needs the tool schemas of production: --schemas FILE"),
             "reference": (self.user_inputs.reference, "needs a reference endpoint: --reference URL#MODEL"),
             "run": (self.user_inputs.run, "needs a stored run: --run RUN"),
         }
@@ -212,7 +213,7 @@ class Subject:
 
     @cached_property
     def own_code(self) -> OwnCode:
-        """The user's own code. Needs an environment."""
+        """The user's own code. This requires an environment."""
         assert self.environment_class is not None, "the rule needs an environment"
         return OwnCode(self.folder, self.environment_class)
 
@@ -221,7 +222,7 @@ class Subject:
         return "environment" if self.environment_class is None else self.environment_class.__name__
 
     def expert(self, task: Task) -> ScriptedPolicy | None:
-        """Return the environment's scripted expert on a task; None if it has none.
+        """Return the environment's scripted expert on a task, or None if it has none.
 
         Raises UndecidedError when it fails.
         """
@@ -266,7 +267,7 @@ class Subject:
 
     @asynccontextmanager
     async def opened(self, task: Task) -> AsyncIterator[Environment]:
-        """Open an environment for a task, before its reset, close it at the end, and count its time.
+        """Open an environment for a task without resetting it, close it at the end, and count its time.
 
         Raises OutOfTimeError if the rule has no time left for an episode, TimedOutError if a call did not return in time,
         and UndecidedError for any other failure.
@@ -287,7 +288,7 @@ class Subject:
             self.timing.count_episode(time.monotonic() - started)
 
     async def run_new_episode(self, task: Task, policy: ScriptedPolicy) -> Trajectory:
-        """Run a new episode, without grades. Raises what `opened` raises."""
+        """Run a new episode, without grades. Raises the same errors as `opened`."""
         session = PolicySession(policy, task, self.tool_schemas, self.config.policies)
         own = copy.deepcopy(task)
         async with self.opened(own) as environment:
@@ -310,8 +311,8 @@ class Subject:
         return trajectory
 
     async def opening(self, task: Task) -> list[Message]:
-        """Return the first messages of an episode of a task: of an earlier episode, else from a new `reset`. Raises what
-        `opened` raises."""
+        """Return the first messages of an episode of a task, from an earlier episode or else from a new `reset`. Raises
+        the same errors as `opened`."""
         if task.id not in self._openings:
             if self.environment_class is None:
                 return list(task.messages)
@@ -321,7 +322,8 @@ class Subject:
         return self._openings[task.id]
 
     async def grade(self, trajectory: Trajectory) -> Trajectory:
-        """Return the trajectory with reward and score, if the recipe has them. Raises what `grade_with` raises."""
+        """Return the trajectory with reward and score, if the recipe has them. Raises the same errors as
+        `grade_with`."""
         reward = None if self.reward is None else await self.grade_with("reward", trajectory)
         score = None if self.scorer is None else await self.grade_with("scorer", trajectory)
         return replace(
@@ -332,8 +334,9 @@ class Subject:
         )
 
     async def grade_ahead(self, trajectories: Sequence[Trajectory]) -> None:
-        """With an LLM judge, grade these episodes concurrently: a verdict takes seconds, and is cached. Failures are ignored
-        here, since they are raised again later. The first is graded alone, so that a refused key ends the check there."""
+        """With an LLM judge, grade these episodes concurrently, since each verdict takes seconds and is cached.
+        Failures are ignored here, since they are raised again later. The first episode is graded alone, so that a
+        refused key ends the check at once."""
         if not self.model_judges or not trajectories:
             return
         if not self._is_answered:
@@ -345,8 +348,9 @@ class Subject:
     async def grade_with(self, grader: GraderName, trajectory: Trajectory) -> Any:
         """Return the checked result of the reward or the scorer for an episode.
 
-        Raises GradingFailedError if it is not a usable number or takes too long, and GradingOutageError if a service that
-        it calls does not answer; that grader is not called again. ServiceError (a refused key) passes: it ends the check.
+        Raises GradingFailedError if the result is not a usable number or takes too long. Raises GradingOutageError if a
+        service that the grader calls does not answer; the grader is then not called again. ServiceError (a refused key)
+        is passed on and ends the check.
         """
         if grader in self._outages:
             raise self._outages[grader]
@@ -416,7 +420,7 @@ def _sha256(path: Path) -> str:
 
 
 def write_transcript(messages: Sequence[Message]) -> list[tuple[str, str]]:
-    """Return a conversation as (role, text) lines to compare: calls as JSON, without ids."""
+    """Return a conversation as (role, text) lines for comparison, with calls as JSON without ids."""
     return [(str(message.get("role")), _line(message)) for message in messages]
 
 
@@ -426,7 +430,7 @@ def _line(message: Message) -> str:
 
 
 def find_first_difference(first: Sequence[tuple[str, str]], second: Sequence[Sequence[str]]) -> dict[str, Json] | None:
-    """Return where two conversations first differ, and the text of each there; None if they are equal."""
+    """Return where two conversations first differ, with the text of each at that place, or None if they are equal."""
     for index in range(max(len(first), len(second))):
         one = list(first[index]) if index < len(first) else None
         other = list(second[index]) if index < len(second) else None
@@ -436,7 +440,7 @@ def find_first_difference(first: Sequence[tuple[str, str]], second: Sequence[Seq
 
 
 def _cut_around(line: Sequence[str] | None, other: Sequence[str] | None) -> Json:
-    """Return a message with its text cut to where it differs from another."""
+    """Return a message with its text cut to the part that differs from another message."""
     if line is None:
         return "(no such message)"
     role, text = line
@@ -459,7 +463,8 @@ def _error_text(error: BaseException) -> str:
 
 
 def _watch_calls(watch: Watch, environment: Environment, tools: Sequence[str]) -> None:
-    """Run every call of the environment's methods under the watch, by attributes that hide the methods of its class."""
+    """Run every call of the environment's methods under the watch. Instance attributes hide the methods of the
+    class."""
     name = type(environment).__name__
 
     def guarded(method_name: str, method: Callable[..., Any]) -> Callable[..., Any]:

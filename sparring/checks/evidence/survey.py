@@ -31,15 +31,15 @@ from sparring.types import Json, Task
 NUM_TASKS = 5
 """The number of tasks with a survey."""
 MOST_OF_A_TOOL = 40
-"""Calls of one tool in a survey."""
+"""The maximum number of calls of one tool in a survey."""
 MOST_IN_VAIN = 12
-"""Consecutive calls of one tool without a result, after which it is not called again."""
+"""A tool is not called again after this number of consecutive calls without a result."""
 MOST_VALUES = 40
-"""Values of one argument."""
+"""The maximum number of values of one argument."""
 LONGEST_UNKNOWN = 80
-"""The most characters of a result that reports an unknown identifier."""
+"""The maximum length of a result that reports an unknown identifier."""
 _IN_RANGE = 0.873
-"""The position in a range of a number that identifies nothing."""
+"""The relative position in a range of a number that identifies nothing."""
 SECONDS = 1.5
 """The time limit of one survey in seconds."""
 _WRITING = re.compile(
@@ -94,11 +94,11 @@ class CallResult:
 
 @dataclass(slots=True)
 class Survey:
-    """The results of the tools that read, in one task."""
+    """The results of the reading tools in one task."""
 
     task: Task
     opening: tuple[Call, ...] = ()
-    """Calls that some tools need before them."""
+    """Calls that some tools need before they work."""
     results: list[CallResult] = field(default_factory=list)
     unknown: dict[str, CallResult] = field(default_factory=dict)
     """The answer of each tool to an unknown identifier."""
@@ -125,7 +125,7 @@ async def find_reading_tools(subject: Subject) -> list[str]:
 
 
 def is_worded_as_writing(subject: Subject, tool: str) -> bool:
-    """Return True if the name of a tool begins with a verb of change, and its description does not begin like one of a
+    """Return True if the name of a tool begins with a verb of change, and its description does not begin like that of a
     reading tool."""
     name, text = _get_first_words(subject, tool)
     if not _WRITING.fullmatch(name) or _READING.fullmatch(text):
@@ -135,8 +135,8 @@ def is_worded_as_writing(subject: Subject, tool: str) -> bool:
 
 
 def is_worded_as_reading(subject: Subject, tool: str) -> bool:
-    """Return True if the name or the description of a tool begins like those of reading tools, and the tool is not
-    worded as writing. False without a description."""
+    """Return True if the name or the description of a tool begins like that of a reading tool, and the tool is not
+    worded as writing. Return False without a description."""
     words = _get_first_words(subject, tool)
     is_reading = any(map(_READING.fullmatch, words)) and not is_worded_as_writing(subject, tool)
     return is_reading and bool(words[1])
@@ -164,7 +164,7 @@ def distinguishes_unknown(survey: Survey, tool: str) -> bool:
 
 
 async def survey_tasks(subject: Subject) -> list[Survey]:
-    """Return a survey of each of the first sampled tasks, as far as the time of the rule allows."""
+    """Return a survey of each of the first sampled tasks for which the rule has time."""
     found = []
     with subject.timing.as_far_as_it_goes():
         for task in subject.sample[: choose_num_tasks(subject, NUM_TASKS)]:
@@ -173,7 +173,7 @@ async def survey_tasks(subject: Subject) -> list[Survey]:
 
 
 def choose_num_tasks(subject: Subject, most: int) -> int:
-    """Return the number of tasks to look at: `most`, or one if environments start slowly."""
+    """Return the number of tasks to survey: `most`, or one if environments start slowly."""
     return 1 if subject.timing.episode_seconds > SLOW_SECONDS else most
 
 
@@ -255,8 +255,8 @@ def _list_legal_first(tried: Sequence, names: Sequence[str]) -> Iterator[tuple[s
 
 
 def _forget_equal_shapes(survey: Survey) -> None:
-    """Remove the answers to unknown identifiers of tools that answer every call in the same way, since they do not show
-    what exists."""
+    """Remove the answers to unknown identifiers for tools that answer every call in the same way, since these answers
+    do not show what exists."""
     for name, stranger in list(survey.unknown.items()):
         shapes = {one.shape for one in survey.results if one.call.tool == name and not is_refusal(one.result)}
         if shapes <= {stranger.shape} and not is_refusal(stranger.result) and not is_nothing(stranger.result.content):
@@ -264,7 +264,7 @@ def _forget_equal_shapes(survey: Survey) -> None:
 
 
 def _choose_next(subject: Subject, known: Known, survey: Survey, name: str) -> Call | None:
-    """Return the likeliest call of a tool that was not made yet."""
+    """Return the likeliest call of a tool that has not been made yet, or None."""
     asked = {str(one.call) for one in survey.results}
     schema = subject.tools[name].schema["function"].get("parameters", {})
     candidates = known.arguments(name, schema, get_worked_sources(subject))

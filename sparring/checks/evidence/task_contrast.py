@@ -8,11 +8,11 @@ from sparring.checks.evidence.field_paths import list_paths
 from sparring.types import Json, Task
 
 _LONGEST = 40
-"""The most characters of a value that is quoted."""
+"""The maximum length of a value that is quoted."""
 
 
 def find_separating_feature(tasks: Sequence[Task], others: Sequence[Task]) -> str | None:
-    """Return a feature that all of these tasks have and none of the others; None if there is none, or no other task."""
+    """Return a feature that all of these tasks and none of the others have, or None if there is no such feature."""
     if not tasks or not others:
         return None
     common = set.intersection(*(set(_list_features(one)) for one in tasks))
@@ -31,7 +31,7 @@ def _of_value(value: Json) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         yield f"has {len(value)} elements"
     elif isinstance(value, int | float):
-        yield "is a whole number" if value == int(value) else "is no whole number"
+        yield "is a whole number" if value == int(value) else "is not a whole number"
         if value <= 0:
             yield "is 0" if value == 0 else "is below 0"
     elif isinstance(value, str):

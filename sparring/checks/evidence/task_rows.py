@@ -1,4 +1,4 @@
-"""Lookups of the task's own rows: a tool that finds some of them by a field must find all, and return the right row."""
+"""Lookups of the task's own rows: a tool that finds some rows by a field must find all of them, and the right ones."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from sparring.types import Json
 
 WILDCARDS = "_%*?."
 MOST_ROWS = 40
-"""The most rows of one list to look up in one task."""
+"""The maximum number of rows of one list to look up in one task."""
 FEWEST_FOUND = 3
 FEWEST_WRONG = 2
 _ROWS_OF_A_LIST = 3
 _MOSTLY = 0.6
-"""The share of rows with distinct values in a field, from which the field may identify them."""
+"""A field may identify rows if at least this share of its values is distinct."""
 _ONE_OF_SEVERAL = re.compile(
     r"\b(?:first|last|latest|newest|oldest|earliest|recent|current|any|some|best|next|nearest)\b", re.I
 )
@@ -49,7 +49,7 @@ _SPELLINGS: Mapping[str, Callable[[str], bool]] = {
     "a blank": lambda text: " " in text.strip(),
     **{f"the character {mark!r}": lambda text, mark=mark: mark in text for mark in "'’-_./&,+#%:()"},
 }
-"""Features that all values that are not found may share, and that no found value has."""
+"""Features that all lost values may share, and that no found value has."""
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class _Asked:
     lost: dict[str, dict[str, Json]] = field(default_factory=dict)
     """Evidence for each value that was not found."""
     right: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """The number of times that a field of the result and one of the row had the same value, which no other row has."""
+    """How often a field of the result and a field of the row had the same value, which no other row has."""
     wrong: dict[tuple[str, str], list[dict[str, Json]]] = field(default_factory=lambda: defaultdict(list))
     """Evidence of values that belong to another row, by the same fields."""
     neither: set[tuple[str, str]] = field(default_factory=set)
@@ -101,7 +101,7 @@ async def _ask_all(subject: Subject, survey: Survey, tool: str, asked: dict[tupl
     for path, rows in find_tables(unpack(survey.task.fields)):
         for name in _find_identifying(rows):
             values = {str(row[name]): row for row in rows[:MOST_ROWS]}
-            # A number has no zeros in front: `0417` can only be passed as 417.
+            # A number has no leading zeros: `0417` can only be passed as 417.
             calls = [Call(tool, {argument: value if is_text else fit_to_schema(value, schema)}) for value in values]
             if len(values.keys() & known) < FEWEST_WRONG or any(
                 subject.problem_with(tool, call.arguments) is not None for call in calls
@@ -118,7 +118,7 @@ async def _ask_all(subject: Subject, survey: Survey, tool: str, asked: dict[tupl
 
 
 def _note_hidden(survey: Survey, one: _Asked, alike: Sequence[Row], value: str, result: CallResult) -> None:
-    """Record which of several rows with the same name a result is of."""
+    """Record to which of several rows with the same name a result belongs."""
     if survey.is_unknown(result):
         return
     for key, stated in result.fields.items():
@@ -159,15 +159,16 @@ def _report_lost(tool: str, name: str, one: _Asked) -> Finding | None:
     if what is None or len(lost) < FEWEST_WRONG or len(one.found) < FEWEST_FOUND:
         return None
     return _make_finding(
-        f"{tool} does not find {len(lost)} of {len(lost) + len(one.found)} values of the task's {name or 'names'!r}, all of them "
-        f"with {what}, as {next(iter(lost))!r}.",
+        f"{tool} does not find {len(lost)} of {len(lost) + len(one.found)} values of the task's {name or 'names'!r}, "
+        f"all of them with {what}, for example {next(iter(lost))!r}.",
         {"tool": tool, "not_found": list(lost.values())[:4], "found": list(one.found)[:4]},
-        "Compare what is asked for with what is filed in one spelling; codes are texts, since numbers have no zeros in front.",
+        "Compare requested and stored values in the same spelling. Codes are texts, since numbers have no leading "
+        "zeros.",
     )
 
 
 def find_common_feature(texts: Sequence[str], others: Sequence[str]) -> str | None:
-    """Return a feature that all of these texts have and none of the others; None if there is none."""
+    """Return a feature that all of these texts have and none of the others, or None if there is none."""
     return next((what for what, has in _SPELLINGS.items() if all(map(has, texts)) and not any(map(has, others))), None)
 
 
@@ -183,11 +184,12 @@ def _report_mixed_up(tool: str, name: str, one: _Asked) -> Finding | None:
         if is_sure and FEWEST_WRONG <= len(wrong) < one.right[key]:
             marks = [mark for mark in WILDCARDS if all(mark in str(shown["call"]).split("=", 1)[1] for shown in wrong)]
             return _make_finding(
-                f"{tool} answers {len(wrong)} of {len(wrong) + one.right[key]} values of {name or 'names'!r} with another row, "
-                f"as {wrong[0]['call']}"
-                + (f": all of them have {marks[0]!r}, a wildcard of searches." if marks else "."),
+                f"{tool} returns another row for {len(wrong)} of {len(wrong) + one.right[key]} values of "
+                f"{name or 'names'!r}, "
+                f"for example for {wrong[0]['call']}"
+                + (f": all of these values have {marks[0]!r}, a search wildcard." if marks else "."),
                 {"tool": tool, "wrong": list(wrong[:4]), "field": list(key)},
-                "Compare whole values as they are, and return the row that has the value.",
+                "Compare whole values exactly, and return the row that has the value.",
             )
     return None
 
@@ -199,10 +201,10 @@ def _report_hidden(subject: Subject, tool: str, name: str, one: _Asked) -> Findi
         is_sure = key not in one.neither and not one.wrong.get(key) and one.right[key] >= FEWEST_FOUND
         if is_sure and len(hidden) >= FEWEST_WRONG:
             return _make_finding(
-                f"{tool} finds one of several rows that are alike in {name or 'name'!r}, and never the others, in {len(hidden)} "
+                f"{tool} finds only one of several rows with the same {name or 'name'!r} in {len(hidden)} "
                 f"calls: {hidden[0]['call']} in task {hidden[0]['task']}.",
                 {"tool": tool, "seen": hidden[:4], "field": list(key)},
-                "Give each row of a task a name of its own, or return all rows that have the name.",
+                "Give each row of a task its own name, or return all rows that have the name.",
             )
     return None
 
@@ -219,7 +221,7 @@ def _make_finding(symptom: str, evidence: dict[str, Json], change: str) -> Findi
 
 
 def find_tables(value: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], list[Row]]]:
-    """Yield the lists of rows in a task's fields with their paths. The values of an object are rows, too."""
+    """Yield the lists of rows in a task's fields with their paths. The values of an object are rows too."""
     if isinstance(value, Mapping):
         if len(value) >= _ROWS_OF_A_LIST and path and _are_alike(list(value.values())):
             yield path, [{"": key, **_row(one)} for key, one in value.items()]

@@ -1,4 +1,4 @@
-"""Limits in the prompt, compared with the labels of tasks that have exactly that number."""
+"""Limits in the prompt, compared with the labels of tasks whose number is exactly at the limit."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json
 
 FEWEST_AT = 2
-"""The fewest tasks with exactly the number of a limit before their labels are compared."""
+"""The minimum number of tasks with exactly the number of a limit before their labels are compared."""
 FEWEST_ADJACENT = 2
-"""The fewest tasks on each side of the limit with a label that only this side has."""
+"""The minimum number of tasks on each side of the limit with a label that only this side has."""
 FEWEST_IN_ALL = 6
-"""The fewest such tasks on both sides together."""
+"""The minimum number of such tasks on both sides together."""
 MOST_LABELS = 8
 _NUMBER = r"(?:[€$£] ?)?(\d+(?:,\d{3})*(?:\.\d+)?)"
 _MORE = "more|above|over|older|higher|longer|later"
@@ -42,7 +42,7 @@ _ABOVE = re.compile(
 def find_broken_limits(
     subject: Subject, references: ReferenceEpisodes, reads: Sequence[ReadableValues]
 ) -> Iterator[Finding]:
-    """Yield findings on tasks at a limit with a label that otherwise only tasks on its other side have."""
+    """Yield findings on tasks at a limit whose label otherwise occurs only on the other side of the limit."""
     text = " ".join(get_text(message) for message in reads[0].task.messages) if reads else ""
     limits = _find_limits(text)
     numbers = {read.task.id: dict(_collect_numbers(read)) for read in reads} if limits else {}
@@ -57,8 +57,9 @@ def find_broken_limits(
                 yield Finding(
                     rule="data.labels",
                     severity=Severity.WARNING,
-                    symptom=f"The prompt states {phrase!r}, and the reference answers of {len(tasks)} tasks with "
-                    f"exactly {number:g} as {name} are those of tasks with {'less' if is_upper else 'more'}: {label!r}.",
+                    symptom=f"The prompt states {phrase!r}, but {len(tasks)} tasks with exactly {number:g} as "
+                    f"{name} have the reference answer of tasks with {'less' if is_upper else 'more'}: "
+                    f"{label!r}.",
                     evidence={
                         "limit": phrase,
                         "value": name,
@@ -66,15 +67,15 @@ def find_broken_limits(
                         "reference_answer": label,
                         "part": part,
                     },
-                    change=f"Put right what decides at just {number:g} in the reference answers, or the words of the prompt.",
-                    confirm="Tasks at the limit have the answer that the prompt's words give.",
+                    change=f"Correct the reference answers at exactly {number:g}, or the words of the prompt.",
+                    confirm="Tasks at the limit have the answer that follows from the prompt's words.",
                 )
                 break
 
 
 def _find_limits(text: str) -> dict[float, tuple[bool, str]]:
-    """Return each number of a limit, if the number itself belongs to the upper side, and the words. Numbers in both
-    kinds of words are left out. `no more than 5` divides as `more than 5` does."""
+    """Return for each limit whether its number belongs to the upper side, and the words that state it. Numbers in both
+    kinds of words are left out. `no more than 5` has the same sides as `more than 5`."""
     found: dict[float, set[tuple[bool, str]]] = defaultdict(set)
     for pattern, is_upper in ((_BELOW, False), (_ABOVE, True)):
         for match in pattern.finditer(text):
@@ -98,8 +99,8 @@ def _collect_numbers(read: ReadableValues) -> Iterator[tuple[str, float]]:
 
 
 def _find_own_row(read: ReadableValues) -> Mapping[str, Json]:
-    """Return the one row of the task's data that its prompt or a field names by a value that no other row has; empty if
-    there is none."""
+    """Return the only row of the task's data that its prompt or a field names by a value that no other row has, or an
+    empty mapping."""
     named = {value for (place, _), value in read.values.items() if place != "answer" and len(value) > 1}
     for _, rows in find_tables(read.task.fields):
         seen = Counter(str(one) for row in rows for one in row.values())
@@ -112,8 +113,8 @@ def _find_own_row(read: ReadableValues) -> Mapping[str, Json]:
 def _find_wrong(
     numbers: Mapping[str, Mapping[str, float]], labels: Mapping[str, str], limit: float, is_upper: bool
 ) -> tuple[str, list[str], str] | None:
-    """Return a number of the tasks by which labels change at a limit, if tasks at the limit have a label of the wrong
-    side, with these tasks and the label; else None."""
+    """Return a number of the tasks by which labels change at a limit, the tasks at the limit that have a label of the
+    wrong side, and this label. Return None if there are no such tasks."""
     for name in dict.fromkeys(name for own in numbers.values() for name in own):
         known = {task: own[name] for task, own in numbers.items() if name in own and task in labels}
         sides = [

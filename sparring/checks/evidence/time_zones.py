@@ -1,4 +1,4 @@
-"""Times in UTC and in local time from two tools: they must differ as the time zone does on that day."""
+"""Times in UTC and in local time from two tools, whose difference must be that of the time zone on that day."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d)(?::\d\d)?(Z|\+00:?00)?")
 
 
 def find_wrong_clocks(subject: Subject, surveys: list[Survey]) -> list[Finding]:
-    """Return findings on tools whose local times ignore daylight saving time, or have another difference from UTC than
-    the one zone that the results name."""
+    """Return findings on tools whose local times ignore daylight saving time, or whose difference from UTC is not that
+    of the only zone that the results name."""
     right: dict[str, int] = defaultdict(int)
     wrong: dict[str, list[dict[str, Json]]] = defaultdict(list)
     for survey in surveys:
@@ -47,8 +47,8 @@ def find_wrong_clocks(subject: Subject, surveys: list[Survey]) -> list[Finding]:
         Finding(
             rule="environment.agreement",
             severity=Severity.WARNING,
-            symptom=f"{tool} shows times that are not those of the place's clocks, as by a fixed difference from UTC without "
-            f"summer time: {seen[0]['shown']} for {seen[0]['utc']} UTC in {seen[0]['zone']}, where it is {seen[0]['right']}.",
+            symptom=f"{tool} shows wrong local times, as if the difference from UTC were the same all year: "
+            f"{seen[0]['shown']} for {seen[0]['utc']} UTC in {seen[0]['zone']}, where it is {seen[0]['right']}.",
             evidence={"tool": tool, "seen": list(seen[:4]), "right": right[tool], "wrong": len(seen)},
             change="Convert with the zone's own rules (`zoneinfo.ZoneInfo`), not with a number of hours.",
             confirm="Run `sparring check RECIPE --only environment` again: the finding is gone.",
@@ -60,7 +60,7 @@ def find_wrong_clocks(subject: Subject, surveys: list[Survey]) -> list[Finding]:
 
 @cache
 def _list_zones() -> dict[str, str]:
-    """Return time zones by their names and by the names of their cities, without names of several zones."""
+    """Return time zones by their names and by the names of their cities, without names that several zones share."""
     found: dict[str, list[str]] = defaultdict(list)
     for name in zoneinfo.available_timezones():
         if "/" in name and not name.startswith(("Etc/", "posix/", "right/", "SystemV/", "US/", "Canada/")):
@@ -70,7 +70,7 @@ def _list_zones() -> dict[str, str]:
 
 
 def _find_zone(survey: Survey) -> str | None:
-    """Return the one time zone that is a value in the results of a task; None if there is none or several."""
+    """Return the only time zone that is a value in the results of a task, or None if there is none or several."""
     named = {
         _list_zones()[value]
         for one in survey.found()

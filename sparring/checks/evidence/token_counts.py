@@ -1,4 +1,4 @@
-"""Token counts of prompts, results and turns, and those that exceed a limit."""
+"""Token counts of prompts, results and turns, compared with the limits."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from sparring.findings import Finding, Severity
 from sparring.types import Message, Task, ToolSchema
 
 CHARACTERS_A_TOKEN = 3.5
-"""The typical number of characters of a token in English, code and JSON, to estimate without the tokenizer."""
+"""The typical number of characters per token in English, code and JSON, for estimates without the tokenizer."""
 MOST_CHARACTERS_A_TOKEN = 6.0
-"""An upper bound on the average characters of a token: a text that is too long at this rate is certainly too long."""
+"""An upper bound on the average number of characters per token. A text that is too long at this rate is certainly too
+long."""
 MESSAGE_TOKENS = 6
 """The tokens that a chat template adds to a message."""
 FEWEST = 2
-"""The fewest tasks with a text that is probably too long before it is reported. One is enough if it is certain."""
+"""The minimum number of tasks with a text that is probably too long before it is reported. One task is enough if it is
+certain."""
 AGAIN = "Run `sparring check RECIPE --only budgets` again: the finding is gone."
 
 
 def count_tokens(subject: Subject, characters: float, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> int:
-    """Return the number of tokens of messages and tools: by the model's tokenizer, else estimated at this many
-    characters a token."""
+    """Return the number of tokens of messages and tools, by the model's tokenizer or else estimated from a number of
+    characters per token."""
     if subject.chat is not None:
         if len(messages) == 1 and messages[0]["role"] == "assistant":
             return len(subject.chat.answer(messages[0], tools))
@@ -86,17 +88,17 @@ async def find_too_long_turns(subject: Subject) -> list[Finding]:
         Finding(
             rule="budgets.turn_tokens",
             severity=severity,
-            symptom=f"what {len(long)} of {len(sizes)} tasks ask for is longer than a turn may be, with sampling_max_tokens = "
-            f"{cap}: in {worst} about {long[worst]} tokens.",
+            symptom=f"the reference messages of {len(long)} of {len(sizes)} tasks are longer than a turn may be, with "
+            f"sampling_max_tokens = {cap}: in {worst} about {long[worst]} tokens.",
             evidence={"tokens": dict(list(long.items())[:8]), "sampling_max_tokens": cap, "of": len(sizes)},
-            change=f"Set sampling.sampling_max_tokens to {math.ceil(1.5 * long[worst])} or more, or ask for less.",
+            change=f"Set sampling.sampling_max_tokens to {math.ceil(1.5 * long[worst])} or more, or request less.",
             confirm=AGAIN,
         )
     ]
 
 
 def _measure_sizes(subject: Subject, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[int, int]:
-    """Return the least number of tokens that messages can have, and the probable number."""
+    """Return the minimum number of tokens that messages can have, and the probable number."""
     return (
         count_tokens(subject, MOST_CHARACTERS_A_TOKEN, messages, tools),
         count_tokens(subject, CHARACTERS_A_TOKEN, messages, tools),
@@ -104,8 +106,8 @@ def _measure_sizes(subject: Subject, messages: Sequence[Message], tools: Sequenc
 
 
 def _find_worst(sizes: Mapping[str, tuple[int, int]], limit: int) -> tuple[Severity, dict[str, int]] | None:
-    """Return the tasks whose sizes exceed a limit, and the severity by how certain that is; None if there are too
-    few."""
+    """Return the tasks whose sizes exceed a limit, and a severity that depends on how certain this is. Return None if
+    there are too few tasks."""
     surely = {name: about for name, (least, about) in sizes.items() if least > limit}
     probably = {name: about for name, (_, about) in sizes.items() if about > limit}
     if surely:
@@ -130,7 +132,7 @@ async def find_too_long_results(subject: Subject) -> list[Finding]:
         Finding(
             rule="budgets.context",
             severity=Severity.WARNING,
-            symptom=f"one result of {tool} has about {tokens} tokens, but the context holds {limit} for a whole episode.",
+            symptom=f"one result of {tool} has about {tokens} tokens, but the context has {limit} for a whole episode.",
             evidence={
                 "tool": tool,
                 "task": task.id,
@@ -138,11 +140,11 @@ async def find_too_long_results(subject: Subject) -> list[Finding]:
                 "tokens": tokens,
                 "max_sequence_length": limit,
                 "tasks_tried": num,
-                "counted": f"at {CHARACTERS_A_TOKEN:g} characters a token"
+                "counted": f"at {CHARACTERS_A_TOKEN:g} characters per token"
                 if subject.chat is None
                 else "by the model's tokenizer",
             },
-            change=f"Have {tool} return less at a time, or raise model.max_sequence_length.",
+            change=f"Make {tool} return less at a time, or raise model.max_sequence_length.",
             confirm=AGAIN,
         )
         for tool, (tokens, task, called) in longest.items()

@@ -21,21 +21,21 @@ from sparring.types import Json, Message, Task, Trajectory
 
 NUM_TASKS = 4
 FEWEST = 2
-"""The fewest tasks in which the same problem occurs before it is reported."""
+"""The minimum number of tasks in which a problem must occur before it is reported."""
 MOST_CALLS = 12
-"""The most calls of one tool that are repeated."""
+"""The maximum number of calls of one tool that are repeated."""
 TIMES = (1, 2, 8)
 """The numbers of repetitions."""
 NUM_WALKS, WALK = 6, 24
-"""The number of episodes with random calls, and the calls of each."""
+"""The number of episodes with random calls, and the number of calls in each."""
 MOST_PAIRS = 6
-"""The most pairs of calls of writing tools that alternate."""
+"""The maximum number of pairs of calls of writing tools that alternate."""
 NOTHING = ("says nothing", "says done")
 
 
 @dataclass(frozen=True, slots=True)
 class UnguidedEpisode:
-    """An episode with its reward and score; the tool whose calls it repeats, and the number of repetitions."""
+    """An episode with its reward and score, the tool whose calls it repeats, and the number of repetitions."""
 
     policy: str
     trajectory: Trajectory
@@ -44,7 +44,7 @@ class UnguidedEpisode:
 
     @property
     def reward(self) -> float:
-        """The total reward; 0 without a reward."""
+        """The total reward, or 0 without a reward."""
         return 0.0 if self.trajectory.reward is None else self.trajectory.reward.total
 
     @property
@@ -61,8 +61,8 @@ class UnguidedEpisode:
 
 
 async def run_unguided_episodes(subject: Subject) -> list[UnguidedEpisode]:
-    """Return graded episodes of a few tasks, computed once. Episodes that a grader fails on are left out. Empty with an
-    LLM judge, or if episodes are slow."""
+    """Return graded episodes of a few tasks, computed once. Episodes on which a grader fails are left out. The list is
+    empty with an LLM judge, or if episodes are slow."""
     if "unguided" not in subject.shared:
         found: list[UnguidedEpisode] = []
         subject.shared["unguided"] = found
@@ -97,7 +97,7 @@ async def _make_policies(subject: Subject, task: Task) -> list[tuple[ScriptedPol
 
 
 async def _make_repeating(subject: Subject, task: Task) -> list[tuple[ScriptedPolicy, str | None, int]]:
-    """Return policies that repeat the calls of each reading tool that find something, once, twice and often."""
+    """Return policies that repeat the successful calls of each reading tool once, twice and often."""
     survey = await survey_task(subject, task)
     calls: dict[str, dict[str, Call]] = {}
     for one in survey.found():
@@ -123,7 +123,7 @@ async def _make_alternating(subject: Subject, task: Task) -> list[tuple[Scripted
 
 
 async def _make_random(subject: Subject, task: Task) -> list[tuple[ScriptedPolicy, str | None, int]]:
-    """Return policies that make random calls out of a few, as in a game. These may end the episode."""
+    """Return policies that make random calls from a small set, as in a game. The calls may end the episode."""
     moves = await list_moves(subject, task)
     rng, most = subject.rng(f"walks {task.id}"), min(WALK, subject.config.environment.max_turns - 1)
     return [
@@ -173,11 +173,12 @@ def find_paid_repeats(episodes: Iterable[UnguidedEpisode]) -> Iterator[Finding]:
             yield Finding(
                 rule="reward.order",
                 severity=Severity.WARNING,
-                symptom=f"The same calls of {tool} are paid again and again, although nothing more comes of it: "
-                f"{once.reward:.3g} when they are made once, {often.reward:.3g} for {often.times} times.",
+                symptom=f"Repeated calls of {tool} earn more, although they have no further effect: "
+                f"{once.reward:.3g} when they are made once, {often.reward:.3g} when they are made "
+                f"{often.times} times.",
                 evidence={"tool": tool, "episodes": [once.shown, often.shown]},
-                change="Do not pay for calls; if looking must be paid, bound it and pay each thing once.",
-                confirm="Calls that are repeated earn what they earn once.",
+                change="Do not reward calls. If reading must be rewarded, limit the reward and count each result once.",
+                confirm="Repeated calls earn what they earn once.",
             )
 
 

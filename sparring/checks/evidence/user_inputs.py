@@ -27,7 +27,9 @@ def read_user_inputs(
     for one in reference:
         split_reference(one)
     if run is not None and not any((Path(run) / "trajectories").glob("*.jsonl")):
-        raise DataError(f"--run {run} holds no trajectories/*.jsonl; name the folder of a run (`sparring runs list`).")
+        raise DataError(
+            f"--run {run} contains no trajectories/*.jsonl; name the folder of a run (`sparring runs list`)."
+        )
     return UserInputs(
         production=None if production is None else read_production(Path(production)),
         schemas=None if schemas is None else read_schemas(Path(schemas)),
@@ -42,7 +44,7 @@ def split_reference(reference: str) -> tuple[str, str, str | None]:
     url, _, rest = reference.partition("#")
     model, _, variable = rest.partition("#")
     if not model:
-        raise UsageError(f"--reference {reference} names no model; write URL#MODEL, e.g. https://HOST/v1#large-model.")
+        raise UsageError(f"--reference {reference} has no model; write URL#MODEL, e.g. https://HOST/v1#large-model.")
     return url, model, variable or None
 
 
@@ -56,7 +58,7 @@ def read_production(path: Path) -> tuple[Mapping[str, Json], ...]:
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise DataError(f"{path}, line {number} is not JSON ({error}); give one object a line.") from error
+            raise DataError(f"{path}, line {number} is not JSON ({error}); give one object per line.") from error
         if not isinstance(row, dict) or not ("messages" in row or "tool" in row):
             raise DataError(
                 f"{path}, line {number} is neither a conversation nor a call; give {{'messages': [...]}}, or "
@@ -64,16 +66,16 @@ def read_production(path: Path) -> tuple[Mapping[str, Json], ...]:
             )
         rows.append(row)
     if not rows:
-        raise DataError(f"{path} holds no rows, so there is nothing to compare with; give one conversation a line.")
+        raise DataError(f"{path} has no rows, so there is nothing to compare with; give one conversation per line.")
     return tuple(rows)
 
 
 def read_schemas(path: Path) -> Mapping[str, ToolSchema]:
     """Read tools by name, in the OpenAI format, from a JSON file: a list of tools of OpenAI, Anthropic or Bedrock, an
     MCP listing, or an OpenAPI document. References in their arguments are replaced by their targets
-    (`schema_comparison.resolved`).
+    (`schema_comparison.resolve_references`).
 
-    Raises DataError if it is in another form, and ServiceError if the library for JSON Schema is not installed.
+    Raises DataError if the file is in another form, and ServiceError if the library for JSON Schema is not installed.
     """
     try:
         content: Any = json.loads(_read_text(path), object_pairs_hook=each_key_once(str(path)))
@@ -93,7 +95,8 @@ def read_schemas(path: Path) -> Mapping[str, ToolSchema]:
         tools = [tool for one in content if (tool := _parse_tool(one))] if isinstance(content, list) else []
     if not tools:
         raise DataError(
-            f"{path} names no tools; give a list of OpenAI tools, an MCP listing (tools/list), a `toolConfig`, or OpenAPI."
+            f"{path} contains no tools; give a list of OpenAI tools, an MCP listing (tools/list), a `toolConfig`, or "
+            "OpenAPI."
         )
     by_name: dict[str, ToolSchema] = {}
     for name, description, parameters in tools:
@@ -136,8 +139,8 @@ def _parse_result(given: Json) -> str | None:
 
 
 def _parse_tool(given: Json) -> _Described | None:
-    """Return a tool of OpenAI, MCP (`inputSchema`), Anthropic (`input_schema`) or Bedrock (`toolSpec`); None if it is
-    not one."""
+    """Return a tool of OpenAI, MCP (`inputSchema`), Anthropic (`input_schema`) or Bedrock (`toolSpec`), or None if it
+    is not one."""
     if not isinstance(given, Mapping):
         return None
     spec = given.get("function", given.get("toolSpec", given))

@@ -51,7 +51,7 @@ class OwnCode:
         return tuple(found.values())
 
     def line_below(self, frame: FrameType | None) -> str | None:
-        """Return `file:line` of the innermost line of the user's code on a stack; None if there is none."""
+        """Return `file:line` of the innermost line of the user's code on a stack, or None if there is none."""
         while frame is not None and frame.f_code.co_filename.startswith(_CHECKS):
             frame = frame.f_back  # skip the frames of the observer
         while frame is not None and not frame.f_code.co_filename.startswith(_CHECKS):
@@ -61,7 +61,7 @@ class OwnCode:
         return None
 
     def line_of(self, traceback: TracebackType | None) -> str | None:
-        """Return `file:line` of the innermost line of the user's code that an exception passed; None if there is
+        """Return `file:line` of the innermost line of the user's code that an exception passed, or None if there is
         none."""
         return next(reversed(list(self._lines(traceback))), None)
 

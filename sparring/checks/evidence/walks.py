@@ -1,6 +1,6 @@
-"""A breadth-first search over all calls for the fewest calls that get full marks, if each call is one of a few.
+"""A breadth-first search for the fewest calls that get full marks, if each call is one of a few.
 
-If the search saw every reachable state and none gets full marks, the task cannot be solved.
+If the search saw every reachable state and no state gets full marks, the task cannot be solved.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from sparring.environments.base import final_state, reset
 from sparring.types import Json, Message, Task
 
 MOST_CALLS = 40
-"""The most calls in a walk."""
+"""The maximum number of calls in a walk."""
 MOST_MOVES = 12
-"""The most different calls at each step, if schemas list the values of all arguments."""
+"""The maximum number of different calls at each step, if schemas list the values of all arguments."""
 MOST_NAMED = 40
-"""The same, if texts of the task are also tried."""
+"""The same limit, if texts of the task are also tried."""
 MOST_STATES = 4000
 SECONDS = 0.9
 """The time limit for one task, in seconds of processor time."""
 NUM_COMPARED = 6
-"""The number of states that are reached again by all their calls, and compared."""
+"""The number of states that are reached again by repeating all their calls, and compared."""
 _LONGEST_NAME = 30
 
 
@@ -44,9 +44,9 @@ class WalkResult:
 
     task: Task
     calls: tuple[Call, ...] | None
-    """The fewest calls that get full marks; None if there are none."""
+    """The fewest calls that get full marks, or None if no calls do."""
     ends: bool
-    """True if they end the episode."""
+    """True if these calls end the episode."""
     is_all: bool
     """True if every reachable state was seen."""
     num_states: int
@@ -55,16 +55,16 @@ class WalkResult:
 @dataclass(frozen=True, slots=True)
 class _Node:
     kept: bytes
-    """The attributes of the environment, to restore them."""
+    """The attributes of the environment, for restoring them."""
     key: bytes
-    """The same attributes, to compare them."""
+    """The same attributes, for comparing them."""
     calls: tuple[Call, ...]
     transitions: tuple[Mapping[str, Json], ...]
 
 
 async def walk_states(subject: Subject, task: Task) -> WalkResult | None:
-    """Return the result of the search in a task, computed once. None if there are too many different calls, or if the
-    attributes of an environment cannot be compared."""
+    """Return the result of the search in a task, computed once. Return None if there are too many different calls, or
+    if the attributes of an environment cannot be compared."""
     known: dict[str, WalkResult | None] = subject.shared.setdefault("walked", {})
     if task.id not in known:
         moves = await list_moves(subject, task, most=MOST_NAMED, is_named=True)
@@ -78,9 +78,9 @@ async def walk_states(subject: Subject, task: Task) -> WalkResult | None:
 
 
 async def list_moves(subject: Subject, task: Task, *, most: int = MOST_MOVES, is_named: bool = False) -> list[Call]:
-    """Return all different calls, if the arguments of every tool are chosen from a few values; else empty. With
-    `is_named`, return all calls that may change something, including those with texts of the task's fields for tools
-    with one text argument."""
+    """Return all different calls if the arguments of every tool are chosen from a few values, or else an empty list.
+    With `is_named`, return all calls that may change something, including those with texts of the task's fields for
+    tools with one text argument."""
     moves: list[Call] = []
     names = _list_names(task) if is_named else []
     for name, tool in subject.tools.items():
@@ -155,7 +155,7 @@ class _Walk:
         return WalkResult(self._task, None if node is None else node.calls, ends, is_all, len(seen))
 
     async def _after(self, environment: Environment, node: _Node, move: Call) -> tuple[_Node | None, Json, bool]:
-        """Return the node after a call, the final state there, and if the episode is over. The node is None if the
+        """Return the node after a call, the final state there, and whether the episode is over. The node is None if the
         attributes cannot be stored."""
         _restore_attributes(environment, node.kept)
         result = await execute(environment, move.tool, dict(move.arguments))
@@ -198,7 +198,7 @@ def _write_messages(transition: Mapping[str, Json]) -> Iterator[Message]:
 
 
 def _save_attributes(environment: Environment) -> tuple[bytes, bytes] | None:
-    """Return the attributes of an environment, to restore and to compare; None if they cannot be pickled."""
+    """Return the attributes of an environment, for restoring and for comparing, or None if they cannot be pickled."""
     own = {name: value for name, value in sorted(vars(environment).items()) if not callable(value)}
     written = io.BytesIO()
     pickler = pickle.Pickler(written)

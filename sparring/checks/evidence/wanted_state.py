@@ -1,4 +1,4 @@
-"""The final state that a task asks for, built from its fields in several ways until one gets full marks."""
+"""The final state that a task requests, built from its fields in several ways until one gets full marks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparring.environments import answer
 from sparring.types import Json, Task
 
 MOST_WAYS = 300
-"""The most ways to build the state from fields that are tried in one task."""
+"""The maximum number of ways to build the state from fields that are tried in one task."""
 
 _Named: TypeAlias = tuple[str, Json]
 
@@ -38,8 +38,8 @@ class WantedState:
 
 async def find_wanted_state(subject: Subject, task: Task, idle: Json, known: list[str]) -> WantedState | None:
     """Return the final state that gets full marks: a field of the task, the idle state with fields in it, or a value
-    built from fields. None if there is none, or if the idle state gets full marks. Ways that worked in other tasks,
-    `known`, are tried first; a new one is added to it."""
+    built from fields. Return None if there is no such state, or if the idle state gets full marks. The ways in `known`,
+    which worked in other tasks, are tried first. A new way is added to `known`."""
 
     async def pays(state: Json) -> bool:
         return await is_paid(subject, replace(as_trajectory(task, answer("Done.")), final_state=copy.deepcopy(state)))
@@ -59,7 +59,7 @@ async def find_wanted_state(subject: Subject, task: Task, idle: Json, known: lis
 
 
 def _change_others(idle: Json, state: Json) -> Iterator[_Named]:
-    """Yield the state with another value under one of the unchanged keys, with the key."""
+    """Yield each unchanged key, with the state that has another value under this key."""
     if isinstance(idle, Mapping) and isinstance(state, Mapping):
         for key, value in state.items():
             if key in idle and canonical(value) == canonical(idle[key]) and (other := _change_value(value)) is not None:
@@ -75,7 +75,7 @@ def _change_value(value: Json) -> Json:
 
 
 def _list_wanted(idle: Json, fields: Mapping[str, Json]) -> Iterator[_Named]:
-    """Yield states that may be wanted, the likeliest first, each with words that mean the same in another task."""
+    """Yield states that may be wanted, the likeliest first, each with words that mean the same in other tasks."""
     made = list(_build_values(fields))
     for name, value in (*fields.items(), *made):
         if isinstance(value, Mapping):

@@ -27,7 +27,7 @@ def find_misworded(bench: Bench) -> Iterator[tuple[Probe, str, Change]]:
         if all(map(_SETS.match, words)) and not documents(bench, tool, *_SETS_OTHERWISE):
             yield from _find_opposite(bench, probes, "adds", is_adding=False)
         elif all(map(_ADDS.match, words)) and not documents(bench, tool, *_ADDS_OTHERWISE):
-            yield from _find_opposite(bench, probes, "writes in place of what is there", is_adding=True)
+            yield from _find_opposite(bench, probes, "overwrites the old value with", is_adding=True)
 
 
 def _find_opposite(
@@ -48,6 +48,6 @@ def _find_opposite(
                 if added if is_adding else put:
                     return
                 if put if is_adding else added:
-                    wrong.setdefault(value, (probe, f"{probe.call.tool} {how} what it is given as {name}", change))
+                    wrong.setdefault(value, (probe, f"{probe.call.tool} {how} the argument {name}", change))
     if len(wrong) > 1:
         yield next(iter(wrong.values()))

@@ -22,17 +22,17 @@ from sparring.types import Json, Task
 
 NUM_TASKS = 3
 LONGEST_READ = 50_000
-"""The most characters of a result that is read before and after each writing call."""
+"""The maximum length of a result that is read before and after each writing call."""
 SECONDS = 5.0
 """The time limit for the probes of all tasks, in seconds of processor time."""
 MOST_READS = 8
-"""Calls of one reading tool in a view."""
+"""The maximum number of calls of one reading tool in a view."""
 MOST_VIEWED = 40
-"""Calls of all reading tools in a view."""
+"""The maximum number of calls of all reading tools in a view."""
 MOST_COMBINED = 60
-"""The most combinations of values to try until a tool accepts one."""
+"""The maximum number of combinations of values to try until a tool accepts one."""
 MOST_BASES = 8
-"""The most calls to try until one changes something."""
+"""The maximum number of calls to try until one changes something."""
 LOOK: Final = None
 """A step that calls all reading tools."""
 UNKNOWN_TEXT, UNKNOWN_NUMBER = "Xanthe 61", 987_654
@@ -72,7 +72,7 @@ class Probe:
     changes: tuple[Change, ...]
     ended: bool
     parameter: str | None = None
-    """The argument that differs from a call that changes something; None in that call itself."""
+    """The argument that differs from a call that changes something, or None in that call itself."""
     kind: str = ""
     """The kind of the difference: a key of TEXTS, `unknown`, `known`, `spelling`, `number`, `member`."""
 
@@ -83,7 +83,7 @@ class Probe:
 
     @property
     def value(self) -> Json:
-        """The value of the argument that differs; None if none does."""
+        """The value of the argument that differs, or None if no argument differs."""
         return None if self.parameter is None else self.call.arguments[self.parameter]
 
 
@@ -98,21 +98,21 @@ class Bench:
     opening: tuple[Call, ...] = ()
     readers: tuple[Call, ...] = ()
     writing: frozenset[str] = frozenset()
-    """The writing tools, and those without a legal call, since these may write."""
+    """The writing tools, and the tools without a legal call, since these may write."""
     first: View = field(default_factory=lambda: View({}))
     """The view before any writing call."""
     bases: dict[str, list[Probe]] = field(default_factory=dict)
     """For each writing tool, calls that change something, with different identifiers if there are any."""
     identifying: dict[tuple[str, str], bool] = field(default_factory=dict)
-    """If an argument of a writing tool identifies an existing item, by tool and argument, as far as it was tried."""
+    """Whether an argument of a writing tool identifies an existing item, by tool and argument, if this was tested."""
     probes: list[Probe] = field(default_factory=list)
     """All probes."""
     carried: list[Change] = field(default_factory=list)
-    """Differences between the first view and that of a fresh episode after all probes."""
+    """Differences between the first view and the view of a fresh episode after all probes."""
 
     async def run(self, steps: Sequence[Call | None]) -> ProbeRun:
-        """Make calls after the opening in a fresh environment, and read at each LOOK. Raises what `Subject.opened`
-        raises."""
+        """Make calls after the opening in a fresh environment, and read at each LOOK. Raises the same errors as
+        `Subject.opened`."""
         own = copy.deepcopy(self.task)
         results: list[ToolResult] = []
         views: list[View] = []
@@ -186,7 +186,7 @@ class Bench:
             names, others = ordered[: sum(map(self.is_known, ordered))], [one for one in _NUMBERS if str(one) in found]
             mixed = [one for pair in itertools.zip_longest(names, others) for one in pair if one is not None]
             return list(dict.fromkeys((*mixed, *ordered)))
-        # An identifier that is the beginning of another shows a tool that confuses them.
+        # An identifier that is the beginning of another one reveals a tool that confuses them.
         begins = {
             str(one) for one in ordered if any(str(two) != str(one) and str(two).startswith(str(one)) for two in found)
         }
@@ -314,7 +314,7 @@ def _list_with_choices(bench: Bench, call: Call, name: str) -> Iterator[Call]:
 
 
 def _reads(bench: Bench, tool: str) -> Iterator[Call]:
-    """Return legal calls of a reading tool, and the same calls with one other value."""
+    """Return legal calls of a reading tool, and the same calls with one value changed."""
     legal = [one.call for one in _legal(bench, tool)]
     calls = {str(one): one for one in legal}
     for name in legal[0].arguments:
@@ -354,13 +354,13 @@ async def _set_up(bench: Bench, ends: Deadline) -> list[Bench]:
 
 
 async def _probe(bench: Bench, ends: Deadline) -> None:
-    """Probe the tools that write."""
+    """Probe the writing tools."""
     try:
         for name in (name for name in bench.subject.tools if name in bench.writing):
             if not ends.is_over:
                 await _find_bases(bench, name)
         varied = [_vary(bench, probe) for found in list(bench.bases.values()) for probe in found[:1]]
-        # The tools alternate, so that each one is probed if time is short.
+        # The tools alternate, so that each tool is probed even if time is short.
         for some in itertools.zip_longest(*varied):
             for call, name, kind in filter(None, some):
                 if not ends.is_over:
@@ -451,7 +451,7 @@ def _combine_values(bench: Bench, tool: str) -> list[Call]:
 
 
 def _are_apart(call: Call) -> bool:
-    """Return True if no two texts and no two numbers are equal: a payer is not the payee."""
+    """Return True if no two texts and no two numbers are equal, as a payer and a payee are not."""
     values = [str(one) for one in call.arguments.values() if not isinstance(one, bool)]
     return len(set(values)) == len(values)
 
@@ -513,7 +513,7 @@ def _vary(bench: Bench, base: Probe) -> Iterator[tuple[Call, str, str]]:
 
 
 def _spell_otherwise(bench: Bench, value: str) -> list[str]:
-    """Return a name as other tools write it, and in the other case."""
+    """Return a name as other tools write it, and with its case swapped."""
     found = sorted(one for one in bench.first.names if one != value and one.casefold() == value.casefold())
     return [*found, value.swapcase()][:2] if value != value.swapcase() else found[:1]
 

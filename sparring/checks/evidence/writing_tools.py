@@ -15,13 +15,13 @@ from sparring.types import Json, Task
 NUM_TASKS = 2
 """The number of tasks in which the tools are tried."""
 MOST_MEMBERS = 4
-"""The most members of an enumeration to try."""
+"""The maximum number of members of an enumeration to try."""
 OTHER_TEXT = "Quince 77"
 
 
 async def find_writing_tools(subject: Subject) -> frozenset[str]:
     """Return the tools that change something: a call changes the result of another tool or the final state, ends the
-    episode, or is refused when it is repeated. Computed once."""
+    episode, or is refused when it is repeated. The result is cached."""
     if "writing tools" not in subject.shared:
         found: set[str] = set()
         for task in subject.sample[:NUM_TASKS]:
@@ -55,7 +55,7 @@ async def _writes(subject: Subject, task: Task, name: str) -> bool:
 
 
 def change_values(subject: Subject, call: Call) -> Iterator[Call]:
-    """Yield calls with one argument changed, since the value to write may be there already."""
+    """Yield calls with one argument changed, since the environment may already contain the value."""
     properties = subject.tools[call.tool].schema["function"].get("parameters", {}).get("properties", {})
     for name, value in call.arguments.items():
         others: list[Json] = [one for one in properties.get(name, {}).get("enum", ())[:MOST_MEMBERS] if one != value]
@@ -91,7 +91,7 @@ class _Seen:
 async def _run_around(
     subject: Subject, task: Task, opening: Sequence[Call], others: Sequence[Call], calls: Sequence[Call]
 ) -> _Seen | None:
-    """Return the results before and after calls of a tool; None if one of the calls ends the episode."""
+    """Return the results before and after calls of a tool, or None if one of the calls ends the episode."""
     own = copy.deepcopy(task)
     async with subject.opened(own) as environment:
         await reset(environment, own)
