@@ -10,7 +10,7 @@ from sparring.models.small import small_model
 def build(seed: int = 0) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
     """Return the model (fp32, random weights of this seed) and the tokenizer (the same for every seed).
 
-    numbers and moves are one token each.
+    Numbers and moves are one token each.
     """
     return small_model(
         seed, _texts(), vocabulary_size=400, max_token_length=24, width=64, layers=2, isolated=r"\d+|stick|hit"

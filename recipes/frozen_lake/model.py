@@ -10,7 +10,7 @@ from sparring.models.small import small_model
 def build(seed: int = 0) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
     """Return the model (fp32, random weights of this seed) and the tokenizer (the same for every seed).
 
-    tiles and moves are one token each.
+    Tiles and moves are one token each.
     """
     return small_model(
         seed,

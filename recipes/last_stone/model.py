@@ -10,7 +10,7 @@ from sparring.models.small import small_model
 def build(seed: int = 0) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
     """Return the model (fp32, random weights of this seed) and the tokenizer (the same for every seed).
 
-    a number is one token.
+    A number is one token.
     """
     return small_model(seed, _texts(), max_token_length=16, isolated=r"\d+")
 
