@@ -51,7 +51,7 @@ def test_a_learner_with_other_weights_than_the_engine_is_found(parts: TrainingPa
     finally:
         parts.learner.load_weights(mine)
     assert [one.severity for one in found] == [Severity.ERROR]
-    assert "nats a token" in found[0].symptom
+    assert "nats per token" in found[0].symptom
 
 
 def test_an_engine_that_goes_on_with_the_old_weights_is_found(parts: TrainingParts) -> None:
