@@ -123,7 +123,9 @@ class Worker:
         if response.status_code == 204:
             return None
         if not response.is_success:
-            raise ServiceError(f"{self._endpoint} hands out no episodes: {response.status_code}: {response.text[:300]}")
+            raise ServiceError(
+                f"The gateway at {self._endpoint} handed out no episode: {response.status_code}: {response.text[:300]}"
+            )
         return response.json()
 
     async def _episode(self, lease: Mapping[str, Any]) -> None:

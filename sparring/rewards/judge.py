@@ -248,8 +248,8 @@ class Judge:
         return verdict if is_verdict else None
 
     def _reward(self, met: Mapping[str, float], record: Mapping[str, Json], spent: Mapping[str, int]) -> Reward:
-        """Return the reward. `met` is the share of votes for each criterion, and a criterion is met if it exceeds one
-        half."""
+        """Return the reward. `met` is the share of votes for each criterion, and a criterion is met if its share
+        exceeds one half."""
         whole = sum(self._weights.values())
         components = {name: self._weights[name] / whole * (share > 0.5) for name, share in met.items()}
         return Reward(

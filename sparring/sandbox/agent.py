@@ -411,8 +411,8 @@ class Box:
 
     @staticmethod
     def refuse_link(name, folder):
-        """Refuse a link explicitly, since some kernels ignore O_NOFOLLOW with O_DIRECTORY. No running program could
-        swap it now."""
+        """Refuse a link explicitly, since some kernels ignore O_NOFOLLOW with O_DIRECTORY. No program is running
+        that could replace it."""
         if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 

@@ -58,7 +58,7 @@ def evaluate(expression):
 
 def _value(node, depth):
     if depth > MAX_DEPTH:
-        raise ArithmeticProblem(f"the expression is nested more than {MAX_DEPTH} deep")
+        raise ArithmeticProblem(f"the expression is nested more than {MAX_DEPTH} levels deep")
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         return _bounded(node.value)
     if isinstance(node, ast.Name) and node.id in CONSTANTS:

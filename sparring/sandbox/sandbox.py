@@ -119,7 +119,7 @@ def _problem_with(name: str, setup: Setup) -> str | None:
         inside = "python3" if name == "docker" else setup.python.path
         async with sandbox.session() as box:
             run = await box.run([inside, "-I", "-S", "-c", "print(6 * 7)"], seconds=START_SECONDS)
-        return None if run.stdout == "42\n" else f"a first program ended with {run}."
+        return None if run.stdout == "42\n" else f"a test program ended with {run}."
 
     # The test needs its own thread, because the caller may run inside an event loop.
     with ThreadPoolExecutor(max_workers=1) as executor:

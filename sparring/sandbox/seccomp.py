@@ -17,7 +17,7 @@ Architecture: TypeAlias = Literal["x86_64", "aarch64"]
 
 
 class Numbers(NamedTuple):
-    """The number of a system call by architecture, or None where it does not exist."""
+    """The number of a system call by architecture, or None if it does not exist."""
 
     x86_64: int | None
     aarch64: int | None

@@ -50,7 +50,7 @@ class SqlLimits:
 
     seconds: float = 1.0
     rows: int = 200
-    """The maximum number of rows in an answer. A longer answer is cut, and `SqlDatabase.query` states so."""
+    """The maximum number of rows in an answer. A longer answer is cut, which `SqlDatabase.query` reports."""
     output_kib: int = 64
     """The maximum size of the text and blobs in an answer."""
     value_kib: int = 16

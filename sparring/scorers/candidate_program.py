@@ -17,7 +17,7 @@ def literal(value, depth=0):
     fixed."""
     kind = type(value)
     if depth > 50:
-        raise TypeError("the result is nested more than 50 deep")
+        raise TypeError("the result is nested more than 50 levels deep")
     if kind is float and (value != value or value in (float("inf"), float("-inf"))):
         return "1e999" if value > 0 else "-1e999" if value < 0 else "'nan'"
     if kind in LITERALS:

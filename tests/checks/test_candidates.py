@@ -190,7 +190,7 @@ CASES = {
     ),
     "the form of the example is refused": Case(
         build_totals("How much? <a>EUR 1,284.50</a>", 'f"{1000 + 77 * n}.5"'), "EUR 1,284.50", "1284.5",
-        "prompt.form", "The prompt asks for 'EUR 1,284.50', and the scorer rejects",
+        "prompt.form", "The prompt requests 'EUR 1,284.50', but the scorer rejects",
     ),
     "a field that nothing describes is the answer": Case(
         build_lookup(EXACT, '''
@@ -237,7 +237,7 @@ CASES = {
         build_lookup(EXACT, '''
     rows = [{one: {"kind": f"Kind-{n}", "floor": n}} for n, one in enumerate(names)]
     return [asked(f"t{n}", f"Kind of {one}? <a>x</a>", rows=rows[n], answer=f"kind {n}") for n, one in enumerate(names)]
-'''), 'f"kind {n}"', 'f"Kind-{n}"', "prompt.form", "Tools or prompt spell the answer in another way, and the scorer rejects",
+'''), 'f"kind {n}"', 'f"Kind-{n}"', "prompt.form", "The tools or the prompt spell the answer differently, and the scorer rejects",
     ),
 }  # fmt: skip
 

@@ -43,7 +43,7 @@ _ENDS = ("to", "destination", "target", "end", "arrival")
 _PROGRAMS = {"sql": "SELECT 1 AS one", "code": "print(1)", "python": "print(1)", "command": "ls", "expression": "1 + 1"}
 """Programs that run in every interpreter of their kind, by a word in the argument's name."""
 _PROSE = {"text", "body", "message", "content", "note", "comment", "description", "reason", "summary"}
-"""Words in the names of arguments that take sentences."""
+"""Words in the names of arguments that accept sentences."""
 _SOURCES = {"description": 0.2, "result": 0.3, "system": -0.5}
 """The change of a value's rating by its source. A system prompt is rated lower, since it mentions many values that are
 not arguments."""

@@ -24,7 +24,7 @@ MOST_ROWS = 12
 FEW_CENTS = 0.025
 """The largest difference from an amount that truncated decimals can explain."""
 HARD = ("19.99", "4.35", "8.20", "64.10", "16.40", "1.15")
-"""Amounts whose product with 100 is below a whole number in binary floating point."""
+"""Amounts whose product with 100 is slightly below a whole number in binary floating point."""
 FEWEST = 3
 """The minimum number of exact changes before an inexact change is reported."""
 
@@ -121,6 +121,6 @@ def _finding(reader: str, seen: Sequence[dict[str, Json]], num_exact: int) -> Fi
         symptom=f"{reader} does not change by exactly the amount for {len(seen)} of {len(seen) + num_exact} rows: "
         f"cents are lost, for example of {seen[0]['amount']} after {seen[0]['call']}.",
         evidence={"tool": reader, "seen": list(seen[:4])},
-        change="Round when decimals become cents (round(x * 100), not int(x * 100)), or count with Decimal.",
+        change="Round when decimals become cents (round(x * 100), not int(x * 100)), or use Decimal.",
         confirm="Run `sparring check RECIPE --only environment` again: the finding is gone.",
     )

@@ -28,10 +28,10 @@ class Kind(Enum):
 
     SAME = "the same answer, written in another way that its form allows"
     AROUND = "the same answer with something around it"
-    FORM = "the right values, not in the form that was asked for"
+    FORM = "the right values, but not in the requested form"
     WRONG = "other values, or several at once"
     DOUBTFUL = "something was done that does not look right"
-    OTHER = "something else was done, which may be as good"
+    OTHER = "something else was done, which may be equally good"
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class Verdict(Enum):
     DOUBTFUL = (
         "differs from a field of the task that the judge does not read, or lacks something that the expert leaves"
     )
-    UNKNOWN = "does something else, which may be as good"
+    UNKNOWN = "does something else, which may be equally good"
 
 
 _Path = tuple[str | int, ...]

@@ -267,7 +267,7 @@ def _choose_next(
 
 
 def get_worked_sources(subject: Subject) -> defaultdict[tuple[str, str], list[str]]:
-    """Return the sources whose values made legal calls in earlier tasks, by tool and argument."""
+    """Return the sources whose values made calls legal in earlier tasks, by tool and argument."""
     return subject.shared.setdefault("worked", defaultdict(list))
 
 

@@ -21,7 +21,7 @@ class Aspect(Enum):
     """A part of an episode that a grade may depend on."""
 
     MESSAGE = "the last message"
-    WORDS = "that the last message has certain words, whichever task they are of"
+    WORDS = "certain words in the last message, from any task"
     STATE = "the final state"
     CALLS = "the tool calls"
 

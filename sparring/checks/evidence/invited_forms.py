@@ -113,7 +113,7 @@ def _write_as_invited(
         parts, [prompt, *results], find_example([{"role": "user", "content": prompt}], references) or ""
     )
     if shown != parts and (case is not None or not _SPELLING.search(prompt)):
-        yield "Tools or prompt spell the answer in another way", form.message(shown)
+        yield "The tools or the prompt spell the answer differently", form.message(shown)
 
 
 def _reverse_items(value: Json) -> Json:

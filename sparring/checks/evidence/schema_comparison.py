@@ -65,7 +65,7 @@ def _compare_arguments(name: str, here: Mapping[str, Any], there: Mapping[str, A
     is_required, is_required_there = (name in schema.get("required", ()) for schema in (here, there))
     if is_required != is_required_there:
         evidence = {"here": here.get("required", []), "production": there.get("required", [])}
-        yield Difference(f"the argument {name!r} is not required in both", evidence)
+        yield Difference(f"the argument {name!r} is required in only one of the two", evidence)
     # Null may mean that an optional argument is left out.
     found = _describe_difference(mine, theirs, but_null=not (is_required and is_required_there))
     if found is not None:

@@ -113,8 +113,8 @@ def _find_own_row(read: ReadableValues) -> Mapping[str, Json]:
 def _find_wrong(
     numbers: Mapping[str, Mapping[str, float]], labels: Mapping[str, str], limit: float, is_upper: bool
 ) -> tuple[str, list[str], str] | None:
-    """Return a number of the tasks by which labels change at a limit, the tasks at the limit that have a label of the
-    wrong side, and this label. Return None if there are no such tasks."""
+    """Return the name of a number by which labels change at a limit, the tasks at the limit that have a label of
+    the wrong side, and this label. Return None if there are no such tasks."""
     for name in dict.fromkeys(name for own in numbers.values() for name in own):
         known = {task: own[name] for task, own in numbers.items() if name in own and task in labels}
         sides = [
