@@ -396,7 +396,7 @@ LAWS: dict[str, Case] = {
         'if text.lower() in one["subject"].lower()]',
         'if text.lower() in (one["subject"] + " " + one["body"]).lower()]',
         "environment.whole",
-        "search finds rows by 'subject' and never by 'body'",
+        "search finds rows by 'subject' but never by 'body'",
     ),
     "two days share a list": Case(
         BEGIN + HEATING + BY_STATE + END,
