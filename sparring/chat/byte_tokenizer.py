@@ -1,4 +1,4 @@
-"""A tokenizer whose ids are bytes, with a ChatML template: for tests and examples, with nothing to download."""
+"""A tokenizer whose ids are bytes, with a ChatML template. Tests and examples use it, since it needs no download."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ByteTokenizer:
         return {name: index for index, name in enumerate(_SPECIAL)}
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        """Return the ids of a text; the names of special tokens in it become their ids."""
+        """Return the ids of a text. The names of special tokens in the text become their ids."""
         ids: list[int] = []
         while text:
             found = [(text.find(name), index) for index, name in enumerate(_SPECIAL) if name in text]
@@ -40,7 +40,7 @@ class ByteTokenizer:
         return ids
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        """Return the text of ids; bytes that are not UTF-8 become the replacement character."""
+        """Return the text of ids. Bytes that are not UTF-8 become the replacement character."""
         parts = (
             (b"" if skip_special_tokens else _SPECIAL[token_id].encode()) if token_id < 3 else bytes([token_id - 3])
             for token_id in token_ids
@@ -55,6 +55,6 @@ class ByteTokenizer:
         add_generation_prompt: bool = False,
         tokenize: bool = False,
     ) -> str:
-        """Return the messages as ChatML text, without tools or default system prompt."""
+        """Return the messages as ChatML text, without tools or a default system prompt."""
         turns = "".join(f"<|im_start|>{each['role']}\n{each['content']}<|im_end|>\n" for each in conversation)
         return turns + ("<|im_start|>assistant\n" if add_generation_prompt else "")

@@ -14,16 +14,16 @@ _MARKS = (
     ("qwen3.6", ("<|vision_start|>", "<function=", "<parameter=", "<think>", "is string else args_value | tojson")),
     ("qwen3.5", ("<|vision_start|>", "<function=", "<parameter=", "<think>")),
 )
-"""Formats of the `renderers` library by texts that only the template of such a model contains, the narrower one first.
-`TemplateChat` cannot read the tool calls of these formats."""
+"""Formats of the `renderers` library. Each is recognized by texts that only the templates of its models contain, and
+narrower formats come first. `TemplateChat` cannot read the tool calls of these formats."""
 
 
 def create_chat(tokenizer: Any, model_name: str | None = None) -> Chat:
-    """Return the `renderers` library's format for a model that it lists under exactly this name, or whose template is of one
-    of the formats that only the library can read; otherwise the tokenizer's template.
+    """Return the chat of a model. It uses the `renderers` library if the library lists exactly this model name, or if
+    the template is in a format that only the library can read. Otherwise it uses the tokenizer's template.
 
-    Any other fine-tune under another name gets its own template, which may differ from the original's. Raises DataError when
-    the tokenizer has no template, or is not a tokenizer of the format.
+    A fine-tune under any other name uses its own template, which may differ from the original model's. Raises DataError
+    if the tokenizer has no template or does not fit the format.
     """
     name = choose_format(tokenizer, model_name)
     if name == "template":
@@ -35,7 +35,7 @@ def create_chat(tokenizer: Any, model_name: str | None = None) -> Chat:
 
 
 def choose_format(tokenizer: Any, model_name: str | None = None) -> str:
-    """Return the name of the format: one of the `renderers` library, or `template`."""
+    """Return the name of the format: one of the `renderers` library's names, or `template`."""
     if model_name is not None and model_name.count("/") == 1:
         from sparring.chat.renderer import renderer_name
 

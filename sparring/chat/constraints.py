@@ -1,8 +1,8 @@
-"""Grammars of answers: calls of the allowed tools in the model's own format, or JSON.
+"""Grammars that constrain answers to calls of the allowed tools in the model's own format, or to JSON.
 
-The format of a call is learned from a call that the format renders itself, and used only if it parses that call again.
-Around and within JSON any spacing is allowed, up to a bound, so that a grammar removes little probability from a policy
-that would have answered in this form anyway.
+The format of a call is derived from a call that the chat renders, and is used only if the chat parses the rendered call
+back to the same call. Any spacing is allowed around and within JSON, up to a bound. A grammar therefore removes little
+probability from a policy that would have answered in this form anyway.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from sparring.protocols import Chat
 from sparring.types import AnswerFormat, Constraint, Json, Message, ToolSchema
 
 Reasoning: TypeAlias = Literal["never", "may_come", "begun"]
-"""Whether an answer reasons first: never, only if it opens a `<think>`, or always, since the prompt opens it."""
+"""Whether an answer starts with reasoning: never, only if the answer opens a `<think>`, or always, since the prompt
+opens it."""
 
 _SPACE = r"[ \t\r\n]{1,20}"
-"""A regular expression. Without a bound a weak policy could write spaces until its answer is cut."""
+"""A regular expression for spacing. Without a bound, a weak policy could write spaces until its answer is cut."""
 
 _SPELLINGS = {"whitespace_pattern": _SPACE, "json_allow_general_unicode_escapes": True}
-"""Options for JSON. Escapes are those of whole characters: half of one could not be sent to a client."""
+"""Options for JSON. Only escapes of whole characters are allowed, since half a character could not be sent to a
+client."""
 
 _TERMINALS = rf"""
 SPACE: /{_SPACE}/
@@ -51,7 +53,7 @@ _TEXT = "sparring-answer"
 
 @dataclass(frozen=True, slots=True)
 class _CallFormat:
-    """A call is JSON with the name and then the arguments, between two texts."""
+    """A format in which a call is a JSON object with the name and then the arguments, between two fixed texts."""
 
     opening: str
     arguments_key: str
@@ -60,28 +62,28 @@ class _CallFormat:
 
 @final
 class AnswerGrammar:
-    """Writes the grammars of one chat's answers."""
+    """Builds the grammars for the answers of one chat."""
 
     def __init__(
         self, chat: Chat, *, reasoning: Reasoning, added_tokens: Mapping[str, int], end_of_reasoning: Sequence[int]
     ) -> None:
-        """`added_tokens`: ids, by their texts, of the tokens that text is split at before it is tokenized;
-        `end_of_reasoning`: ids of `</think>`."""
+        """`added_tokens` maps the text of each added token to its id; text is split at these tokens before it is
+        tokenized. `end_of_reasoning` contains the ids of `</think>`."""
         self._before = tuple(end_of_reasoning) if reasoning == "begun" else ()
         self._chat = chat
         self._reasoning = reasoning
         self._added_tokens = added_tokens
 
     def constraint(self, answer_format: AnswerFormat, tools: Sequence[ToolSchema]) -> Constraint | None:
-        """As `protocols.Chat.constraint`."""
+        """Return the constraint as described for `protocols.Chat.constraint`."""
         if answer_format.tool_choice == "required":
             return self._calling(answer_format, tools, content=None)
         can_call = bool(tools) and answer_format.tool_choice == "auto"
         if answer_format.schema is not None:
             if self._text_shown != (_TEXT, _TEXT):
                 raise ConstraintError(
-                    f"Answers of this model's format cannot follow a JSON schema: it writes the text {_TEXT!r} as "
-                    f"{self._text_shown[0][:200]!r}. Ask for the form in words."
+                    "A JSON schema cannot constrain answers in this model's format: the format writes the text "
+                    f"{_TEXT!r} as {self._text_shown[0][:200]!r}. Describe the form in the prompt instead."
                 )
             content = _schema_text(answer_format.schema)
             return self._calling(answer_format, tools if can_call else (), content=content)
@@ -90,7 +92,7 @@ class AnswerGrammar:
         return self._saying(may_call=can_call)
 
     def _calling(self, answer_format: AnswerFormat, tools: Sequence[ToolSchema], *, content: str | None) -> Constraint:
-        """Return the grammar of one or more calls of the tools, or of the content where that is allowed."""
+        """Return the grammar of one or more tool calls, or of the content if content is allowed."""
         rules: list[str] = []
         schemas: list[tuple[str, str]] = []
         forms: list[str] = []
@@ -103,10 +105,11 @@ class AnswerGrammar:
             if answer_format.tool_name in (None, tool["function"]["name"])
         ]
         if not named and content is None:
-            wanted = "a call" if answer_format.tool_name is None else f"a call of {answer_format.tool_name!r}"
+            wanted = "a tool" if answer_format.tool_name is None else f"the tool {answer_format.tool_name!r}"
             raise ConstraintError(
-                f"The answer is to be {wanted}, and the tools of this request are "
-                f"{[tool['function']['name'] for tool in tools]}; send the tool, or leave the choice to the model."
+                f"The answer must call {wanted}, but the tools of this request are "
+                f"{[tool['function']['name'] for tool in tools]}. Add the tool, or let the model "
+                "choose whether to call one."
             )
         if named:
             call_format = self._call_format
@@ -120,7 +123,8 @@ class AnswerGrammar:
 
     def _call(self, call_format: _CallFormat, name: str, arguments: str) -> str:
         key = _literal(json.dumps(call_format.arguments_key))
-        # A name may hold any character; JSON has it with or without escapes, as the policy saw it in its prompt.
+        # A name may contain any character. JSON may write it with or without escapes, as the policy saw it in its
+        # prompt.
         spellings = {_literal(json.dumps(name, ensure_ascii=is_ascii)) for is_ascii in (False, True)}
         parts = [
             self._literal_or_token(call_format.opening),
@@ -168,7 +172,7 @@ class AnswerGrammar:
         return text in self._added_tokens
 
     def _literal_or_token(self, text: str) -> str:
-        """Return a text as a part of a grammar rule: added tokens by id, other text as a literal."""
+        """Return a text as part of a grammar rule. Added tokens are written as ids, any other text as a literal."""
         names = sorted(self._added_tokens, key=len, reverse=True)
         parts = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
         return " ".join(
@@ -179,30 +183,31 @@ class AnswerGrammar:
 
     @functools.cached_property
     def _call_format(self) -> _CallFormat:
-        """The format of a call. Raises ConstraintError when a rendered call is not JSON between two texts, or is not parsed
-        as the same call."""
+        """Return the format of a call. Raises ConstraintError if a rendered call is not JSON between two texts, or is
+        not parsed as the same call."""
         text, message = self._shown({"role": "assistant", "content": "", "tool_calls": [_CALL]})
         calls = [call["function"] for call in message.get("tool_calls", ())]
         start, end, keys = _call_in(text)
         opening, closing = text[:start].strip(), text[end:].strip()
         if len(calls) != 1 or json.loads(calls[0]["arguments"]) != _ARGUMENTS or len(keys) != 2 or not opening:
             raise ConstraintError(
-                f"The tool calls of this model's format cannot be forced or forbidden; one looks like {text[:200]!r}, and "
-                'only JSON of "name" and arguments behind an opening tag can. Leave tool_choice at "auto".'
+                f"Tool calls in this model's format cannot be forced or forbidden. A call looks like {text[:200]!r}, "
+                'but only JSON with "name" and arguments after an opening tag can be constrained. Leave tool_choice at '
+                '"auto".'
             )
         return _CallFormat(opening, keys[1], closing)
 
     @functools.cached_property
     def _text_shown(self) -> tuple[str, str]:
-        """An answer of text as the format writes it, and as it parses it again."""
+        """Return a text answer as the format renders it, and the content that it is parsed back to."""
         text, message = self._shown({"role": "assistant", "content": _TEXT})
         return text, message["content"]
 
     def _shown(self, message: Message) -> tuple[str, Message]:
-        """Return the text of a message, without reasoning and stop id, and the message that it is parsed as."""
+        """Return the text of a message, without reasoning and stop id, and the message that the text is parsed as."""
         try:
             ids = list(self._chat.answer(message, [_TOOL]))
-        except Exception as error:  # (templates refuse by raising whatever they like)
+        except Exception as error:  # (a template may raise any exception)
             raise ConstraintError(f"Answers of this model's format cannot be constrained: {error}") from error
         while ids and ids[-1] in self._chat.stop_ids:
             ids.pop()
@@ -211,7 +216,8 @@ class AnswerGrammar:
 
 
 def _call_in(text: str) -> tuple[int, int, Sequence[str]]:
-    """Return the start and end of the first JSON object of a text, and its keys if it is the stand-in call."""
+    """Return the start and end of the first JSON object in a text, and the keys of that object if it is the stand-in
+    call."""
     start = text.find("{")
     try:
         value, end = json.JSONDecoder().raw_decode(text, max(start, 0))
@@ -222,12 +228,13 @@ def _call_in(text: str) -> tuple[int, int, Sequence[str]]:
 
 
 def _arguments_schema(function: Mapping[str, Json], name: str) -> str:
-    """Return the schema of a tool's parameters, as a schema of an object. Raises ConstraintError for another type."""
+    """Return the schema of a tool's parameters, as a schema of an object. Raises ConstraintError if the schema has
+    another type."""
     parameters: Mapping[str, Json] = function.get("parameters") or {}
     kind = parameters.get("type", "object")
     if kind != "object":
         raise ConstraintError(
-            f"The parameters of {function['name']!r} are of type {json.dumps(kind)}, and arguments are an object.",
+            f"The parameters of {function['name']!r} are of type {json.dumps(kind)}, but arguments are always an object.",
             schema=name,
         )
     return _schema_text({**parameters, "type": "object"})

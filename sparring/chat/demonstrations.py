@@ -1,4 +1,4 @@
-"""Demonstrated conversations as tokens, laid out exactly as sampled episodes are."""
+"""Converts demonstrated conversations to tokens, laid out exactly as sampled episodes are."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from sparring.types import Message, ToolSchema
 def tokenize_conversation(
     chat: Chat, messages: Sequence[Message], tools: Sequence[ToolSchema], *, first: int = 0
 ) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-    """Return the ids of a conversation up to the assistant's last message, and a mask of the same length. The mask is True on
-    the assistant's messages from index `first` on; earlier ones were written under other tools and are only context.
+    """Return the ids of a conversation up to the assistant's last message, and a mask of the same length. The mask is
+    True on the assistant's messages from index `first` on. Earlier assistant messages were written with other tools and
+    serve only as context.
 
-    Tool results may come last, where the environment ended the episode. They are left out, since a policy would never read
-    them. Raises DataError without a message of the assistant, or when the last message has another role.
+    Tool results may come last if the environment ended the episode. They are left out, since a policy would never read
+    them. Raises DataError if the conversation has no assistant message, or if the last message has another role.
     """
     roles = [message.get("role") for message in messages]
     if "assistant" not in roles or roles[-1] not in ("assistant", "tool"):
         raise DataError(
-            f"a demonstration ends with role {roles[-1] if roles else None!r}; it must end with the assistant's message, or "
-            "with the results of its last tool calls where the environment ends the episode."
+            f"a demonstration ends with role {roles[-1] if roles else None!r}; it must end with an assistant message, or "
+            "with the results of the last tool calls if the environment ended the episode."
         )
     ids: list[int] = []
     mask: list[bool] = []

@@ -1,4 +1,5 @@
-"""The vocabulary of OpenAI's harmony library, from the tokenizer of a gpt-oss model, so that it needs no network."""
+"""Provides the vocabulary of OpenAI's harmony library from the tokenizer of a gpt-oss model, so that no download is
+needed."""
 
 from __future__ import annotations
 
@@ -12,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 FOLDER_VARIABLE, FILE = "TIKTOKEN_ENCODINGS_BASE", "o200k_base.tiktoken"
-"""Where the library looks for a vocabulary before it downloads one. It compares the file's hash with the known one."""
+"""The folder in which the library looks for a vocabulary before it downloads one. The library compares the file's hash
+with the known hash."""
 
 _lock = threading.Lock()
 
 
 @contextmanager
 def provide_vocabulary(tokenizer: Any) -> Iterator[None]:
-    """Let the library read the tokenizer's vocabulary; a folder that the user has named is left as it is."""
+    """Let the library read the tokenizer's vocabulary. A folder that the user has set remains in use."""
     with _lock:
         if os.environ.get(FOLDER_VARIABLE):
             yield
@@ -34,8 +36,8 @@ def provide_vocabulary(tokenizer: Any) -> Iterator[None]:
 
 
 def encode_vocabulary(tokenizer: Any) -> bytes:
-    """Return the vocabulary of a byte-level tokenizer without its added tokens, one line a token: base64 of its bytes, its
-    id."""
+    """Return the vocabulary of a byte-level tokenizer without its added tokens. Each line has the base64 of a token's
+    bytes and the token's id."""
     byte_of, added = _map_letters(), tokenizer.get_added_vocab()
     ids = {index: text for text, index in tokenizer.get_vocab().items() if text not in added}
     lines = (
@@ -46,8 +48,8 @@ def encode_vocabulary(tokenizer: Any) -> bytes:
 
 
 def _map_letters() -> dict[str, int]:
-    """Return the byte that each letter of a byte-level vocabulary stands for: itself where it is printable, otherwise the
-    letters from 256 on in order."""
+    """Return the byte that each letter of a byte-level vocabulary represents. A printable byte is represented by
+    itself, and the other bytes by the letters from code point 256 on, in order."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = (byte for byte in range(256) if byte not in printable)
     return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}

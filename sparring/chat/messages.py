@@ -12,7 +12,8 @@ from sparring.types import Json, Message
 
 
 def content_text(content: Json) -> str:
-    """Return content as one string: None is "", text parts are joined, parts that are not text are kept as JSON."""
+    """Return content as one string. None becomes "", text parts are joined, and parts that are not text are kept as
+    JSON."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -23,16 +24,17 @@ def content_text(content: Json) -> str:
 
 
 def without_half_characters(text: str) -> str:
-    """Return text that UTF-8 can encode: lone surrogates, which JSON and Python allow and no tokenizer takes, become "?"."""
+    """Return a text that UTF-8 can encode. Lone surrogates become "?": JSON and Python allow them, but tokenizers do
+    not."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def read_json(text: str | bytes) -> Json:
-    """Return the value of a JSON text, integers exact. Raises ValueError for what a strict parser refuses: NaN, a number that
-    is too large for a float, a lone surrogate, a thousand levels."""
+    """Return the value of a JSON text, with exact integers. Raises ValueError for what a strict parser refuses: NaN, a
+    number that is too large for a float, a lone surrogate, or a thousand levels of nesting."""
     value = orjson.loads(text)
     if _LONG_NUMBER in (text.encode() if isinstance(text, str) else text).translate(_DIGITS_AS_ZEROS):
-        # orjson has checked the text, but makes floats of integers beyond 64 bits.
+        # orjson has checked the text, but converts integers beyond 64 bits to floats.
         try:
             return json.loads(text)
         except RecursionError as error:
@@ -42,14 +44,14 @@ def read_json(text: str | bytes) -> Json:
 
 _DIGITS_AS_ZEROS = bytes(ord("0") if chr(byte).isdecimal() else ord(" ") for byte in range(128)) + b" " * 128
 _LONG_NUMBER = b"0" * 19
-"""The digits of 2**63."""
+"""The number of digits of 2**63."""
 
 
 def json_bytes(value: Json) -> bytes:
-    """Return the JSON of a value, keys in their order, integers exact. Infinities and NaN are null."""
+    """Return the JSON of a value, with the keys in their order and exact integers. Infinities and NaN become null."""
     try:
         return orjson.dumps(value)
-    except TypeError:  # integers beyond 64 bits, half characters
+    except TypeError:  # integers beyond 64 bits, lone surrogates
         return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -61,16 +63,16 @@ def canonical_json(value: Json) -> str:
     """Return the same text for equal JSON values."""
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
-    except TypeError:  # as above
+    except TypeError:  # as in `json_bytes`
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 MAX_DEPTH = 200
-"""The deepest nesting of a call's arguments; comparing, rendering and storing them recurses."""
+"""The maximum nesting depth of a call's arguments. Comparing, rendering and storing arguments recurses into them."""
 
 
 def is_too_deep(value: Json, text: str) -> bool:
-    """Return whether a value is nested deeper than MAX_DEPTH. `text` is its JSON."""
+    """Return whether a value is nested deeper than MAX_DEPTH. `text` is the JSON of the value."""
     return text.count("[") + text.count("{") > MAX_DEPTH and depth(value) > MAX_DEPTH
 
 
@@ -84,8 +86,8 @@ def depth(value: Json) -> int:
 
 
 def call_name_and_arguments(call: Mapping[str, Json]) -> tuple[str, Json]:
-    """Return the name and arguments of an OpenAI tool call. Arguments that are JSON text are parsed, missing or empty ones
-    are {}, and others are returned unchanged."""
+    """Return the name and arguments of an OpenAI tool call. Arguments given as JSON text are parsed, missing or empty
+    arguments become {}, and others are returned unchanged."""
     function = call.get("function") or {}
     arguments = function.get("arguments")
     if arguments in (None, ""):
@@ -98,7 +100,8 @@ def call_name_and_arguments(call: Mapping[str, Json]) -> tuple[str, Json]:
 
 
 def plain(message: Message) -> dict[str, Json]:
-    """Return a message as chat templates expect it: content as a string, arguments parsed, Sparring's own keys left out."""
+    """Return a message as chat templates expect it: the content is a string, arguments are parsed, and Sparring's own
+    keys are left out."""
     result = {key: value for key, value in message.items() if key not in ("malformed_tool_calls", "tool_calls")}
     result["content"] = without_half_characters(content_text(message.get("content")))
     if message.get("tool_calls"):

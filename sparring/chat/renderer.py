@@ -1,4 +1,4 @@
-"""Chat with the `renderers` library, for the models whose format it implements."""
+"""Implements `protocols.Chat` with the `renderers` library, for the models whose format the library supports."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _PROBLEMS: dict[ToolCallParseStatus, Problem] = {
     ToolCallParseStatus.MALFORMED_STRUCTURE: "not_json",
     ToolCallParseStatus.MISSING_NAME: "no_name",
 }
-"""An unknown tool is not a problem of the format: the environment answers it."""
+"""An unknown tool is not a format problem: the environment responds to the call."""
 
 
 def renderer_name(model_name: str) -> str | None:
-    """Return the renderer of a model that the library lists under exactly this name."""
+    """Return the name of the renderer for a model that the library lists under exactly this name, or None."""
     return MODEL_RENDERER_MAP.get(model_name)
 
 
@@ -39,8 +39,8 @@ class RendererChat:
     """Implements `protocols.Chat` over one renderer of the library."""
 
     def __init__(self, tokenizer: Any, renderer_name: str) -> None:
-        """`renderer_name` as in the library's registry: "qwen3", "llama-3", ... Raises ValueError for another, and DataError
-        where the tokenizer lacks a token of the format."""
+        """`renderer_name` is a name in the library's registry, such as "qwen3" or "llama-3". Raises ValueError for any
+        other name, and DataError if the tokenizer lacks a token of the format."""
         self._tokenizer = tokenizer
         self._renderer = _create(tokenizer, renderer_name)
         self._stop_ids = frozenset(self._renderer.get_stop_token_ids())
@@ -53,43 +53,46 @@ class RendererChat:
         return self._stop_ids
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[int, ...]:
-        """The whole prompt."""
+        """Return the ids of the whole prompt."""
         return tuple(self._renderer.render_ids(_plain(messages), tools=_tools(tools), add_generation_prompt=True))
 
     def extend(
         self, played: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema], *, stopped: bool
     ) -> tuple[int, ...]:
-        """Return the ids that follow, from the renderer's own bridge. Raises SpliceRefused when it has none."""
+        """Return the ids that follow, from the renderer's own bridge. Raises SpliceRefused if the renderer has no
+        bridge."""
         ids = list(played)
         answer_at = self._answer_start(ids)
         bridged = self._renderer.bridge_to_next_turn(ids[:answer_at], ids[answer_at:], _plain(new), tools=_tools(tools))
         if bridged is None:
-            raise SpliceRefused("the model's format is not extended by these messages (renderers.bridge_to_next_turn)")
+            raise SpliceRefused("the model's format cannot append these messages (renderers.bridge_to_next_turn)")
         if bridged.token_ids[: len(ids)] != ids:
             raise SpliceRefused("the model's format does not keep every token of the answer")
         return tuple(bridged.token_ids[len(ids) :])
 
     def answer(self, message: Message, tools: Sequence[ToolSchema]) -> tuple[int, ...]:
-        """Return the ids of an assistant message, closed. Raises DataError when the format renders it unlike a sampled one."""
+        """Return the ids of an assistant message, including its closing tokens. Raises DataError if the format renders
+        the message differently from a sampled one."""
         question: list[Any] = [{"role": "user", "content": "question"}]
         prompt = self._renderer.render_ids(question, tools=_tools(tools), add_generation_prompt=True)
         whole = self._renderer.render_ids([*question, *_plain([message])], tools=_tools(tools))
         stops = [index for index, token_id in enumerate(whole) if token_id in self._stop_ids]
         if whole[: len(prompt)] != prompt or not stops or stops[-1] < len(prompt):
             raise DataError(
-                "The model's format renders a given answer unlike a prompted one; it cannot be demonstrated."
+                "The model's format renders a demonstrated answer differently from a sampled one, so answers cannot be "
+                "demonstrated."
             )
         return tuple(whole[len(prompt) : stops[-1] + 1])
 
     def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSchema]) -> Message:
-        """Return the assistant message as the library parses it, with separate reasoning."""
+        """Return the assistant message as the library parses it, with the reasoning in a separate field."""
         try:
-            # The prompt shows whether it has opened the reasoning in which the answer begins.
+            # The prompt shows whether it already opened the reasoning with which the answer starts.
             parsed = self._renderer.parse_response(
                 list(token_ids), tools=_tools(tools), prompt_ids=self._generation_ids
             )
-        except Exception:  # noqa: BLE001 (whatever the policy wrote is an answer, readable or not)
-            # The library's JSON gives up at a number of 4,300 digits and at a thousand levels.
+        except Exception:  # noqa: BLE001 (any text of the policy is an answer, readable or not)
+            # The library's JSON parser fails on a number of 4,300 digits and on a thousand levels of nesting.
             text = self.decode([token_id for token_id in token_ids if token_id not in self._stop_ids])
             return {
                 "role": "assistant",
@@ -112,7 +115,7 @@ class RendererChat:
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=False)
 
     def constraint(self, answer_format: AnswerFormat, tools: Sequence[ToolSchema]) -> Constraint | None:
-        """Return the grammar of answers in this form, None if all answers have it. Raises ConstraintError."""
+        """Return the grammar of answers in this form, or None if every answer has this form. Raises ConstraintError."""
         return self._answer_grammar.constraint(answer_format, tools)
 
     @functools.cached_property
@@ -131,7 +134,7 @@ class RendererChat:
         for start in range(len(ids) - length, -1, -1):
             if ids[start : start + length] == self._generation_ids:
                 return start + length
-        raise SpliceRefused("the played tokens hold no prompt to answer")
+        raise SpliceRefused("the earlier tokens contain no prompt to answer")
 
 
 def _create(tokenizer: Any, name: str) -> Any:
@@ -155,7 +158,7 @@ def _call(call: ParsedToolCall, index: int) -> dict[str, Json]:
         return {"text": call.raw, "problem": "no_name"}
     arguments = {} if call.arguments is None else call.arguments
     try:
-        # The library's JSON may hold numbers that are not finite, and half characters, also in the name.
+        # The library's JSON may contain numbers that are not finite and lone surrogates, even in the name.
         arguments = read_json((arguments or "{}") if isinstance(arguments, str) else arguments_text(arguments))
         read_json(json.dumps(call.name))
     except (ValueError, RecursionError):
@@ -173,5 +176,5 @@ def _plain(messages: Sequence[Message]) -> list[Any]:
 
 
 def _tools(tools: Sequence[ToolSchema]) -> list[Any] | None:
-    """Return the whole OpenAI tools: models were trained on this form, and renderers of other formats unwrap it."""
+    """Return the complete OpenAI tools. Models were trained on this form, and renderers of other formats unwrap it."""
     return [dict(tool) for tool in tools] or None

@@ -1,4 +1,4 @@
-"""Chat for any tokenizer with a chat template: renders the prompt once, and later only new messages."""
+"""Chat for any tokenizer with a chat template. It renders the prompt once, and after that only new messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparring.protocols import SpliceRefused
 from sparring.types import AnswerFormat, Constraint, Json, Message, ToolSchema
 
 _ANSWER = "sparring-answer"
-"""Stands for the sampled answer where the template is rendered to learn what follows it."""
+"""Replaces the sampled answer when the template is rendered to find out what follows an answer."""
 
 
 class Tokenizer(Protocol):
@@ -40,8 +40,9 @@ class Tokenizer(Protocol):
 
 
 def inconsistency(tokenizer: Tokenizer) -> str | None:
-    """Return how the chat template contradicts itself, None if it does not: its generation prompt begins with another special
-    token than an answer in the conversation, so that the model was not trained on one of the two."""
+    """Return how the chat template contradicts itself, or None if it does not. A template contradicts itself if its
+    generation prompt starts with a different special token than an answer in the conversation: the model was then not
+    trained on one of the two."""
     question = {"role": "user", "content": "question"}
     renderings = (
         ([question], False),
@@ -53,7 +54,7 @@ def inconsistency(tokenizer: Tokenizer) -> str | None:
             str(tokenizer.apply_chat_template(messages, add_generation_prompt=is_asked, tokenize=False))
             for messages, is_asked in renderings
         )
-    except Exception:  # noqa: BLE001 (templates refuse messages by raising whatever they like)
+    except Exception:  # noqa: BLE001 (a template may raise any exception)
         return None
     if _ANSWER not in given:
         return None
@@ -62,33 +63,39 @@ def inconsistency(tokenizer: Tokenizer) -> str | None:
         [one for one in tokenizer.encode(text, add_special_tokens=False) if one in known]
         for text in (closed, asked, given.partition(_ANSWER)[0])
     )
-    # Of the special tokens of an answer's beginning the first: what comes after those of the question.
+    # The first special token of an answer is the first token after those that it shares with the question.
     begins = [tokenizer.decode(markers[len(before) :][:1], skip_special_tokens=False) for markers in both]
     if begins[0] == begins[1]:
         return None
     shown = [repr(one) if one else "no special token" for one in begins]
-    return f"it asks for an answer with {shown[0]} and begins an answer in the conversation with {shown[1]}"
+    return f"it starts the generation prompt with {shown[0]} but an answer in the conversation with {shown[1]}"
 
 
 @final
 class TemplateChat:
     """Implements `protocols.Chat` with the tokenizer's own template.
 
-    A template with tools gets tools and tool calls unchanged. For any other, tools are described in the system prompt, calls
-    are written as Hermes tags, and tool results have the role `tool` if the template accepts it, else `user`.
+    A template that supports tools receives tools and tool calls unchanged. For any other template, tools are described
+    in the system prompt, calls are written as Hermes tags, and tool results have the role `tool` if the template
+    accepts it, otherwise `user`.
 
-    The next prompt is never rendered whole: a stand-in conversation shows which text the template puts after an
-    answer, and only that text is tokenized. It begins with a special token, so that no token spans the boundary.
+    The next prompt is never rendered as a whole. Instead, a stand-in conversation shows which text the template puts
+    after an answer, and only that text is tokenized. The text starts with a special token, so no token spans the
+    boundary.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """Learn the template's behavior from a few small renderings. Raises DataError when there is no template."""
+        """Detect the template's behavior from a few small renderings. Raises DataError if the tokenizer has no
+        template."""
         if not tokenizer.chat_template:
-            raise DataError("This tokenizer has no chat template; use an instruct model, or give the tokenizer one.")
+            raise DataError(
+                "This tokenizer has no chat template; use an instruct model, or add a chat template to the tokenizer."
+            )
         self._tokenizer = tokenizer
         template = str(tokenizer.chat_template)
         self._has_tools = "tools" in template
-        # A template that drops earlier reasoning must show it: then the stand-in's answer holds some.
+        # The stand-in answer contains reasoning if the template knows it, to show whether the template drops earlier
+        # reasoning.
         self._answer = f"<think>\nreason\n</think>\n\n{_ANSWER}" if "</think>" in template else _ANSWER
         self._accepts_tool_role = self._has_tools or self._tool_role_is_rendered()
         self._close = self._turn_close()
@@ -97,7 +104,7 @@ class TemplateChat:
         self._stop_ids = frozenset([*close_ids, *eos])
         self._default_system = "" if self._has_tools else self._injected_system_prompt()
         self._opens_reasoning = self._reasoning_is_opened()
-        # The episodes of a group share prompts and often tool results; keys are JSON, results are immutable.
+        # The episodes of a group share prompts and often tool results. Keys are JSON, and results are immutable.
         self._render = functools.lru_cache(maxsize=256)(self._render_uncached)
         self._follow = functools.lru_cache(maxsize=1024)(self._follow_uncached)
 
@@ -106,22 +113,23 @@ class TemplateChat:
         return self._stop_ids
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[int, ...]:
-        """The whole prompt. Raises DataError when the template refuses the messages."""
+        """Return the ids of the whole prompt. Raises DataError if the template refuses the messages."""
         return self._render(json_text([[plain(message) for message in messages], list(tools)]))
 
     def extend(
         self, played: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema], *, stopped: bool
     ) -> tuple[int, ...]:
-        """Return the ids that follow; renders only the new messages. Raises SpliceRefused."""
+        """Return the ids that follow. Only the new messages are rendered. Raises SpliceRefused."""
         following = self._follow(json_text([plain(message) for message in new]))
-        # An answer that was cut, or stopped with another id, is closed as the template closes it.
+        # An answer that was cut, or that stopped with another id, is closed with the template's own closing token.
         return following[1:] if stopped and played[-1] == following[0] else following
 
     def answer(self, message: Message, tools: Sequence[ToolSchema]) -> tuple[int, ...]:
-        """Return the ids of an assistant message, closed. Raises DataError when the template does not close an answer."""
+        """Return the ids of an assistant message, including its closing tokens. Raises DataError if the template does
+        not close answers."""
         if self._close is None:
             raise DataError(
-                "The chat template does not close an answer with a special token; it cannot be demonstrated."
+                "The chat template does not close an answer with a special token; answers cannot be demonstrated."
             )
         if not self._has_tools:
             return tuple(self._encoded(render_assistant(message) + self._close))
@@ -131,13 +139,14 @@ class TemplateChat:
         end = whole.rfind(self._close) + len(self._close)
         if not whole.startswith(prompt):
             raise DataError(
-                "The chat template renders a given answer unlike a prompted one; it cannot be demonstrated."
+                "The chat template renders a demonstrated answer differently from a sampled one, so answers cannot be "
+                "demonstrated."
             )
         return tuple(self._encoded(whole[len(prompt) : end]))
 
     def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSchema]) -> Message:
-        """Return the assistant message. Text in `<think>` at its beginning goes to "reasoning_content", also where the prompt
-        has the opening tag; an answer that was cut there is only reasoning."""
+        """Return the assistant message. Text in `<think>` at the start of the answer goes to "reasoning_content", even
+        if the prompt contains the opening tag. An answer that was cut within the reasoning is only reasoning."""
         end = len(token_ids)
         while end > 0 and token_ids[end - 1] in self._stop_ids:
             end -= 1
@@ -148,11 +157,11 @@ class TemplateChat:
         return {**parse_assistant(answer), "reasoning_content": reasoning.strip().removeprefix("<think>").strip()}
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of ids, special tokens included."""
+        """Return the text of ids, special tokens included."""
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=False)
 
     def constraint(self, answer_format: AnswerFormat, tools: Sequence[ToolSchema]) -> Constraint | None:
-        """The grammar of answers in this form, None if all are. Raises ConstraintError."""
+        """Return the grammar of answers in this form, or None if every answer has this form. Raises ConstraintError."""
         return self._answer_grammar.constraint(answer_format, tools)
 
     @functools.cached_property
@@ -175,11 +184,11 @@ class TemplateChat:
         except Exception as error:
             raise DataError(
                 f"The chat template refuses these messages (roles: {[message.get('role') for message in messages]}): "
-                f"{error}. Send an order of roles that the model knows."
+                f"{error}. Send the roles in an order that the template accepts."
             ) from error
 
     def _follow_uncached(self, key: str) -> tuple[int, ...]:
-        """Return the ids that the template puts after an answer, from the close of the turn on."""
+        """Return the ids that the template puts after an answer, starting with the end of the turn."""
         new: list[dict[str, Json]] = json.loads(key)
         if self._close is None:
             raise SpliceRefused("the template does not close an answer with a special token")
@@ -192,14 +201,14 @@ class TemplateChat:
             short = self._text(before, (), to_be_answered=False)
             long = self._text([*before, *self._adapted(new, ())], (), to_be_answered=True)
         except Exception as error:
-            raise SpliceRefused(f"the template refuses what follows the answer: {error}") from error
+            raise SpliceRefused(f"the template refuses the messages that follow the answer: {error}") from error
         close_at = short.rfind(self._close)
         if not long.startswith(short[: close_at + len(self._close)]):
             raise SpliceRefused("the template changes an answer when messages follow it")
         return tuple(self._encoded(long[close_at:]))
 
     def _adapted(self, messages: list[dict[str, Json]], tools: Sequence[ToolSchema]) -> list[dict[str, Json]]:
-        """Return messages that the template accepts: the same messages where it supports tools."""
+        """Return messages that the template accepts. If the template supports tools, the messages are unchanged."""
         if self._has_tools:
             return messages
         result: list[dict[str, Json]] = []
@@ -235,7 +244,7 @@ class TemplateChat:
         return self._tokenizer.encode(text, add_special_tokens=False)
 
     def _turn_close(self) -> str | None:
-        """Return the special token that the template puts right after an answer."""
+        """Return the special token that the template puts directly after an answer."""
         conversation = [{"role": "user", "content": "question"}, {"role": "assistant", "content": self._answer}]
         after = self._text(conversation, (), to_be_answered=False).rpartition(_ANSWER)[2]
         special = frozenset(self._tokenizer.all_special_ids)
@@ -259,15 +268,15 @@ class TemplateChat:
         ]
         try:
             return _ANSWER in self._text(conversation, (), to_be_answered=True)
-        except Exception:  # noqa: BLE001 (templates refuse a role by raising whatever they like)
+        except Exception:  # noqa: BLE001 (a template may raise any exception)
             return False
 
     def _injected_system_prompt(self) -> str:
-        """Return the template's default system prompt, found by comparison with a rendering of a known prompt."""
+        """Return the template's default system prompt, derived by comparison with a rendering of a known prompt."""
         question = {"role": "user", "content": "question"}
         try:
             with_system = self._text([{"role": "system", "content": _ANSWER}, question], (), to_be_answered=True)
-        except Exception:  # noqa: BLE001 (a template without system role; tools then raise in render)
+        except Exception:  # noqa: BLE001 (a template without a system role; `render` then refuses tools)
             return ""
         head, _, tail = with_system.partition(_ANSWER)
         without = self._text([question], (), to_be_answered=True)

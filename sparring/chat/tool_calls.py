@@ -1,10 +1,11 @@
-"""Tool calls as text, for models whose template has none: Hermes tags around JSON, and one signature line a tool.
+"""Tool calls as text, for models whose template does not support them: Hermes tags around JSON, and one signature line
+per tool.
 
-Written compactly, since every token of it is sampled or computed many times:
+The text is compact, since each of its tokens is sampled or computed many times:
 
     <tool_call>{"name":"look_up","arguments":{"key":"b"}}</tool_call>
 
-Parsing accepts any spacing, so it reads Qwen's and Hermes's own spelling too (Hermes function calling, 2024).
+Parsing accepts any spacing, so it also reads the spelling of Qwen and Hermes (Hermes function calling, 2024).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from sparring.types import Json, Message, ToolSchema
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 Problem: TypeAlias = Literal["not_closed", "not_json", "no_name", "arguments_not_object"]
-"""The kind of error in a call that the policy wrote."""
+"""The kind of error in a tool call that the policy wrote."""
 
 
 def tools_text(tools: Sequence[ToolSchema]) -> str:
@@ -58,7 +59,8 @@ def _type_text(schema: Mapping[str, Json]) -> str:
 
 
 def render_assistant(message: Message) -> str:
-    """Return an assistant message as the text that the policy would have written: content, then one tag pair per call."""
+    """Return an assistant message as the text that the policy would have written: the content,
+    then one tag pair per call."""
     content = content_text(message.get("content"))
     calls = [
         f"{OPEN}{_compact({'name': name, 'arguments': arguments})}{CLOSE}"
@@ -70,7 +72,7 @@ def render_assistant(message: Message) -> str:
 def parse_assistant(text: str) -> Message:
     """Return the assistant message of a text; never raises.
 
-    Well-formed calls become `tool_calls`; malformed ones stay in the content and are also listed under
+    Well-formed calls become `tool_calls`. Malformed calls stay in the content and are also listed under
     "malformed_tool_calls" as {"text", "problem"}.
     """
     calls: list[Json] = []
@@ -96,12 +98,12 @@ def parse_assistant(text: str) -> Message:
 
 
 def _parsed_call(text: str, start: int) -> tuple[dict[str, str] | Problem, int]:
-    """Return the call whose opening tag is at `start`, or its error, and the place where it ends."""
+    """Return the call whose opening tag is at `start`, or its error, and the position at which it ends."""
     body_start = start + len(OPEN)
     while body_start < len(text) and text[body_start].isspace():
         body_start += 1
     try:
-        # Decoding before looking for the closing tag lets argument strings hold tags.
+        # Decoding before searching for the closing tag allows tags inside argument strings.
         _, value_end = _DECODER.raw_decode(text, body_start)
         value = read_json(text[body_start:value_end])
     except (ValueError, RecursionError):
@@ -121,12 +123,13 @@ def _parsed_call(text: str, start: int) -> tuple[dict[str, str] | Problem, int]:
 
 
 def arguments_text(arguments: Mapping[str, Json]) -> str:
-    """Return the arguments of a call as text for its message. Raises ValueError for numbers that are not finite."""
+    """Return the arguments of a call as the text in its message. Raises ValueError for numbers that are not finite."""
     return json.dumps(arguments, ensure_ascii=False, allow_nan=False)
 
 
 def _unparsable(text: str, position: int) -> tuple[Problem, int]:
-    """Return the error and end of a body that is not JSON: its closing tag, or the next opening tag, or the end of the text."""
+    """Return the error and the end of a body that is not JSON. The body ends at its closing tag, at the next opening
+    tag, or at the end of the text."""
     closed, reopened = text.find(CLOSE, position), text.find(OPEN, position)
     if closed >= 0 and not 0 <= reopened < closed:
         return "not_json", closed + len(CLOSE)

@@ -1,7 +1,7 @@
-"""The computations of an engine: feed prompts into the cache, decode one token of each turn, and score whole sequences.
+"""The computations of an engine: write prompts to the cache, decode one token of each turn, and score whole sequences.
 
-Shapes: N tokens of the flat batch, S tokens of the cache, B rows, K key/value heads, R query heads that share one,
-L tokens a row, D head dimension, H hidden, V vocabulary.
+Shapes: N tokens of the flat batch, S tokens of the cache, B rows, K key/value heads, R query heads that share one
+key/value head, L tokens per row, D head dimension, H hidden, V vocabulary.
 """
 
 from __future__ import annotations
@@ -24,20 +24,22 @@ from sparring.models.policy import Policy
 from sparring.types import TokenSegment, Weights
 
 MIN_SHARING_ROWS, MIN_SHARED_PROMPT = 16, 64
-"""The fewest rows, and the fewest tokens of a common prefix, for which attention over the prefix is computed together."""
+"""The minimum number of rows, and the minimum length of a common prefix in tokens, for which attention over the prefix
+is computed jointly."""
 
 
 class Forward(Protocol):
-    """A way to run a policy. `weights` are always the result of `materialize` for one of its versions."""
+    """A way to run a policy. `weights` are always the result of calling `materialize` for one of the policy's
+    versions."""
 
     cache: KVCache
 
     def materialize(self, weights: Weights) -> Any:
-        """Return the weights in the form that the other methods compute with."""
+        """Return the weights in the form with which the other methods compute."""
         ...
 
     def prefill(self, weights: Any, chunks: Sequence[tuple[Row, Sequence[int]]]) -> None:
-        """Add new tokens to each row; they attend to the tokens of the row and to themselves."""
+        """Add new tokens to each row. They attend to the tokens of the row and to themselves."""
         ...
 
     def decode(self, weights: Any, rows: Sequence[Row], token_ids: Sequence[int]) -> Tensor:
@@ -46,13 +48,14 @@ class Forward(Protocol):
         ...
 
     def logprobs(self, weights: Any, token_ids: Sequence[int], temperature: float) -> Tensor:
-        """Return the log-probability (in nats) of each id but the first."""
+        """Return the log-probability (in nats) of each id except the first."""
         ...
 
 
 @final
 class LeanForward:
-    """The lean forward for Llama-shaped models: all turns in one flat batch, keys and values in the cache itself."""
+    """The lean forward for Llama-shaped models, with all turns in one flat batch and keys and values in the cache
+    itself."""
 
     def __init__(self, policy: Policy, shape: LlamaShape, *, kv_cache_tokens: int) -> None:
         self._policy = policy
@@ -135,8 +138,8 @@ class LeanForward:
 
 @final
 class GenericForward:
-    """The forward of transformers, one sequence after another. The cache only tracks space: each turn reads its whole
-    history, because not every architecture's cache can be cut or copied."""
+    """The forward of transformers, for one sequence after another. The cache only tracks space: each turn reads its
+    whole history, because not every architecture's cache can be cut or copied."""
 
     def __init__(self, policy: Policy, *, kv_cache_tokens: int) -> None:
         self._model = GenericModel(policy)
@@ -181,22 +184,23 @@ class GenericForward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """Rows of one capacity that one attention reads in place; they are at least half of the capacities in their range."""
+    """Rows of one capacity that one attention reads in place. They are at least half of the capacities in their
+    range."""
 
     members: slice
-    """The slice of the batch."""
+    """The members' part of the batch."""
     begin: int
     end: int
     """The end of the range in the cache, in tokens (`begin` is its start)."""
     capacity: int
     longest: int
     places: Tensor | None
-    """The indices of the members' capacities between begin and end; None when all belong to members."""
+    """The indices of the members' capacities between begin and end, or None if all capacities belong to members."""
     mask: Tensor
     """[capacities, 1, longest - shared], added to the scores."""
     prompt: slice
-    """The common prefix of all members, as a slice of the cache in tokens, read from the first member. Empty where it is
-    short."""
+    """The common prefix of all members, as a slice of the cache in tokens, read from the first member. It is empty if
+    the prefix is short."""
 
     def attend(self, queries_B_K_R_D: Tensor, keys_K_S_D: Tensor, values_K_S_D: Tensor) -> Tensor:
         if self.places is not None:
@@ -210,8 +214,8 @@ class _Run:
         return out if self.places is None else out[self.places]
 
     def _attend_shared(self, queries_B_K_R_D: Tensor, keys_K_S_D: Tensor, values_K_S_D: Tensor) -> Tensor:
-        """Return the attention with one product of all queries with the shared prompt, one product of each row with its own
-        rest, and one softmax over both. So the prompt's keys and values are read once instead of once per row (as in
+        """Return the attention with one product of all queries and the shared prompt, one product for the rest of each
+        row, and one softmax over both. The prompt's keys and values are thus read once instead of once per row (as in
         arXiv:2402.05099)."""
         num_rows, num_heads, repeat, head_dim = queries_B_K_R_D.shape
         scaled = queries_B_K_R_D * head_dim**-0.5
@@ -237,7 +241,7 @@ class _Run:
 
 
 def _runs(rows: Sequence[Row], *, device: torch.device, dtype: torch.dtype) -> list[_Run]:
-    """Divide the batch where the capacity changes, or where more capacities would be skipped than are in use."""
+    """Divide the batch at each change of capacity, and wherever more capacities would be skipped than are in use."""
     cuts = [0]
     for index in range(1, len(rows)):
         first, row = rows[cuts[-1]], rows[index]
@@ -249,9 +253,9 @@ def _runs(rows: Sequence[Row], *, device: torch.device, dtype: torch.dtype) -> l
         members = rows[start:stop]
         begin, end, capacity = members[0].offset, members[-1].offset + members[0].capacity, members[0].capacity
         num_slots = (end - begin) // capacity
-        # On a GPU one fused attention takes less time to launch than the products that it would be split into.
+        # On a GPU, one fused attention launches faster than the products into which it would be split.
         num_shared = _num_shared(members) if device.type == "cpu" else 0
-        lengths = [num_shared] * num_slots  # a skipped row attends to some token: its result is never read
+        lengths = [num_shared] * num_slots  # a skipped row attends to some token, but its result is never read
         slots = [(row.offset - begin) // capacity for row in members]
         for slot, row in zip(slots, members, strict=True):
             lengths[slot] = len(row.token_ids)
@@ -275,7 +279,8 @@ def _runs(rows: Sequence[Row], *, device: torch.device, dtype: torch.dtype) -> l
 
 
 def _num_shared(rows: Sequence[Row]) -> int:
-    """Return the length of the common prefix of all rows; 0 where reading it once does not pay for the additional products."""
+    """Return the length of the common prefix of all rows, or 0 if reading it once does not justify the additional
+    products."""
     if len(rows) < MIN_SHARING_ROWS:
         return 0
     shared = min(common_prefix(rows[0].token_ids, row.token_ids) for row in rows[1:])

@@ -1,4 +1,4 @@
-"""A frozen policy, sampled by the engine of the policy in training."""
+"""A frozen policy that is sampled by the engine of the policy in training."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
 @final
 class FrozenEngine:
-    """An engine for fixed weights of the same model: a user simulator, an opponent. Implements `protocols.Engine`.
+    """An engine for fixed weights of the same model, such as a user simulator or an opponent. Implements
+    `protocols.Engine`.
 
-    Its turns share batches, cache and deterministic rounds with those of the underlying engine, which must outlive it.
+    Its turns share batches, the cache and deterministic rounds with the turns of the underlying engine, which must
+    outlive it.
     """
 
     def __init__(self, engine: TorchEngine, weights: Weights | None = None) -> None:
@@ -32,7 +34,7 @@ class FrozenEngine:
         return await self._engine.sample(request, on_token, frozen=self._loaded)
 
     async def load_weights(self, weights: Weights, version: int) -> None:
-        """Freeze these weights instead. Turns report `version`, which must not decrease."""
+        """Use these weights from now on. Turns report `version`, which must not decrease."""
         self._version = await asyncio.to_thread(self._engine.keep, weights, version)
 
     def freeze(self, weights: Weights | None = None) -> FrozenEngine:
@@ -73,5 +75,5 @@ class FrozenEngine:
     @property
     def _loaded(self) -> Version:
         if self._version is None:
-            raise InfrastructureError("this frozen policy has no weights yet; call load_weights before it is asked.")
+            raise InfrastructureError("this frozen policy has no weights yet; call load_weights before the first turn.")
         return self._version

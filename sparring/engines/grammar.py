@@ -1,7 +1,7 @@
-"""Grammars of answers: which tokens may come next. The only module that uses llguidance.
+"""Grammars of answers, which determine the tokens that may come next. This is the only module that uses llguidance.
 
-A constraint is compiled once and cached; each answer then has its own guide, which takes a fraction of a millisecond per
-token (https://github.com/guidance-ai/llguidance).
+A constraint is compiled once and cached. Each answer then has its own guide, which takes a fraction of a millisecond
+per token (https://github.com/guidance-ai/llguidance).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from sparring.errors import ConstraintError
 from sparring.types import Constraint
 
 MAX_CONSTRAINT_CHARACTERS = 256 * 1024
-"""The longest grammar with its schemas, in characters; it takes about half a second to compile."""
+"""The maximum size of a grammar and its schemas, in characters. A grammar of this size takes about half a second to
+compile."""
 
 _NUM_KEPT = 64
 _LIMITS = LLParserLimits(verbose_errors=False)
@@ -36,15 +37,15 @@ class Guide:
         self._vocab_size = vocab_size
 
     def allowed(self) -> Tensor:
-        """Return which tokens may come next, as bools [V]; only stop ids once the grammar is complete.
+        """Return which tokens may come next, as bools [V]. Only stop ids are allowed once the grammar is complete.
 
-        Raises ConstraintError when the grammar is too complex to continue.
+        Raises ConstraintError if the grammar is too complex to continue.
         """
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         if self._matcher.is_error():
             raise ConstraintError(
-                f"The grammar of this answer cannot be followed any further: {self._matcher.get_error()} "
-                "Simplify the JSON schemas, long patterns above all."
+                f"The grammar of this answer became too complex to continue: {self._matcher.get_error()} "
+                "Simplify the JSON schemas, especially long patterns."
             )
         allowed = np.zeros(self._vocab_size, dtype=np.bool_)
         known = np.unpackbits(bits, count=min(self._vocab_size, 8 * len(bits)), bitorder="little")
@@ -52,7 +53,7 @@ class Guide:
         return torch.from_numpy(allowed)
 
     def advance(self, token: int) -> None:
-        """Advance by a token that was allowed."""
+        """Advance by an allowed token."""
         self._matcher.consume_token(token)
 
 
@@ -61,7 +62,7 @@ class Grammars:
     """Compiles constraints for one tokenizer. Several threads may use it."""
 
     def __init__(self, tokenizer: Any, vocab_size: int) -> None:
-        """Create a compiler. `tokenizer` is a fast tokenizer of transformers, or has `token_bytes`; `vocab_size` is the
+        """Create a compiler. `tokenizer` is a fast tokenizer of transformers, or has `token_bytes`. `vocab_size` is the
         number of logits."""
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
@@ -72,7 +73,9 @@ class Grammars:
     def guide(self, constraint: Constraint, stop_ids: frozenset[int]) -> Guide:
         """Return a guide for one answer. Raises ConstraintError for an invalid or too complex grammar."""
         if not stop_ids:
-            raise ConstraintError("An answer that follows a grammar ends with a stop id, and this model has none.")
+            raise ConstraintError(
+                "An answer that follows a grammar ends with a stop id, but this model has no stop id."
+            )
         with self._lock:
             compiled = self._compiled(constraint, stop_ids)
         return Guide(compiled.deep_copy(), self._vocab_size)
@@ -81,22 +84,22 @@ class Grammars:
         size = len(constraint.grammar) + sum(len(schema) for _, schema in constraint.schemas)
         if size > MAX_CONSTRAINT_CHARACTERS:
             raise ConstraintError(
-                f"The JSON schemas of this answer have {size} characters, and may have {MAX_CONSTRAINT_CHARACTERS} with "
-                "their grammar; send fewer tools or smaller schemas."
+                f"The JSON schemas and the grammar of this answer have {size} characters, but the maximum is "
+                "{MAX_CONSTRAINT_CHARACTERS}; send fewer tools or smaller schemas."
             )
         vocabulary = self._vocabulary(stop_ids)
         for name, schema in constraint.schemas:
             if problem := _problem({"json_schema": json.loads(schema)}):
-                raise ConstraintError(f"This JSON schema cannot be followed: {problem}", schema=name)
+                raise ConstraintError(f"This JSON schema is not supported: {problem}", schema=name)
         grammars: list[dict[str, Any]] = [{"lark_grammar": constraint.grammar}]
         grammars += [{"name": name, "json_schema": json.loads(schema)} for name, schema in constraint.schemas]
         matcher = LLMatcher(vocabulary, json.dumps({"grammars": grammars}), log_level=0, limits=_LIMITS)
         if matcher.is_error():
-            raise ConstraintError(f"The grammar of this answer cannot be followed: {matcher.get_error()}")
+            raise ConstraintError(f"The grammar of this answer is not supported: {matcher.get_error()}")
         return matcher
 
     def _read_vocabulary(self, stop_ids: frozenset[int]) -> LLTokenizer:
-        """Return the vocabulary with the bytes of each token. It takes half a second for fifty thousand tokens."""
+        """Return the vocabulary with the bytes of each token. This takes half a second for fifty thousand tokens."""
         ends = sorted(stop_ids)
         fast = getattr(self._tokenizer, "backend_tokenizer", None)
         if fast is not None:
@@ -104,8 +107,8 @@ class Grammars:
             return LLTokenizer(fast.to_str(), n_vocab=num_tokens, eos_token=ends)
         if not hasattr(self._tokenizer, "token_bytes"):
             raise ConstraintError(
-                f"The tokens of a {type(self._tokenizer).__name__} cannot be read byte by byte, which constraining an answer "
-                "needs; use a model with a fast tokenizer (tokenizer.json)."
+                f"The tokens of a {type(self._tokenizer).__name__} cannot be converted to bytes, which is required to "
+                "constrain an answer. Use a model with a fast tokenizer (tokenizer.json)."
             )
         return LLTokenizer(TokenizerWrapper(_ByBytes(self._tokenizer, ends[0])), eos_token=ends)
 
@@ -123,10 +126,10 @@ class _ByBytes:
 
     def __call__(self, text: str) -> list[int]:
         if isinstance(text, bytes):
-            raise TypeError("this tokenizer takes text")
+            raise TypeError("this tokenizer accepts only text")
         return self._encode(text)
 
 
 def _problem(grammar: dict[str, Any]) -> str:
-    """Return why llguidance cannot follow a grammar; empty if it can."""
+    """Return why llguidance cannot use a grammar, or an empty string if it can."""
     return LLMatcher.validate_grammar(json.dumps({"grammars": [grammar]}), limits=_LIMITS)

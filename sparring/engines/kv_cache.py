@@ -1,10 +1,11 @@
-"""The cache of keys and values of past tokens: a row for each session. Prefixes are copied from other rows, not recomputed.
+"""The cache of keys and values of past tokens, with one row per session. Prefixes are copied from other rows, not
+recomputed.
 
-A layer's keys are one block of memory per head, cut into rows. The capacity of a row is the longest context halved some
-number of times, so that short histories take little space and rows of one capacity are adjacent: attention reads neighbors
-in place.
+The keys of a layer are one block of memory per head, divided into rows. The capacity of a row is the longest context,
+halved any number of times. Short histories therefore take little space, and rows of one capacity are adjacent, so
+attention reads neighbors in place.
 
-Shapes: S tokens that the cache holds, K key/value heads, D head dimension.
+Shapes: S tokens in the cache, K key/value heads, D head dimension.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from torch import Tensor
 from sparring.models.llama import LlamaShape
 
 SMALLEST_ROW = 64
-"""The smallest capacity of a row, in tokens. Shorter rows would split a batch into too many pieces for the memory they save."""
+"""The smallest capacity of a row, in tokens. Shorter rows would split a batch into too many pieces for the memory that
+they save."""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Row:
-    """A row of the cache: the tokens whose keys and values it holds, and the weights that computed them."""
+    """A row of the cache, with the tokens whose keys and values it contains, and the weights that computed them."""
 
     offset: int
     capacity: int
@@ -34,16 +36,16 @@ class Row:
     fingerprint: str
     token_ids: list[int] = field(default_factory=list)
     is_busy: bool = True
-    """Whether a turn reads or writes the row, so that it must not be evicted."""
+    """Whether a turn reads or writes the row. Such a row must not be evicted."""
     is_closed: bool = False
-    """Whether its session has ended. Such rows are evicted before rows that may be read again."""
+    """Whether the row's session has ended. Such rows are evicted before rows that may be read again."""
     last_used: int = 0
 
 
 @final
 class KVCache:
-    """A cache of at most `num_tokens` tokens. When it is full, idle rows are evicted: first those of closed sessions, then the
-    least recently used."""
+    """A cache of at most `num_tokens` tokens. When the cache is full, idle rows are evicted: first the rows of closed
+    sessions, then the least recently used rows."""
 
     def __init__(
         self,
@@ -55,25 +57,27 @@ class KVCache:
         device: torch.device,
         keeps_rows: bool = True,
     ) -> None:
-        """Create a cache. With `keeps_rows` False a row is freed at the end of its turn."""
+        """Create a cache. If `keeps_rows` is False, a row is freed at the end of its turn."""
         self._space = Space(num_tokens, largest=min(max_row_tokens, num_tokens))
         size = (shape.num_kv_heads, self._space.num_tokens, shape.head_dim)
         self.keys_K_S_D = [_zeros(size, dtype, device) for _ in range(shape.num_layers)]
         self.values_K_S_D = [_zeros(size, dtype, device) for _ in range(shape.num_layers)]
         self.row_tokens = min(max_row_tokens, num_tokens)
-        """The longest history that a row can hold."""
+        """The longest history that fits into a row."""
         self._keeps_rows = keeps_rows
         self._rows: list[Row] = []
         self._clock = 0
 
     def claim(self, session_id: str, token_ids: Sequence[int], fingerprint: str, *, room: int) -> Row | None:
-        """Return a busy row for a turn, with space for `token_ids` and `room` more tokens; None when busy rows leave no space.
-        It holds the longest cached prefix of `token_ids`, but never the last token, which must be computed for its logits."""
+        """Return a busy row for a turn, with space for `token_ids` and `room` more tokens, or None if busy rows leave
+        no space. The row has the longest cached prefix of `token_ids`, but never the last token, which must be computed
+        for its logits."""
         known = token_ids[:-1] if self._keeps_rows else []
         size = min(len(token_ids) + room, self.row_tokens)
         donor, shared = self.longest_prefix(session_id, known, fingerprint)
         is_own = donor is not None and donor.session_id == session_id and not donor.is_busy
-        # A row that would lose most of its tokens belongs to another conversation: several policies have several per episode.
+        # A row that would lose most of its tokens belongs to another conversation: an episode has several if it has
+        # several policies.
         if donor is not None and is_own and 2 * shared >= len(donor.token_ids):
             row = self._take_over(donor, size)
         else:
@@ -91,8 +95,8 @@ class KVCache:
         return row
 
     def longest_prefix(self, session_id: str, token_ids: Sequence[int], fingerprint: str) -> tuple[Row | None, int]:
-        """Return the row of these weights with the longest common prefix (the session's own idle row among equals), and the
-        length of that prefix."""
+        """Return the row of these weights with the longest common prefix (among equals, the session's own idle row),
+        and the length of that prefix."""
         best, most, best_is_own = None, 0, False
         wanted = list(token_ids)
         for row in self._rows:
@@ -105,7 +109,7 @@ class KVCache:
         return best, most
 
     def grow(self, row: Row, num_tokens: int) -> bool:
-        """Give the row space for `num_tokens`. Return False, without any change, when busy rows leave no space."""
+        """Give the row space for `num_tokens`. If busy rows leave no space, change nothing and return False."""
         while row.capacity < num_tokens:
             moved = self._space.double(row.offset, row.capacity)
             if moved is not None:
@@ -116,7 +120,7 @@ class KVCache:
         return True
 
     def release(self, row: Row) -> None:
-        """End the turn of a row, which keeps its tokens for later turns."""
+        """End the turn of a row. The row keeps its tokens for later turns."""
         row.is_busy = False
         self._touch(row)
         if not self._keeps_rows:
@@ -130,13 +134,13 @@ class KVCache:
         return keys, values
 
     def close_session(self, session_id: str) -> None:
-        """Mark the rows of a session that has ended, so that they are evicted first."""
+        """Mark the rows of a session that has ended. They are evicted first."""
         for row in self._rows:
             if row.session_id == session_id:
                 row.is_closed = True
 
     def drop(self, *, besides: frozenset[str] = frozenset(), session_id: str | None = None) -> None:
-        """Drop idle rows: those that were not computed by the weights `besides`, or those of one session."""
+        """Drop idle rows: either all that were computed by weights other than `besides`, or those of one session."""
         for row in list(self._rows):
             if session_id is None:
                 is_wanted = row.fingerprint in besides
@@ -185,10 +189,10 @@ class KVCache:
 
 @final
 class Space:
-    """The free space of the cache: a buddy allocator whose capacities are `largest` halved any number of times.
+    """The free space of the cache. It is a buddy allocator whose capacities are `largest`, halved any number of times.
 
-    A block of capacity c starts at a multiple of c. Its buddy is the other half of the block it was split from; two
-    free buddies become one block again. The lowest block that fits is used, so the used space stays together.
+    A block of capacity c starts at a multiple of c. Its buddy is the other half of the block from which it was split.
+    Two free buddies become one block again. The lowest block that fits is used, so the used space stays together.
     """
 
     def __init__(self, num_tokens: int, *, largest: int) -> None:
@@ -201,7 +205,7 @@ class Space:
         self._free[top] = set(range(0, self.num_tokens, top))
 
     def take(self, size: int) -> tuple[int, int] | None:
-        """Return (offset, capacity) of a new block of at least `size` tokens; None when there is none."""
+        """Return (offset, capacity) of a new block of at least `size` tokens, or None if there is none."""
         wanted = next(capacity for capacity in self.capacities if capacity >= size)
         for capacity in self.capacities:
             if capacity < wanted or not self._free[capacity]:
@@ -222,8 +226,8 @@ class Space:
         self._free[capacity].add(offset)
 
     def double(self, offset: int, capacity: int) -> int | None:
-        """Exchange a block for one twice as large, and return its offset, or None. It is joined with its buddy where that
-        is free."""
+        """Exchange a block for one twice as large, and return its offset, or None if there is none. The block is joined
+        with its buddy if the buddy is free."""
         buddy = _buddy(offset, capacity)
         if buddy in self._free[capacity]:
             self._free[capacity].remove(buddy)
@@ -231,15 +235,16 @@ class Space:
         taken = self.take(2 * capacity)
         if taken is None:
             return None
-        # The old block is freed at once: nothing is written there before the next take, and the caller copies first.
+        # The old block is freed at once. Nothing is written there before the next call of `take`, and the caller copies
+        # first.
         self.give(offset, capacity)
         return taken[0]
 
 
 def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return zeros that take no memory on the CPU until they are written: torch's own zeros touch every page.
+    """Return zeros that take no memory on the CPU until they are written. torch's own zeros touch every page.
 
-    They must be zeros, because attention multiplies masked values by 0, and 0 times garbage may be NaN.
+    The values must be zeros, because attention multiplies masked values by 0, and 0 times garbage may be NaN.
     """
     if device.type != "cpu":
         return torch.zeros(size, dtype=dtype, device=device)

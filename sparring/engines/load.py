@@ -30,12 +30,13 @@ class Load:
             self._num_turns += num_turns
 
     def preempted(self) -> None:
-        """Count a running turn that gave up its place in the cache."""
+        """Count a running turn that lost its place in the cache."""
         with self._lock:
             self._num_preempted += 1
 
     def take(self, now: float, *, capacity: int) -> dict[str, float]:
-        """Return the metrics of an engine that can run `capacity` turns at once, and restart the counts at time `now`."""
+        """Return the metrics of an engine that can run `capacity` concurrent turns, and restart the counts at time
+        `now`."""
         with self._lock:
             return self._take(now, capacity)
 
@@ -54,7 +55,7 @@ class Load:
 
 
 def device_metrics(device: torch.device) -> dict[str, float]:
-    """Return the peak memory of the accelerator in bytes since the last call; no metrics without an accelerator."""
+    """Return the peak memory of the accelerator in bytes since the last call, or no metrics without an accelerator."""
     if device.type != "cuda":
         return {}
     peak = torch.cuda.max_memory_allocated(device)

@@ -35,11 +35,11 @@ from sparring.types import (
 )
 
 UNSET = Sampling(temperature=math.nan, top_p=math.nan, max_tokens=sys.maxsize)
-"""The default sampling settings, which are not sent: the endpoint uses its own defaults."""
+"""The default sampling settings. They are not sent, so the endpoint uses its own defaults."""
 
 _CONNECT_SECONDS = 10.0
 _MOST_TOKENS = 1 << 40
-"""More tokens than any answer has. A larger reported count is treated as unknown."""
+"""A number of tokens that no answer reaches. A larger reported count is treated as unknown."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 10.0
 _LONGEST_RETRY_AFTER_SECONDS = 120.0
 _PASSING = frozenset({408, 409, 425, 429})
@@ -47,16 +47,17 @@ _PASSING = frozenset({408, 409, 425, 429})
 _OVERFLOW = re.compile(
     r"context.?length|context.?window|context size|maximum context|max_model_len|prompt is too long", re.IGNORECASE
 )
-"""Phrases of endpoints for messages that are too long; OpenAI's own has the code `context_length_exceeded`."""
+"""Phrases with which endpoints report messages that are too long. OpenAI's own endpoint has the code
+`context_length_exceeded`."""
 _FILTERED = re.compile(
     r"content.?(filter|management|polic)|usage polic|flagged|data_inspection_failed|inappropriate content|content exists risk",
     re.IGNORECASE,
 )
-"""Codes and phrases of endpoints that refuse the content of a conversation."""
+"""Codes and phrases with which endpoints refuse the content of a conversation."""
 
 
 class _Unanswered(Exception):
-    """A failure after which the same request may succeed later: after `pause` seconds, where the endpoint gives a time."""
+    """A failure after which the same request may succeed later: after `pause` seconds if the endpoint gives a time."""
 
     def __init__(self, problem: str, pause: float | None = None) -> None:
         super().__init__(problem)
@@ -67,8 +68,8 @@ class _Unanswered(Exception):
 class OpenAIEngine:
     """Implements `protocols.MessageEngine` over HTTP.
 
-    Requests are repeated after broken connections and the statuses 408, 409, 425, 429 and 5xx, with exponential backoff or
-    after the time in `Retry-After`. Each running or pausing request holds one of `max_concurrency` slots, so that an
+    Requests are repeated after broken connections and the statuses 408, 409, 425, 429 and 5xx, with exponential backoff
+    or after the time in `Retry-After`. Each running or pausing request holds one of `max_concurrency` slots, so an
     overloaded endpoint gets fewer requests. Each request is counted in the run's `usage.jsonl`.
 
         engine = OpenAIEngine("http://127.0.0.1:8000/v1", "quickstart-001")
@@ -86,7 +87,7 @@ class OpenAIEngine:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         rng: random.Random | None = None,
     ) -> None:
-        """Create an engine. `base_url` includes `/v1`; `max_retries` is the number of retries of one request; deadlines
+        """Create an engine. `base_url` includes `/v1`. `max_retries` is the number of retries of one request. Deadlines
         are times of `clock`."""
         self._base_url = base_url.rstrip("/")
         self._model = model
@@ -99,7 +100,7 @@ class OpenAIEngine:
         self._sleep = sleep
         self._rng = rng or random.Random()
         self._token_limit = "max_tokens"
-        # The deadline limits how long an answer may take, and the slots limit how many there are.
+        # The deadline limits the duration of an answer, and the slots limit the number of connections.
         self._client = httpx.AsyncClient(
             headers={"authorization": f"Bearer {api_key}"} if api_key else {},
             timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
@@ -115,12 +116,13 @@ class OpenAIEngine:
         return f"openai:{self._model}@{self._base_url}"
 
     async def answer(self, request: MessageRequest, on_delta: DeltaCallback | None = None) -> MessageAnswer:
-        """Return the endpoint's message. With `on_delta` it is streamed.
+        """Return the endpoint's message. With `on_delta`, the message is streamed.
 
-        An answer that breaks off after its first piece is not requested again, since another answer would not continue it.
-        Raises as documented in `protocols.MessageEngine`; past the deadline, PolicyTimeout only if no try failed before.
+        An answer that breaks off after its first piece is not requested again, since another answer would not continue
+        it. Raises the errors that are documented in `protocols.MessageEngine`. After the deadline, raises PolicyTimeout
+        only if no earlier attempt failed.
         """
-        problem: str | None = f"{self._max_concurrency} other requests were on their way"
+        problem: str | None = f"{self._max_concurrency} other requests were in progress"
         seconds = None if request.deadline is None else max(0.0, request.deadline - self._clock())
         try:
             async with asyncio.timeout(seconds), self._slots:
@@ -135,7 +137,7 @@ class OpenAIEngine:
         except TimeoutError:
             if problem is None:
                 raise PolicyTimeout(f"session {request.session_id}: {self._where} did not answer in time.") from None
-        raise InfrastructureError(f"{self._where} gave no answer: {problem}.")
+        raise InfrastructureError(f"{self._where} did not answer: {problem}.")
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -145,14 +147,15 @@ class OpenAIEngine:
         return f"model {self._model!r} at {self._base_url}"
 
     def _pause(self, attempt: int, wanted: float | None) -> float:
-        """Return the seconds until the next try: those that the endpoint wants, otherwise doubled each time with jitter."""
+        """Return the seconds until the next attempt: the time that the endpoint requests, otherwise a time that doubles
+        with each attempt, with jitter."""
         if wanted is not None:
             return min(wanted, _LONGEST_RETRY_AFTER_SECONDS)
         longest = min(_FIRST_PAUSE_SECONDS * 2**attempt, _LONGEST_PAUSE_SECONDS)
         return longest * self._rng.uniform(0.75, 1.0)
 
     async def _asked(self, request: MessageRequest, on_delta: DeltaCallback | None) -> MessageAnswer:
-        """Make one try. Raises _Unanswered, and what `answer` raises."""
+        """Make one attempt. Raises _Unanswered, and any error that `answer` raises."""
         heard, token_limit = _Heard(on_delta), self._token_limit
         try:
             async with self._client.stream(
@@ -203,24 +206,26 @@ class OpenAIEngine:
         if self._api_key:
             reply = reply.replace(self._api_key, "***")
         if code == "insufficient_quota":
-            return ServiceError(f"{self._where} answered {reply}. Nothing is left of the account's quota; raise it.")
+            return ServiceError(f"{self._where} answered {reply}. The account's quota is used up; raise the quota.")
         if status in _PASSING or status >= 500:
             if response.headers.get("x-should-retry") == "false":
                 return InfrastructureError(f"{self._where} answered {reply}.")
             return _Unanswered(reply, _retry_after(response))
         if status in (400, 403, 422) and _FILTERED.search(f"{code} {text}"):
-            # This concerns one conversation and is no error of the run, and the policy's result is unknown.
+            # The refusal concerns one conversation and is not an error of the run. The policy's result is unknown.
             return InfrastructureError(f"{self._where} answered {reply}. Its content filter refuses this conversation.")
         if status in (400, 413, 422):
             if code == "context_length_exceeded" or status == 413 or _OVERFLOW.search(text):
-                return ContextOverflow(f"{self._where}: the conversation is too long for it: {text}.")
-            return DataError(f"{self._where} refuses a request with {reply}. Change the request to what it accepts.")
+                return ContextOverflow(f"{self._where}: the conversation is too long for the endpoint: {text}.")
+            return DataError(
+                f"{self._where} refused a request with {reply}. Change the request to what the endpoint accepts."
+            )
         return ServiceError(f"{self._where} answered {reply}. Check base_url, model and key.")
 
 
 def _takes_other_limit(response: httpx.Response) -> bool:
-    """Return whether the endpoint wants the other name of the limit: some models refuse `max_tokens` for its newer name, some
-    endpoints do not know the newer name yet."""
+    """Return whether the endpoint wants the other name of the limit. Some models accept only the newer name of
+    `max_tokens`, and some endpoints do not know the newer name yet."""
     return response.status_code == 400 and "max_completion_tokens" in response.text
 
 
@@ -230,7 +235,7 @@ def _form(request: MessageRequest) -> dict[str, Json]:
     if form.tool_name is not None:
         fields["tool_choice"] = {"type": "function", "function": {"name": form.tool_name}}
     elif form.tool_choice == "required" or (form.tool_choice == "none" and request.tools):
-        # Without tools there are no calls anyway, and endpoints refuse a tool choice then.
+        # Without tools there are no calls anyway, and endpoints then refuse a tool choice.
         fields["tool_choice"] = form.tool_choice
     if request.tools and not form.parallel_tool_calls:
         fields["parallel_tool_calls"] = False
@@ -256,7 +261,8 @@ class _Heard:
         return self._finish is not None
 
     def broken(self, problem: str) -> Exception:
-        """Return the error for an answer that broke off. It depends on whether the answer may be requested again."""
+        """Return the error for an answer that broke off. The type of error depends on whether the answer may be
+        requested again."""
         return InfrastructureError(f"An answer broke off: {problem}.") if self._has_streamed else _Unanswered(problem)
 
     def take_whole(self, body: bytes) -> None:
@@ -266,26 +272,24 @@ class _Heard:
             choice = completion["choices"][0]
             self._add(choice["message"], completion, finish=choice.get("finish_reason") or "stop")
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise _Unanswered(f"what it answered is no chat completion: {body[:200]!r}") from error
+            raise _Unanswered(f"its response is not a chat completion: {body[:200]!r}") from error
 
     def take_chunk(self, data: str) -> None:
-        """Read a chunk. Raises the error of `broken` for an invalid chunk, or one that reports an error."""
+        """Read a chunk. Raises the error of `broken` for an invalid chunk, or for a chunk that reports an error."""
         if data == "[DONE]":
             return
         try:
             chunk = json.loads(data)
             if chunk.get("error"):
-                raise self.broken(
-                    f"in the middle of its answer it sent the error {canonical_json(chunk['error'])[:500]}"
-                )
+                raise self.broken(f"it sent an error during the answer: {canonical_json(chunk['error'])[:500]}")
             for choice in chunk.get("choices") or ():
                 self._add(choice.get("delta") or {}, {}, finish=choice.get("finish_reason"))
             self._add({}, chunk, finish=None)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise self.broken(f"what it streams is no chat completion: {data[:200]!r}") from error
+            raise self.broken(f"its stream contains a chunk that is not a chat completion: {data[:200]!r}") from error
 
     def answer(self) -> MessageAnswer:
-        """Return the complete answer. Raises the error of `broken` when the end is missing."""
+        """Return the complete answer. Raises the error of `broken` if the end is missing."""
         if self._finish is None:
             raise self.broken("the stream ended before the answer did")
         message: dict[str, Json] = {"role": "assistant", "content": self._texts["content"]}
@@ -306,7 +310,7 @@ class _Heard:
     def _add(self, part: Mapping[str, Any], around: Mapping[str, Any], *, finish: str | None) -> None:
         """Append the texts and calls of a message or a delta."""
         texts = {
-            # vLLM names the field `reasoning`; a refusal replaces the content.
+            # vLLM names the field `reasoning`. A refusal replaces the content.
             "reasoning_content": part.get("reasoning_content") or part.get("reasoning"),
             "content": part.get("content") or part.get("refusal"),
         }
@@ -328,7 +332,7 @@ class _Heard:
 
 
 def _usage(reported: Any) -> Usage | None:
-    """Return the token counts that an endpoint reports; None where it reports none or invalid ones."""
+    """Return the token counts that an endpoint reports, or None if it reports no counts or invalid ones."""
     if not isinstance(reported, Mapping):
         return None
     details = reported.get("prompt_tokens_details")
@@ -349,7 +353,7 @@ def _num_tokens(value: Any) -> int | None:
 
 
 def _plain(message: Message) -> dict[str, Json]:
-    """Return a message in the API's form: without our own keys, with arguments as text."""
+    """Return a message in the API's format, without our own keys and with arguments as text."""
     plain = {key: value for key, value in message.items() if key != "malformed_tool_calls"}
     if plain.get("tool_calls"):
         plain["tool_calls"] = [{**call, "function": _with_text(call["function"])} for call in plain["tool_calls"]]
@@ -376,8 +380,8 @@ def _error_of(response: httpx.Response) -> tuple[str, str | None]:
 
 
 def _retry_after(response: httpx.Response) -> float | None:
-    """Return the seconds to wait that the endpoint gives in `retry-after-ms` or `Retry-After` (a number, or a date of its
-    own clock)."""
+    """Return the seconds to wait that the endpoint gives in `retry-after-ms` or `Retry-After` (a number, or a date of
+    the endpoint's own clock)."""
     milliseconds, seconds = response.headers.get("retry-after-ms", ""), response.headers.get("retry-after", "")
     try:
         return max(0.0, float(milliseconds) / 1000 if milliseconds else float(seconds))

@@ -1,4 +1,4 @@
-"""An engine in another process or on another machine, over HTTP. `engines.server` is its other side."""
+"""An engine in another process or on another machine, used over HTTP. `engines.server` is the other side."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from sparring.runtime.remote import (
 from sparring.types import Completion, EngineCapabilities, Json, SampleRequest, Weights
 
 LATE_SECONDS = 5.0
-"""How long after a turn's deadline the server's answer is awaited."""
+"""The number of seconds after a turn's deadline for which the engine waits for the server's answer."""
 LOAD_SECONDS = 600.0
-"""The longest that a server may take to load weights that it has received."""
+"""The maximum time in seconds that a server may take to load weights that it has received."""
 _PIECE_BYTES = 2**20
 
 
@@ -45,22 +45,23 @@ class RemoteEngine:
 
         engine = RemoteEngine("http://127.0.0.1:8100")
 
-    Token ids, log-probabilities and numbers cross as JSON, weights as one safetensors file. A server that breaks off or falls
-    silent is an infrastructure failure of the turn; cancelling a turn frees its slot on the server.
+    Token ids, log-probabilities and numbers are sent as JSON, weights as one safetensors file. A server that breaks off
+    or stops responding is an infrastructure failure of the turn. Cancelling a turn frees its slot on the server.
     """
 
     def __init__(self, base_url: str, *, api_key: str | None = None) -> None:
-        """Connect to a server that runs. Raises ServiceError when it does not answer, or serves something else."""
+        """Connect to a running server. Raises ServiceError if the server does not respond, or serves something else."""
         self._channel = _Channel(base_url, api_key)
         self._policy: str | None = None
         self._weights: Weights | None = None
-        """Weights of a frozen policy that the server does not have yet."""
+        """The weights of a frozen policy that the server does not have yet."""
         self._sending = asyncio.Lock()
         self._metrics: dict[str, float] = {}
         self._take(self._channel.hello)
 
     def freeze(self, weights: Weights | None = None) -> RemoteEngine:
-        """Return the engine of another, fixed policy of the same server, which gets its weights before the first turn."""
+        """Return the engine of another, fixed policy on the same server. The policy gets its weights before the first
+        turn."""
         frozen = object.__new__(RemoteEngine)
         frozen._channel, frozen._policy, frozen._weights = self._channel, uuid.uuid4().hex, weights
         frozen._sending, frozen._metrics = asyncio.Lock(), {}
@@ -68,7 +69,8 @@ class RemoteEngine:
         return frozen
 
     async def sample(self, request: SampleRequest, on_token: TokenCallback | None = None) -> Completion:
-        """Sample a turn on the server. Raises what the server's engine raises, and InfrastructureError when it breaks off."""
+        """Sample a turn on the server. Raises any error that the server's engine raises, and InfrastructureError if the
+        server breaks off."""
         await self._ready()
         seconds = None if request.deadline is None else max(0.0, request.deadline - time.monotonic())
         body = {
@@ -89,14 +91,14 @@ class RemoteEngine:
                             return from_json(Completion, line["completion"])
         except TimeoutError:
             raise InfrastructureError(
-                f"session {request.session_id}: {self._channel.where} was silent {LATE_SECONDS:g} s after the deadline."
+                f"session {request.session_id}: {self._channel.where} had not responded {LATE_SECONDS:g} s after the deadline."
             ) from None
         raise InfrastructureError(
-            f"session {request.session_id}: {self._channel.where} ended its answer before the turn."
+            f"session {request.session_id}: {self._channel.where} ended its response before the turn was complete."
         )
 
     async def load_weights(self, weights: Weights, version: int) -> None:
-        """Send the weights. Raises ServiceError when the server cannot be reached or refuses them."""
+        """Send the weights. Raises ServiceError if the server cannot be reached or refuses them."""
         async with self._sending:
             await self._send(weights, version)
 
@@ -133,19 +135,20 @@ class RemoteEngine:
         return metrics
 
     async def close(self) -> None:
-        """Close the connections; the server goes on. A frozen policy does nothing: its engine closes."""
+        """Close the connections; the server keeps running. For a frozen policy this does nothing, since its engine
+        closes the connections."""
         if self._policy is None:
             await self._channel.close()
 
     async def _ready(self) -> None:
-        """Let the server know everything that precedes a request: sessions, and the weights of a frozen policy."""
+        """Send the server everything that must precede a request: sessions, and the weights of a frozen policy."""
         await self._channel.flush()
         async with self._sending:
             if self._weights is not None:
                 await self._send(self._weights, 0)
             if self._policy is not None and not self._fingerprint:
                 raise InfrastructureError(
-                    "this frozen policy has no weights yet; call load_weights before it is asked."
+                    "this frozen policy has no weights yet; call load_weights before the first turn."
                 )
 
     async def _send(self, weights: Weights, version: int) -> None:
@@ -163,14 +166,14 @@ class RemoteEngine:
         self._weights = None
 
     def _take(self, state: Any) -> None:
-        """Take over what the server reports of its policy."""
+        """Store the state that the server reports of its policy."""
         self._version, self._fingerprint = int(state["policy_version"]), str(state["fingerprint"])
         self._metrics = dict(state.get("metrics", {}))
 
 
 @final
 class _Channel:
-    """The connections to one server, and what it announced of itself."""
+    """The connections to one server, and the properties that the server announced."""
 
     def __init__(self, base_url: str, api_key: str | None) -> None:
         self._base_url = base_url.rstrip("/").removesuffix("/v1")
@@ -179,7 +182,7 @@ class _Channel:
         try:
             answer = httpx.get(f"{self._base_url}/v1/engine", headers=headers, timeout=timeout)
         except httpx.HTTPError as error:
-            raise ServiceError(f"{unreachable(self.where, error)}. Start it, and check the address.") from error
+            raise ServiceError(f"{unreachable(self.where, error)}. Start the engine, and check the address.") from error
         self.hello: dict[str, Json] = decode(answer, self.where, otherwise=ServiceError)
         check_protocol(self.hello, self.where, "engine")
         self.capabilities = from_json(EngineCapabilities, self.hello["capabilities"])
@@ -188,24 +191,24 @@ class _Channel:
             headers=headers, timeout=timeout, limits=httpx.Limits(max_connections=None, max_keepalive_connections=64)
         )
         self._announced: list[tuple[str, bool]] = []
-        """Sessions that were opened or closed, in order, and that the server does not know of yet."""
+        """The sessions that were opened or closed, in order, and that the server does not know about yet."""
         self._flushing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def announce(self, session_id: str, *, is_open: bool) -> None:
-        """Announce a session soon, and in order: in any case before the next request."""
+        """Announce a session soon and in order, and no later than with the next request."""
         self._announced.append((session_id, is_open))
-        with suppress(RuntimeError):  # without a running loop the next request takes it along
+        with suppress(RuntimeError):  # without a running loop, the next request sends the announcement
             task = asyncio.get_running_loop().create_task(self._flush_quietly())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def _flush_quietly(self) -> None:
-        with suppress(InfrastructureError, ServiceError):  # the next request tries again, and reports it
+        with suppress(InfrastructureError, ServiceError):  # the next request tries again and reports the error
             await self.flush()
 
     async def flush(self) -> None:
-        """Announce what was not announced yet. Raises InfrastructureError when the server cannot be reached."""
+        """Send the announcements that were not sent yet. Raises InfrastructureError if the server cannot be reached."""
         async with self._flushing:
             while self._announced:
                 batch = self._announced[:]
@@ -218,11 +221,11 @@ class _Channel:
                 self._base_url + path, content=dumps(body), headers={"content-type": "application/json"}
             )
         except httpx.HTTPError as error:
-            raise InfrastructureError(f"{unreachable(self.where, error)}. Look at its log.") from error
+            raise InfrastructureError(f"{unreachable(self.where, error)}. See the engine's log.") from error
         return decode(answer, self.where, otherwise=InfrastructureError)
 
     async def lines(self, path: str, body: Json) -> AsyncGenerator[dict[str, Json]]:
-        """Yield the lines of a streamed answer; a silent server breaks off."""
+        """Yield the lines of a streamed response. If the server stops responding, the response breaks off."""
         try:
             async with self._client.stream(
                 "POST", self._base_url + path, content=dumps(body), headers={"content-type": "application/json"}
@@ -234,7 +237,7 @@ class _Channel:
                     if line.strip():
                         yield json.loads(line)
         except (httpx.HTTPError, ValueError) as error:
-            raise InfrastructureError(f"{unreachable(self.where, error)}. Look at its log.") from error
+            raise InfrastructureError(f"{unreachable(self.where, error)}. See the engine's log.") from error
 
     async def upload(self, path: Path, **query: str | int) -> Any:
         async def pieces() -> AsyncIterator[bytes]:
@@ -250,7 +253,7 @@ class _Channel:
                 timeout=httpx.Timeout(SILENCE_SECONDS, read=LOAD_SECONDS, pool=None),
             )
         except httpx.HTTPError as error:
-            raise ServiceError(f"{unreachable(self.where, error)}. Start it again, and resume the run.") from error
+            raise ServiceError(f"{unreachable(self.where, error)}. Restart the engine, and resume the run.") from error
         return decode(answer, self.where, otherwise=ServiceError)
 
     async def close(self) -> None:

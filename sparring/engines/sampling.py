@@ -16,7 +16,7 @@ from torch import Tensor
 from sparring.types import Sampling
 
 BLOCK = 256
-"""The number of tokens whose probabilities are summed together: a draw searches the blocks, then within one block."""
+"""The number of tokens whose probabilities are summed together. A draw searches the blocks, then one block."""
 
 
 @final
@@ -35,10 +35,11 @@ class UniformStream:
 
 @torch.inference_mode()
 def draw(logits_B_V: Tensor, sampling: Sequence[Sampling], uniforms: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """Return a sampled token [B] of each row, and its log-probability [B] under the distribution that it was drawn from.
+    """Return a sampled token [B] of each row, and its log-probability [B] under the distribution from which it was
+    drawn.
 
-    Temperature 0 takes the likeliest token and reports its log-probability at temperature 1. top_p < 1 keeps the
-    smallest set of likeliest tokens whose probability reaches top_p, and renormalizes.
+    Temperature 0 takes the most likely token and reports its log-probability at temperature 1. top_p < 1 keeps the
+    smallest set of most likely tokens whose probability reaches top_p, and renormalizes.
     """
     scores_B_V = logits_B_V.float()
     if any(one.temperature not in (0.0, 1.0) for one in sampling):
@@ -49,7 +50,8 @@ def draw(logits_B_V: Tensor, sampling: Sequence[Sampling], uniforms: Sequence[fl
             scores_B_V = scores_B_V.clone() if scores_B_V is logits_B_V else scores_B_V
             scores_B_V[row] = _nucleus(scores_B_V[row], one.top_p)
     best_B, likeliest_B = scores_B_V.max(dim=-1)
-    # Probabilities up to the factor that makes them sum to one; sums of blocks are kept in double precision.
+    # The probabilities are correct up to the factor that makes them sum to one. Sums of blocks are kept in double
+    # precision.
     odds_B_V = (scores_B_V - best_B[:, None]).exp_()
     if odds_B_V.shape[1] % BLOCK:
         odds_B_V = F.pad(odds_B_V, (0, -odds_B_V.shape[1] % BLOCK))
@@ -65,11 +67,11 @@ def draw(logits_B_V: Tensor, sampling: Sequence[Sampling], uniforms: Sequence[fl
 
 @torch.inference_mode()
 def constrain(logits_B_V: Tensor, allowed: Mapping[int, Tensor], sampling: Sequence[Sampling]) -> tuple[Tensor, Tensor]:
-    """Return the logits with the tokens that a constrained row does not allow at -inf, and the probability [C] that this
-    removes from each constrained row.
+    """Return the logits, with -inf for the tokens that a constrained row does not allow, and the probability [C] that
+    this removes from each constrained row.
 
-    `allowed` has the mask [V] of each of the C constrained rows; the other rows do not change. The probability is measured
-    after the temperature, and at temperature 1 for temperature 0.
+    `allowed` contains the mask [V] of each of the C constrained rows; the other rows do not change. The probability is
+    measured after the temperature is applied, or at temperature 1 if the temperature is 0.
     """
     constrained_B_V, removed = logits_B_V.to(torch.float32, copy=True), []
     for row, mask_V in allowed.items():
@@ -81,8 +83,8 @@ def constrain(logits_B_V: Tensor, allowed: Mapping[int, Tensor], sampling: Seque
 
 
 def _search(blocks: Tensor, cumulated: Tensor, uniforms_B: Tensor) -> Tensor:
-    """Return the inverse of the cumulative distribution at `uniforms_B`, from `blocks` [B, blocks, BLOCK] with their cumulative
-    sums [B, blocks]."""
+    """Return the inverse of the cumulative distribution at `uniforms_B`, given `blocks` [B, blocks, BLOCK] and their
+    cumulative sums [B, blocks]."""
     targets = uniforms_B.clamp(max=1 - 1e-12) * cumulated[:, -1]  # a product must not round up to the whole sum
     block = torch.searchsorted(cumulated, targets[:, None], right=True)[:, 0].clamp(max=cumulated.shape[1] - 1)
     rows = torch.arange(len(block), device=block.device)
@@ -90,13 +92,15 @@ def _search(blocks: Tensor, cumulated: Tensor, uniforms_B: Tensor) -> Tensor:
     chosen = blocks[rows, block]
     within = chosen.double().cumsum(dim=-1)
     inside = torch.searchsorted(within, (targets - before)[:, None], right=True)[:, 0].clamp(max=BLOCK - 1)
-    # Rounding at the end of a block may point past it or at a token of probability zero: take the block's likeliest.
+    # Rounding at the end of a block may point past the block or at a token of probability zero. Take the most likely
+    # token of the block instead.
     is_impossible = chosen[rows, inside] == 0
     return block * BLOCK + torch.where(is_impossible, chosen.argmax(dim=-1), inside)
 
 
 def _nucleus(scores_V: Tensor, top_p: float) -> Tensor:
-    """Return the scores with all tokens at -inf except the smallest set of likeliest tokens whose probability reaches top_p."""
+    """Return the scores with -inf for all tokens except the smallest set of most likely tokens whose probability
+    reaches top_p."""
     ordered, indices = scores_V.sort(descending=True)
     probabilities = ordered.softmax(dim=-1)
     before = probabilities.cumsum(dim=-1) - probabilities

@@ -1,4 +1,4 @@
-"""An engine that answers from a script instead of a model: for tests, examples and dry runs."""
+"""An engine that answers from a script instead of a model, for tests, examples and dry runs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from sparring.protocols import TokenCallback
 from sparring.types import Completion, EngineCapabilities, SampleRequest, StopReason, Weights
 
 Answer: TypeAlias = str | Sequence[int] | Exception
-"""A text (encoded, and ended with a stop id), token ids (sampled as they are), or an exception (raised)."""
+"""A text (which is encoded and ended with a stop id), token ids (which are sampled unchanged), or an exception (which
+is raised)."""
 
 
 @final
 class ScriptedEngine:
     """An engine without a model or torch. Implements `protocols.Engine`.
 
-    `script` is a callable from a request to an answer, or a list of answers given in order of the requests.
-    An answer is cut after its first stop id, at `max_tokens` and at the end of the context, like a policy's own; a text
-    also after its first stop text.
+    `script` is a callable from a request to an answer, or a list of answers in the order of the requests. Like a
+    policy's own answer, a scripted answer is cut after its first stop id, at `max_tokens` and at the end of the
+    context. A text is also cut after its first stop text.
 
         engine = ScriptedEngine(["Hello."], encode=tokenizer.encode)
     """
@@ -38,8 +39,9 @@ class ScriptedEngine:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create an engine. `encode` converts texts to ids and must not add special tokens; `stop_id` ends a text answer, by
-        default the smallest stop id of the request; every token gets `logprob`; `seconds` returns how long an answer takes."""
+        """Create an engine. `encode` converts texts to ids and must not add special tokens. `stop_id` ends a text
+        answer; the default is the smallest stop id of the request. Every token gets `logprob`. `seconds` returns the
+        duration of an answer."""
         self._script = script
         self._encode = encode
         self._stop_id = stop_id
@@ -56,10 +58,10 @@ class ScriptedEngine:
         self.open_sessions: set[str] = set()
 
     async def sample(self, request: SampleRequest, on_token: TokenCallback | None = None) -> Completion:
-        """Answer from the script. Raises the exceptions of the script, PolicyTimeout past the deadline, and ConstraintError
-        when the answer must follow a grammar."""
+        """Answer from the script. Raises the exceptions of the script, PolicyTimeout after the deadline, and
+        ConstraintError if the answer must follow a grammar."""
         if request.constraint is not None:
-            raise ConstraintError("A scripted engine cannot constrain what it answers; leave the constraint out.")
+            raise ConstraintError("A scripted engine cannot constrain its answers; remove the constraint.")
         version, fingerprint = self._policy_version, self._fingerprint
         answer = self._next_answer(request)
         seconds = self._seconds(request) if self._seconds is not None else 0.0
@@ -91,7 +93,7 @@ class ScriptedEngine:
         if callable(self._script):
             return self._script(request)
         if len(self.requests) > len(self._script):
-            raise LookupError(f"The script has {len(self._script)} answers and got request {len(self.requests)}.")
+            raise LookupError(f"The script has {len(self._script)} answers but received request {len(self.requests)}.")
         return self._script[len(self.requests) - 1]
 
     def _cut(self, answer: str | Sequence[int], request: SampleRequest) -> tuple[tuple[int, ...], StopReason]:
@@ -111,12 +113,12 @@ class ScriptedEngine:
         return token_ids, StopReason.STOP if is_stopped and len(token_ids) == len(answer) else StopReason.LENGTH
 
     async def load_weights(self, weights: Weights, version: int) -> None:
-        """Report this version and fingerprint in later answers; the script does not change."""
+        """Report this version and fingerprint in later answers. The script does not change."""
         self._policy_version = version
         self._fingerprint = weights.fingerprint
 
     def freeze(self, weights: Weights | None = None) -> ScriptedEngine:
-        """Return another engine with the same script, which reports these weights."""
+        """Return another engine with the same script that reports these weights."""
         frozen = ScriptedEngine(
             self._script,
             encode=self._encode,
@@ -132,7 +134,7 @@ class ScriptedEngine:
         return frozen
 
     async def logprobs(self, token_ids: Sequence[int], temperature: float = 1.0) -> list[float]:
-        """Return the scripted log-probability for each id but the first."""
+        """Return the scripted log-probability for each id except the first."""
         return [self._logprob] * (len(token_ids) - 1)
 
     def open_session(self, session_id: str) -> None:

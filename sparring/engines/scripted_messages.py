@@ -1,4 +1,5 @@
-"""An engine that answers with messages from a script: for dry runs, constant policies, baselines and scripted experts."""
+"""An engine that answers with messages from a script, for dry runs, constant policies, baselines and scripted
+experts."""
 
 from __future__ import annotations
 
@@ -21,17 +22,18 @@ MessageScript: TypeAlias = Callable[[Sequence[Message]], Message | str | Awaitab
 class ScriptedMessages:
     """Implements `protocols.MessageEngine` with a function, or with fixed messages.
 
-    Of fixed messages, the n-th is the assistant's n-th answer; the last one is repeated from then on.
+    With fixed messages, the n-th message is the assistant's n-th answer. After the last message, that message is
+    repeated.
 
         engine = ScriptedMessages([tool_call("get", key="b"), "done"], name="constant")
     """
 
     def __init__(self, script: MessageScript | Sequence[Message | str], *, name: str) -> None:
         """Create an engine. `name` appears in evaluations. Raises DataError for an empty list, and for a message whose
-        content is not a text."""
+        content is not text."""
         if not callable(script):
             if not script:
-                raise DataError(f"The script {name} holds no message; give one at least.")
+                raise DataError(f"The script {name} contains no message; provide at least one.")
             for place, message in enumerate(script, start=1):
                 if problem := _no_text(message):
                     raise DataError(f"The script {name}, message {place}: {problem}")
@@ -47,15 +49,15 @@ class ScriptedMessages:
         return f"scripted:{self._name}"
 
     async def answer(self, request: MessageRequest, on_delta: DeltaCallback | None = None) -> MessageAnswer:
-        """Return the next message of the script. Raises UsageError when the function fails or returns no assistant message,
-        ConstraintError for an answer format, which a script cannot apply."""
+        """Return the next message of the script. Raises UsageError if the function fails or does not return an
+        assistant message, and ConstraintError for an answer format, which a script cannot apply."""
         if request.answer_format != AnswerFormat():
-            raise ConstraintError("A script cannot be held to a form of its answers; leave tool_choice and format out.")
+            raise ConstraintError("A script cannot apply an answer format; remove tool_choice and the format.")
         written = await self._next_message(request.messages)
         message = {"role": "assistant", "content": written} if isinstance(written, str) else written
         if not isinstance(message, dict) or message.get("role", "assistant") != "assistant":
             raise UsageError(
-                f"The script {self._name} returned {message!r}; it must return a message of the assistant, or a text."
+                f"The script {self._name} returned {message!r}; it must return an assistant message or a text."
             )
         if problem := _no_text(message):
             raise UsageError(f"The script {self._name} returned {message!r}: {problem}")
@@ -65,7 +67,7 @@ class ScriptedMessages:
                 whole["tool_calls"] = [_spelt_out(one) for one in whole["tool_calls"]]
             except (LookupError, TypeError, ValueError, AttributeError) as error:
                 raise UsageError(
-                    f"The script {self._name} returned {message!r}, whose tool calls cannot be read ({error!r}); a call is "
+                    f"The script {self._name} returned {message!r}, with tool calls that cannot be read ({error!r}); a call is "
                     '{"function": {"name": ..., "arguments": {...}}}.'
                 ) from error
         if on_delta is not None:
@@ -89,9 +91,10 @@ class ScriptedMessages:
 
 @final
 class ScriptedEpisodes:
-    """Implements `protocols.MessageEngine` with a script for each episode, such as that of an expert that knows the task.
+    """Implements `protocols.MessageEngine` with a script for each episode, such as the script of an expert that knows
+    the task.
 
-    `introduce` must be called before the episode's first turn. After the end of its script, answers are empty.
+    `introduce` must be called before the episode's first turn. After the end of the script, answers are empty.
     """
 
     def __init__(self, script_of: Callable[[Task], Awaitable[Sequence[Message]]], *, name: str) -> None:
@@ -108,11 +111,11 @@ class ScriptedEpisodes:
         return f"scripted:{self._name}"
 
     async def introduce(self, task: Task, session_id: str) -> None:
-        """Use the script of a task in a session. Raises what `script_of` raises."""
+        """Use the script of a task in a session. Raises any error that `script_of` raises."""
         self._scripts[session_id] = ScriptedMessages([*await self._script_of(task), ""], name=self._name)
 
     async def answer(self, request: MessageRequest, on_delta: DeltaCallback | None = None) -> MessageAnswer:
-        """Return the next message of the episode's script. Raises as `ScriptedMessages.answer` does."""
+        """Return the next message of the episode's script. Raises the same errors as `ScriptedMessages.answer`."""
         return await self._scripts[request.session_id].answer(request, on_delta)
 
     async def close(self) -> None:
@@ -122,22 +125,24 @@ class ScriptedEpisodes:
 def read_script(path: Path) -> list[Message]:
     """Return the assistant's messages from a .jsonl file, one per line. Raises DataError that names the line."""
     if not path.is_file():
-        raise DataError(f"engine.script: {path} does not exist; name a .jsonl file with one message a line.")
+        raise DataError(f"engine.script: {path} does not exist; name a .jsonl file with one message per line.")
     messages = []
     try:
         lines = path.read_text("utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read: {error}. Give a text file, one message as JSON a line.") from error
+        raise DataError(
+            f"{path} cannot be read: {error}. Provide a text file with one message as JSON per line."
+        ) from error
     for row, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             message = json.loads(line)
         except ValueError as error:
-            raise DataError(f"{path}, line {row}: {error}; every line must be a message as JSON.") from error
+            raise DataError(f"{path}, line {row}: {error}; every line must be a message in JSON.") from error
         if not isinstance(message, dict) or message.get("role", "assistant") != "assistant":
             raise DataError(
-                f"{path}, line {row}: {line[:80]} is not a message of the assistant; a script contains no others."
+                f"{path}, line {row}: {line[:80]} is not an assistant message; a script contains only assistant messages."
             )
         if problem := _no_text(message):
             raise DataError(f"{path}, line {row}: {problem}")
@@ -146,17 +151,17 @@ def read_script(path: Path) -> list[Message]:
 
 
 def _no_text(message: Message | str) -> str | None:
-    """Return a description of a field that must be text and is not, with what to do; None where there is none."""
+    """Return a description of a field that must be text and is not, with advice, or None if there is no such field."""
     fields = message if isinstance(message, dict) else {}
     for key in ("content", "reasoning_content"):
         if not isinstance(fields.get(key), str | None):
-            return f"its {key} is {fields[key]!r}; write text, JSON as text too, or leave it out."
+            return f"its {key} is {fields[key]!r}; write text (also for JSON), or remove the key."
     return None
 
 
 def _spelt_out(call: Message) -> Message:
-    """Return a call in the form of endpoints, with arguments as JSON text. The id is left out, since a script repeats its
-    calls."""
+    """Return a call in the format of endpoints, with arguments as JSON text. The id is left out, since a script repeats
+    its calls."""
     arguments = call["function"].get("arguments", {})
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     return {"type": "function", "function": {"name": str(call["function"]["name"]), "arguments": text}}

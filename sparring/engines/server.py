@@ -1,8 +1,8 @@
-"""A server of any engine over HTTP, for `engines.remote.RemoteEngine`.
+"""A server that provides any engine over HTTP, for `engines.remote.RemoteEngine`.
 
 GET  /v1/engine    capabilities, limits, version and fingerprint of the policy
-POST /v1/sample    a turn: JSON lines with tokens as they are sampled, signs of life, and at last the completion or an error
-POST /v1/weights   a safetensors file; ?version= &fingerprint= and for a frozen policy &policy=
+POST /v1/sample    a turn: JSON lines with sampled tokens, signs of life, and finally the completion or an error
+POST /v1/weights   a safetensors file, with ?version= &fingerprint= and, for a frozen policy, &policy=
 POST /v1/logprobs  log-probabilities of given ids
 POST /v1/sessions  sessions that open or close, in order
 GET  /v1/model     where the model is computed, and the hash of its weights before training
@@ -37,12 +37,12 @@ from sparring.types import Json, SampleRequest, Weights
 _logger = get_logger(__name__)
 
 _CALLERS_OWN = (ConstraintError, DataError, EpisodeError, ServiceError, UsageError)
-"""Errors that are no bug of the server."""
+"""Errors that are not bugs of the server."""
 
 
 def engine_app(engine: Engine, *, api_key: str | None = None, model: ServedModel | None = None) -> Starlette:
-    """Return the routes of an engine. With `api_key`, requests without it are refused; without one, bind it to loopback only.
-    With `model`, a run that has no weights of its own gets the first ones here."""
+    """Return the routes of an engine. With `api_key`, requests without this key are refused. Without `api_key`, bind
+    the server to loopback only. With `model`, the server also sends the first weights to a run that has none."""
     routes = _Routes(engine)
     described = [] if model is None else _model_routes(model, api_key)
     return Starlette(
@@ -60,7 +60,7 @@ def engine_app(engine: Engine, *, api_key: str | None = None, model: ServedModel
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """The model of an engine, for a run without weights of its own."""
+    """The model of an engine, for a run without its own weights."""
 
     device: str
     weights: Weights
@@ -120,7 +120,7 @@ async def received(request: Request, path: Path) -> None:
 
 @final
 class _Routes:
-    """The handlers of one engine, and its frozen policies by the names that the client gave them."""
+    """The handlers of one engine and of its frozen policies, by the names that the client gave them."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -148,7 +148,7 @@ class _Routes:
     async def _lines(
         self, engine: Engine, asked: SampleRequest, request: Request, *, is_streamed: bool
     ) -> AsyncIterator[bytes]:
-        """Yield the tokens and the result of a turn. The turn ends with its client."""
+        """Yield the tokens and the result of a turn. The turn is cancelled when its client disconnects."""
         tokens: asyncio.Queue[int | None] = asyncio.Queue()
         sampling = asyncio.ensure_future(engine.sample(asked, tokens.put_nowait if is_streamed else None))
         sampling.add_done_callback(lambda _: tokens.put_nowait(None))
@@ -175,7 +175,7 @@ class _Routes:
         with tempfile.TemporaryDirectory(prefix="sparring-engine-") as folder:
             path = Path(folder) / "weights.safetensors"
             await received(request, path)
-            # Read as a whole, since the engine keeps them and the file goes.
+            # The file is read as a whole, since the engine keeps the tensors and the file is deleted.
             tensors = await asyncio.to_thread(lambda: dict(TensorFile(path)))
         weights = Weights(tensors=tensors, fingerprint=query["fingerprint"])
         engine = self._engine
@@ -199,7 +199,9 @@ class _Routes:
         if name is None:
             return self._engine
         if name not in self._frozen:
-            raise ServiceError("the server does not know this frozen policy, so it was started again; resume the run.")
+            raise ServiceError(
+                "the server does not know this frozen policy, since the server was restarted; resume the run."
+            )
         return self._frozen[name]
 
 
@@ -228,5 +230,5 @@ def _line(value: Json) -> bytes:
 
 
 def _json(value: Json) -> Response:
-    """Return JSON that may hold infinite numbers, as log-probabilities may be."""
+    """Return JSON that may contain infinite numbers, since log-probabilities may be infinite."""
     return Response(dumps(value), media_type="application/json")

@@ -1,4 +1,4 @@
-"""A running turn, from request to completion, and the version of the weights that samples it."""
+"""A running turn, from request to completion, and the version of the weights from which it is sampled."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class RunningTurn:
     request: SampleRequest
     on_token: Callable[[int], None] | None = None
     guide: Guide | None = None
-    """The guide of a constrained answer; None without a constraint."""
+    """The guide of a constrained answer, or None without a constraint."""
     future: Future[Completion] = field(default_factory=Future)
     version: Version | None = None
     frozen: Version | None = None
-    """The version of a frozen policy, which the turn must use; None for the policy in training."""
+    """The version of a frozen policy, which the turn must use, or None for the policy in training."""
     row: Row | None = None
     ids: list[int] = field(init=False)
     logprobs: list[float] = field(default_factory=list)
@@ -49,13 +49,14 @@ class RunningTurn:
 
     @property
     def held(self) -> Row:
-        """The row of the cache, for a turn that has one."""
+        """The row of the cache. The turn must have a row."""
         assert self.row is not None, "a turn without a row does not run"
         return self.row
 
     @property
     def num_unfed(self) -> int:
-        """The number of tokens without keys and values; at least one, the last, whose logits are sampled from."""
+        """The number of tokens without keys and values. It is at least one: the last token, whose logits are sampled
+        from."""
         return len(self.ids) - len(self.held.token_ids)
 
     def unfed(self, limit: int) -> list[int]:
@@ -74,12 +75,12 @@ class RunningTurn:
             self.on_token(token)
 
     def stop_reason(self, max_ids: int, decode: Callable[[Sequence[int]], str] | None = None) -> StopReason | None:
-        """Return why the turn is over, with at most `max_ids` tokens of prompt and answer; None while it continues. `decode` is
-        needed for stop texts."""
+        """Return why the turn is over, with at most `max_ids` tokens of prompt and answer, or None while the turn
+        continues. `decode` is needed for stop texts."""
         if self.ids[-1] in self.request.stop_ids:
             return StopReason.STOP
         if self.request.stop_texts and decode is not None:
-            # Each token has at least one byte, so a stop text that the last token completed lies in this tail.
+            # Each token has at least one byte, so a stop text that the last token completed is within this tail.
             longest = max(len(text.encode()) for text in self.request.stop_texts)
             tail = decode(self.ids[-min(longest + 3, len(self.logprobs)) :])
             if any(text in tail for text in self.request.stop_texts):
@@ -97,7 +98,7 @@ class RunningTurn:
             num_computed_tokens=self.num_computed,
             removed_mass=self.removed_mass,
         )
-        with suppress(InvalidStateError):  # it may just have been cancelled
+        with suppress(InvalidStateError):  # the future may just have been cancelled
             self.future.set_result(completion)
 
     def fail(self, error: Exception) -> None:

@@ -1,4 +1,5 @@
-"""The HTTP application: routes, keys, body limits, streaming; every failure is an error object of the dialect."""
+"""The HTTP application, with routes, keys, body limits and streaming. Every failure is an error object of the
+dialect."""
 
 from __future__ import annotations
 
@@ -36,11 +37,11 @@ from sparring.types import Json
 _logger = get_logger(__name__)
 
 _MEDIA_TYPES = ("application/json", "application/octet-stream")
-"""The accepted content types of bodies; AWS's clients use the second for a body that is passed through. Types that a web page
-may send to any server without a preflight request, such as text/plain, are not accepted."""
+"""The accepted content types of bodies. AWS's clients use the second for a body that is passed through. Types that a
+web page may send to any server without a preflight request, such as text/plain, are not accepted."""
 
 Endpoint: TypeAlias = Callable[[Request, Send], Awaitable[Response | None]]
-"""A function that returns the response to a request, or None when it has sent one itself."""
+"""A function that returns the response to a request, or None if it already sent a response."""
 
 
 def _as_it_is(error: ApiError) -> ApiError:
@@ -54,11 +55,11 @@ def create_app(
     max_body_bytes: int = 8 * 1024 * 1024,
     clock: Callable[[], float] = time.time,
 ) -> ASGIApp:
-    """Return the app with the routes of the dialects, of MTRL and of reports, `/v1/models` and `/health`. `clock` returns
-    seconds since 1970.
+    """Return the app with the routes of the dialects, of MTRL and of reports, and with `/v1/models` and `/health`.
+    `clock` returns seconds since 1970.
 
-    The same routes exist under `/s/KEY`, for clients that cannot send a key. With a `queue` workers poll for
-    episodes at `/v1/queue`.
+    The same routes exist under `/s/KEY`, for clients that cannot send a key. With a `queue`, workers poll for episodes
+    at `/v1/queue`.
     """
     refusals = _Refusals(endpoints)
     sampling = _SamplingRoutes(endpoints, refusals, max_body_bytes, clock)
@@ -98,7 +99,7 @@ class _Refusals:
     def __init__(self, endpoints: Endpoints) -> None:
         self._endpoints = endpoints
         self._logged: set[str] = set()
-        """The reasons of refusals and the ignored fields that were logged."""
+        """The reasons of refusals and the ignored fields that were already logged."""
 
     def log_once(self, reason: str, message: str, *values: object) -> None:
         if reason not in self._logged and len(self._logged) < MOST_REASONS:
@@ -114,7 +115,7 @@ class _Refusals:
 
     @contextmanager
     def noted(self, request: Request, api_key: str) -> Iterator[None]:
-        """Note a refused request, and pass the refusal on."""
+        """Note a refused request, and raise the refusal again."""
         try:
             yield
         except ApiError as error:
@@ -158,7 +159,7 @@ class _SamplingRoutes:
         try:
             admitted = self._endpoints.admitted(api_key)
         except ApiError:
-            # A retry is not counted again, since its content has not changed.
+            # A retry is not counted again, since its content is the same.
             if not is_retry:
                 self._endpoints.refused(api_key, await _digest(request))
             raise
@@ -184,7 +185,7 @@ class _SamplingRoutes:
         session.refusals.leave_unread(asked.not_read)
         for field in asked.not_read:
             self._refusals.log_once(
-                field, "%s accepts requests with the field %s, which is not read", request.scope["path"], field
+                field, "%s accepts requests with the field %s but ignores this field", request.scope["path"], field
             )
 
 
@@ -200,7 +201,7 @@ def _report_app(route: ReportRoute, endpoints: Endpoints, max_body_bytes: int) -
 
 
 class _QueueRoutes:
-    """The routes by which workers take episodes from a queue."""
+    """The routes through which workers take episodes from a queue."""
 
     def __init__(self, queue: WorkQueue, max_body_bytes: int) -> None:
         self._queue = queue
@@ -224,7 +225,7 @@ class _QueueRoutes:
         )
         hanging_up = asyncio.ensure_future(hung_up(request))
         try:
-            # A worker that is gone must not get an episode.
+            # A worker that has disconnected must not get an episode.
             await asyncio.wait({leasing, hanging_up}, return_when=asyncio.FIRST_COMPLETED)
             if not leasing.done():
                 raise ClientDisconnect
@@ -246,12 +247,13 @@ class _QueueRoutes:
 
 class _ErrorDialect(Protocol):
     def error(self, error: ApiError) -> Mapping[str, Json]:
-        """Return an error as the body of an answer."""
+        """Return an error as the body of a response."""
         ...
 
 
 class _Answered:
-    """An endpoint as an ASGI app that returns every failure as an error object; `convert` converts it to the error of the API."""
+    """An endpoint as an ASGI app that returns every failure as an error object. `convert` converts each error to the
+    error of the API."""
 
     def __init__(
         self, endpoint: Endpoint, dialect: _ErrorDialect, convert: Callable[[ApiError], ApiError] = _as_it_is
@@ -271,8 +273,8 @@ class _Answered:
 
 
 class _Routed:
-    """Starlette's router, which also returns error objects for unknown paths and methods. Starlette's application would
-    add three layers to every request for that, a tenth of its time."""
+    """Starlette's router, extended to return error objects for unknown paths and methods. For this, Starlette's own
+    application would add three layers to every request, a tenth of the request's time."""
 
     def __init__(self, routes: Sequence[BaseRoute], note: Callable[[Request, ApiError], None]) -> None:
         """Create a router. `note` is called for each request with an unknown path or method."""
@@ -283,7 +285,7 @@ class _Routed:
         return self._router.routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["app"] = self  # without it the router itself would answer, in plain text
+        scope["app"] = self  # without an app, the router itself would respond in plain text
         try:
             await self._router(scope, receive, send)
         except HTTPException as failure:
@@ -294,15 +296,15 @@ class _Routed:
 
 
 def _unknown_route(request: Request, failure: HTTPException) -> ApiError:
-    message = f"{failure.detail}: use {', '.join(DIALECTS)}, /v1/models or /health; /openapi.json has them all."
-    # With ids in the path, each request would have its own reason.
+    message = f"{failure.detail}: use {', '.join(DIALECTS)}, /v1/models or /health; /openapi.json lists all routes."
+    # If the path contained ids, each request would have its own reason.
     parts = _route(request).strip("/").split("/")
     route = ["ID" if len(part) >= 12 and re.search(r"\d", part) else part for part in parts]
     return ApiError(failure.status_code, message, code=UNKNOWN_ROUTE, given="/".join(route), is_type=True)
 
 
 def _route(request: Request) -> str:
-    """Return the path without the key that it may start with."""
+    """Return the path without the key with which it may start."""
     path = request.url.path
     return path if not path.startswith("/s/") else f"/{path.split('/', 3)[-1]}"
 
@@ -318,7 +320,7 @@ def _unknown_answer(request: Request, failure: HTTPException, error: ApiError) -
 def _opening_key(request: Request, headers: Mapping[str, str], endpoints: Endpoints) -> str:
     """Return the key of a request: from the path, MTRL's trajectory id, the bearer token, or Anthropic's header.
 
-    Many clients must send some bearer token, so that comes last but one. Raises ApiError 401.
+    The bearer token comes late in this order, since many clients cannot avoid sending one. Raises ApiError 401.
     """
     api_key = _shown_key(request.path_params.get("key", ""), headers)
     endpoints.check(api_key)
@@ -331,7 +333,7 @@ def _shown_key(in_path: str, headers: Mapping[str, str]) -> str:
 
 
 def _headers(request: Request) -> dict[str, str]:
-    """Return each header's first value. Starlette's own mapping searches all headers at each access."""
+    """Return the first value of each header. Starlette's own mapping searches all headers at each access."""
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(request.scope["headers"])}
 
 
@@ -341,7 +343,7 @@ def _bearer(headers: Mapping[str, str]) -> str:
 
 
 _MOST_CLIENTS = 16
-"""The most clients that a gateway counts by name."""
+"""The maximum number of clients that a gateway counts by name."""
 
 
 def _client(headers: Mapping[str, str], known: set[str]) -> str:
@@ -356,7 +358,7 @@ def _client(headers: Mapping[str, str], known: set[str]) -> str:
 
 
 async def _digest(request: Request) -> bytes:
-    """Return the digest of a body, which is read and not stored."""
+    """Return the digest of a body. The body is read but not stored."""
     digest = body_digest(request.scope["path"].encode())
     async for part in request.stream():
         digest.update(part)
@@ -368,7 +370,7 @@ async def _body(request: Request, max_bytes: int) -> bytes:
     if media_type not in _MEDIA_TYPES:
         raise ApiError(
             415,
-            f"content-type: {media_type[:80]!r} is not read here; send application/json.",
+            f"content-type: {media_type[:80]!r} is not supported; send application/json.",
             code="unsupported_media_type",
             param="content-type",
             given=media_type,
@@ -384,16 +386,18 @@ async def _body(request: Request, max_bytes: int) -> bytes:
 
 
 def _decoded(body: bytes) -> Json:
-    """Parse a body. Raises ApiError 400, also for JSON that cannot be processed or sent back in an answer: nested too deeply,
-    half a character, a number too large for a float."""
+    """Parse a body. Raises ApiError 400, even for JSON that is valid but cannot be processed or sent back in an answer:
+    JSON that is nested too deeply, a lone surrogate, or a number too large for a float."""
     try:
         decoded = read_json(body)
     except ValueError as error:
-        raise ApiError(400, f"The body is no JSON: {error}.", code="invalid_json") from error
+        raise ApiError(400, f"The body is not valid JSON: {error}.", code="invalid_json") from error
     if body.count(b"[") + body.count(b"{") > _MAX_LEVELS:
         try:
             orjson.dumps(decoded)
-        except orjson.JSONEncodeError as error:  # it reads 1024 levels and writes 254, and no integer beyond 64 bits
+        except (
+            orjson.JSONEncodeError
+        ) as error:  # orjson writes only 254 levels, and no integer beyond 64 bits
             if depth(decoded) > _MAX_LEVELS:
                 raise ApiError(
                     400, f"The body is nested deeper than {_MAX_LEVELS} levels; flatten it.", code="invalid_json"

@@ -1,7 +1,8 @@
-"""Delivery of answers: each is sampled once, is on disk before its first byte is sent, and survives a lost connection.
+"""Delivery of answers. Each answer is sampled once, is on disk before its first byte is sent, and survives a lost
+connection.
 
 A client whose connection broke repeats its request. A second sampling would leave the first turn as a branch without
-continuation. So an answer that was recorded but not received is sent again (docs/gateway.md, "Retries").
+continuation. An answer that was recorded but not received is therefore sent again (docs/gateway.md, "Retries").
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ from sparring.sessions import AnySession
 from sparring.types import Turn
 
 Sample: TypeAlias = Callable[[Callable[[int, int], None]], Awaitable[Sequence[Turn]]]
-"""A function that samples a request's answers, and calls back with (answer, token) for each token, from any thread."""
+"""A function that samples the answers to a request. For each token, it calls its argument with (answer, token), from
+any thread."""
 
 
 @final
 class Delivery:
-    """The answers to one request. Sampling is cancelled when the last waiting client hangs up. Answers that were sampled by
-    then are recorded in any case, and kept for a client that repeats the request."""
+    """The answers to one request. Sampling is cancelled when the last waiting client disconnects. Answers that are
+    sampled by then are recorded in any case, and kept for a client that repeats the request."""
 
     def __init__(
         self, session: AnySession, sample: Sample, *, id: str, on_arrived: Callable[[Sequence[Turn]], None]
     ) -> None:
-        """Create a delivery. `on_arrived` is called each time that a client has received all answers."""
+        """Create a delivery. `on_arrived` is called each time a client has received all answers."""
         self.id = id
         self._session = session
         self._on_arrived = on_arrived
@@ -40,7 +42,7 @@ class Delivery:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the answers were sampled, and no client has received them or waits for them."""
+        """Whether the answers are sampled, but no client has received them or is waiting for them."""
         return self._is_sampled and self.is_alive and not self._has_arrived and self._num_waiting == 0
 
     @property
@@ -71,15 +73,16 @@ class Delivery:
     async def turns(
         self, given_up: asyncio.Future[None] | None = None, *, seconds: float | None = None
     ) -> Sequence[Turn] | None:
-        """Wait until the turns are recorded, and return them; None when `given_up` is done first, or after `seconds`. Raises
-        what the session raises."""
+        """Wait until the turns are recorded, and return them. Return None if `given_up` is done first, or after
+        `seconds`. Raises any error that the session raises."""
         waited = [self._playing] if given_up is None else [self._playing, given_up]
         await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         is_given_up = given_up is not None and given_up.done()
         return None if is_given_up or not self._playing.done() else self._playing.result()
 
     async def sampled(self, given_up: asyncio.Future[None]) -> AsyncGenerator[list[tuple[int, int]], None]:
-        """Yield lists of (answer, token) from the first token on, as they arrive, until sampling ends or `given_up` is done."""
+        """Yield lists of (answer, token) as the tokens arrive, starting with the first token, until sampling ends or
+        `given_up` is done."""
         given_up.add_done_callback(lambda _: self._news.set())
         seen = 0
         while not given_up.done():
@@ -108,6 +111,6 @@ class Delivery:
 
     def _end(self, playing: asyncio.Task[Sequence[Turn]]) -> None:
         if not playing.cancelled():
-            playing.exception()  # retrieve it, even where no client waits for it
+            playing.exception()  # retrieve the exception, even if no client waits for it
         self._is_over = True
         self._news.set()

@@ -1,4 +1,4 @@
-"""Selection of the session for a request: the episode of its key, or a new session."""
+"""Selects the session for a request: the episode of its key, or a new session."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ class Endpoints(Protocol):
         ...
 
     def check(self, api_key: str) -> None:
-        """Check a key. Raises ApiError 401 for an unknown one."""
+        """Check a key. Raises ApiError 401 for an unknown key."""
         ...
 
     def admitted(self, api_key: str) -> AbstractContextManager[object]:
-        """Return a context for the time of one request. Raises ApiError 401 for an unknown key, 429 for too many requests."""
+        """Return a context for the duration of one request. Raises ApiError 401 for an unknown key, and 429 for too
+        many requests."""
         ...
 
     def refused(self, api_key: str, digest: bytes) -> None:
@@ -60,8 +61,8 @@ class Endpoints(Protocol):
 
 @final
 class EpisodeEndpoints:
-    """The sessions of episodes, with one random key each. Only the hash of a key is stored, and it is invalid once the session
-    is closed."""
+    """The sessions of episodes, each with its own random key. Only the hash of a key is stored, and the key becomes
+    invalid when the session is closed."""
 
     takes_seed = False
 
@@ -75,8 +76,8 @@ class EpisodeEndpoints:
         return self._model_name
 
     def register(self, session: AnySession, report: EpisodeReport | None = None) -> str:
-        """Return a new key for a session. `report` is the report of its episode, where another key of the episode has it
-        already."""
+        """Return a new key for a session. `report` is the report of the session's episode, if another key of the
+        episode already has it."""
         self._episodes = {digest: other for digest, other in self._episodes.items() if not other.session.is_closed}
         api_key = f"sk-{secrets.token_urlsafe(32)}"
         self._episodes[_digest(api_key)] = OpenEpisode(session, report, within=self._in_flight)
@@ -100,7 +101,7 @@ class EpisodeEndpoints:
         if request.seed is not None:
             raise ApiError(
                 400,
-                "seed is set by the run: an episode's turns follow from run, task and attempt. Leave it out.",
+                "seed cannot be set: the run derives the seeds of an episode's turns from run, task and attempt. Remove it.",
                 code="unsupported_parameter",
                 param="seed",
                 given={"seed": request.seed},
@@ -116,7 +117,7 @@ class EpisodeEndpoints:
         if episode is None or episode.session.is_closed:
             raise ApiError(
                 401,
-                "This API key belongs to no running episode; use the key that the episode received.",
+                "This API key does not belong to a running episode; use the key that the episode received.",
                 code="invalid_api_key",
             )
         return episode
@@ -124,9 +125,10 @@ class EpisodeEndpoints:
 
 @final
 class StatelessEndpoints:
-    """A fixed model. Every request opens a new session, which ends with the request and records nothing.
+    """The endpoint of a fixed model. Every request opens a new session, which ends with the request and records
+    nothing.
 
-    The last conversations are kept, for requests that continue one by the id of its answer.
+    The last conversations are kept, for requests that continue one of them by the id of its answer.
     """
 
     takes_seed = True
@@ -134,7 +136,7 @@ class StatelessEndpoints:
     def __init__(
         self, *, engine: Engine, chat: Chat, model_name: str, sampling: Sampling, api_key: str | None = None
     ) -> None:
-        """Create the sessions of one model. Without `api_key` any key is accepted, also none."""
+        """Create the endpoint of one model. Without `api_key`, any key is accepted, and a key is not required."""
         self._engine = engine
         self._chat = chat
         self._model_name = model_name
@@ -150,7 +152,9 @@ class StatelessEndpoints:
     def check(self, api_key: str) -> None:
         if self._api_key is not None and not hmac.compare_digest(_digest(api_key), _digest(self._api_key)):
             raise ApiError(
-                401, "This API key is not the server's; send the one it was started with.", code="invalid_api_key"
+                401,
+                "This is not the server's API key; send the key with which the server was started.",
+                code="invalid_api_key",
             )
 
     def admitted(self, api_key: str) -> AbstractContextManager[object]:
@@ -160,7 +164,7 @@ class StatelessEndpoints:
         """Do nothing: no answers are kept that a retry could get by mistake."""
 
     def note_refusal(self, api_key: str, error: ApiError) -> None:
-        """Do nothing: there is no episode that it could end."""
+        """Do nothing: there is no episode that the refusal could end."""
 
     @asynccontextmanager
     async def enter(self, api_key: str, request: Asked) -> AsyncIterator[OpenEpisode]:
@@ -184,7 +188,7 @@ class StatelessEndpoints:
     def report(self, api_key: str) -> EpisodeReport:
         raise ApiError(
             401,
-            "A served model has no episodes to report on; complete and reward those of a training run.",
+            "A served model has no episodes to report on; only episodes of a training run can be completed and rewarded.",
             code="invalid_api_key",
         )
 

@@ -33,13 +33,13 @@ class OpenEpisode:
         conversations: Conversations | None = None,
         within: InFlight | None = None,
     ) -> None:
-        """Open a session. `report` is shared by the sessions of an episode; rewards per turn are for the turns that learn.
-        Without `conversations` the episode has its own, so that no other episode continues them."""
+        """Open a session. `report` is shared by the sessions of an episode; its rewards per turn apply to the turns
+        that learn. Without `conversations`, the episode has its own, so that no other episode continues them."""
         self.session = session
         self.report = report or EpisodeReport(lambda: [turn for turn in session.episode_turns if turn.learns])
         self.in_flight = InFlight(MAX_IN_FLIGHT_PER_EPISODE, of="The episode", within=within)
         self.refused: Counter[bytes] = Counter()
-        """The requests that got status 429 and were not repeated yet, by the digest of their body."""
+        """The number of requests that got status 429 and were not repeated yet, by the digest of their body."""
         self._last: dict[bytes, Delivery] = {}
         """The last delivery for each request body, by its digest."""
         self._conversations: Conversations = {} if conversations is None else conversations
@@ -48,22 +48,22 @@ class OpenEpisode:
     def deliver(self, asked: Asked, body: bytes, *, prefix: str, is_retry: bool, client: str) -> Delivery:
         """Return the delivery for a request: an earlier one whose answer was lost, otherwise a new one.
 
-        A request that is marked as a retry gets the last answer to the same body, even if that seemed to have been received,
-        or joins one that is still being sampled. Equal requests without the mark are deliberate, and each is sampled again.
-        Raises ApiError 404 for an unknown earlier answer or item, 400 for unknown log-probabilities, 409 when the episode takes
-        no more turns.
+        A request that is marked as a retry gets the last answer to the same body, even if that answer appears to have
+        been received, or joins a request that is still being sampled. Equal requests without the mark are deliberate,
+        and each is sampled again. Raises ApiError 404 for an unknown earlier answer or item, 400 if log-probabilities
+        are unknown, and 409 if the episode accepts no more turns.
         """
         self.report.check_open()
         if asked.wants_logprobs and isinstance(self.session, MessageSession):
             raise ApiError(
                 400,
-                "logprobs=true is not supported here: the policy returns messages without tokens. Leave it out.",
+                "logprobs=true is not supported: the policy returns messages without tokens. Remove logprobs.",
                 code="unsupported_parameter",
                 param="logprobs",
             )
         digest = body_digest(body).digest()
         if is_retry and self.refused[digest] > 0:
-            # It was never sampled, so the answer to an equal request is not meant for it.
+            # The refused request was never sampled, so an answer to an equal request does not belong to it.
             self.refused[digest] -= 1
             is_retry = False
         last = self._last.get(digest)
@@ -91,7 +91,7 @@ class OpenEpisode:
         return self._last[digest]
 
     def _arrived(self, turns: Sequence[Turn]) -> None:
-        # A report refers to the turns that were received before it.
+        # A report refers to the turns that were received before the report.
         if self.report.is_open:
             self.session.set_received([turn.id for turn in turns])
 
@@ -105,8 +105,8 @@ class OpenEpisode:
         if asked.previous not in self._conversations:
             raise ApiError(
                 404,
-                f"The answer {asked.previous[:80]!r} is not kept here: it is of another episode or server, was not to be "
-                "stored, or has been forgotten since. "
+                f"The answer {asked.previous[:80]!r} is not stored here: it belongs to another episode or server, was requested "
+                "without storage, or has expired. "
                 "Send the whole conversation instead.",
                 code="previous_response_not_found",
                 param=asked.previous_field,
@@ -116,19 +116,19 @@ class OpenEpisode:
 
 
 def body_digest(begin: bytes) -> hashlib.blake2b:
-    """Return a hash that starts with the path; with the body added it identifies equal requests."""
+    """Return a hash that starts with the path. With the body added, the hash identifies equal requests."""
     return hashlib.blake2b(begin, digest_size=16)
 
 
 async def _sampled(
     session: AnySession, asked: Asked, so_far: Sequence[Message], on_token: Callable[[int, int], None], client: str
 ) -> list[Turn]:
-    """Sample the turns of a request, one for each answer that it asks for."""
+    """Sample the turns of a request, one for each requested answer."""
     instructions: list[Message] = []
     if asked.instructions is not None:
         instructions.append({"role": "system", "content": asked.instructions})
 
-    # Only sessions without their own seed get one from a request (`Endpoints.enter`).
+    # Only sessions without their own seed take a seed from a request (`Endpoints.enter`).
     seed = {"seed": asked.seed} if isinstance(session, MessageSession) else {}
 
     async def sample(index: int) -> Turn:
@@ -158,7 +158,7 @@ async def _sampled(
 
 
 def _sampling(asked: Asked, own: Sampling) -> Sampling:
-    """Return the sampling settings of the client, with at most the tokens that the session allows."""
+    """Return the sampling settings of the client, limited to the tokens that the session allows."""
     if asked.temperature is None and asked.top_p is None and asked.max_tokens is None:
         return own
     return replace(

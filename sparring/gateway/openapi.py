@@ -1,7 +1,7 @@
 """The gateway's routes as OpenAPI 3.1 (https://spec.openapis.org/oas/v3.1.1.html).
 
-The request schemas come from the models that check requests, so that document and checks cannot disagree. Rules that JSON
-schema cannot express are in `description`.
+The request schemas come from the models that check requests, so the document and the checks cannot disagree. Rules that
+JSON schema cannot express are in `description`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _COUNT: Json = {"type": "integer", "minimum": 0}
 
 
 def _object(**fields: Json) -> dict[str, Json]:
-    """Return the schema of an object that has all of these fields, and may have others."""
+    """Return the schema of an object that has all of these fields and may have others."""
     return {"type": "object", "properties": fields, "required": list(fields)}
 
 
@@ -75,7 +75,7 @@ _ANSWERS: Mapping[str, Json] = {
     "Report": {"type": "object", "maxProperties": 0},
     "Models": _object(object=_one_of("list"), data=_list(_object(id=_TEXT, object=_one_of("model")))),
     "Health": _object(status=_one_of("ok")),
-    "Invocation": {"type": "object", "description": "What agents that are pushed to are sent, and the lease."},
+    "Invocation": {"type": "object", "description": "The invitation that pushed agents also receive, with the lease."},
     "Renewed": _object(lease_seconds={"type": "number"}),
 }
 
@@ -90,15 +90,20 @@ _NO_KEY: Json = []
 _WORKER: Json = [{"worker": []}]
 
 _KEYS: Json = {
-    "bearer": {"type": "http", "scheme": "bearer", "description": "The episode's key, or the server's."},
-    "header": {"type": "apiKey", "in": "header", "name": "x-api-key", "description": "The same, as Anthropic has it."},
+    "bearer": {"type": "http", "scheme": "bearer", "description": "The key of the episode or of the server."},
+    "header": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "x-api-key",
+        "description": "The same key, in Anthropic's header.",
+    },
     "worker": {"type": "http", "scheme": "bearer", "description": "The worker key of the run."},
 }
 
 _TRAJECTORY: Json = {
     "name": TRAJECTORY_ID,
     "in": "header",
-    "description": "The episode's key, which may also come as on other routes. None that is known is a 404.",
+    "description": "The episode's key, which may also be sent as on other routes. An unknown key is a 404.",
     "schema": {"type": "string", "maxLength": MAX_LENGTH},
 }
 
@@ -107,14 +112,14 @@ _LEASE: Json = {"name": "lease", "in": "path", "required": True, "schema": _TEXT
 
 
 def openapi(*, takes_seed: bool, has_queue: bool = False) -> dict[str, Json]:
-    """Return the OpenAPI document. `takes_seed`: whether requests may set a seed, which running episodes refuse; `has_queue`:
-    whether workers poll for episodes."""
+    """Return the OpenAPI document. `takes_seed` is whether requests may set a seed, which running episodes refuse.
+    `has_queue` is whether workers poll for episodes."""
     definitions: dict[str, Json] = {**_ANSWERS, **_ERRORS}
 
     def defined(name: str, schema: dict[str, Json]) -> str:
         definitions.update(schema.pop("$defs"))
         if not takes_seed and "seed" in schema["properties"]:
-            schema["properties"]["seed"] = {"type": "null", "description": "The run sets it."}
+            schema["properties"]["seed"] = {"type": "null", "description": "The run sets the seed."}
         definitions[name] = schema
         return name
 
@@ -133,13 +138,13 @@ def openapi(*, takes_seed: bool, has_queue: bool = False) -> dict[str, Json]:
         request = defined(name, route.request_schema(name))
         operation = _operation(route.body.__doc__, answer="Report", error="AwsError" if route.is_aws else "OpenAIError")
         paths[path] = {"post": {**operation, **_takes(request), "security": _NO_KEY if route.is_aws else _KEY}}
-    paths["/v1/models"] = {"get": _operation("The one model.", answer="Models") | {"security": _KEY}}
-    paths["/health"] = {"get": _operation("Whether the server answers.", answer="Health") | {"security": _NO_KEY}}
+    paths["/v1/models"] = {"get": _operation("List the model.", answer="Models") | {"security": _KEY}}
+    paths["/health"] = {"get": _operation("Check that the server responds.", answer="Health") | {"security": _NO_KEY}}
     if has_queue:
-        taken = _operation("An episode to play; 204 when none came.", answer="Invocation")
-        taken["responses"]["204"] = {"description": "No episode came in this time."}
-        renewed = _operation("The lease goes on.", answer="Renewed") | {"parameters": [_LEASE]}
-        released = _operation("The episode is given back.", answer="Report") | {"parameters": [_LEASE]}
+        taken = _operation("Lease an episode; 204 if none is available in time.", answer="Invocation")
+        taken["responses"]["204"] = {"description": "No episode was available in time."}
+        renewed = _operation("Renew the lease.", answer="Renewed") | {"parameters": [_LEASE]}
+        released = _operation("Give the episode back.", answer="Report") | {"parameters": [_LEASE]}
         takes = {
             model: _takes(defined(model.__name__, body_schema(model, model.__name__))) for model in (Poll, Release)
         }

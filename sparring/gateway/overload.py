@@ -1,4 +1,4 @@
-"""The limit of requests that are answered at once. Further requests get status 429."""
+"""The limit on concurrent requests. Requests beyond the limit get status 429."""
 
 from __future__ import annotations
 
@@ -7,30 +7,32 @@ from typing import Self, final
 from sparring.gateway.request import ApiError
 
 MAX_IN_FLIGHT = 1024
-"""The most requests of all episodes together: far more than a run has at once, so that it only bounds memory."""
+"""The maximum number of concurrent requests of all episodes together. It is far more than a run needs, so it only
+limits memory."""
 MAX_IN_FLIGHT_PER_EPISODE = 64
-"""The most answers that one request may ask for."""
+"""The maximum number of answers that one request may ask for."""
 _RETRY_AFTER_SECONDS = 1
 
 
 @final
 class InFlight:
-    """Counts the requests that are being read, sampled or sent."""
+    """Counts the requests that are currently read, sampled or sent."""
 
     def __init__(self, most: int, *, of: str, within: InFlight | None = None) -> None:
-        """Create a counter. `of` names the owner of the requests in error messages; requests also count for `within`."""
+        """Create a counter. `of` names the owner of the requests in error messages. Requests also count for
+        `within`."""
         self._most = most
         self._of = of
         self._within = within
         self._num = 0
 
     def admitted(self) -> Self:
-        """Return a context for the time of one request. Raises ApiError 429 when the limit is reached."""
+        """Return a context for the duration of one request. Raises ApiError 429 if the limit is reached."""
         if self._num >= self._most:
             raise ApiError(
                 429,
-                f"{self._of} has {self._num} requests in progress, and {self._most} are answered at once; send it again in "
-                f"{_RETRY_AFTER_SECONDS} s, or send fewer at a time.",
+                f"{self._of} has {self._num} requests in progress, and the limit is {self._most}. Repeat the request in "
+                f"{_RETRY_AFTER_SECONDS} s, or send fewer concurrent requests.",
                 code="rate_limit_exceeded",
                 retry_after=_RETRY_AFTER_SECONDS,
             )

@@ -1,7 +1,8 @@
-"""The queue of episodes for workers, who poll it over HTTP and hold episodes under leases that must be renewed.
+"""The queue of episodes for workers, which poll it over HTTP and hold episodes under leases that they must renew.
 
-It serves agents that can only open outgoing connections. An offer is taken at most once. When its worker gives it back, or
-does not renew its lease, the offer is lost, and its owner decides whether to make another (`sparring.agents.pull`).
+The queue serves agents that can only open outgoing connections. An offer is taken at most once. If the offer's worker
+gives it back or does not renew its lease, the offer is lost, and its owner decides whether to make another
+(`sparring.agents.pull`).
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ from sparring.gateway.request import ApiError
 from sparring.types import Json
 
 LEASE_SECONDS = 60.0
-"""The time of a lease in seconds: long enough for a turn of a slow policy, short enough that a dead worker costs little."""
+"""The duration of a lease in seconds: long enough for a turn of a slow policy, and short enough that a dead worker
+costs little."""
 
 
 class Poll(Strict):
     """The body of a request for an episode."""
 
     wait_seconds: Annotated[pydantic.FiniteFloat, pydantic.Field(ge=0, le=30)] = 20.0
-    """How long to wait for one; below the patience of proxies and clients."""
+    """How long to wait for an episode. The maximum is shorter than the usual timeouts of proxies and clients."""
     endpoint: Annotated[str, pydantic.Field(pattern=r"^https?://[^/\s]+", max_length=1000)] | None = None
-    """The gateway as the worker reaches it, where the request's own address does not say so."""
+    """The address at which the worker reaches the gateway, if it differs from the request's own address."""
 
 
 class Release(Strict):
@@ -49,9 +51,10 @@ class Offer:
         self.invitation = invitation
         self.is_taken = False
         self.is_expired = False
-        """Whether its worker stopped renewing the lease instead of giving the episode back."""
+        """Whether the offer's worker stopped renewing the lease instead of giving the episode back."""
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """A description of why its worker no longer holds the episode, once that is so."""
+        """The reason why the worker no longer holds the episode. The future is done as soon as the worker has lost
+        it."""
 
 
 @dataclass(slots=True)
@@ -86,16 +89,16 @@ class WorkQueue:
         """Whether any worker has ever requested an episode."""
 
     def check(self, worker_key: str) -> None:
-        """Check a worker key. Raises ApiError 401 for a wrong one."""
+        """Check a worker key. Raises ApiError 401 for a wrong key."""
         if not hmac.compare_digest(_digest(worker_key), self._digest):
             raise ApiError(
                 401,
-                "This is not the worker key of the run; send the one that it printed at its start, as a bearer.",
+                "This is not the worker key of the run; send the key that the run printed at its start, as a bearer token.",
                 code="invalid_api_key",
             )
 
     def offer(self, invitation: Callable[[str], Json]) -> Offer:
-        """Add an episode to the end of the queue. `invitation` returns the message to its worker, from the gateway's
+        """Add an episode to the end of the queue. `invitation` returns the message for the worker, given the gateway's
         address."""
         offer = Offer(invitation)
         self._waiting.append(offer)
@@ -103,13 +106,13 @@ class WorkQueue:
         return offer
 
     def withdraw(self, offer: object) -> None:
-        """Withdraw an offer: no worker gets it any more, and its lease ends."""
+        """Withdraw an offer. No worker gets it any more, and its lease ends."""
         self._waiting = deque(other for other in self._waiting if other is not offer)
         for lease_id in [id for id, lease in self._leases.items() if lease.offer is offer]:
             self._end(lease_id)
 
     async def lease(self, wait_seconds: float, endpoint: str) -> Mapping[str, Json] | None:
-        """Lease the oldest offer, and return the message to the worker; None when there is none in time."""
+        """Lease the oldest offer and return the message for the worker, or None if there is no offer in time."""
         self.is_polled = True
         patience = asyncio.ensure_future(self._sleep(wait_seconds))
         try:
@@ -164,7 +167,7 @@ class WorkQueue:
         if lease_id not in self._leases:
             raise ApiError(
                 404,
-                "This lease is over: its episode has ended, or it was not renewed in time. Stop playing that episode, "
+                "This lease is over: its episode has ended, or the lease was not renewed in time. Stop that episode, "
                 "and lease another.",
                 code="lease_over",
             )

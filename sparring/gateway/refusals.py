@@ -1,8 +1,8 @@
-"""Decides who caused a refused request, the client or the policy, and the name under which it is counted.
+"""Decides whether the client or the policy caused a refused request, and under which name the request is counted.
 
-After its first answer, the policy may influence everything that its client sends. If it could make its client send refused
-requests, and such episodes were left out, it could discard its failures. So a refusal counts as the client's own only where
-the policy's output can hardly have caused it (docs/gateway.md, "Who caused a refusal").
+After its first answer, the policy may influence everything that its client sends. If the policy could make its client
+send refused requests, and such episodes were left out, it could discard its failures. A refusal therefore counts as
+caused by the client only if the policy's output can hardly have caused it (docs/gateway.md, "Who caused a refusal").
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ _CLIENTS_OWN: Final = frozenset(
         "previous_response_not_found",
     }
 )
-"""The error codes for choices of the client: a field, an option, a reference. Sizes, numbers, texts and bodies that cannot
-be read may follow from the policy's output."""
+"""The error codes for choices of the client: a field, an option or a reference. Sizes, numbers, texts and bodies that
+cannot be read may result from the policy's output."""
 UNKNOWN_ROUTE: Final = "unknown_route"
 """The error code of an unknown path or method."""
 _NOT_COUNTED: Final = frozenset({401, 409, 429})
-"""The error statuses that are not refusals: of no episode, after its end, or to be sent again."""
+"""The error statuses that are not refusals: the request belongs to no episode, comes after the episode's end, or is to
+be repeated."""
 _CONVERSATION: Final = frozenset({"messages", "input"})
 _OF_AN_ITEM: Final = frozenset({"type", "role", "id"})
 """The fields of a conversation's elements that the client chooses. All others may come from the policy's output."""
@@ -42,11 +43,11 @@ _SCHEMA_WORDS: Final = frozenset(
         "number", "object", "properties", "required", "schema", "strict", "string", "title", "type",
     }
 )  # fmt: skip
-"""Keywords of JSON schemas, which do not show who wrote a schema."""
+"""Keywords of JSON schemas. They do not show who wrote a schema."""
 
 
 def is_refusal(error: Exception) -> bool:
-    """Return whether an error means that a request of an episode cannot be read or answered as it is."""
+    """Return whether an error means that a request of an episode cannot be read or answered unchanged."""
     return isinstance(error, ApiError) and 400 <= error.status < 500 and error.status not in _NOT_COUNTED
 
 
@@ -58,10 +59,10 @@ def reason_of(error: ApiError) -> str:
 
 
 def note(session: AnySession, error: ApiError, turns: Sequence[Turn]) -> None:
-    """Attribute a refusal to the client or to the policy; `turns` are the episode's turns that learn.
+    """Attribute a refusal to the client or to the policy. `turns` contains the episode's turns that learn.
 
-    A request for an unknown route asks for no turn, and many clients try one and continue without it. So it makes an episode
-    lost only when no turn was requested."""
+    A request for an unknown route does not request a turn, and many clients try such a route and continue without it.
+    The refusal therefore makes an episode lost only if no turn was requested."""
     if error.code == UNKNOWN_ROUTE and turns:
         session.refusals.refuse(reason_of(error), None)
         return
@@ -79,8 +80,8 @@ def _is_clients_own(error: ApiError) -> bool:
 
 
 def _is_own_text(given: Json, turns: Sequence[Turn]) -> bool:
-    """Return whether the policy wrote at least half of the names and texts of the refused value, as whole words and in any
-    notation. The client may then have them from the policy."""
+    """Return whether the policy wrote at least half of the names and texts of the refused value, as whole words and in
+    any notation. The client may then have copied them from the policy."""
     texts = {_plain(text).strip() for text in set(_texts(given)) - _SCHEMA_WORDS} - {""}
     whole = "\n".join(text for turn in turns for text in _list_texts(turn.message))
     written = f"{_plain(whole)}\n{_plain(re.sub(_CONTROL, ' ', whole))}"

@@ -1,4 +1,4 @@
-"""The report of an agent on its episode: its end and its reward."""
+"""An agent's report on its episode: the end of the episode and the reward."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ Answer = TypeVar("Answer")
 
 @final
 class EpisodeReport:
-    """The state of an episode's report: open, then completed as ready or failed, then rewarded. Each happens once.
+    """The state of an episode's report: open, then completed as ready or failed, then rewarded. Each happens only once.
 
-    A completed episode takes no more turns. Agents usually complete first and then send the reward. The other order is
-    accepted too, and then the reward already ends the turns, since it was given for those. A failed episode takes no reward:
-    the number that agents send along with a failure is not a reward (docs/agents-mtrl.md, "Failures").
+    A completed episode accepts no more turns. Agents usually complete the episode first and then send the reward. The
+    other order is also accepted; the reward then ends the turns, since it applies to the turns so far. A failed episode
+    accepts no reward: the number that agents send along with a failure is not a reward (docs/agents-mtrl.md,
+    "Failures").
 
-    A report with a client token may be sent again and gets the same answer; without a token, the second one is a conflict.
+    A report with a client token may be sent again and gets the same answer. Without a token, a second report is a
+    conflict.
     """
 
     def __init__(self, turns: Callable[[], Sequence[Turn]]) -> None:
@@ -38,9 +40,9 @@ class EpisodeReport:
         """The report of each operation and client token."""
         self._is_sealed = False
         self._playing: set[asyncio.Task[object]] = set()
-        """The tasks that sample a turn now."""
+        """The tasks that are currently sampling a turn."""
         self._stopped: set[asyncio.Task[object]] = set()
-        """Those of them that were cancelled."""
+        """The tasks in `_playing` that were cancelled."""
         self._settled = asyncio.Event()
 
     def turns(self) -> Sequence[Turn]:
@@ -49,12 +51,12 @@ class EpisodeReport:
 
     @property
     def status(self) -> Status | None:
-        """The status with which the episode was completed; None before that."""
+        """The status with which the episode was completed, or None before that."""
         return self._status
 
     @property
     def reward(self) -> Reward | None:
-        """The accepted reward; None before that."""
+        """The accepted reward, or None before there is one."""
         return self._reward
 
     @property
@@ -63,7 +65,7 @@ class EpisodeReport:
         return self._refusal
 
     def complete(self, status: Status, *, error: str = "", client_token: str | None = None) -> None:
-        """End the turns. `error` is the reason of a failure. Raises ApiError 409 the second time."""
+        """End the turns. `error` is the reason for a failure. Raises ApiError 409 the second time."""
         content = (status, error)
         if self._is_repeated("completion", client_token, content):
             return
@@ -80,9 +82,10 @@ class EpisodeReport:
         metrics: Mapping[str, float] | None = None,
         client_token: str | None = None,
     ) -> None:
-        """Set the reward: a number or a list of one is the total, a longer list has one number for each turn.
+        """Set the reward. A number, or a list with one number, is the total; a longer list has one number for each
+        turn.
 
-        Raises RewardError for anything else, ApiError 409 when there is a reward already or the episode failed.
+        Raises RewardError for any other value, and ApiError 409 if there is already a reward or the episode failed.
         """
         content = (value, components, metrics)
         if self._is_repeated("reward", client_token, content):
@@ -99,25 +102,26 @@ class EpisodeReport:
     async def wait(self) -> Reward:
         """Wait until the episode is completed and rewarded, and return the reward.
 
-        Raises AgentFailed, which is an InfrastructureError, when the agent completed it as failed.
+        Raises AgentFailed, which is an InfrastructureError, if the agent completed the episode as failed.
         """
         await self._settled.wait()
         if self._reward is None or self._status == "failed":
-            raise AgentFailed(f"The agent gave the episode up: {self._error or 'it did not say why'}.")
+            raise AgentFailed(f"The agent gave up the episode: {self._error or 'it gave no reason'}.")
         return self._reward
 
     @property
     def is_open(self) -> bool:
-        """Whether the episode takes more turns."""
+        """Whether the episode accepts more turns."""
         return not self._is_sealed
 
     def check_open(self) -> None:
-        """Raise ApiError 409 when the episode takes no more turns."""
+        """Raise ApiError 409 if the episode accepts no more turns."""
         if self._is_sealed:
             raise self._conflict("for a turn")
 
     async def while_open(self, answer: Awaitable[Answer]) -> Answer:
-        """Await and return the answer. It is cancelled, and ApiError 409 raised, as soon as the episode takes no more turns."""
+        """Await and return the answer. As soon as the episode accepts no more turns, cancel the answer and raise
+        ApiError 409."""
         playing = asyncio.current_task()
         assert playing is not None
         self._playing.add(playing)
@@ -133,14 +137,15 @@ class EpisodeReport:
             self._stopped.discard(playing)
 
     def _is_repeated(self, operation: str, client_token: str | None, content: object) -> bool:
-        """Return whether the same report was accepted before. Raises ApiError 409 for a token of a different report."""
+        """Return whether the same report was accepted before. Raises ApiError 409 if the token belongs to a different
+        report."""
         if client_token is None or (operation, client_token) not in self._tokens:
             return False
         if self._tokens[operation, client_token] != content:
             raise ApiError(
                 409,
-                f"The client token {client_token[:64]!r} came with another {operation} before; "
-                "give each report a token of its own.",
+                f"The client token {client_token[:64]!r} was already used for a different {operation}; "
+                "use a separate token for each report.",
                 code="token_reused",
             )
         return True
@@ -156,8 +161,8 @@ class EpisodeReport:
             self._settled.set()
 
     def _conflict(self, purpose: str) -> ApiError:
-        """Return the error for a conflict. `sagemaker.train.rft` reads "not in valid status" as: the report arrived the
-        first time."""
+        """Return the error for a conflict. `sagemaker.train.rft` takes the words "not in valid status" to mean that the
+        report arrived the first time."""
         state = {None: "is rewarded", "failed": "was completed as failed", "ready": "was completed as ready"}[
             self._status
         ]
@@ -165,7 +170,7 @@ class EpisodeReport:
         return ApiError(
             409,
             f"The trajectory is not in valid status {purpose}: it {state}{rewarded}. "
-            "Play its turns, complete it once, then reward it once.",
+            "Request its turns first, complete it once, then reward it once.",
             code="not_in_valid_status",
         )
 
@@ -175,7 +180,7 @@ def _reward(
 ) -> Reward:
     turn_ids, source = [turn.id for turn in turns], "The reward that the agent reports"
     if isinstance(value, Sequence) and len(value) == 1:
-        # MTRL's clients send each total as a list of one.
+        # MTRL's clients send each total as a list with one number.
         (value,) = value
     reward = to_reward(value, turn_ids=turn_ids, source=source)
     return to_reward(replace(reward, components=components, metrics=metrics), turn_ids=turn_ids, source=source)

@@ -21,7 +21,7 @@ from sparring.types import AnswerFormat, Json, Message, ToolSchema, Turn
 
 
 class ApiError(Exception):
-    """An error answer. Each dialect has its own error object."""
+    """An error response. Each dialect has its own error object."""
 
     def __init__(
         self,
@@ -34,8 +34,9 @@ class ApiError(Exception):
         given: Json = None,
         is_type: bool = False,
     ) -> None:
-        """Create an error. `retry_after` is the seconds after which the same request may succeed; without it clients are asked
-        not to repeat. `given` is the refused field or value; `is_type` marks an unknown type or role."""
+        """Create an error. `retry_after` is the number of seconds after which the same request may succeed; without it,
+        clients are told not to repeat the request. `given` is the refused field or value. `is_type` marks an unknown
+        type or role."""
         super().__init__(message)
         self.status, self.code, self.param, self.retry_after = status, code, param, retry_after
         self.given, self.is_type = given, is_type
@@ -74,14 +75,14 @@ class FormatFields:
     form: str
     schema: str
     arguments: str
-    """The field of a tool's parameters, with `{}` for the index of the tool."""
+    """The field of a tool's parameters, with `{}` in place of the tool's index."""
     parallel: str
     tool_choice: str = "tool_choice"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """The values that a request needs to continue an answer."""
+    """The values that are needed to continue an answer in a later request."""
 
     messages: tuple[Message, ...]
     """The conversation without instructions, including the answer."""
@@ -101,7 +102,7 @@ class Asked:
     instructions: str | None = None
     """A system message for this request only. It precedes the conversation and is not stored with it."""
     item_ids: Sequence[str] = ()
-    """The ids of items of earlier answers that the request refers to. `with_items` then returns the messages."""
+    """The ids of items of earlier answers to which the request refers. `with_items` then returns the messages."""
     with_items: Callable[[Mapping[str, Kept]], Sequence[Message]] | None = None
     """A function that returns the messages with these items, from the stored conversations by answer id. It raises ApiError
     for unknown ids."""
@@ -109,7 +110,7 @@ class Asked:
     """The id of an answer whose conversation this request continues."""
     previous_field: str = "previous_response_id"
     is_thread: bool = False
-    """Whether the tools and instructions of that answer's request apply, where this request has none."""
+    """Whether the tools and instructions of that answer's request apply if this request has none."""
     is_kept: bool = False
     """Whether later requests may continue the answer by its id."""
     num_answers: int = 1
@@ -123,12 +124,13 @@ class Asked:
     not_read: tuple[str, ...] = ()
     """The accepted fields of the request that are ignored."""
     episode: str | None = None
-    """The name of the episode in the path or MTRL's header."""
+    """The name of the episode in the path or in MTRL's header."""
     request: Any = None
-    """The parsed request of the dialect, for fields that the answer must repeat."""
+    """The parsed request of the dialect, for the fields that the answer must repeat."""
 
     def refused(self, refusal: ConstraintError) -> ApiError:
-        """Return the error for an answer format that cannot be enforced, with the field that set it."""
+        """Return the error for an answer format that cannot be enforced. The error names the field that set the
+        format."""
         wanted, fields = self.answer_format, self.format_fields
         match (refusal.schema or "").split("_"):
             case ["content"]:
@@ -148,7 +150,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The values that every answer has."""
+    """The values that are part of every answer."""
 
     id: str
     model: str
@@ -156,19 +158,19 @@ class Head:
     """Seconds since 1970."""
 
 
-# The parts of an answer while it is sampled; `index` counts the answers of one request.
+# These are the parts of an answer while it is sampled. `index` counts the answers to one request.
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The first token was sampled."""
+    """The event that the first token was sampled."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """More of the content."""
+    """A further piece of the content."""
 
     index: int
     text: str
@@ -176,7 +178,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """More of the reasoning, which precedes the content."""
+    """A further piece of the reasoning, which precedes the content."""
 
     index: int
     text: str
@@ -184,7 +186,7 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallPart:
-    """A complete tool call in the OpenAI shape; `number` counts the calls of the answer."""
+    """A complete tool call in OpenAI's format. `number` counts the calls of the answer."""
 
     index: int
     number: int
@@ -193,7 +195,7 @@ class ToolCallPart:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The answer is over and recorded."""
+    """The event that the answer is complete and recorded."""
 
     index: int
     turn: Turn
@@ -215,19 +217,19 @@ class Dialect(Protocol):
         ...
 
     def request_schema(self, prefix: str) -> dict[str, Json]:
-        """Return the JSON schema of the bodies that `read` accepts, as `validation.request_schema` writes it."""
+        """Return the JSON schema of the bodies that `read` accepts, in the form of `validation.request_schema`."""
         ...
 
     def whole(self, asked: Asked, turns: Sequence[Turn], head: Head) -> Mapping[str, Json]:
-        """Return the body of a whole answer, with one turn for each answer."""
+        """Return the body of a whole response, with one turn for each answer."""
         ...
 
     def stream(self, asked: Asked, parts: AsyncIterator[Part], head: Head) -> AsyncIterator[bytes]:
-        """Yield the events of a stream. Exceptions of `parts` are passed on."""
+        """Yield the events of a stream. Exceptions of `parts` are raised again."""
         ...
 
     def error(self, error: ApiError) -> Mapping[str, Json]:
-        """Return an error as the body of an answer."""
+        """Return an error as the body of a response."""
         ...
 
     def error_event(self, error: ApiError, num_sent: int) -> bytes:

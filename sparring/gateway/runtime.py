@@ -1,9 +1,10 @@
-"""The routes of SageMaker's Job Runtime Service, and simpler formats of the same reports.
+"""The routes of SageMaker's Job Runtime Service, and the same reports in simpler formats.
 
-https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_Operations_Amazon_SageMaker_Job_Runtime.html: an agent
+The service is described at
+https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_Operations_Amazon_SageMaker_Job_Runtime.html. An agent
 samples, completes its rollout and sends rewards. Its requests have a job ARN, of which only the form is checked, and a
-trajectory id, which here is the key of the episode. Errors are AWS's REST-JSON. `Components` and `Metrics` of a reward are
-Sparring's additions.
+trajectory id, which is the key of the episode. Errors are AWS's REST-JSON. `Components` and `Metrics` of a reward are
+additions of Sparring.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from sparring.types import Json, Turn
 TRAJECTORY_ID = "x-amzn-sagemaker-trajectory-id"
 _JOB_ARN = "x-amzn-sagemaker-job-arn"
 MAX_LENGTH = 256
-"""The longest trajectory id and job ARN, in characters."""
+"""The maximum length of a trajectory id or job ARN, in characters."""
 
 _KINDS = {
     400: "ValidationException",
@@ -40,13 +41,14 @@ _KINDS = {
 
 
 def trajectory_id(headers: Mapping[str, str]) -> str:
-    """Return the trajectory id of a request, empty if there is none. Raises ApiError 400 for a header that is too long."""
+    """Return the trajectory id of a request, or an empty string if there is none. Raises ApiError 400 for a header that
+    is too long."""
     for name in (TRAJECTORY_ID, _JOB_ARN):
         if len(headers.get(name, "")) > MAX_LENGTH:
             raise ApiError(
                 400,
-                f"{name} has {len(headers[name])} characters, and may have {MAX_LENGTH}; "
-                "send what the episode was given.",
+                f"{name} has {len(headers[name])} characters, but the maximum is {MAX_LENGTH}; "
+                "send the value that the episode received.",
                 code="invalid_value",
                 param=name,
             )
@@ -55,7 +57,8 @@ def trajectory_id(headers: Mapping[str, str]) -> str:
 
 @final
 class AwsError(ApiError):
-    """An error in the form of AWS: its kind is in a header, and an unknown key is a trajectory that was not found."""
+    """An error in AWS's format. The kind of error is in a header, and an unknown key is a trajectory that was not
+    found."""
 
     def __init__(self, error: ApiError) -> None:
         status = 404 if error.status == 401 else error.status
@@ -71,17 +74,17 @@ def _kind(error: ApiError) -> str:
 
 
 def _aws_body(error: ApiError) -> Mapping[str, Json]:
-    # The service's model names it Message, and generic parsers of the protocol look for message.
+    # The service's model names the field Message, and generic parsers of the protocol expect message.
     return {"__type": _kind(error), "message": str(error), "Message": str(error)}
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Chat completions with AWS's errors. The model is always the policy, so none need be named."""
+    """Chat completions with AWS's errors. The model is always the policy, so a request need not name it."""
 
     streams: bool
-    """Whether the route always answers in a stream."""
+    """Whether the route always responds with a stream."""
 
     @property
     def id_prefix(self) -> str:
@@ -116,15 +119,16 @@ SAMPLES: Mapping[str, Dialect] = {
 
 _Name: TypeAlias = Annotated[str, pydantic.Field(min_length=1, max_length=MAX_LENGTH)]
 _Rewards: TypeAlias = Annotated[
-    list[pydantic.FiniteFloat], pydantic.Field(min_length=1, description="One number in all, or one for each turn.")
+    list[pydantic.FiniteFloat],
+    pydantic.Field(min_length=1, description="One number for the episode, or one for each turn."),
 ]
 _Numbers: TypeAlias = dict[_Name, pydantic.FiniteFloat]
 _Text: TypeAlias = Annotated[str, pydantic.Field(max_length=10_000)]
-"""A text with a bound. It must be whole characters, since the ledger refuses half ones."""
+"""A text of limited length. It must not contain lone surrogates, since the ledger refuses them."""
 
 
 class _Body(pydantic.BaseModel):
-    """A field that is not known is refused: it would be lost without a word."""
+    """A body in which unknown fields are refused, so that no value is lost silently."""
 
     model_config = pydantic.ConfigDict(strict=True, extra="forbid")
 
@@ -132,25 +136,26 @@ class _Body(pydantic.BaseModel):
 
 
 class Completion(_Body):
-    """The agent has ended, or failed for a reason that it gives."""
+    """A report that the agent has ended, or that it failed for a given reason."""
 
     status: Status
     error: _Text = ""
 
     def tell(self, report: EpisodeReport) -> None:
-        """Raises ApiError 409."""
+        """Apply the completion to the report. Raises ApiError 409."""
         report.complete(self.status, error=self.error, client_token=self.client_token)
 
 
 class RewardUpdate(_Body):
-    """What the episode earned, in all or per turn."""
+    """A report of the episode's reward, in total or per turn."""
 
     reward: pydantic.FiniteFloat | _Rewards
     components: _Numbers | None = None
     metrics: _Numbers | None = None
 
     def tell(self, report: EpisodeReport) -> None:
-        """Raises ApiError 400 when there is not one reward for each turn, 409 when it is not the time for one."""
+        """Apply the reward to the report. Raises ApiError 400 if the list does not have one reward for each turn, and
+        409 if the episode accepts no reward at this time."""
         try:
             report.update_reward(
                 self.reward, components=self.components, metrics=self.metrics, client_token=self.client_token
@@ -161,7 +166,7 @@ class RewardUpdate(_Body):
 
 
 class _OfTrajectory(_Body):
-    """AWS names the episode in the body, in Pascal case."""
+    """A body that names the episode, in AWS's Pascal case."""
 
     model_config = pydantic.ConfigDict(alias_generator=to_pascal)
 
@@ -171,14 +176,15 @@ class _OfTrajectory(_Body):
 
 @final
 class CompleteRollout(_OfTrajectory, Completion):
-    """The agent is done, in AWS's spelling; the job ARN may stand in its header instead."""
+    """A report in AWS's format that the agent is done. The job ARN may be in its header instead."""
 
     status: Status = "ready"
 
 
 @final
 class UpdateReward(_OfTrajectory, RewardUpdate):
-    """What the episode earned: one number in all, or one for each turn; the job ARN may stand in its header instead."""
+    """A report of the episode's reward in AWS's format: one number in total, or one for each turn. The job ARN may be
+    in its header instead."""
 
     reward: _Rewards = pydantic.Field(alias="Rewards")
 
@@ -192,11 +198,11 @@ class ReportRoute:
 
     @property
     def is_aws(self) -> bool:
-        """Whether the body names the episode, and errors are AWS's."""
+        """Whether the body names the episode and errors have AWS's format."""
         return issubclass(self.body, _OfTrajectory)
 
     def request_schema(self, prefix: str) -> dict[str, Json]:
-        """Return the JSON schema of the bodies that `read` accepts, as `validation.body_schema` writes it."""
+        """Return the JSON schema of the bodies that `read` accepts, in the form of `validation.body_schema`."""
         return body_schema(self.body, prefix)
 
     def read(self, body: Json, headers: Mapping[str, str]) -> Completion | RewardUpdate:
@@ -204,7 +210,7 @@ class ReportRoute:
         if not isinstance(body, dict):
             raise ApiError(400, f"The body is JSON of type {type(body).__name__}; send an object.")
         if self.is_aws and _JOB_ARN in headers:
-            # The service's model has it in the header, but its own SDK writes it into the body.
+            # The service's model has the job ARN in the header, but its own SDK writes it into the body.
             body = {"JobArn": headers[_JOB_ARN], **body}
         try:
             return self.body.model_validate(body)
@@ -212,7 +218,7 @@ class ReportRoute:
             raise refusal(body, error) from error
 
     def key(self, report: Completion | RewardUpdate) -> str | None:
-        """Return the episode that a body names; None for bodies without one."""
+        """Return the episode that a body names, or None for a body without one."""
         return report.trajectory_id if isinstance(report, _OfTrajectory) else None
 
     def error(self, error: ApiError) -> Mapping[str, Json]:

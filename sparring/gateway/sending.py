@@ -1,4 +1,4 @@
-"""Sending of answers, as a whole or as they are sampled, with detection of clients that hang up."""
+"""Sends answers, either whole or while they are sampled, and detects clients that disconnect."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from sparring.types import Turn
 _logger = get_logger(__name__)
 
 _LISTEN_AFTER = 1.0
-"""Seconds of waiting after which the gateway starts to listen whether the client hangs up."""
+"""The number of seconds of waiting after which the gateway starts to check whether the client disconnects."""
 
 
 async def _parts(
     asked: Asked, delivery: Delivery, session: AnySession, hanging_up: asyncio.Future[None]
 ) -> AsyncGenerator[Part, None]:
-    """Yield the parts of an answer as it is sampled, from its first token also where it was sampled before. Raises
-    ClientDisconnect when the client hangs up."""
+    """Yield the parts of an answer as it is sampled. An answer that was sampled before is yielded from its first token.
+    Raises ClientDisconnect if the client disconnects."""
 
     def visible_text() -> VisibleText:
         return VisibleText(lambda ids: session.read(ids, asked.tools, asked.stop), session.decode, asked.stop)
@@ -49,7 +49,8 @@ async def _parts(
     reasoned = [""] * asked.num_answers
 
     def new_parts(index: int, delta: str, *, is_over: bool) -> Iterator[Part]:
-        """Yield new text, after the reasoning before it. An endpoint may continue its reasoning after its first text."""
+        """Yield new text after the reasoning that precedes it. An endpoint may continue its reasoning after its first
+        text."""
         reasoning, before = texts[index].reasoning, reasoned[index]
         if reasoning != before and reasoning.startswith(before) and (delta or is_over):
             reasoned[index] = reasoning
@@ -83,8 +84,8 @@ async def _parts(
 async def _events(
     dialect: Dialect, asked: Asked, parts: AsyncGenerator[Part, None], head: Head, sent: Callable[[], Awaitable[None]]
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the events of a stream, then call `sent`. A failure after the first event is an event too, since the status
-    was sent."""
+    """Yield the events of a stream, then call `sent`. After the first event a failure is sent as an event, since the
+    status was already sent."""
     num_sent = 0
     try:
         async for event in dialect.stream(asked, parts, head):
@@ -117,7 +118,7 @@ async def send_whole(
 async def send_stream(
     dialect: Dialect, asked: Asked, delivery: Delivery, session: AnySession, head: Head, request: Request, send: Send
 ) -> None:
-    """Send an answer as it is sampled. Raises failures before the first event, so that they get a status."""
+    """Send an answer as it is sampled. Raises failures that occur before the first event, so that they get a status."""
     hanging_up = asyncio.create_task(hung_up(request))
     parts = _parts(asked, delivery, session, hanging_up)
     events = _events(dialect, asked, parts, head, lambda: _sent(delivery, request, send))
@@ -139,18 +140,20 @@ def _piece(body: bytes, *, is_last: bool = False) -> Message:
 
 
 async def _sent(delivery: Delivery, request: Request, send: Send) -> None:
-    """Mark an answer that was sent as received. Raises ClientDisconnect if the client is gone by now.
+    """Mark an answer that was sent as received. Raises ClientDisconnect if the client is already gone.
 
-    This is checked before the response ends, since servers report every client as gone after that."""
-    await send(_piece(b""))  # waits while the transport has much unsent data
+    The check happens before the response ends, since servers report every client as gone after that."""
+    await send(_piece(b""))  # waits while the transport has a lot of unsent data
     if _has_hung_up(request):
         raise ClientDisconnect
     delivery.arrived()
 
 
 async def _unless_hung_up(request: Request, delivery: Delivery) -> Sequence[Turn]:
-    """Return the delivered turns. Raises ClientDisconnect when the client hangs up, at once if it has waited a while."""
-    # Not from the start: listening needs a task, which is expensive compared with a quick answer.
+    """Return the delivered turns. Raises ClientDisconnect if the client disconnects, at once if it has waited for some
+    time."""
+    # The gateway does not listen from the start: listening needs a task, which is expensive compared with a quick
+    # answer.
     turns = await delivery.turns(seconds=_LISTEN_AFTER)
     if turns is None:
         hanging_up = asyncio.create_task(hung_up(request))
@@ -182,10 +185,12 @@ def _has_hung_up(request: Request) -> bool:
 
 
 def api_error(failure: Exception) -> ApiError:
-    """Return a failure as the error that a client gets."""
+    """Return the error that a client gets for a failure."""
     if isinstance(failure, ApiError):
         return failure
     if isinstance(failure, SparringError):
         return error_of(failure)
     _logger.error("A request failed through a bug", exc_info=failure)
-    return ApiError(500, f"The server failed: {type(failure).__name__}. See its log.", code="internal_error")
+    return ApiError(
+        500, f"The server failed with {type(failure).__name__}. See the server's log.", code="internal_error"
+    )

@@ -1,4 +1,4 @@
-"""The gateway on a socket: uvicorn in the running event loop, by default on loopback and a free port."""
+"""The gateway on a socket. It runs uvicorn in the running event loop, by default on loopback and a free port."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from sparring.sessions import AnySession
 from sparring.types import Sampling
 
 _GC_THRESHOLD = 20_000
-"""New objects between two garbage collections. A request makes hundreds and frees them without cycles, so with Python's
-default of 700 there would be several collections per request."""
+"""The number of new objects between two garbage collections. A request creates hundreds of objects and frees them
+without cycles, so Python's default of 700 would cause several collections per request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +36,16 @@ class EpisodeEndpoint:
     api_key: str
     report: EpisodeReport
     policies: Mapping[str, EpisodeEndpoint] = field(default_factory=dict)
-    """The endpoints of the episode's other policies, by name. A report at any of them is a report on the episode."""
+    """The endpoints of the episode's other policies, by name. A report to any of them is a report on the episode."""
 
     @property
     def endpoint(self) -> str:
-        """The address of the gateway, which MTRL calls the endpoint of its runtime."""
+        """The address of the gateway. MTRL calls it the endpoint of its runtime."""
         return self.base_url.removesuffix("/v1")
 
 
 class _QuietUvicorn(uvicorn.Server):
-    """A server that leaves Ctrl-C to its program."""
+    """A server that leaves the handling of Ctrl-C to its program."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -64,15 +64,15 @@ class Listener:
         self._starting = asyncio.Lock()
 
     async def start(self) -> None:
-        """Bind and answer requests from the running loop; starting twice is allowed. Raises ServiceError when the address
-        is taken."""
+        """Bind and serve requests in the running loop. Starting twice is allowed. Raises ServiceError if the address is
+        taken."""
         async with self._starting:
             if self._serving is None:
                 await self._start()
 
     async def _start(self) -> None:
-        # asyncio sends small pieces at once (TCP_NODELAY) on sockets that name their protocol; on others, the body of an answer
-        # waits for the acknowledgement of its head, 40 ms.
+        # asyncio sends small pieces at once (TCP_NODELAY) on sockets that name their protocol. On other sockets, the
+        # body of a response waits 40 ms for the acknowledgement of its head.
         bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -80,10 +80,10 @@ class Listener:
         except OSError as error:
             bound.close()
             raise ServiceError(
-                f"{self._host}:{self._port} cannot be bound: {error}. Choose another port, or 0."
+                f"{self._host}:{self._port} cannot be bound: {error}. Choose another port, or 0 for a free port."
             ) from error
         self._port = bound.getsockname()[1]
-        # Objects that are loaded by now stay. To visit them at every collection would cost more than the requests.
+        # Objects that are already loaded stay. Visiting them at every collection would cost more than the requests.
         gc.freeze()
         self._gc_threshold = gc.get_threshold()
         gc.set_threshold(_GC_THRESHOLD, *self._gc_threshold[1:])
@@ -101,7 +101,7 @@ class Listener:
             await asyncio.sleep(0.001)
 
     async def stop(self) -> None:
-        """Finish running requests within two seconds, and stop; stopping twice is allowed."""
+        """Finish running requests within two seconds, and stop. Stopping twice is allowed."""
         if self._server is not None and self._serving is not None:
             self._server.should_exit = True
             await self._serving
@@ -132,14 +132,14 @@ class Gateway:
         queue: WorkQueue | None = None,
         max_in_flight: int = MAX_IN_FLIGHT,
     ) -> None:
-        """Create a gateway. `/v1/models` lists `model_name`; requests may name any model, since the key decides. Workers
-        poll `queue`. `max_in_flight` bounds the requests that are answered at once."""
+        """Create a gateway. `/v1/models` lists `model_name`. Requests may name any model, since the key decides.
+        Workers poll `queue`. `max_in_flight` limits the number of concurrent requests."""
         self._endpoints = EpisodeEndpoints(model_name, max_in_flight=max_in_flight)
         self._listener = Listener(create_app(self._endpoints, queue=queue), host, port)
 
     def register(self, session: AnySession) -> EpisodeEndpoint:
-        """Open an endpoint with a new key for a session, and one for each other policy of its episode. The keys are
-        invalid once the session is closed."""
+        """Open an endpoint with a new key for a session, and one for each other policy of its episode. The keys become
+        invalid when the session is closed."""
         api_key = self._endpoints.register(session)
         report = self._endpoints.report(api_key)
         policies = {
@@ -153,7 +153,7 @@ class Gateway:
         return self._listener.base_url
 
     async def start(self) -> None:
-        """Start to serve. Raises ServiceError when the address is taken."""
+        """Start to serve. Raises ServiceError if the address is taken."""
         await self._listener.start()
 
     async def stop(self) -> None:
@@ -182,7 +182,7 @@ class ModelServer:
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
-        """Create a server. Without `api_key` any key is accepted, so bind it to loopback only."""
+        """Create a server. Without `api_key`, any key is accepted, so bind the server to loopback only."""
         endpoints = StatelessEndpoints(
             engine=engine, chat=chat, model_name=model_name, sampling=sampling, api_key=api_key
         )
@@ -193,7 +193,7 @@ class ModelServer:
         return self._listener.base_url
 
     async def start(self) -> None:
-        """Start to serve. Raises ServiceError when the address is taken."""
+        """Start to serve. Raises ServiceError if the address is taken."""
         await self._listener.start()
 
     async def stop(self) -> None:

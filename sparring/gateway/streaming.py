@@ -1,4 +1,4 @@
-"""Streaming: the part of an answer that may be shown while it is still being sampled."""
+"""Determines which part of an answer may be shown while the answer is still being sampled."""
 
 from __future__ import annotations
 
@@ -10,30 +10,31 @@ from sparring.types import Message
 
 _LONGEST_TAG = 16
 _LONGEST_CHARACTER = 16
-"""The most tokens of one character. Bytes that are no character after these are invalid."""
+"""The maximum number of tokens in one character. Bytes that are not a complete character after this many tokens are
+invalid."""
 _ALWAYS_READ = 256
 _PART = 16
-"""An answer of more than `_ALWAYS_READ` tokens is parsed as a whole again when it has grown by this fraction (1 / value), so
-that the cost of all parsing is linear in its length, not quadratic."""
+"""An answer of more than `_ALWAYS_READ` tokens is parsed as a whole again each time it has grown by this fraction (1 /
+value). The cost of all parsing is then linear in the length of the answer, not quadratic."""
 
 
 class _Growth(Enum):
     """The effect of further text on an answer, as long as the text closes no tag."""
 
     CONTENT = auto()
-    """It continues the content."""
+    """The text continues the content."""
     HIDDEN = auto()
-    """It belongs to reasoning or a tool call, or follows a call."""
+    """The text belongs to reasoning or a tool call, or follows a call."""
     UNKNOWN = auto()
 
 
 @final
 class VisibleText:
-    """Converts sampled ids to text deltas that add up to the final message's content.
+    """Converts sampled ids to text deltas that together are the content of the final message.
 
-    Text is held back until it is certain: an unfinished tag or tool call, the start of a stop text, a part of a character,
-    trailing whitespace. The session's parser decides from all ids what is reasoning or a call. Between two such readings only
-    the new ids are decoded, since every tag ends with ">" and other text just continues.
+    Text is held back until it is certain: an unfinished tag or tool call, the start of a stop text, a part of a
+    character, or trailing whitespace. The session's parser decides from all ids what is reasoning or a call. Between
+    two such parses only the new ids are decoded, since every tag ends with ">" and any other text just continues.
     """
 
     def __init__(
@@ -42,8 +43,8 @@ class VisibleText:
         decode: Callable[[Sequence[int]], str | None],
         stop_texts: Sequence[str] = (),
     ) -> None:
-        """Create a converter. `parse` is the session's parser, so that stream and final message agree; `decode` returns the
-        text of some ids, None when they are not all text."""
+        """Create a converter. `parse` is the session's parser, so that the stream and the final message agree. `decode`
+        returns the text of some ids, or None if they are not all text."""
         self._parse = parse
         self._decode = decode
         self._stop_texts = stop_texts
@@ -53,17 +54,17 @@ class VisibleText:
         self._growth = _Growth.UNKNOWN
         self._shown: list[str] = []
         self._held = ""
-        """The content that is not shown yet, where text continues it."""
+        """The content that is not shown yet and that further text continues."""
         self._tail = ""
         """The end of the text, without trailing whitespace."""
         self._space = ""
         self._begin = self._end = 0
         """The range of the ids that were decoded last. The ids before `_end` are whole characters."""
         self._is_garbled = False
-        """Whether there were bytes that are no text. The answer is then always parsed as a whole."""
+        """Whether there were bytes that are not text. If so, the answer is always parsed as a whole."""
         self._is_past_stop = False
-        """Whether there was a stop text. Text after it may look like content, so the answer is then always parsed as a
-        whole."""
+        """Whether there was a stop text. If so, the answer is always parsed as a whole, since text after a stop text
+        may look like content."""
         self._longest_stop = max(map(len, stop_texts), default=1)
         self._recent = ""
         self.reasoning = ""
@@ -94,8 +95,8 @@ class VisibleText:
         return message["content"].removeprefix(shown) if message["content"].startswith(shown) else ""
 
     def _added(self) -> str | None:
-        """Return the text of the ids since the last whole character. They are decoded together with the ids before them, since
-        some tokenizers decode a first token differently."""
+        """Return the text of the ids since the last whole character. These ids are decoded together with the ids before
+        them, since some tokenizers decode a first token differently."""
         if self._is_garbled:
             return None
         before, both = (self._decode(self._token_ids[self._begin : end]) for end in (self._end, None))
@@ -116,7 +117,7 @@ class VisibleText:
         return added
 
     def _read(self, added: str | None) -> str:
-        """Parse all ids, and determine the effect of the text that comes next."""
+        """Parse all ids, and determine the effect of the text that follows."""
         message = self._parse(self._token_ids)
         self._num_read = len(self._token_ids)
         self.reasoning = message.get("reasoning_content", "")
@@ -124,7 +125,7 @@ class VisibleText:
         is_whole = self._end == len(self._token_ids)
         malformed = message.get("malformed_tool_calls", ())
         for call in malformed:
-            # It may still become well-formed, and then it is not content.
+            # The call may still become well-formed, and then it is not content.
             content = content[: max(0, content.find(call["text"]))]
         if added is None or self._is_past_stop:
             self._growth = _Growth.UNKNOWN

@@ -1,5 +1,5 @@
-"""Rollouts: the curriculum selects tasks, the collector runs their episodes, and the scheduler bounds how stale a group
-can be."""
+"""Rollouts of episodes. The curriculum selects tasks, the collector runs their episodes, and the scheduler limits how
+stale a group can be."""
 
 from sparring.rollouts.collector import Collector
 from sparring.rollouts.curriculum import Curriculum, TaskKinds, TaskSelection

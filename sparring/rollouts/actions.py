@@ -1,4 +1,4 @@
-"""Metrics of the policy's actions: calls by tool, the form of its answers, and the states that it saw."""
+"""Metrics of the policy's actions: calls by tool, the form of answers, and the states that the policy saw."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sparring.types import Trajectory
 
 
 def action_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Return calls and errors per episode by tool, where the environment logs them, and the shares of turns by form."""
+    """Return calls and errors per episode by tool, if the environment logs calls, and the share of turns by form."""
     calls: Counter[str] = Counter()
     errors: Counter[str] = Counter()
     for entry in (entry for one in trajectories for entry in one.transitions):
         tool, error = entry.get("tool"), entry.get("error")
-        # The policy may invent any name, so unknown tools are only counted together, as tool_errors/unknown_tool.
+        # The policy may invent any name, so unknown tools are counted only together, as tool_errors/unknown_tool.
         if tool is None or error == ToolError.UNKNOWN_TOOL:
             continue
         calls[str(tool)] += 1
@@ -35,11 +35,12 @@ def action_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 @final
 class StateVisits:
-    """Counts the different states of the environment that a step saw, and those that no earlier step had seen.
+    """Counts the distinct states of the environment that a step saw, and the states among them that no earlier step
+    saw.
 
-    A state is a task, a tool and its result, from the environment's own log of calls. The seen states are kept in a bit set of
-    2**23 bits (1 MiB): of a million different states, about one in seventeen is taken for a known one. A resumed run starts
-    with an empty set.
+    A state is a task, a tool and its result, from the environment's own log of calls. The seen states are stored in a
+    set of 2**23 bits (1 MiB). Of a million distinct states, about one in seventeen is mistaken for a known state. A
+    resumed run starts with an empty set.
     """
 
     NUM_BITS = 2**23
@@ -48,8 +49,8 @@ class StateVisits:
         self._seen = bytearray(self.NUM_BITS // 8)
 
     def metrics(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        """Return the counts `rollout/states/distinct` and `rollout/states/new`; no metrics where no environment logs its
-        calls."""
+        """Return the counts `rollout/states/distinct` and `rollout/states/new`, or no metrics if no environment logs
+        its calls."""
         states = set(_states(trajectories))
         if not states:
             return {}

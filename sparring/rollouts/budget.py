@@ -1,4 +1,4 @@
-"""The budget of lost episodes: the share from which a finding reports them, and the share at which the run stops."""
+"""The budget of lost episodes, with the share at which a finding reports them and the share at which the run stops."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from sparring.errors import ServiceError
 from sparring.findings import Finding, Severity
 
 REPORTED_SHARE = 0.01
-"""The share of lost training episodes from which a finding reports them."""
+"""The share of lost training episodes above which a finding reports them."""
 FEWEST = 50
-"""The fewest episodes before the share is checked. MAX_LOST_IN_A_ROW stops a run whose environment is down from the start."""
+"""The minimum number of episodes before the share is checked. MAX_LOST_IN_A_ROW stops a run whose environment is down
+from the start."""
 
 
 @final
 class FailureBudget:
-    """Counts the training episodes that were lost for good, and stops the run when they are too many."""
+    """Counts the training episodes that were lost for good, and stops the run if too many are lost."""
 
     def __init__(self, max_lost_share: float) -> None:
         self._max_lost_share = max_lost_share
@@ -27,41 +28,42 @@ class FailureBudget:
 
     @property
     def causes(self) -> str:
-        """The number of lost episodes for each cause, with what to correct."""
+        """The number of lost episodes for each cause, with advice on what to correct."""
         num_failed = self.num_lost - self.num_client_errors - self.num_unrewarded
         causes = []
         if num_failed:
             causes.append(
-                f"{num_failed} to infrastructure although they were tried again: the environment, the engine or the agent's "
+                f"{num_failed} to infrastructure failures despite retries: the environment, the engine or the agent's "
                 "server failed"
             )
         if self.num_client_errors:
             causes.append(
-                f"{self.num_client_errors} since the gateway refused their client's last request: the agent's client sends "
-                "what is not supported here"
+                f"{self.num_client_errors} because the gateway refused their client's last request: the agent's "
+                "client sends requests that are not supported"
             )
         if self.num_unrewarded:
             causes.append(
-                f"{self.num_unrewarded} since the agent gave no reward and the recipe names none: have it report one, or set "
-                "reward.reward"
+                f"{self.num_unrewarded} because the agent reported no reward and the recipe names none: report "
+                "a reward, or set reward.reward"
             )
         return "; ".join(causes)
 
     def count(self, num_planned: int, num_lost: int, num_client_errors: int = 0, num_unrewarded: int = 0) -> None:
-        """Add the counts of one group. Raises ServiceError when the budget is used up."""
+        """Add the counts of one group. Raises ServiceError if the budget is used up."""
         self.num_planned += num_planned
         self.num_lost += num_lost
         self.num_client_errors += num_client_errors
         self.num_unrewarded += num_unrewarded
         if self.num_planned >= FEWEST and self.num_lost > self._max_lost_share * self.num_planned:
             raise ServiceError(
-                f"{self.num_lost} of {self.num_planned} training episodes were lost, more than rollout.max_lost_share = "
-                f"{self._max_lost_share:g}, and those that are left are no fair sample of the tasks ({self.causes}). `sparring "
-                "runs show` and the ledger have the reasons; correct the cause, and resume the run."
+                f"{self.num_lost} of {self.num_planned} training episodes were lost. This exceeds "
+                f"rollout.max_lost_share = {self._max_lost_share:g}, so the remaining episodes are a biased sample of the tasks "
+                f"({self.causes}). `sparring runs show` and the ledger list the reasons. Correct the cause, and resume the run."
             )
 
     def finding(self, step: int) -> Finding | None:
-        """Return a finding once, at the first step with more than REPORTED_SHARE of the episodes lost; None otherwise."""
+        """Return a finding at the first step at which more than REPORTED_SHARE of the episodes are lost, otherwise
+        None."""
         if self._is_reported or self.num_planned < FEWEST or self.num_lost <= REPORTED_SHARE * self.num_planned:
             return None
         self._is_reported = True
@@ -76,7 +78,7 @@ class FailureBudget:
                 "planned": self.num_planned,
                 "told_from": REPORTED_SHARE,
             },
-            change="Correct what the ledger's reasons name (`detail` of what was discarded as infra_error, env_timeout, "
+            change="Correct the causes that the ledger names (`detail` of rollouts discarded as infra_error, env_timeout, "
             "client_error or reward_error).",
             confirm="rollout/lost stays at 0.",
             step=step,

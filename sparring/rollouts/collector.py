@@ -1,4 +1,5 @@
-"""The collector: rolls out episodes and groups, with sessions, retries and grading. The ledger accounts for each rollout."""
+"""The collector, which rolls out episodes and groups, with sessions, retries and grading. The ledger records each
+rollout."""
 
 from __future__ import annotations
 
@@ -48,13 +49,13 @@ logger = get_logger(__name__)
 
 @final
 class Collector:
-    """Rolls out episodes of one agent with one policy, and with other policies where the recipe names some.
+    """Rolls out episodes of one agent with one policy, and with further policies if the recipe names any.
 
-    A rollout that fails for infrastructure reasons is retried with exponential backoff. Each attempt is a separate rollout
-    in the ledger. When the retries run out the member is lost, and its group continues with the rest if at least two remain.
-    A member is lost at once when the gateway refused its client, or when its agent gave no reward and the recipe names none:
-    another attempt would end in the same way, or give the policy a second try. Any other exception of user code ends the
-    run, so that a bug does not become data.
+    A rollout that fails for infrastructure reasons is retried with exponential backoff. Each attempt is a separate
+    rollout in the ledger. When the retries run out, the member is lost, and its group continues with the rest if at
+    least two members remain. A member is lost at once if the gateway refused its client, or if its agent reported no
+    reward and the recipe names none. Another attempt would end in the same way, or give the policy a second try. Any
+    other exception of user code ends the run, so that a bug does not become training data.
 
         Collector(
             agent=EpisodeAgent(agent.play), policy=MainPolicy(engine, chat), grading=Grading(reward=reward),
@@ -74,8 +75,8 @@ class Collector:
         policies: Mapping[str, NamedPolicy] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Create a collector. `policy` serves the agent's own turns, unless a plan names another; `policies` are the other
-        policies, by name."""
+        """Create a collector. `policy` provides the agent's own turns, unless a plan names another policy. `policies`
+        contains the other policies, by name."""
         self.policies: Mapping[str, NamedPolicy] = dict(policies or {})
         self.max_concurrency = limits.max_concurrency
         self._agent = agent
@@ -92,10 +93,11 @@ class Collector:
         self.losses = Losses()
         """The losses among attempts of every split."""
         self._turns: dict[str, Sequence[Message]] = {}
-        """The policies' messages of attempts that are over and not counted yet, by rollout."""
+        """The policies' messages in attempts that are over but not yet counted, by rollout."""
 
     async def aclose(self) -> None:
-        """Close the agent and the engines of other policies; the engine of the policy in training belongs to the caller."""
+        """Close the agent and the engines of other policies. The engine of the policy in training belongs to the
+        caller."""
         if self._agent.close is not None:
             await self._agent.close()
         for policy in self.policies.values():
@@ -108,11 +110,12 @@ class Collector:
     async def play_group(self, plan: GroupPlan) -> TrajectoryGroup:
         """Roll out the members of a group concurrently, and return the group. Lost members are counted in `num_lost`.
 
-        A training group with fewer than two remaining members (one, for groups of one) has no trajectories.
+        A training group with fewer than two remaining members (fewer than one for groups of one) has no trajectories.
         """
         missing = [member for member in range(plan.group_size) if member not in plan.done]
         sessions = [plan.rollout_id(member, 0) for member in missing]
-        # All sessions are announced first, so that a deterministic engine waits for the whole wave before its first round.
+        # All sessions are announced first, so that a deterministic engine waits for the whole wave before its first
+        # round.
         engine = self._policy_of(plan).engine
         _announce(engine, sessions, will_ask=True)
         refusals = Refusals()
@@ -135,7 +138,7 @@ class Collector:
             kept, lost = (), plan.group_size
         if lost:
             logger.warning(
-                "task %s: %d of %d episodes lost, %d of them since their client was refused",
+                "task %s: %d of %d episodes lost, %d of them because their client was refused",
                 plan.task.id,
                 lost,
                 plan.group_size,
@@ -152,7 +155,8 @@ class Collector:
         )
 
     def _give_up(self, plan: GroupPlan, members: Sequence[asyncio.Future[Trajectory | Outcome]]) -> None:
-        """Discard in the ledger the members that were finished when their group was stopped. Evaluated episodes remain."""
+        """Discard in the ledger the members that were already finished when their group was stopped. Evaluated episodes
+        are kept."""
         done = (None if member.cancelled() or member.exception() else member.result() for member in members)
         for played in (*plan.done.values(), *done):
             if isinstance(played, Trajectory) and plan.split == "train":
@@ -161,13 +165,13 @@ class Collector:
     async def play_episode(
         self, plan: GroupPlan, member: int, refusals: Refusals | None = None
     ) -> Trajectory | Outcome:
-        """Run one member to its end, retrying infrastructure failures. Return its trajectory, or only the outcome when it is
-        lost. Refused requests are added to `refusals`.
+        """Run one member to its end, with retries after infrastructure failures. Return its trajectory, or only the
+        outcome if the member is lost. Refused requests are added to `refusals`.
 
-        The first retry comes almost at once, since a short failure is over and the whole batch waits; the later ones after
-        0.5, 2.5, 12.5 and 30 s. After its worker process died, the episode runs alone where it may have caused that: its code
-        was running, the worker died for the second time, or it is the last retry. So an episode that kills every worker is
-        lost without the episodes that run at the same time.
+        The first retry follows almost at once, since a short failure is soon over and the whole batch waits. The later
+        retries follow after 0.5, 2.5, 12.5 and 30 s. If its worker process died, the episode runs alone when it may be
+        the cause: its code was running, a worker died for the second time, or this is the last retry. An episode that
+        kills every worker is therefore lost without the episodes that run at the same time.
         """
         asked = self._clock.monotonic()
         async with self._slots:
@@ -195,8 +199,8 @@ class Collector:
 
     @asynccontextmanager
     async def _place(self, *, alone: bool) -> AsyncIterator[None]:
-        """Give an episode that runs alone its own worker process. Such episodes wait for each other here, before they open a
-        session that the engine would wait for."""
+        """Give an episode that runs alone its own worker process. Such episodes wait for each other here, before they
+        open a session for which the engine would wait."""
         if not alone:
             yield
             return
@@ -209,8 +213,8 @@ class Collector:
             self.tally.waited(cause, self._clock.monotonic() - since)
 
     async def _attempt(self, plan: GroupPlan, member: int, attempt: int, refusals: Refusals) -> Trajectory | Outcome:
-        """Make one attempt. Return a graded trajectory, or the outcome of a lost one. Raises WorkerLost when its worker
-        died."""
+        """Make one attempt. Return a graded trajectory, or the outcome if the episode is lost. Raises WorkerLost if the
+        episode's worker died."""
         rollout_id = plan.rollout_id(member, attempt)
         ledger = self._ledger
         ledger.plan_nowait(rollout_id, task_id=plan.task.id, attempt=member, split=plan.split)
@@ -232,7 +236,7 @@ class Collector:
                     )
                     played = ended_elsewhere(late, session)
             if session.failure is not None and limit_met(session.failure) is None:
-                # The agent continued without the turn, so the result is not due to the policy.
+                # The agent continued without the turn, so the result is not caused by the policy.
                 raise session.failure
         except AgentTimeout as error:
             self._discard(rollout_id, DiscardReason.ENV_TIMEOUT, str(error))
@@ -245,7 +249,7 @@ class Collector:
             self._discard(rollout_id, DiscardReason.INFRA_ERROR, str(error))
             logger.warning("rollout %s failed: %s", rollout_id, error)
             if session.failure is not None and not isinstance(session.failure, EpisodeError):
-                # The agent failed because of a turn that will be refused each time, so a retry is useless.
+                # The agent failed because of a turn that is refused every time, so a retry is useless.
                 raise session.failure from error
             _raise_if_worker_died(error)
             return Outcome.INFRASTRUCTURE_ERROR
@@ -268,7 +272,7 @@ class Collector:
             attempt=member,
             turns=tuple(turn for turn in session.episode_turns if turn.learns),
             other_turns=tuple(turn for turn in session.episode_turns if not turn.learns),
-            # A copy for the same reason: the gateway reads equal messages of all episodes as one object.
+            # A copy, since the gateway stores equal messages of all episodes as one object.
             messages=copy.deepcopy(tuple(played.messages) or session.messages),
             outcome=played.outcome,
             reward=None,
@@ -284,14 +288,14 @@ class Collector:
         return await self._grade(trajectory, plan, played.reward)
 
     async def _run_agent(self, plan: GroupPlan, session: AnySession) -> AgentResult:
-        # A copy, so that an environment's changes to its task do not reach the next episode or the grading.
+        # A copy, so that an environment's changes to its task do not affect the next episode or the grading.
         task, introduce = copy.deepcopy(plan.task), self._policy_of(plan).introduce
         if introduce is not None:
             await introduce(task, session.id)
         return await self._agent.run(task, session)
 
     def _session(self, plan: GroupPlan, member: int, rollout_id: str, *, deadline: float) -> AnySession:
-        """Create the episode's session together with those of its other policies."""
+        """Create the episode's session and the sessions of its other policies."""
         seed = episode_seed(self._seed, f"{plan.split}/{plan.position}/{plan.task.id}", member)
         main = EpisodeIdentity(rollout_id, seed=seed, order=(plan.position, member))
 
@@ -338,16 +342,17 @@ class Collector:
         return open_session(main, policy.engine, policy.chat, plan.sampling, others)
 
     async def _grade(self, trajectory: Trajectory, plan: GroupPlan, own_reward: Reward | None) -> Trajectory | Outcome:
-        """Reward and score an episode. Return the outcome of a lost one: it has no reward, the infrastructure of the grading
-        failed, or no answer came in time.
+        """Reward and score an episode. Return the outcome if the episode is lost: it has no reward, the grading
+        infrastructure failed, or the grading did not finish in time.
 
         Raises RewardError for a reward that cannot be trusted, which ends the run.
         """
         if own_reward is None and not self._grader.has_reward:
-            # It gets no number and does not end the run: the policy may have caused its agent to fail or to stop early.
+            # The episode gets no reward and does not end the run, since the policy may have caused its agent to fail or
+            # to stop early.
             missing = (
-                f"the agent gave no reward ({trajectory.error or trajectory.outcome}), and the recipe names none. Have the agent "
-                "report one, or set reward.reward, which then scores such episodes."
+                f"the agent reported no reward ({trajectory.error or trajectory.outcome}), and the recipe names none. "
+                "Have the agent report a reward, or set reward.reward, which then also scores these episodes."
             )
             self._discard(trajectory.id, DiscardReason.REWARD_ERROR, missing)
             logger.warning("rollout %s has no reward: %s", trajectory.id, missing)
@@ -357,7 +362,7 @@ class Collector:
             reward, score = await self._grader.grade(trajectory, own_reward)
         except TimeoutError:
             seconds = self._limits.timeout_seconds
-            late = f"reward or scorer had not answered after rollout_timeout = {seconds:g} s, nor in {overtime(seconds):g} s more"
+            late = f"the reward or scorer did not finish within rollout_timeout = {seconds:g} s and {overtime(seconds):g} s more"
             self._discard(trajectory.id, DiscardReason.INFRA_ERROR, late)
             logger.warning("rollout %s could not be graded: %s", trajectory.id, late)
             return Outcome.INFRASTRUCTURE_ERROR
@@ -399,7 +404,7 @@ class Collector:
     async def play_all(
         self, plans: Sequence[GroupPlan], *, in_waves: bool, on_group: Callable[[TrajectoryGroup], None] | None = None
     ) -> list[TrajectoryGroup]:
-        """Roll out groups outside training, and return them in the order of `plans`.
+        """Roll out groups outside training, and return the results in the order of `plans`.
 
         With `in_waves`, the waves of `split_into_waves` run one after another.
         """
@@ -426,7 +431,7 @@ def _raise_if_worker_died(error: InfrastructureError) -> None:
 
 
 def _announce(engine: Engine | MessageEngine, session_ids: Sequence[str], *, will_ask: bool) -> None:
-    """Announce sessions to an engine that samples in rounds, so that it waits for each of them."""
+    """Announce sessions to an engine that samples in rounds, so that the engine waits for each of them."""
     if isinstance(engine, MessageEngine):
         return
     for session_id in session_ids:
@@ -434,7 +439,7 @@ def _announce(engine: Engine | MessageEngine, session_ids: Sequence[str], *, wil
 
 
 async def _cancel(tasks: Sequence[asyncio.Future[Any]]) -> None:
-    """Cancel the tasks that still run, and wait until they have ended."""
+    """Cancel the tasks that are still running, and wait until they have ended."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

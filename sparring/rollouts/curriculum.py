@@ -1,11 +1,12 @@
-"""The curriculum: selects the next task, so that each kind keeps its share and time goes to tasks that teach something.
+"""The curriculum, which selects the next task so that each kind keeps its share and time is spent on tasks that teach
+something.
 
-Each kind of task has its own epochs; each epoch is a new permutation from the seed. The wanted shares decide which kind
-is next. The recent success of the offered task decides whether it is also rolled out:
+Each kind of task has its own epochs, and each epoch is a new permutation from the seed. The configured shares decide
+which kind is next. The recent success of the offered task decides whether the task is also rolled out:
 
     all        every task
-    mixed      tasks that succeed sometimes; the others now and then, since the policy changes
-    frontier   a task more often, the nearer its success rate is to 1/2, where rewards vary most
+    mixed      tasks that succeed sometimes, and occasionally the others, since the policy changes
+    frontier   a task more often the closer its success rate is to 1/2, at which rewards vary most
 """
 
 from __future__ import annotations
@@ -30,35 +31,36 @@ MOST_RESTING = 0.9
 
 
 def read_task_kind(task: Task, field: str) -> str:
-    """Return the kind of a task, from one of its fields. Raises DataError when the field is not a word or a number."""
+    """Return the kind of a task, from one of its fields. Raises DataError if the field is not a word or a number."""
     value = task.fields.get(field)
     if not isinstance(value, str | int | float) or value == "":
         raise DataError(
-            f"task {task.id!r} has {field!r} = {value!r}, which curriculum.kind_field names as its kind; give it a word or a "
-            f"number. Its fields are {', '.join(map(repr, sorted(task.fields))) or 'none'}."
+            f"task {task.id!r} has {field!r} = {value!r}. curriculum.kind_field uses this field as the kind: set it to a "
+            f"word or a number. Its fields are {', '.join(map(repr, sorted(task.fields))) or 'none'}."
         )
     return str(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSelection:
-    """The rule by which offered tasks are rolled out, from the success rate of their latest episodes."""
+    """The rule that decides which offered tasks are rolled out, from the success rate of their latest episodes."""
 
     select: Select
     easy_threshold: float
     hard_threshold: float
-    """`mixed`: a task rests unless its success lies between the two."""
+    """With `mixed`, a task rests unless its success rate is between the two thresholds."""
     retry_share: float
     """The share of offers in which a resting task is rolled out nevertheless."""
     history_groups: int
-    """The number of latest groups that the success rate of a task is computed from."""
+    """The number of latest groups from which the success rate of a task is computed."""
     success_threshold: float
-    """The reward from which an episode counts as a success."""
+    """The reward at or above which an episode counts as a success."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskKinds:
-    """The field of a task that names its kind (None: all tasks are of one kind), and the relative share of each kind."""
+    """The field of a task that names its kind (None if all tasks are of one kind), and the relative share of each
+    kind."""
 
     field: str | None = None
     weights: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -66,10 +68,10 @@ class TaskKinds:
 
 @final
 class Curriculum(Iterator[GroupPlan]):
-    """Iterates over plans of training groups, until every task was offered `max_epochs` times on average.
+    """Iterates over plans of training groups, until each task has been offered `max_epochs` times on average.
 
-    Its choices follow from the seed and the recorded groups, so a synchronous run that is resumed with `state` continues
-    as the uninterrupted run would.
+    The choices follow from the seed and the recorded groups, so a synchronous run that is resumed with `state`
+    continues as the uninterrupted run would.
     """
 
     def __init__(
@@ -84,8 +86,8 @@ class Curriculum(Iterator[GroupPlan]):
         kinds: TaskKinds,
         label: str = "",
     ) -> None:
-        """Create a curriculum. `label` distinguishes rollouts from earlier ones at the same position. Raises DataError for a
-        task without a kind, and for weights of kinds that no task has."""
+        """Create a curriculum. `label` distinguishes rollouts from earlier ones at the same position. Raises DataError
+        for a task without a kind, and for weights of kinds that no task has."""
         self._selection = selection
         self._seed, self._group_size, self._sampling, self._label = seed, group_size, sampling, label
         self._kinds: dict[str, list[Task]] = {}
@@ -94,32 +96,33 @@ class Curriculum(Iterator[GroupPlan]):
         unknown = sorted(kinds.weights.keys() - self._kinds.keys())
         if unknown:
             raise DataError(
-                f"curriculum.kind_weights names {', '.join(map(repr, unknown))}, but no training task has that as its "
-                f"{kinds.field!r}; there are {', '.join(map(repr, sorted(self._kinds)))}."
+                f"curriculum.kind_weights names {', '.join(map(repr, unknown))}, but no training task has this value of "
+                f"{kinds.field!r}. The values are {', '.join(map(repr, sorted(self._kinds)))}."
             )
         self._weights = {kind: kinds.weights.get(kind, 1.0) for kind in sorted(self._kinds)}
         self._tasks = {task.id: task for task in tasks}
         self._num_tasks, self._most_offers = len(tasks), max_epochs * len(tasks)
         self._has_warned = False
         self._orders: dict[str, tuple[int, list[int]]] = {}
-        """The current epoch of each kind, and the order of its tasks in it."""
+        """The current epoch of each kind, with the order of its tasks in this epoch."""
         self._offered: Counter[str] = Counter()
         self._num_played = 0
         self._recorded: tuple[dict[str, int], int] = ({}, 0)
-        """Both counts at the time when the last step was recorded."""
+        """Both counts when the last step was recorded."""
         self._history: dict[str, deque[tuple[int, int]]] = {}
         """The latest groups of each task, as (successful members, members)."""
         self._resting: set[str] = set()
 
     @property
     def epoch(self) -> float:
-        """The number of times that each task was offered so far, on average."""
+        """The average number of times that each task has been offered so far."""
         return self._offered.total() / self._num_tasks
 
     def __next__(self) -> GroupPlan:
         while self._offered.total() < self._most_offers:
-            # The kind whose share is furthest behind (stride scheduling); the first by name among equals. Every offer counts,
-            # rolled out or not, so that a kind whose tasks rest leaves its time to the others.
+            # The kind whose share is furthest behind is next (stride scheduling); among equals, the first by name.
+            # Every offer counts, whether or not it is rolled out, so a kind whose tasks rest leaves its time to the
+            # others.
             kind = min(self._weights, key=lambda kind: (self._offered[kind] + 1) / self._weights[kind])
             task = self._offer(kind)
             share = self._share(task.id)
@@ -130,7 +133,8 @@ class Curriculum(Iterator[GroupPlan]):
         raise StopIteration
 
     def again(self, task: Task, position: int) -> GroupPlan:
-        """Return the plan of a group that was offered before, at its position, with rollout ids of this process."""
+        """Return the plan of a group that was offered before, at the same position, with rollout ids of this
+        process."""
         return GroupPlan(
             task=task,
             position=position,
@@ -141,12 +145,13 @@ class Curriculum(Iterator[GroupPlan]):
         )
 
     def played_again(self, outstanding: Iterable[tuple[int, str]]) -> tuple[GroupPlan, ...]:
-        """Return the plans of groups that were running when a checkpoint was written, from (position, task id) pairs."""
+        """Return the plans of groups that were running when a checkpoint was written. `outstanding` contains (position,
+        task id) pairs."""
         return tuple(self.again(self._tasks[task_id], position) for position, task_id in outstanding)
 
     def record(self, groups: Iterable[TrajectoryGroup]) -> None:
-        """Record that a step was trained on these groups, and how often their tasks succeeded (with a reward of at least
-        `success_threshold`)."""
+        """Record that a step was trained on these groups, and how often their tasks succeeded (with a reward of at
+        least `success_threshold`)."""
         self._recorded = (dict(self._offered), self._num_played)
         if self._selection.select == "all":
             return
@@ -164,9 +169,9 @@ class Curriculum(Iterator[GroupPlan]):
         if not self._has_warned and self._offered.total() >= self._num_tasks and resting > MOST_RESTING * seen:
             self._has_warned = True
             logger.warning(
-                "%d of %d tasks rest, since nearly all or nearly none of their episodes have a reward of at least "
-                "evaluation.success_threshold = %g; they are played %g of the time. If that is not meant, set the threshold to "
-                "what counts as a success, or leave curriculum.select out.",
+                "%d of %d tasks rest, because nearly all or nearly none of their episodes have a reward of at least "
+                "evaluation.success_threshold = %g; the share of offers in which a resting task is rolled out is "
+                "%g. If this is not intended, set the threshold to the reward of a success, or remove curriculum.select.",
                 resting,
                 seen,
                 self._selection.success_threshold,
@@ -174,8 +179,8 @@ class Curriculum(Iterator[GroupPlan]):
             )
 
     def metrics(self) -> dict[str, float]:
-        """Return the number of tasks with a history, the number of resting tasks, and the share of offers that were passed
-        over."""
+        """Return the number of tasks with a history, the number of resting tasks, and the share of offers that were
+        skipped."""
         if self._selection.select == "all":
             return {}
         offered = self._offered.total()
@@ -195,7 +200,7 @@ class Curriculum(Iterator[GroupPlan]):
         }
 
     def restore(self, state: Mapping[str, Json]) -> None:
-        """Continue from a `state`."""
+        """Continue from a `state` of this class."""
         self._offered, self._num_played = Counter(state["offered"]), int(state["num_played"])
         self._recorded = (dict(self._offered), self._num_played)
         self._history = {

@@ -1,4 +1,5 @@
-"""Grades an episode: its reward and its score, each within a time limit and repeated after its own infrastructure failures."""
+"""Grades an episode. Reward and score each have a time limit and are repeated after their own infrastructure
+failures."""
 
 from __future__ import annotations
 
@@ -42,14 +43,17 @@ class Grader:
         return self._grading.reward is not None
 
     async def grade(self, trajectory: Trajectory, own_reward: Reward | None) -> tuple[Reward, Score | None]:
-        """Return the reward, which is the agent's own where it reported one, and the score, where the recipe has a scorer.
+        """Return the reward and the score. The reward is the agent's own if the agent reported one. The score is None
+        if the recipe has no scorer.
 
-        Raises TimeoutError without an answer in time, InfrastructureError when the infrastructure of reward or scorer fails,
-        and RewardError for a reward that cannot be trusted.
+        Raises TimeoutError if there is no result in time, InfrastructureError if the infrastructure of the reward or
+        scorer fails, and RewardError for a reward that cannot be trusted.
         """
         reward = own_reward
         if reward is None:
-            assert self._grading.reward is not None, "an episode without a reward of its own is graded by the recipe's"
+            assert self._grading.reward is not None, (
+                "an episode without its own reward is graded by the recipe's reward function"
+            )
             reward = await self._evaluate(evaluate_reward, self._grading.reward, trajectory)
         if self._grading.scorer is None:
             return reward, None
@@ -58,9 +62,9 @@ class Grader:
     async def _evaluate(
         self, evaluate: Callable[[Function, Trajectory], Awaitable[Grade]], function: Function, trajectory: Trajectory
     ) -> Grade:
-        """Return what a reward or scorer returns. The programs that it runs are stopped at rollout_timeout, so that the
-        policy's programs cannot make it late. After an infrastructure failure of its own it is called again; the episode is
-        complete and need not be rolled out again."""
+        """Return the result of a reward or scorer. The programs that it runs are stopped at rollout_timeout, so that
+        the policy's programs cannot make it late. After its own infrastructure failure, the function is called again.
+        The episode is complete and need not be rolled out again."""
         for attempt in itertools.count():
             try:
                 async with asyncio.timeout(self._seconds + overtime(self._seconds)):

@@ -1,7 +1,7 @@
-"""A test whether one policy, task, tool or last action has more lost episodes than chance explains.
+"""A test of whether one policy, task, tool or last action has more lost episodes than chance explains.
 
-An attempt is lost in its last turn. So policies and tasks are compared by attempts, and tools and actions by turns: of two
-tools with the same failure rate, the one that is called more often is then not reported.
+An attempt is lost in its last turn. Policies and tasks are therefore compared by attempts, but tools and actions by
+turns. With this choice, of two tools with the same failure rate the more frequently called tool is not reported.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json, Message
 
 FALSE_ALARMS = 0.01
-"""The largest share of runs with random losses in which a finding is reported."""
+"""The maximum share of runs with random losses in which a finding is reported."""
 FEWEST_LOST = 3
-"""The fewest losses of one value for a report."""
+"""The minimum number of losses of one value for a report."""
 MOST_ACTIONS = 20_000
-"""The most different actions that are counted; later ones are not compared."""
+"""The maximum number of distinct actions that are counted. Later actions are not compared."""
 _MOST_LETTERS = 120
 
 
@@ -43,18 +43,19 @@ class Gathering:
 
 @final
 class Losses:
-    """Counts attempts and turns, and those that were lost. Only one thread may use it."""
+    """Counts attempts and turns, and how many of them were lost. Only one thread may use it."""
 
     def __init__(self) -> None:
         self._counts: dict[str, dict[str, list[int]]] = {"policy": {}, "task": {}, "tool": {}, "action": {}}
-        """The numbers of lost and of all attempts or turns, by kind and value."""
+        """The number of lost attempts or turns and the number of all, by kind and value."""
         self._names: dict[str, str] = {}
-        """The start of an action's text, by its digest."""
+        """The start of each action's text, by its digest."""
         self._num_asked = 0
         self._reported: set[tuple[str, str]] = set()
 
     def count(self, policy: str, task: str, turns: Sequence[Message], *, is_lost: bool) -> None:
-        """Count one attempt. `turns` are the messages of the policies; a turn without a call counts as the tool `answer`."""
+        """Count one attempt. `turns` contains the messages of the policies. A turn without a call counts as the tool
+        `answer`."""
         self._add("policy", policy, is_lost)
         self._add("task", task, is_lost)
         for place, turn in enumerate(turns, 1):
@@ -72,7 +73,7 @@ class Losses:
         counts[1] += 1
 
     def gatherings(self, level: float = FALSE_ALARMS) -> Iterator[Gathering]:
-        """Return for each kind the value with the smallest p-value, if that is at most `level`."""
+        """Yield, for each kind, the value with the smallest p-value if that p-value is at most `level`."""
         num_compared = sum(
             played >= FEWEST_LOST
             for values in self._counts.values()
@@ -102,8 +103,9 @@ class Losses:
                 )
 
     def finding(self, step: int | None = None) -> Finding | None:
-        """Return a finding about values that were not reported yet; None without any. The n-th call uses the level
-        FALSE_ALARMS / (n (n + 1)), so that all calls together have false alarms in at most FALSE_ALARMS of runs."""
+        """Return a finding about values that were not reported yet, or None if there are none. The n-th call uses the
+        level FALSE_ALARMS / (n (n + 1)), so that all calls together raise false alarms in at most FALSE_ALARMS of
+        runs."""
         self._num_asked += 1
         level = FALSE_ALARMS / (self._num_asked * (self._num_asked + 1))
         new = [one for one in self.gatherings(level) if (one.kind, one.value) not in self._reported]
@@ -116,19 +118,21 @@ class Losses:
         return Finding(
             rule="rollouts.lost_together",
             severity=Severity.WARNING,
-            symptom=f"Lost episodes gather in the {first.kind} {first.value!r}: {first.num_lost} of its {first.num_played} "
-            f"{unit} were lost, and {first.all_lost - first.num_lost} of all {first.all_played - first.num_played} others.",
+            symptom=f"Lost episodes are concentrated in the {first.kind} {first.value!r}: {first.num_lost} of its "
+            f"{first.num_played} {unit} were lost, but {first.all_lost - first.num_lost} of the "
+            f"{first.all_played - first.num_played} others.",
             evidence=evidence,
-            change="Look at what these episodes did last (the ledger's reasons and turns). If the policy can cause the failure, "
-            "have the environment score it as the policy's doing instead of raising InfrastructureError; else repair that part.",
+            change="Read the last turns of these episodes and the ledger's reasons. If the policy can cause the failure, "
+            "have the environment score it as the policy's action instead of raising InfrastructureError; otherwise "
+            "fix the failing part.",
             confirm="No new finding of this rule, and rollout/lost falls.",
             step=step,
         )
 
 
 def upper_tail(lost: int, played: int, all_lost: int, all_played: int) -> float:
-    """Return the probability of at least `lost` lost ones among `played`, drawn from `all_played` of which `all_lost` were lost
-    (hypergeometric)."""
+    """Return the probability of at least `lost` losses among `played` attempts, drawn from `all_played` attempts of
+    which `all_lost` were lost (hypergeometric)."""
 
     def log_choose(n: int, k: int) -> float:
         return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
@@ -143,7 +147,7 @@ def upper_tail(lost: int, played: int, all_lost: int, all_played: int) -> float:
 
 
 def _acted(message: Message) -> tuple[str, str]:
-    """Return the tools that a turn calls, and its calls or answer, as texts."""
+    """Return the tools that a turn calls, and its calls or its answer, as texts."""
     calls = [call.get("function", {}) for call in message.get("tool_calls") or ()]
     if not calls:
         return "answer", f"answer {message.get('content') or ''}"

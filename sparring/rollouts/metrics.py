@@ -1,4 +1,4 @@
-"""Metrics of rollouts, with the names of SageMaker MTRL where it has them. See docs/metrics.md."""
+"""Metrics of rollouts, with the names of SageMaker MTRL if it has the same metric. See docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparring.sessions.branching import BranchReason, reason_of
 from sparring.types import Outcome, StopReason, Task, TrainingBatch, Trajectory, TrajectoryGroup, Turn, UntrainedReason
 
 MOST_PLACES = 16
-"""The number of first turns of an episode whose mean rewards are logged separately."""
+"""The number of an episode's first turns whose mean rewards are logged separately."""
 
 
 def rollout_metrics(
@@ -26,8 +26,9 @@ def rollout_metrics(
 ) -> dict[str, float]:
     """Return the rollout metrics of one step.
 
-    `groups` are the step's groups, each with trajectories, and `version` is the policy version that is trained. `replaced` are
-    groups without signal that other groups of the step replaced, `lost` the groups that were lost as a whole."""
+    `groups` are the step's groups, each with trajectories, and `version` is the policy version that is trained.
+    `replaced` contains groups without signal that other groups of the step replaced, and `lost` the groups that were
+    lost as a whole."""
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     return {
         **_reward_metrics(groups, trajectories, advantages),
@@ -89,7 +90,7 @@ def _reward_metrics(
 
 
 def _turn_reward_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Return the mean reward by position of the turn, over episodes with a reward per turn."""
+    """Return the mean reward by position of the turn, over episodes with a reward for each turn."""
     rewards: dict[int, list[float]] = {}
     for trajectory in trajectories:
         per_turn = None if trajectory.reward is None else trajectory.reward.per_turn
@@ -99,7 +100,7 @@ def _turn_reward_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]
 
 
 def score_part_means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Return the mean of each sub-score over the episodes that have it, by name."""
+    """Return the mean of each sub-score, by name, over the episodes that have it."""
     values: dict[str, list[float]] = {}
     for trajectory in trajectories:
         for name, value in trajectory.score_parts.items():
@@ -150,7 +151,7 @@ def outcome_shares(groups: Sequence[TrajectoryGroup]) -> dict[Outcome, float]:
 
 
 def _refusal_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
-    """Return counts of the requests that the gateway refused, and of the fields that it ignored."""
+    """Return counts of the requests that the gateway refused and of the fields that it ignored."""
     refused, not_read = count_refusals(groups)
     return {
         "rollout/refused_requests": float(refused.total()),
@@ -160,7 +161,8 @@ def _refusal_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
 
 
 def count_refusals(groups: Sequence[TrajectoryGroup]) -> tuple[Counter[str], Counter[str]]:
-    """Return the counts of refused requests by reason, and of accepted requests with an ignored field by field."""
+    """Return the counts of refused requests by reason, and the counts of accepted requests with an ignored field by
+    field."""
     refused, not_read = Counter[str](), Counter[str]()
     for group in groups:
         refused.update(group.refused)
@@ -169,7 +171,7 @@ def count_refusals(groups: Sequence[TrajectoryGroup]) -> tuple[Counter[str], Cou
 
 
 def _policy_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Return the metrics of each other policy by name. No other metric includes policies that do not learn."""
+    """Return the metrics of each other policy, by name. No other metric includes policies that do not learn."""
     played: dict[str, list[Turn]] = {}
     for trajectory in trajectories:
         for turn in (*trajectory.turns, *trajectory.other_turns):
@@ -217,11 +219,11 @@ _CHANGED = (
     BranchReason.TOOLS_CHANGED,
     BranchReason.SPLICE_REFUSED,
 )
-"""The reasons for which an earlier conversation is rendered again."""
+"""The reasons why an earlier conversation is rendered again."""
 
 
 def _num_played_again(trajectory: Trajectory) -> int:
-    """Return the number of earlier tokens that were rendered a second time, since a request did not continue them."""
+    """Return the number of earlier tokens that were rendered a second time because a request did not continue them."""
     again = 0
     for place, turn in enumerate(trajectory.turns):
         if turn.branch_reason is not None and reason_of(turn.branch_reason) in _CHANGED:
@@ -241,8 +243,8 @@ def _num_equal(left: Sequence[int], right: Sequence[int]) -> int:
 
 
 def logprob_metrics(trajectories: Sequence[Trajectory], *, num_groups: int) -> dict[str, float]:
-    """Return statistics of the sampled tokens' log-probabilities, with exact zeros separately; none where no tokens are
-    known."""
+    """Return statistics of the sampled tokens' log-probabilities, with exact zeros separately, or no metrics if no
+    tokens are known."""
     logprobs = [value for t in trajectories for turn in t.turns for value in turn.sampled_logprobs]
     if not logprobs:
         return {}
@@ -278,7 +280,8 @@ def _group_metrics(groups: Sequence[TrajectoryGroup], advantages: Mapping[str, S
 
 
 def _silence_metrics(groups: Sequence[TrajectoryGroup], success_threshold: float) -> dict[str, float]:
-    """Return the number of groups with equal rewards: all successful, all at most 0, or in between."""
+    """Return the number of groups with equal rewards, by whether the rewards are all successes, all at most 0, or in
+    between."""
     equal = [group.rewards[0] for group in groups if len(set(group.rewards)) == 1]
     right = sum(reward >= success_threshold for reward in equal)
     wrong = sum(reward <= 0 and reward < success_threshold for reward in equal)
@@ -304,7 +307,7 @@ def _staleness_metrics(trajectories: Sequence[Trajectory], version: int) -> dict
 
 
 def _time_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Return the durations of turns and episodes, and the parts of an episode's time, in seconds."""
+    """Return the durations of turns and episodes, and the parts of an episode's duration, in seconds."""
     turns = [turn.seconds for t in trajectories for turn in t.turns] or [0.0]
     episodes = [trajectory.seconds for trajectory in trajectories]
     policy = [sum(turn.seconds for turn in (*t.turns, *t.other_turns)) for t in trajectories]
@@ -314,21 +317,21 @@ def _time_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "timing_s/episode/mean": fmean(episodes),
         "timing_s/episode/max": max(episodes),
         "timing_s/episode/policy": fmean(policy),
-        # Turns of one episode may overlap.
+        # The turns of one episode may overlap.
         "timing_s/episode/environment": fmean(max(0.0, all_ - own) for all_, own in zip(episodes, policy, strict=True)),
     }
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return the nearest-rank quantile: the smallest value that at least `share` of the values do not exceed. There must be a
-    value."""
+    """Return the nearest-rank quantile: the smallest value that at least `share` of the values do not exceed. There
+    must be at least one value."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
 def kind_metrics(
     groups: Sequence[TrajectoryGroup], kind_of: Callable[[Task], str] | None, success_threshold: float
 ) -> dict[str, float]:
-    """Return the metrics of a step for each kind of task; none without kinds."""
+    """Return the metrics of a step for each kind of task, or no metrics if tasks have no kinds."""
     if kind_of is None:
         return {}
     kinds: dict[str, list[TrajectoryGroup]] = {}
@@ -350,8 +353,8 @@ def kind_metrics(
 def batch_metrics(
     batch: TrainingBatch, groups: Sequence[TrajectoryGroup], *, num_stale: int, num_lost: int = 0
 ) -> dict[str, float]:
-    """Return how much of the step's rollouts is trained on. `num_stale` is the number of groups that were discarded as too
-    old so far, `num_lost` the number of the step's groups that were lost as a whole."""
+    """Return how much of the step's rollouts is trained on. `num_stale` is the number of groups that were discarded so
+    far as too old, and `num_lost` the number of the step's groups that were lost as a whole."""
     num_trajectories = sum(len(group.trajectories) for group in groups)
     trained = batch.num_trained_tokens
     return {

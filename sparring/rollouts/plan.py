@@ -13,12 +13,12 @@ from sparring.sessions import AnySession, EpisodeLimits
 from sparring.types import Sampling, Task, Trajectory
 
 Agent: TypeAlias = Callable[[Task, AnySession], Awaitable[AgentResult]]
-"""A function that carries out a task through a session. It raises InfrastructureError when the environment fails."""
+"""A function that carries out a task through a session. It raises InfrastructureError if the environment fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeAgent:
-    """The agent of every episode, with a function that closes what it opened."""
+    """The agent of every episode, with a function that closes the resources that the agent opened."""
 
     run: Agent
     close: Callable[[], Awaitable[None]] | None = None
@@ -26,11 +26,11 @@ class EpisodeAgent:
 
 @dataclass(frozen=True, slots=True)
 class MainPolicy:
-    """The policy that the agent's own turns are sampled from."""
+    """The policy from which the agent's own turns are sampled."""
 
     engine: Engine | MessageEngine
     chat: Chat | None = None
-    """None for an engine that answers in messages."""
+    """The chat of the policy, or None for an engine that answers in messages."""
     introduce: Callable[[Task, str], Awaitable[None]] | None = None
     """A function that is called with each task and the id of its session before the episode starts."""
 
@@ -40,15 +40,16 @@ class MainPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedPolicy:
-    """Another policy of every episode, which agents and environments call by its name (`session.of(name)`)."""
+    """An additional policy of every episode, which agents and environments get by its name (`session.of(name)`)."""
 
     engine: Engine | MessageEngine
     chat: Chat | None = None
-    """None for an engine that answers in messages."""
+    """The chat of the policy, or None for an engine that answers in messages."""
     learns: bool = False
-    """Whether `engine` samples from the policy in training, so that its turns are trained on like the agent's own."""
+    """Whether `engine` samples from the policy in training, so that its turns are trained on like the agent's own
+    turns."""
     sampling: Sampling | None = None
-    """The sampling settings; None uses those of the agent's own turns."""
+    """The sampling settings. None uses the settings of the agent's own turns."""
 
     def __post_init__(self) -> None:
         _refuse_incomplete(self.engine, self.chat)
@@ -72,25 +73,26 @@ class Grading:
     """The functions that grade an episode."""
 
     reward: RewardFunction | None = None
-    """The training signal; None where the agent reports it."""
+    """The training signal, or None if the agent reports it."""
     scorer: Scorer | None = None
-    """The independent measure of success, which is never trained on."""
+    """The independent measure of success, which is never used for training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutLimits:
-    """The limits of rollouts: episodes at once, seconds per episode, and turns and tokens of each policy that learns."""
+    """The limits of rollouts: concurrent episodes, seconds per episode, and turns and tokens of each policy that
+    learns."""
 
     timeout_seconds: float
     max_concurrency: int
     max_retries: int = 0
-    """The most retries of an episode that failed for infrastructure reasons."""
+    """The maximum number of retries of an episode that failed for infrastructure reasons."""
     max_turns: int | None = None
     max_tokens: int | None = None
     max_context_tokens: int | None = None
 
     def of_session(self, *, deadline: float, learns: bool) -> EpisodeLimits:
-        """Return the limits of one session. A policy that does not learn is bounded only by the episode's deadline."""
+        """Return the limits of one session. A policy that does not learn is limited only by the episode's deadline."""
         if not learns:
             return EpisodeLimits(deadline=deadline)
         return EpisodeLimits(
@@ -112,14 +114,14 @@ class GroupPlan:
     sampling: Sampling
     split: str = "train"
     label: str = ""
-    """Distinguishes plans of the same task, such as the step of a validation."""
+    """A text that distinguishes plans of the same task, such as the step of a validation."""
     policy: MainPolicy | None = None
-    """The policy of the agent's turns; None uses the collector's."""
+    """The policy of the agent's turns. None uses the collector's policy."""
     done: Mapping[int, Trajectory] = field(default_factory=dict)
-    """The members that were rolled out before, by number. They are not run again."""
+    """The members that were already rolled out, by number. They are not run again."""
     keep: Callable[[Trajectory], None] | None = None
-    """A function that is called with each graded episode before the ledger records its end, so that an episode that it
-    stored is not run again after a crash."""
+    """A function that is called with each graded episode before the ledger records its end. An episode that the
+    function stored is not run again after a crash."""
 
     def rollout_id(self, member: int, attempt: int) -> str:
         """Return the id of one attempt at one member."""
@@ -127,9 +129,10 @@ class GroupPlan:
 
 
 def split_into_waves(plans: Sequence[GroupPlan], max_concurrency: int) -> list[list[GroupPlan]]:
-    """Divide plans into consecutive waves of whole groups that fit the concurrency.
+    """Divide plans into consecutive waves of whole groups that fit within the maximum concurrency.
 
-    A deterministic engine waits for every open session, so the sessions of a wave open together and all run to their end.
+    A deterministic engine waits for every open session, so the sessions of a wave open together and all run to their
+    end.
     """
     cut: list[list[GroupPlan]] = []
     num_free = 0

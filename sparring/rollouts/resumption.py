@@ -1,7 +1,7 @@
-"""Finished episodes that a resumed run need not roll out again: they were not trained on yet when the run ended.
+"""Finished episodes that a resumed run need not roll out again, since they were not yet trained on when the run ended.
 
-They are kept only where rollouts run ahead of training, or where episodes wait for external agents. A run in deterministic
-rounds repeats an interrupted step as a whole, since that gives the same episodes.
+They are kept only if rollouts run ahead of training, or if episodes wait for external agents. A run in deterministic
+rounds repeats an interrupted step as a whole, since that produces the same episodes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sparring.types import Trajectory
 
 @final
 class Kept:
-    """The finished episodes in a run's ledger that were not trained on yet."""
+    """The finished episodes in a run's ledger that were not yet trained on."""
 
     def __init__(self, ledger: Ledger, *, max_steps_off_policy: int) -> None:
         self._ledger = ledger
@@ -30,8 +30,8 @@ class Kept:
         self._found: dict[tuple[int, str], dict[int, Trajectory]] = {}
 
     def find(self, step: int) -> set[str]:
-        """Return the ids of the episodes that a run continuing from `step` may train on: no token is from weights that were
-        lost with later steps, and none will be older than the staleness bound."""
+        """Return the ids of the episodes that a run continuing from `step` may train on. None of their tokens comes
+        from weights that were lost with later steps, and none will be older than the staleness bound."""
         for rollout_id, content in self._ledger.kept().items():
             if self._ledger.state(rollout_id) not in (RolloutState.ADMITTED, RolloutState.CLAIMED):
                 continue

@@ -1,11 +1,11 @@
-"""The scheduler: keeps groups running and bounds the age of trained tokens.
+"""The scheduler, which keeps groups running and bounds the age of trained tokens.
 
-It limits the *starts* of groups. At most (S + 1) * P groups are started and not yet released, where P is the number of groups
-of a step and S the start allowance; batches are taken from a window of the W oldest groups. The oldest token of a
-trained group is then at most S + ceil((W - 1) / P) steps old (windowed FIFO), so S is chosen to make that the bound.
-S = 0 and W = 1 is synchronous training.
+It limits the *starts* of groups. At most (S + 1) * P groups are started and not yet released, where P is the number of
+groups per step and S is the start allowance. Batches are taken from a window of the W oldest groups. The oldest token
+of a trained group is then at most S + ceil((W - 1) / P) steps old (windowed FIFO), and S is chosen to make that number
+the bound. S = 0 and W = 1 is synchronous training.
 
-    next_batch   waits for running groups; wakes up when one finishes
+    next_batch   waits for running groups, and wakes up when a group finishes
     release      frees the slots of the trained groups, and starts the next groups with the new weights
 """
 
@@ -28,17 +28,19 @@ from sparring.types import TrajectoryGroup
 logger = get_logger(__name__)
 
 MAX_LOST_IN_A_ROW = 8
-"""The number of whole groups lost in a row at which the run stops, since that is not bad luck: a service is down or refuses."""
+"""The number of whole groups lost in a row at which the run stops. So many losses are not bad luck: a service is down
+or refuses requests."""
 
 
 def start_allowance(*, max_steps_off_policy: int, window: int, groups_per_step: int) -> int:
-    """Return S such that S + ceil((W - 1) / P) equals the bound. Raises ValueError when the window alone exceeds the bound."""
+    """Return S such that S + ceil((W - 1) / P) equals the bound. Raises ValueError if the window alone exceeds the
+    bound."""
     allowance = max_steps_off_policy - math.ceil((window - 1) / groups_per_step)
     if allowance < 0:
         raise ValueError(
-            f"a window of {window} groups with {groups_per_step} a step lets a group wait "
-            f"{math.ceil((window - 1) / groups_per_step)} steps, more than max_steps_off_policy = {max_steps_off_policy}; "
-            "make rollout.staleness_window smaller"
+            f"a window of {window} groups with {groups_per_step} groups per step lets a group wait "
+            f"{math.ceil((window - 1) / groups_per_step)} steps, which exceeds max_steps_off_policy = {max_steps_off_policy}; "
+            "reduce rollout.staleness_window"
         )
     return allowance
 
@@ -50,12 +52,12 @@ class Pacing:
     groups_per_step: int
     max_steps_off_policy: int
     window: int = 1
-    """The number of oldest groups that a batch may be taken from."""
+    """The number of oldest groups from which a batch may be taken."""
     wave_size: int | None = None
-    """The size of a wave in episodes, for a deterministic engine; None starts groups without waves."""
+    """The size of a wave in episodes, for a deterministic engine. None starts groups without waves."""
     refill_groups: int = 0
-    """How many groups with equal rewards, which teach nothing, a step may replace. When these are used up, or the data ends,
-    the batch takes the groups without signal too."""
+    """How many groups with equal rewards, which teach nothing, a step may replace. When this number is used up, or when
+    the data ends, the batch also includes groups without signal."""
 
     @property
     def start_allowance(self) -> int:
@@ -67,7 +69,7 @@ class Pacing:
 
 @final
 class Scheduler:
-    """Provides batches of `groups_per_step` finished groups, none staler than the bound."""
+    """Provides batches of `groups_per_step` finished groups, none of them staler than the bound."""
 
     def __init__(
         self,
@@ -80,7 +82,8 @@ class Scheduler:
         budget: FailureBudget | None = None,
         on_group: Callable[[TrajectoryGroup], None] | None = None,
     ) -> None:
-        """Create a scheduler. `plans` is the data order, `version` the policy version that the run continues from."""
+        """Create a scheduler. `plans` is the data order, and `version` is the policy version from which the run
+        continues."""
         self._play_group = play_group
         self._plans = plans
         self._ledger = ledger
@@ -94,10 +97,10 @@ class Scheduler:
         self._planned: dict[int, GroupPlan] = {}
         """The plans that were taken and not yet returned, by position."""
         self._next: GroupPlan | None = None
-        """The plan that was taken already and starts the next wave."""
+        """The plan that was already taken and starts the next wave."""
         self.outstanding: tuple[GroupPlan, ...] = ()
         """The plans that were taken and not trained when the last step was released. A run that continues from there
-        repeats them."""
+        repeats these plans."""
         self._num_handed_over = 0
         self.num_stale = 0
         self.lost: list[TrajectoryGroup] = []
@@ -117,9 +120,10 @@ class Scheduler:
         self._planned.clear()
 
     async def next_batch(self) -> list[TrajectoryGroup]:
-        """Return the oldest finished groups in the order of their positions; fewer only when the data ends.
+        """Return the oldest finished groups in the order of their positions. Fewer groups are returned only when the
+        data ends.
 
-        Raises ServiceError after MAX_LOST_IN_A_ROW groups in a row were lost, or when `budget` is used up.
+        Raises ServiceError if MAX_LOST_IN_A_ROW groups in a row are lost, or if `budget` is used up.
         """
         batch: list[TrajectoryGroup] = []
         self.replaced, self.lost = [], []
@@ -139,7 +143,7 @@ class Scheduler:
                 self.lost.append(group)
                 if lost_in_a_row >= MAX_LOST_IN_A_ROW:
                     raise ServiceError(
-                        f"{lost_in_a_row} groups in a row were lost (the last one: task {group.task.id}), "
+                        f"{lost_in_a_row} groups in a row were lost (the last one with task {group.task.id}): "
                         f"{self.budget.causes}. See the reasons with `sparring runs show`, correct the cause, and resume the run."
                     )
                 continue
@@ -160,7 +164,11 @@ class Scheduler:
         while self.replaced and len(batch) < self._pacing.groups_per_step:  # the data ended, so nothing replaces these
             batch.append(self.replaced.pop(0))
         for group in self.replaced:
-            self._discard(group, DiscardReason.ZERO_SIGNAL, "all members earned the same; another group was played")
+            self._discard(
+                group,
+                DiscardReason.ZERO_SIGNAL,
+                "all members have the same reward; another group replaced it",
+            )
         fault_point("step.claiming")
         for group in batch:
             for trajectory in group.trajectories:
@@ -169,14 +177,14 @@ class Scheduler:
         return batch
 
     def release(self, version: int) -> None:
-        """Count the batch as trained and let new groups start, now that the engine samples with version `version`. The ledger
-        marks the batch as trained as soon as a checkpoint contains it (`Ledger.publish_nowait`)."""
+        """Count the batch as trained and let new groups start, now that the engine samples with version `version`. The
+        ledger marks the batch as trained as soon as a checkpoint contains it (`Ledger.publish_nowait`)."""
         self.outstanding = tuple(plan for _, plan in sorted(self._planned.items()))
         self._num_handed_over = 0
         self._version = version
 
     def cancel(self, batch: Sequence[TrajectoryGroup]) -> None:
-        """Discard a batch that will not be trained, since the run stops."""
+        """Discard a batch that will not be trained on, since the run stops."""
         for group in batch:
             self._discard(group, DiscardReason.OPERATOR_CANCEL, "the run stopped before this group was trained")
 
@@ -197,7 +205,7 @@ class Scheduler:
             plans.append(plan)
             self._planned[plan.position] = plan
             if self._pacing.wave_size is not None and len(split_into_waves(plans, self._pacing.wave_size)) > 1:
-                # One group too many for this wave: it starts the next one.
+                # This group is one too many for the current wave, so it starts the next wave.
                 self._next = plans.pop()
                 break
         for plan in plans:
@@ -212,7 +220,8 @@ class Scheduler:
     async def _next_finished(self) -> int:
         """Wait for a finished group among the W oldest positions, and return the position of the oldest."""
         while True:
-            # By position, not by count: even if the oldest takes very long, no more than W - 1 others overtake it.
+            # The window counts positions, not groups: even if the oldest group takes very long, at most W - 1 others
+            # overtake it.
             head = min(self._in_play)
             window = [position for position in sorted(self._in_play) if position < head + self._pacing.window]
             for position in window:

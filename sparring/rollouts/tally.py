@@ -1,4 +1,4 @@
-"""Counts of attempts at episodes, by how they ended, and their waiting times, since the last `take`."""
+"""Counts of attempts at episodes, by how they ended, and their waiting times, since the last call of `take`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ COUNTED = (
     DiscardReason.REWARD_ERROR,
     DiscardReason.GROUP_INCOMPLETE,
 )
-"""The reasons for which a collector discards an attempt, except that the run stopped."""
+"""The reasons for which a collector discards an attempt, apart from a stop of the run."""
 WAITS = ("queue", "reward", "backoff")
-"""The causes of waiting: for a free place, for reward and scorer, and before a retry."""
+"""The causes of waiting: for a free slot, for the reward and the scorer, and before a retry."""
 
 
 @final
@@ -40,7 +40,7 @@ class AttemptCounts:
         self._seconds[cause] += seconds
 
     def take(self) -> dict[str, float]:
-        """Return the counts and mean waiting times by metric name, and start again at 0."""
+        """Return the counts and the mean waiting times by metric name, and reset them to 0."""
         failed = self._discards[DiscardReason.INFRA_ERROR] + self._discards[DiscardReason.ENV_TIMEOUT]
         metrics = {
             "rollout/attempts": float(self._num_attempts),

@@ -1,4 +1,5 @@
-"""Sessions: one episode's private access to the policy. Each request continues an earlier turn or starts a branch."""
+"""Sessions, each of which is one episode's private access to the policy. Each request continues an earlier turn or
+starts a branch."""
 
 from typing import TypeAlias
 

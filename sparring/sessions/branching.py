@@ -1,4 +1,4 @@
-"""The reason that a branch is recorded with: why a request does not continue an earlier turn."""
+"""Determines why a request does not continue an earlier turn. A branch is recorded with this reason."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 from sparring.sessions.matching import CanonicalHistory, num_shared
 
 MOST_NAMES = 20
-"""The most tool names that a branch reason lists."""
+"""The maximum number of tool names that a branch reason lists."""
 
 
 class BranchReason(StrEnum):
@@ -18,35 +18,35 @@ class BranchReason(StrEnum):
     REPEATED = "repeated"
     """The same request was sent again and gets a second answer."""
     TOOLS_CHANGED = "tools_changed"
-    """The conversation continues with other tools."""
+    """The conversation continues with different tools."""
     DROPPED_TEXT = "dropped_text"
     """The client left out the text that the assistant wrote next to its tool calls."""
     SYSTEM_CHANGED = "system_changed"
-    """The same conversation has another system message."""
+    """The same conversation has a different system message."""
     COMPACTED = "compacted"
     """The conversation continues with fewer messages than before."""
     EDITED_HISTORY = "edited_history"
     """An earlier message was changed."""
     SIDE_REQUEST = "side_request"
-    """A separate conversation, which shares no message with the earlier ones."""
+    """The request starts a separate conversation, which shares no message with the earlier ones."""
     SPLICE_REFUSED = "splice_refused"
     """The messages continue an earlier turn, but the chat template cannot extend its tokens."""
 
     def of(self, detail: str = "") -> str:
-        """Return the text that a turn is recorded with: the reason, and the detail after a colon."""
+        """Return the text with which a turn is recorded: the reason, and the detail after a colon."""
         return f"{self.value}: {detail}" if detail else self.value
 
 
 def reason_of(branch_reason: str) -> BranchReason:
-    """Return the reason of a recorded text, without its detail."""
+    """Return the reason in a recorded text, without its detail."""
     return BranchReason(branch_reason.partition(":")[0])
 
 
 def branch_reason(
     wanted: CanonicalHistory, tools: str, played: Sequence[tuple[CanonicalHistory, CanonicalHistory, str]]
 ) -> str | None:
-    """Return why the request `wanted` with `tools` starts a branch; None for the first request. `played` has the request,
-    the history (the request and its answer) and the tools of each earlier turn."""
+    """Return why the request `wanted` with `tools` starts a branch, or None for the first request. `played` contains
+    the request, the history (the request and its answer) and the tools of each earlier turn."""
     if not played:
         return None
     histories = [history for _, history, _ in played]

@@ -1,4 +1,4 @@
-"""The budget of turns and tokens of one episode. It also holds when turns are sampled concurrently."""
+"""The budget of turns and tokens of one episode. The budget also holds when turns are sampled concurrently."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from sparring.sessions.identity import EpisodeLimits
 
 @final
 class TurnBudget:
-    """Reserves the tokens that a turn may need before it is requested, and counts those that it sampled when it ends.
+    """Reserves the tokens that a turn may need before the turn is requested, and counts the sampled tokens when it
+    ends.
 
-    A turn waits while concurrent turns may use up the tokens that it could need. So the budget is never exceeded, and an
-    answer is cut only because of tokens that were really sampled.
+    A turn waits while concurrent turns could use the tokens that it may need. The budget is therefore never exceeded,
+    and an answer is cut only because of tokens that were really sampled.
     """
 
     def __init__(self, limits: EpisodeLimits, *, whose: str) -> None:
@@ -26,22 +27,22 @@ class TurnBudget:
         self._num_spent = 0
         self._num_reserved = 0
         self._is_over = asyncio.Event()
-        """Set when a turn ends; each waiting turn then checks the budget again."""
+        """Set when a turn ends. Each waiting turn then checks the budget again."""
 
     def check_turns(self, num_turns: int) -> None:
-        """Raise TurnLimit when the `num_turns` finished turns and the running ones use up the limit."""
+        """Raise TurnLimit if the `num_turns` finished turns and the running ones use up the limit."""
         if self._max_turns is not None and num_turns + self._num_running >= self._max_turns:
             raise TurnLimit(
-                f"{self._whose} has played its {self._max_turns} turns; end the episode, or raise agent.max_turns."
+                f"{self._whose} has used its {self._max_turns} turns; end the episode, or raise agent.max_turns."
             )
 
     def start(self) -> None:
-        """Count a turn as running until `settle`."""
+        """Count a turn as running until `settle` is called."""
         self._num_running += 1
 
     async def reserve(self, num_tokens: int) -> int:
-        """Return how many tokens a running turn that could need `num_tokens` may sample; they stay
-        reserved until `settle`. Raises TokenLimit when all tokens of the episode were sampled."""
+        """Return how many tokens a running turn may sample if it could need `num_tokens`. These tokens stay reserved
+        until `settle` is called. Raises TokenLimit if all tokens of the episode are sampled."""
         if self._max_tokens is not None:
             while self._num_reserved and self._left(self._max_tokens) < num_tokens:
                 self._is_over.clear()
@@ -51,14 +52,14 @@ class TurnBudget:
         return num_tokens
 
     def settle(self, num_reserved: int, num_sampled: int) -> None:
-        """End a turn that started: release its reserved tokens, and count the sampled ones."""
+        """End a turn that started: release its reserved tokens and count the sampled ones."""
         self._num_running -= 1
         self._num_reserved -= num_reserved
         self._num_spent += num_sampled
         self._is_over.set()
 
     def _left(self, max_tokens: int) -> int:
-        """Return how many tokens are neither sampled nor reserved. Raises TokenLimit when all were sampled."""
+        """Return how many tokens are neither sampled nor reserved. Raises TokenLimit if all are sampled."""
         left = max_tokens - self._num_spent
         if left < 1:
             raise TokenLimit(

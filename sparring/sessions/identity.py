@@ -11,26 +11,27 @@ from sparring.sessions.seeds import policy_seed
 
 @dataclass(frozen=True, slots=True)
 class EpisodeIdentity:
-    """The episode of a session, and the policy that the session gives access to.
+    """The episode of a session, and the policy to which the session gives access.
 
-    The sessions of one episode differ only in the policy and its seed: `for_policy` derives the others from the main one.
+    The sessions of one episode differ only in the policy and its seed. `for_policy` derives the others from the main
+    one.
     """
 
     id: str
     seed: int | None = field(default=None, kw_only=True)
-    """The seed of the episode (`seeds.episode_seed`). None counts as 0, and a `MessageEngine` then gets no seed."""
+    """The seed of the episode (`seeds.episode_seed`). None counts as 0; a `MessageEngine` then receives no seed."""
     order: tuple[int, ...] = field(default=(), kw_only=True)
-    """The episode's position in the run (task position, attempt). An engine orders its requests by it."""
+    """The episode's position in the run (task position, attempt). An engine orders its requests by this position."""
     policy: str | None = field(default=None, kw_only=True)
-    """The name of the policy; None for the main one."""
+    """The name of the policy, or None for the main policy."""
     learns: bool = field(default=True, kw_only=True)
-    """Whether the policy is in training."""
+    """Whether the policy is being trained."""
     turn_ids: Iterator[int] = field(default_factory=itertools.count, kw_only=True, repr=False, compare=False)
     """The source of turn ids, which are unique in the episode."""
 
     @property
     def label(self) -> str:
-        """The id, with the name of the policy where it has one."""
+        """The id, with the name of the policy if it has one."""
         return self.id if self.policy is None else f"{self.id} ({self.policy})"
 
     def for_policy(self, name: str, place: int, *, learns: bool) -> EpisodeIdentity:
@@ -41,13 +42,14 @@ class EpisodeIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeLimits:
-    """The limits of one policy in an episode. None means no limit."""
+    """The limits of one policy in an episode. None means that there is no limit."""
 
     max_turns: int | None = None
     max_tokens: int | None = None
-    """The most tokens that all turns together may sample."""
+    """The maximum number of tokens that all turns together may sample."""
     max_context_tokens: int | None = None
-    """The most tokens of one turn, prompt and answer together. The context length of the engine is a limit too."""
+    """The maximum number of tokens of one turn, prompt and answer together. The context length of the engine is also a
+    limit."""
     deadline: float | None = None
     """The time on the session's monotonic clock, in seconds, after which a turn raises PolicyTimeout."""
 

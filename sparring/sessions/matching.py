@@ -1,4 +1,5 @@
-"""Finds the earlier turn that a conversation continues. The comparison ignores the changes that clients make to messages."""
+"""Finds the earlier turn that a conversation continues. The comparison ignores the changes that clients usually make to
+messages."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ CanonicalHistory: TypeAlias = tuple[CanonicalMessage, ...]
 
 
 def canonical_message(message: Message) -> CanonicalMessage:
-    """Return the content of a message in a hashable form for comparison. Content that is None, missing or "" is equal, text
-    parts are joined, and tool calls are compared by name and JSON-equal arguments. Ids and other fields that clients drop or
-    rewrite are ignored."""
+    """Return the content of a message in a hashable form for comparison. Content that is None, missing or "" counts as
+    equal, text parts are joined, and tool calls are compared by name and by arguments as JSON values. Ids and other
+    fields that clients drop or rewrite are ignored."""
     calls = message.get("tool_calls") or ()
     return (message.get("role"), content_text(message.get("content")), tuple(_canonical_call(call) for call in calls))
 
@@ -30,7 +31,7 @@ def canonical_history(messages: Sequence[Message]) -> CanonicalHistory:
 
 
 class Conversation(Protocol):
-    """An earlier conversation, in the form that requests are compared with."""
+    """An earlier conversation, in the form with which requests are compared."""
 
     @property
     def history(self) -> CanonicalHistory:
@@ -56,11 +57,12 @@ Played = TypeVar("Played", bound=Conversation)
 
 
 def continued(wanted: CanonicalHistory, tools: str, played: Sequence[Played]) -> list[Played]:
-    """Return the longest earlier conversation that a request continues: several when the same request got equal answers,
-    none when it continues no conversation.
+    """Return the longest earlier conversation that a request continues. The result has several items if the same
+    request got equal answers, and none if the request continues no conversation.
 
-    Among conversations of one length, exactly equal ones are preferred. Otherwise a conversation matches whose answers differ
-    only in what clients change (`_is_same_answer`), provided that all such conversations are equal to each other.
+    Among conversations of the same length, exactly equal ones are preferred. Otherwise, a conversation also matches if
+    its answers differ only in what clients change (`_is_same_answer`), provided that all such conversations are equal
+    to each other.
     """
     for length in sorted({len(one.history) for one in played}, reverse=True):
         begin = wanted[:length]
@@ -82,8 +84,9 @@ def continued(wanted: CanonicalHistory, tools: str, played: Sequence[Played]) ->
 def num_kept(
     one: ConversationOfTurn, messages: Sequence[Message], played: Sequence[ConversationOfTurn]
 ) -> tuple[tuple[int, int], ...]:
-    """Return a sort key that distinguishes equal answers. For each turn from the last to the first of its line it counts the
-    tool call ids that the client sent back unchanged, then the arguments and reasoning texts."""
+    """Return a sort key that distinguishes equal answers. For each turn of the conversation, from the last to the
+    first, the key counts the tool call ids that the client sent back unchanged, and then the unchanged arguments and
+    reasoning texts."""
     by_id = {other.turn.id: other for other in played}
     kept: list[tuple[int, int]] = []
     line: ConversationOfTurn | None = one
@@ -142,19 +145,20 @@ def _canonical_call(call: Mapping[str, Json]) -> tuple[str, str]:
 
 
 _MAX_REMEMBERED = 4096
-"""The longest text of arguments, in characters, whose canonical form is cached."""
+"""The maximum length of an argument text, in characters, whose canonical form is cached."""
 
 
 @functools.lru_cache(maxsize=4096)
 def _canonical_text(name: str, arguments: str) -> tuple[str, str]:
-    """Return the canonical form of a call whose arguments are text. Cached, since later requests repeat each answer."""
+    """Return the canonical form of a call with text arguments. The result is cached, since later requests repeat each
+    answer."""
     _, parsed = call_name_and_arguments({"function": {"name": name, "arguments": arguments}})
     return name, canonical_json(_numbers_alike(parsed))
 
 
 def _numbers_alike(value: Json) -> Json:
-    """Return the value with numbers as JavaScript writes them: 1.0 becomes 1, and an integer beyond 2**53 becomes the nearest
-    float."""
+    """Return the value with its numbers as JavaScript writes them: 1.0 becomes 1, and an integer beyond 2**53 becomes
+    the nearest float."""
     if isinstance(value, dict):
         return {key: _numbers_alike(one) for key, one in value.items()}
     if isinstance(value, list):
@@ -166,7 +170,8 @@ def _numbers_alike(value: Json) -> Json:
 
 
 def message_digests(messages: Sequence[Message], known: Sequence[bytes] = ()) -> tuple[bytes, ...]:
-    """Return a hash of each unchanged message together with all messages before it. `known` has the hashes of the first ones."""
+    """Return, for each unchanged message, a hash of that message and all messages before it. `known` contains the
+    hashes of the first messages."""
     digests = list(known)
     for message in messages[len(digests) :]:
         before = digests[-1] if digests else b""
@@ -175,12 +180,13 @@ def message_digests(messages: Sequence[Message], known: Sequence[bytes] = ()) ->
 
 
 def request_digest(digests: Sequence[bytes], tools: str) -> str:
-    """Return the hash that identifies a request in the ledger, from the `digests` of its messages and its tools."""
+    """Return the hash that identifies a request in the ledger, computed from the `digests` of its messages and from its
+    tools."""
     return hashlib.blake2b(b"".join(digests[-1:]) + tools.encode(), digest_size=16).hexdigest()
 
 
 def num_shared(left: CanonicalHistory, right: CanonicalHistory) -> int:
-    """Return the length of the common prefix of two histories, in messages."""
+    """Return the number of messages in the common prefix of two histories."""
     for index, (mine, other) in enumerate(zip(left, right, strict=False)):
         if mine != other:
             return index

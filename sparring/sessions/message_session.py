@@ -1,4 +1,4 @@
-"""The session of a policy that answers in messages, whose tokens are unknown."""
+"""The session of a policy that answers in messages and whose tokens are unknown."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 class MessageTurnOptions(TurnOptions, total=False):
-    """The options of one turn, where they differ from the session's. `on_token` is called for each piece of a running
-    answer, with a number that `read` accepts in place of a token id."""
+    """The options of one turn that differ from the session's. `on_token` is called for each piece of a running answer,
+    with a number that `read` accepts in place of a token id."""
 
     seed: int | None
-    """The seed of the turn; None derives it from the episode's seed."""
+    """The seed of the turn. None derives the seed from the episode's seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class _AnsweredConversation(AnsweredRequest):
 class MessageSession:
     """Runs the turns of one episode with a `MessageEngine`.
 
-    It treats messages as `sessions.Session` does: the parent of a turn is the earlier turn that its request continues, any
-    other request starts a branch with a reason, and every turn is recorded before it is answered. Its turns have no token
-    ids and no log-probabilities, so they cannot be trained on.
+    It treats messages as `sessions.Session` does. The parent of a turn is the earlier turn that its request continues.
+    Any other request starts a branch with a reason, and every turn is recorded before its answer is sent. The turns
+    have no token ids and no log-probabilities, so they cannot be trained on.
 
         async with MessageSession(EpisodeIdentity("r0"), engine=engine, sampling=Sampling()) as session:
             message = await session.chat([{"role": "user", "content": "Hello"}])
@@ -68,8 +68,9 @@ class MessageSession:
         clock: Clock = SYSTEM_CLOCK,
         others: Mapping[str, AnySession] | None = None,
     ) -> None:
-        """Take the same arguments as `sessions.Session`. Where the engine does not report token counts, each byte of an answer
-        counts as one token towards `limits.max_tokens`, which is the most it can be. The engine bounds its own context."""
+        """Take the same arguments as `sessions.Session`. If the engine does not report token counts, each byte of an
+        answer counts as one token towards `limits.max_tokens`, which is an upper bound. The engine limits its own
+        context."""
         self._identity = identity
         self._label = identity.label
         self._engine = engine
@@ -80,7 +81,8 @@ class MessageSession:
         self._opened = self._clock()
         self._history: TurnHistory[_AnsweredConversation] = TurnHistory(identity, ledger, others)
         self._deltas: list[tuple[str, str]] = []
-        """The pieces of running answers: the field that each belongs to, and its text. `on_token` gets the index in this list."""
+        """The pieces of running answers: the field to which each piece belongs, and its text. `on_token` gets the index
+        in this list."""
         self._num_requests = 0
 
     @property
@@ -146,7 +148,8 @@ class MessageSession:
         return self._history.failure
 
     def read(self, token_ids: Sequence[int], tools: Sequence[ToolSchema], stop_texts: Sequence[str] = ()) -> Message:
-        """Return the message of a running answer so far. `token_ids` are the numbers that `on_token` was called with."""
+        """Return the message of a running answer so far. `token_ids` are the numbers with which `on_token` was
+        called."""
         texts = {"content": "", "reasoning_content": ""}
         for place in token_ids:
             key, text = self._deltas[place]
@@ -155,12 +158,12 @@ class MessageSession:
         return {"role": "assistant", "content": texts["content"], **reasoning}
 
     def decode(self, token_ids: Sequence[int]) -> str | None:
-        """Return the content that these pieces of a running answer add; None when one of them is reasoning."""
+        """Return the content that these pieces of a running answer add, or None if one of them is reasoning."""
         deltas = [self._deltas[place] for place in token_ids]
         return "".join(text for _, text in deltas) if all(key == "content" for key, _ in deltas) else None
 
     async def chat(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Message:
-        """Sample one turn and return the assistant's message. Raises as `play` does."""
+        """Sample one turn and return the assistant's message. Raises the same errors as `play`."""
         return (await self.play(messages, tools)).message
 
     async def play(
@@ -175,8 +178,8 @@ class MessageSession:
     async def sample(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), **options: Unpack[MessageTurnOptions]
     ) -> Turn:
-        """Sample one turn, as `sessions.Session.sample` does. Raises TurnLimit after `max_turns` turns, InfrastructureError
-        when the session is closed, and what `MessageEngine.answer` raises."""
+        """Sample one turn, as `sessions.Session.sample` does. Raises TurnLimit after `max_turns` turns,
+        InfrastructureError if the session is closed, and any error that `MessageEngine.answer` raises."""
         try:
             return await self._sample(messages, tools, **options)
         except ConstraintError:
@@ -256,13 +259,13 @@ class MessageSession:
         answered = _AnsweredConversation(
             turn, wanted, (*wanted, canonical_message(turn.message)), tools_wanted, (*messages, turn.message)
         )
-        # No await from here on: either the session and the ledger both have the turn, or neither has.
+        # There is no await from here on: either both the session and the ledger have the turn, or neither does.
         self._history.add(answered, request_digest=request_digest(message_digests(messages), tools_wanted))
         return turn
 
     def continues(self, wanted: CanonicalHistory, tools: str) -> bool:
-        """Return whether a request (messages and tools in canonical form) continues a turn of this session or repeats one of its
-        requests."""
+        """Return whether a request (messages and tools in canonical form) continues a turn of this session or repeats
+        one of its requests."""
         if self._history.continued_by(wanted, tools):
             return True
         return any(wanted == one.request and tools == one.tools for one in self._history.answered)
@@ -281,9 +284,9 @@ class MessageSession:
     def _parent(
         self, wanted: CanonicalHistory, tools_wanted: str, messages: Sequence[Message]
     ) -> tuple[int | None, str | None]:
-        """Return the turn that a request continues, or the reason why it continues none. The longest conversation wins; among
-        equal answers the one of which most came back unchanged, then a received one, then one that no turn continues yet, then
-        the latest."""
+        """Return the turn that a request continues, or the reason why it continues none. The longest conversation wins.
+        Equal answers are ordered by how much of them came back unchanged, then by whether they were received, then by
+        whether no turn continues them yet, and last by time, the latest first."""
         has_child = {one.turn.parent for one in self._history.answered}
 
         def likeness(one: _AnsweredConversation) -> tuple[object, ...]:
@@ -329,7 +332,7 @@ class MessageSession:
 
 
 def _num_sampled(answer: MessageAnswer, *, at_most: int) -> int:
-    """Return the number of sampled tokens that the engine reported; otherwise the most there can be, one for each byte."""
+    """Return the number of sampled tokens that the engine reported, or the upper bound of one token per byte."""
     if answer.usage is not None:
         return answer.usage.num_sampled_tokens
     functions = [call["function"] for call in answer.message.get("tool_calls") or ()]
@@ -339,8 +342,8 @@ def _num_sampled(answer: MessageAnswer, *, at_most: int) -> int:
 
 
 def _with_call_ids(message: Message, turn_id: int) -> Message:
-    """Return the message with an id for each tool call: the engine's own, which it may need to see again, or one from the turn
-    and the position."""
+    """Return the message with an id for each tool call. The id is the engine's own, which the engine may need to see
+    again, or is derived from the turn and the position."""
     if not message.get("tool_calls"):
         return message
     calls = [

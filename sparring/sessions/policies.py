@@ -1,4 +1,4 @@
-"""The sessions of an episode with several policies. The main session knows the others by name."""
+"""The sessions of an episode with several policies. The main session has the other sessions by name."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ Other = TypeVar("Other")
 
 
 def named(others: Mapping[str, Other], name: str) -> Other:
-    """Return the session of a policy. Raises UsageError for a name that the recipe does not have."""
+    """Return the session of a policy. Raises UsageError for a name that the recipe does not define."""
     if name not in others:
-        known = f"there are {', '.join(map(repr, others))}" if others else "it names none"
+        known = f"its policies are {', '.join(map(repr, others))}" if others else "it defines none"
         raise UsageError(
-            f"session.of({name!r}): the recipe has no such policy, {known}. Add [policies.{name}], or correct the name."
+            f"session.of({name!r}): the recipe has no such policy; {known}. Add [policies.{name}], or correct the name."
         )
     return others[name]
 
 
 def first_failure(failures: Sequence[SparringError | None]) -> SparringError | None:
-    """Return the first failure of an episode's policies. An infrastructure failure comes before the failures that it caused."""
+    """Return the first failure of an episode's policies. An infrastructure failure precedes the failures that it
+    caused."""
     known = [failure for failure in failures if failure is not None]
     return next((failure for failure in known if isinstance(failure, InfrastructureError)), next(iter(known), None))

@@ -13,7 +13,7 @@ class TurnLog(Protocol):
     """Stores turns on disk (`sparring.ledger.Ledger`)."""
 
     def record_turn_nowait(self, rollout_id: str, turn: Turn, *, request_digest: str) -> Future[None]:
-        """Queue a turn to be written. Raises when that is impossible."""
+        """Queue a turn to be written. Raises an error if this is impossible."""
         ...
 
     async def committed(self, future: Future[None]) -> None:
@@ -29,8 +29,8 @@ class TurnLog(Protocol):
 class Receipts:
     """Tracks which turns of one session are recorded and received.
 
-    A turn is queued for the log at the moment it becomes part of the session, so that no cancellation can come between the
-    two. It counts as a turn of the episode only when its answer was received, or when another turn continues it.
+    A turn is queued for the log at the moment it becomes part of the session, so no cancellation can separate the two.
+    It counts as a turn of the episode only once its answer was received, or once another turn continues it.
     """
 
     def __init__(self, rollout_id: str, log: TurnLog | None) -> None:
@@ -41,7 +41,7 @@ class Receipts:
         self._is_closed = False
 
     def add(self, turn: Turn, *, request_digest: str) -> None:
-        """Add a sampled turn and queue it for the log. Raises what the log raises; the turn is then not added."""
+        """Add a sampled turn and queue it for the log. If the log raises an error, the turn is not added."""
         if self._log is not None:
             self._recording[turn.id] = self._log.record_turn_nowait(
                 self._rollout_id, turn, request_digest=request_digest
@@ -49,7 +49,7 @@ class Receipts:
         self._missing.add(turn.id)
 
     async def recorded(self, turn_ids: Iterable[int]) -> None:
-        """Wait until these turns are on disk. Raises what the log raises."""
+        """Wait until these turns are on disk. Raises any error of the log."""
         if self._log is not None:
             for turn_id in turn_ids:
                 await self._log.committed(self._recording[turn_id])
@@ -65,14 +65,15 @@ class Receipts:
         return turn_id not in self._missing
 
     def counted(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
-        """Return those of the session's turns that count: received, or continued by another turn."""
+        """Return the turns of the session that count: those that were received or that another turn continues."""
         if not self._missing:
             return tuple(turns)
         continued = {turn.parent for turn in turns}
         return tuple(turn for turn in turns if turn.id not in self._missing or turn.id in continued)
 
     def close(self, turns: Sequence[Turn]) -> None:
-        """End the session, whose turns are all given: record which of them do not count. Closing twice is allowed."""
+        """End the session and record which of its turns do not count. `turns` are all turns of the session. Closing
+        twice is allowed."""
         if self._is_closed:
             return
         self._is_closed = True

@@ -1,4 +1,4 @@
-"""The requests of an episode that the gateway refused, and the failure that follows for the episode."""
+"""The requests of an episode that the gateway refused, and the resulting failure of the episode."""
 
 from __future__ import annotations
 
@@ -8,30 +8,31 @@ from typing import final
 from sparring.errors import ClientError, OutputRefused
 
 MOST_REASONS = 24
-"""The most reasons that are counted by name. Later ones count as `other`, since clients choose the names in them."""
+"""The maximum number of reasons that are counted by name. Further reasons count as `other`, since clients choose the
+names in them."""
 
 
 @final
 class Refusals:
-    """The refused requests of one session. The gateway adds them; an agent that runs in this process has none."""
+    """The refused requests of one session. The gateway adds them; the session of an agent in this process has none."""
 
     def __init__(self) -> None:
         self.by_reason: Counter[str] = Counter()
         """The number of refused requests, by reason."""
         self.not_read: Counter[str] = Counter()
-        """The number of accepted requests with a field that the gateway ignores, by field."""
+        """The number of accepted requests with a field that the gateway ignored, by field."""
         self.failure: ClientError | OutputRefused | None = None
-        """The error of the last request, if it was refused; None when it was accepted."""
+        """The error of the last request if it was refused, or None if it was accepted."""
 
     def refuse(self, reason: str, failure: ClientError | OutputRefused | None) -> None:
-        """Count a refused request. `failure` is None for a request that asked for no turn. After a refusal of the policy's
-        output (OutputRefused), later refusals do not replace it: the policy remains the cause."""
+        """Count a refused request. `failure` is None for a request that did not ask for a turn. Once the policy's
+        output was refused (OutputRefused), later refusals do not replace that failure: the policy remains the cause."""
         count(self.by_reason, reason)
         if failure is not None and not isinstance(self.failure, OutputRefused):
             self.failure = failure
 
     def accept(self) -> None:
-        """Clear the failure, since the last request was answered."""
+        """Clear the failure after a request was answered."""
         self.failure = None
 
     def add(self, other: Refusals) -> None:

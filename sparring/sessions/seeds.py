@@ -1,4 +1,4 @@
-"""Seeds that depend on run, task, attempt and turn, never on time or order."""
+"""Seeds that depend only on run, task, attempt and turn, never on time or order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ def episode_seed(run_seed: int, task_id: str, attempt: int) -> int:
 
 
 def policy_seed(seed: int, name: str) -> int:
-    """Return the seed of one named policy in an episode with `seed`, so that its samples do not depend on the other policies."""
+    """Return the seed of one named policy in an episode with `seed`. The policy's samples therefore do not
+    depend on the other policies."""
     return _hashed(f"{seed}\x00policy\x00{name}")
 
 

@@ -1,4 +1,4 @@
-"""The session: one episode's private access to the policy, and the only writer of turns."""
+"""The session, which is one episode's private access to the policy and the only writer of turns."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ if TYPE_CHECKING:
 
 
 class TurnOptions(TypedDict, total=False):
-    """The options of one turn, where they differ from the session's."""
+    """The options of one turn that differ from the session's."""
 
     sampling: Sampling | None
     stop_texts: Sequence[str]
     """Texts that end the answer. The message contains neither the stop text nor what follows it."""
     answer_format: AnswerFormat | None
-    """The form that the answer has, unless it is cut at its token limit."""
+    """The form of the answer, unless the answer is cut at its token limit."""
     on_token: TokenCallback | None
     client: str | None
     """The User-Agent of the program that requests the turn."""
@@ -73,14 +73,14 @@ class _Start:
 class Session:
     """Runs the turns of one episode and keeps their exact tokens.
 
-    A request that continues an earlier turn is spliced: that turn's ids are kept and only the new messages are
-    rendered. Any other request starts a branch, with the reason recorded. A repeated request
-    gets a second answer in addition to the first. Every turn is in the ledger before it is answered, and counts once its
-    answer is received.
+    A request that continues an earlier turn is spliced: the ids of that turn are kept, and only the new messages are
+    rendered. Any other request starts a branch, and the reason is recorded. A repeated request gets a second answer in
+    addition to the first. Every turn is in the ledger before its answer is sent, and counts once the answer is
+    received.
 
-    An episode with several policies has a session for each. They share the id, by which an engine knows the episode: an
-    engine that samples in rounds waits for an episode until one of its policies gets a request. Each session has its own
-    conversations; turn ids are unique over all of them.
+    An episode with several policies has one session for each. The sessions share the id, by which an engine identifies
+    the episode. An engine that samples in rounds waits for an episode until one of its policies gets a request. Each
+    session has its own conversations, and turn ids are unique across all sessions of the episode.
 
         async with Session(EpisodeIdentity("r0"), engine=engine, chat=chat, sampling=Sampling()) as session:
             message = await session.chat([{"role": "user", "content": "Hello"}])
@@ -98,8 +98,8 @@ class Session:
         clock: Clock = SYSTEM_CLOCK,
         others: Mapping[str, AnySession] | None = None,
     ) -> None:
-        """Create a session. Without a ledger nothing is recorded, as in serving. `others` are the sessions of the episode's
-        named policies, which are closed with this one."""
+        """Create a session. Without a ledger, nothing is recorded, as in serving. `others` are the sessions of the
+        episode's named policies. They are closed together with this session."""
         self._identity = identity
         self._label = identity.label
         self._seed = identity.seed or 0
@@ -128,7 +128,7 @@ class Session:
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """The turns so far, by id, without those whose answer was not received and that no other turn continues."""
+        """The turns so far, by id. A turn is left out if its answer was not received and no other turn continues it."""
         return self._history.counted
 
     @property
@@ -147,7 +147,8 @@ class Session:
         return self._history.others
 
     def of(self, name: str) -> AnySession:
-        """Return the session of another policy of the episode. Raises UsageError for a name that the recipe does not have."""
+        """Return the session of another policy of the episode. Raises UsageError for a name that the recipe does not
+        define."""
         return self._history.of(name)
 
     @property
@@ -176,7 +177,7 @@ class Session:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the deadline, as in `protocols.SessionLike.seconds_left`."""
+        """The seconds until the deadline, as in `protocols.SessionLike.seconds_left`."""
         return None if self._deadline is None else self._deadline - self._clock()
 
     @property
@@ -185,19 +186,19 @@ class Session:
 
     @property
     def failure(self) -> SparringError | None:
-        """The first failure of a turn, otherwise the refusal of the last request; an agent may have swallowed either. An
-        infrastructure failure, also of another policy of the episode, comes before the failures that it caused."""
+        """The first failure of a turn, otherwise the refusal of the last request. The agent may have suppressed either.
+        An infrastructure failure, even of another policy of the episode, precedes the failures that it caused."""
         return self._history.failure
 
     async def chat(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Message:
-        """Sample one turn and return the assistant's message. Raises as `play` does."""
+        """Sample one turn and return the assistant's message. Raises the same errors as `play`."""
         return (await self.play(messages, tools)).message
 
     async def play(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), **options: Unpack[TurnOptions]
     ) -> Turn:
-        """Sample one turn, record it and mark it as received, for a caller in this process. Raises as `sample` and `recorded`
-        do."""
+        """Sample one turn, record it and mark it as received, for a caller in this process. Raises the same errors as
+        `sample` and `recorded`."""
         turn = await self.sample(messages, tools, **options)
         await self.recorded([turn.id])
         self.set_received([turn.id])
@@ -206,13 +207,14 @@ class Session:
     async def sample(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), **options: Unpack[TurnOptions]
     ) -> Turn:
-        """Sample one turn. When this returns, the turn is part of the session and queued for the ledger. It counts once its
-        answer is received, or once another turn continues it.
+        """Sample one turn. When this method returns, the turn is part of the session and queued for the ledger. The
+        turn counts once its answer is received, or once another turn continues it.
 
-        Raises ContextOverflow when the prompt leaves no room for an answer, TurnLimit after `max_turns` turns, TokenLimit
-        after `max_tokens` sampled tokens, PolicyTimeout past the deadline, InfrastructureError when the engine fails, when its
-        answer is inconsistent, or when a policy that is not in training is late (the policy in training did not cause it), and
-        ConstraintError when the chat format or the engine cannot enforce the answer format.
+        Raises ContextOverflow if the prompt leaves no space for an answer, TurnLimit after `max_turns` turns,
+        TokenLimit after `max_tokens` sampled tokens, and PolicyTimeout after the deadline. Raises InfrastructureError
+        if the engine fails or its answer is inconsistent, or if a policy that is not in training is late, since the
+        policy in training did not cause that. Raises ConstraintError if the chat format or the engine cannot enforce
+        the answer format.
         """
         try:
             try:
@@ -228,8 +230,8 @@ class Session:
             raise
 
     async def recorded(self, turn_ids: Sequence[int]) -> None:
-        """Wait until sampled turns are on disk, so that their answers may be sent. Raises ServiceError when they cannot be
-        written."""
+        """Wait until sampled turns are on disk, so that their answers may be sent. Raises ServiceError if they cannot
+        be written."""
         await self._history.recorded(turn_ids)
 
     def set_received(self, turn_ids: Sequence[int]) -> None:
@@ -281,7 +283,7 @@ class Session:
         seconds = self._clock() - began
         turn = self._turn(start, request, completion, tools, began=began, seconds=seconds, client=client)
         canonical = (*wanted, canonical_message(turn.message))
-        # No await from here on: either the session and the ledger both have the turn, or neither has.
+        # There is no await from here on: either both the session and the ledger have the turn, or neither does.
         self._history.add(
             AnsweredRequest(turn, wanted, canonical, tools_wanted), request_digest=request_digest(digests, tools_wanted)
         )
@@ -295,8 +297,8 @@ class Session:
             self._is_open = True
 
     def close(self) -> None:
-        """Announce to the engine that no turn follows, and refuse later turns, also those of the other policies. Closing twice
-        is allowed."""
+        """Announce to the engine that no turn follows, and refuse later turns, including those of the other policies.
+        Closing twice is allowed."""
         self._history.close_others()
         if self._is_open and not self._history.is_closed:
             self._engine.close_session(self.id)
@@ -310,7 +312,8 @@ class Session:
         self.close()
 
     def _num_known(self, messages: Sequence[Message]) -> int:
-        """Return how many messages equal the start of the last conversation; their canonical forms and digests are reused."""
+        """Return how many messages equal the start of the last conversation. Their canonical forms and digests are
+        reused."""
         known = 0
         for message, last in zip(messages, self._messages, strict=False):
             if message is not last and message != last:
@@ -336,8 +339,8 @@ class Session:
         return _Start(already_played + tuple(new), turn.id, None)
 
     def _answer_seen(self, alike: Sequence[AnsweredRequest], messages: Sequence[Message]) -> AnsweredRequest:
-        """Return which of several equal answers the client saw: the one of which most came back unchanged, then a received one,
-        then the latest."""
+        """Return the one of several equal answers that the client saw. Preferred is the answer of which most came back
+        unchanged, then a received answer, then the latest."""
         return max(alike, key=lambda one: (*self._history.likeness(one, messages), one.turn.id))
 
     def _request(
@@ -353,7 +356,7 @@ class Session:
         if room < 1:
             raise ContextOverflow(
                 f"Session {self._label}: the prompt has {len(start.prompt_ids)} tokens and the context "
-                f"{self._max_context_tokens}, which leaves no room for an answer; shorten the episode or the tool results."
+                f"{self._max_context_tokens}, which leaves no space for an answer; shorten the episode or the tool results."
             )
         max_tokens = min(max_tokens, room)
         return SampleRequest(
@@ -385,7 +388,7 @@ class Session:
             problem = f"its versions {completion.versions} do not add up to {num_tokens} tokens"
         elif versions != sorted(versions) or versions[0] < oldest_allowed or versions[-1] > self._engine.policy_version:
             problem = (
-                f"its versions {versions} do not lie between {oldest_allowed} of the turn before "
+                f"its versions {versions} are not between {oldest_allowed} of the previous turn "
                 f"and {self._engine.policy_version} of the engine"
             )
         elif not completion.fingerprint:
@@ -405,7 +408,7 @@ class Session:
         client: str | None,
     ) -> Turn:
         turn_id = next(self._identity.turn_ids)
-        # Unknown counts as everything, so that the turn is not trained.
+        # An unknown removed mass counts as 1, so that the turn is not trained on.
         is_known = request.constraint is None or self._engine.capabilities.reports_removed_mass
         return Turn(
             id=turn_id,
@@ -430,7 +433,8 @@ class Session:
         )
 
     def _stop_text(self, completion: Completion, stop_texts: Sequence[str]) -> str | None:
-        """Return the stop text that an answer reached first; None when a stop id or the token limit ended it."""
+        """Return the stop text that an answer reached first, or None if a stop id or the token limit ended the
+        answer."""
         if completion.stop_reason is not StopReason.STOP or completion.token_ids[-1] in self._chat.stop_ids:
             return None
         text = self._chat.decode(completion.token_ids)
@@ -439,7 +443,8 @@ class Session:
 
 
 def _with_unique_call_ids(message: Message, turn_id: int) -> Message:
-    """Return the message with tool call ids from turn and position, which are unique in the episode."""
+    """Return the message with tool call ids that are derived from the turn and the position, and are unique in the
+    episode."""
     if not message.get("tool_calls"):
         return message
     calls = [{**call, "id": f"call_{turn_id}_{index}"} for index, call in enumerate(message["tool_calls"])]

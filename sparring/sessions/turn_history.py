@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredRequest:
-    """A turn with the request that it answered, in the form that later requests are compared with."""
+    """A turn with the request that it answered, in the form with which later requests are compared."""
 
     turn: Turn
     request: CanonicalHistory
@@ -36,7 +36,8 @@ Answered = TypeVar("Answered", bound=AnsweredRequest)
 
 @final
 class TurnHistory(Generic[Answered]):
-    """The part that `Session` and `MessageSession` share: the turns so far, their failures, and the episode's other sessions."""
+    """The state that `Session` and `MessageSession` share: the turns so far, their failures, and the episode's other
+    sessions."""
 
     def __init__(
         self, identity: EpisodeIdentity, ledger: TurnLog | None, others: Mapping[str, AnySession] | None
@@ -56,7 +57,7 @@ class TurnHistory(Generic[Answered]):
 
     @property
     def counted(self) -> tuple[Turn, ...]:
-        """The turns so far, without those whose answer was not received and that no other turn continues."""
+        """The turns so far. A turn is left out if its answer was not received and no other turn continues it."""
         return self._receipts.counted(self.sampled)
 
     @property
@@ -67,16 +68,16 @@ class TurnHistory(Generic[Answered]):
 
     @property
     def failure(self) -> SparringError | None:
-        """The first failure of a turn, otherwise the refusal of the last request. An infrastructure failure, also of another
-        policy, comes first."""
+        """The first failure of a turn, otherwise the refusal of the last request. An infrastructure failure, even of
+        another policy, comes first."""
         return first_failure([self._failure, self.refusals.failure, *(other.failure for other in self.others.values())])
 
     def of(self, name: str) -> AnySession:
-        """Return the session of another policy. Raises UsageError for a name that the recipe does not have."""
+        """Return the session of another policy. Raises UsageError for a name that the recipe does not define."""
         return named(self.others, name)
 
     def check_open(self) -> None:
-        """Raise InfrastructureError when the session is closed."""
+        """Raise InfrastructureError if the session is closed."""
         if self.is_closed:
             raise InfrastructureError(f"Session {self._label} is closed: its episode has ended, so no turn may follow.")
 
@@ -85,13 +86,13 @@ class TurnHistory(Generic[Answered]):
         self._failure = self._failure or failure
 
     def add(self, answered: Answered, *, request_digest: str) -> None:
-        """Add a sampled turn and queue it for the ledger. Raises what the ledger raises; the turn is then in neither."""
+        """Add a sampled turn and queue it for the ledger. If the ledger raises an error, the turn is in neither."""
         self._receipts.add(answered.turn, request_digest=request_digest)
         self.answered.append(answered)
         self.refusals.accept()
 
     async def recorded(self, turn_ids: Sequence[int]) -> None:
-        """Wait until these turns are on disk. Raises ServiceError when they cannot be written."""
+        """Wait until these turns are on disk. Raises ServiceError if they cannot be written."""
         await self._receipts.recorded(turn_ids)
 
     def set_received(self, turn_ids: Sequence[int]) -> None:
@@ -99,16 +100,17 @@ class TurnHistory(Generic[Answered]):
         self._receipts.set_received(turn_ids)
 
     def continued_by(self, wanted: CanonicalHistory, tools: str) -> list[Answered]:
-        """Return the turns that a request continues: several when their answers are equal (`matching.continued`)."""
+        """Return the turns that a request continues. There are several if their answers are equal
+        (`matching.continued`)."""
         return continued(wanted, tools, self.answered)
 
     def likeness(self, one: Answered, messages: Sequence[Message]) -> tuple[object, bool]:
-        """Return a sort key that distinguishes equal answers: how much of the answer came back unchanged, then whether it was
-        received."""
+        """Return a sort key that distinguishes equal answers: how much of the answer came back unchanged, then whether
+        it was received."""
         return num_kept(one, messages, self.answered), self._receipts.is_received(one.turn.id)
 
     def branch_reason(self, wanted: CanonicalHistory, tools: str) -> str | None:
-        """Return why a request continues no turn; None for the first request."""
+        """Return why a request continues no turn, or None for the first request."""
         return branch_reason(wanted, tools, [(one.request, one.history, one.tools) for one in self.answered])
 
     def close_others(self) -> None:

@@ -275,7 +275,7 @@ def test_a_failure_may_be_reported_too() -> None:
 
     failed = play(behaviour)
     assert (failed.outcome, failed.reward) == (Outcome.POLICY_ERROR, None)
-    assert failed.error == "The agent gave the episode up: the shop was down."
+    assert failed.error == "The agent gave up the episode: the shop was down."
 
 
 @pytest.mark.parametrize("status", [400, 422, 500])

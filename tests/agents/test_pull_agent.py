@@ -213,7 +213,7 @@ def test_an_agent_that_gives_up_after_a_turn_failed_because_of_the_policy() -> N
         workplace.report(lease).complete("failed", error="no such tool")
 
     failed = Workplace().play(work)
-    assert (failed.outcome, failed.error) == (Outcome.POLICY_ERROR, "The agent gave the episode up: no such tool.")
+    assert (failed.outcome, failed.error) == (Outcome.POLICY_ERROR, "The agent gave up the episode: no such tool.")
 
 
 def test_a_worker_that_falls_silent_between_its_reports_is_an_outage_and_does_not_end_the_run() -> None:

@@ -118,7 +118,7 @@ def failing(invocation: Any) -> dict[str, Any]:
 def test_a_function_that_fails_after_a_turn_ends_its_episode_as_an_error_of_the_policy(play: Any) -> None:
     failed = played(play)
     assert (failed.outcome, failed.reward) == (Outcome.POLICY_ERROR, None)
-    assert re.search(r"gave the episode up: .*the shop was down", str(failed.error))
+    assert re.search(r"gave up the episode: .*the shop was down", str(failed.error))
 
 
 def in_trouble(invocation: Any) -> float:

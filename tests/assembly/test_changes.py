@@ -81,7 +81,8 @@ def test_a_template_that_contradicts_itself_is_told_at_the_beginning_and_is_on_r
     (run / "recipe" / "tiny.py").write_text(code.replace(begins, begins.replace("add_generation_prompt", "false")))
     assert resumed(run, "schedule.max_steps=2", allow=("template", "recipe")) == 2
     assert (
-        "the chat template contradicts itself: it asks for an answer with no special token" in capsys.readouterr().err
+        "the chat template contradicts itself: it starts the generation prompt with no special token"
+        in capsys.readouterr().err
     )
     assert "no special token" in manifest(run)["template_problem"]
 

@@ -112,8 +112,8 @@ def test_what_changes_nothing_needs_no_grammar() -> None:
 @pytest.mark.parametrize(
     ("answer_format", "tools", "words"),
     [
-        (REQUIRED, [], "a call, and the tools"),
-        (AnswerFormat(tool_choice="required", tool_name="got"), TOOLS, "a call of 'got'"),
+        (REQUIRED, [], "must call a tool, but the tools"),
+        (AnswerFormat(tool_choice="required", tool_name="got"), TOOLS, "the tool 'got'"),
         (REQUIRED, [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}], "an object"),
     ],
 )
@@ -130,7 +130,7 @@ CHANNELS = WITH_TOOLS.replace("message['content'] }}", "'[final] ' + message['co
 
 @pytest.mark.parametrize("answer_format", [REQUIRED, NONE, ONE_AT_MOST, TYPED])
 def test_calls_that_are_no_json_are_neither_forced_nor_forbidden(answer_format: AnswerFormat) -> None:
-    with pytest.raises(ConstraintError, match="tool calls of this model's format"):
+    with pytest.raises(ConstraintError, match="Tool calls in this model's format"):
         template_chat(OTHER_CALLS).constraint(answer_format, TOOLS)
     assert template_chat(OTHER_CALLS).constraint(TYPED, []) is not None
 

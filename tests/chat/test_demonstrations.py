@@ -26,5 +26,5 @@ def test_tool_results_at_which_the_environment_ends_the_episode_are_left_out() -
     [([], "None"), ([ASKED], "'user'"), ([ASKED, RESULT], "'tool'"), ([ASKED, answer("F"), ASKED], "'user'")],
 )
 def test_a_conversation_that_nobody_answers_is_refused(messages: list[dict[str, object]], last: str) -> None:
-    with pytest.raises(DataError, match=f"ends with role {last}; it must end with the assistant's message"):
+    with pytest.raises(DataError, match=f"ends with role {last}; it must end with an assistant message"):
         tokenize_conversation(CHAT, messages, ())

@@ -77,7 +77,7 @@ def test_a_tool_result_extends_exactly_what_was_played() -> None:
 
 def test_a_new_question_that_drops_reasoning_is_refused() -> None:
     played = qwen3().render([QUESTION], []) + ids("<think>\nhm\n</think>\n\nf<|im_end|>")
-    with pytest.raises(SpliceRefused, match="not extended by these messages"):
+    with pytest.raises(SpliceRefused, match="cannot append these messages"):
         qwen3().extend(played, [QUESTION], [], stopped=True)
 
 

@@ -89,7 +89,9 @@ HEADER, ASKED = (
     "'<|im_start|>' + message['role'] + '\n' + ",
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
 )
-ASKS_WITH = "it asks for an answer with '<|im_start|>' and begins an answer in the conversation with no special token"
+ASKS_WITH = (
+    "it starts the generation prompt with '<|im_start|>' but an answer in the conversation with no special token"
+)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +108,7 @@ ASKS_WITH = "it asks for an answer with '<|im_start|>' and begins an answer in t
         (CHATML.replace(HEADER, "'[' + message['role'] + '] ' + "), ASKS_WITH),
         (
             CHATML.replace(ASKED, ""),
-            "it asks for an answer with no special token and begins an answer in the conversation with '<|im_start|>'",
+            "it starts the generation prompt with no special token but an answer in the conversation with '<|im_start|>'",
         ),
         ("{{ raise_exception('not now') }}", None),
     ],

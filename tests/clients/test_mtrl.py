@@ -119,7 +119,7 @@ def test_a_strands_agent_with_wrapped_model_and_decorated_entrypoint_plays_and_i
             async with session() as broken:
                 failed = await agent.play(task(breaks=True), broken)
                 assert failed.outcome is Outcome.POLICY_ERROR
-                assert "gave the episode up" in str(failed.error)
+                assert "gave up the episode" in str(failed.error)
             await agent.aclose()
 
     asyncio.run(run())
@@ -201,7 +201,7 @@ def test_the_services_own_client_reads_answers_streams_and_errors() -> None:
         "unknown": "ResourceNotFoundException",
         "invalid": "ValidationException",
     }
-    assert "belongs to no running episode" in printed["errors"]["unknown"][1]
+    assert "does not belong to a running episode" in printed["errors"]["unknown"][1]
     assert reward == Reward(total=0.75, per_turn={0: 0.5, 1: 0.25})
 
 

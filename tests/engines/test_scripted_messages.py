@@ -65,7 +65,7 @@ def test_a_file_holds_one_message_a_line(tmp_path: Path) -> None:
             read_script(path)
     with pytest.raises(DataError, match="does not exist"):
         read_script(tmp_path / "none.jsonl")
-    with pytest.raises(DataError, match="holds no message"):
+    with pytest.raises(DataError, match="contains no message"):
         ScriptedMessages([], name="empty")
 
 

@@ -232,7 +232,7 @@ def test_a_key_opens_its_own_episode_and_only_while_it_runs() -> None:
                 assert [answer.choices[0].message.content for answer in answers] == ["a", "b"]
                 assert len(left.turns) == len(right.turns) == 1
                 clients.append(openai.AsyncOpenAI(base_url=gateway.base_url, api_key="sk-guess"))
-                with pytest.raises(openai.AuthenticationError, match="belongs to no running episode"):
+                with pytest.raises(openai.AuthenticationError, match="does not belong to a running episode"):
                     await clients[-1].models.list()
                 assert entries[0].api_key not in str(vars(gateway._endpoints))
             with pytest.raises(openai.AuthenticationError):

@@ -256,7 +256,7 @@ def test_bodies_that_do_not_call_themselves_json_are_refused(path: str, media_ty
     headers = {"x-api-key": endpoints.register(session(["never"])), "content-type": media_type}
     response = raw(create_app(endpoints), "POST", path, content=b"{}", headers=headers)
     assert response.status_code == 415
-    assert f"content-type: '{media_type}' is not read here" in response.text
+    assert f"content-type: '{media_type}' is not supported" in response.text
 
 
 BODY = json.dumps({"model": "m", "messages": [USER]}).encode()

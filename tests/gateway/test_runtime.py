@@ -210,7 +210,7 @@ def test_a_failed_episode_has_no_reward() -> None:
         await agent.sample()
         await agent.complete(Status="failed")
         refused(await agent.reward(0.0), 409, "ConflictException", "it was completed as failed")
-        with pytest.raises(InfrastructureError, match="gave the episode up"):
+        with pytest.raises(InfrastructureError, match="gave up the episode"):
             await agent.entry.report.wait()
 
     played(play)
@@ -229,7 +229,7 @@ def test_a_trajectory_that_is_not_there_is_not_found() -> None:
                     await Agent(client, entry).sample(),
                     await client.post("/sample", json=ASK),
                 ]:
-                    refused(response, 404, "ResourceNotFoundException", "belongs to no running episode")
+                    refused(response, 404, "ResourceNotFoundException", "does not belong to a running episode")
 
     asyncio.run(run())
 

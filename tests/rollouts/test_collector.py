@@ -109,7 +109,7 @@ def test_a_run_whose_clients_are_refused_stops_and_names_the_refusals() -> None:
         async with scheduler:
             await scheduler.next_batch()
 
-    with pytest.raises(ServiceError, match="16 since the gateway refused their client's last request"):
+    with pytest.raises(ServiceError, match="16 because the gateway refused their client's last request"):
         asyncio.run(train())
 
 

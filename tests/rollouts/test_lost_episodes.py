@@ -73,7 +73,7 @@ def test_a_task_or_a_policy_that_loses_its_episodes_is_named() -> None:
     found = losses.finding()
     assert found is not None
     assert list(found.evidence) == ["policy"]
-    assert "'held_out tuned': 12 of its 64 attempts were lost, and 0 of all 64 others" in found.symptom
+    assert "'held_out tuned': 12 of its 64 attempts were lost, but 0 of the 64 others" in found.symptom
 
 
 def test_two_lost_episodes_are_no_pattern() -> None:

@@ -262,7 +262,7 @@ def test_a_name_that_the_recipe_does_not_have_ends_the_run() -> None:
         await session.of("custmer").chat([user("hello")])
         return 1.0
 
-    with Ledger() as ledger, pytest.raises(UsageError, match=r"no such policy, there are 'customer'"):
+    with Ledger() as ledger, pytest.raises(UsageError, match=r"no such policy; its policies are 'customer'"):
         play_group(FunctionAgent(play).play, engine(), ledger, customer=simulator(engine()))
 
 

@@ -312,7 +312,7 @@ def test_a_script_is_held_to_no_form_and_the_episode_goes_on() -> None:
     session = make_session("done")
 
     async def play() -> None:
-        with pytest.raises(ConstraintError, match="cannot be held to a form"):
+        with pytest.raises(ConstraintError, match="cannot apply an answer format"):
             await session.play([USER], answer_format=AnswerFormat(tool_choice="none"))
         await session.chat([USER])
 

@@ -147,7 +147,7 @@ def test_an_answer_is_clipped_to_the_context_and_none_is_asked_without_room() ->
     play(session, [USER])
     assert len(session.turns[0].token_ids) == 3
     assert session.turns[0].sampling.max_tokens == 3
-    with pytest.raises(ContextOverflow, match="no room for an answer"):
+    with pytest.raises(ContextOverflow, match="no space for an answer"):
         play(make_session(["x"], limits=EpisodeLimits(max_context_tokens=num_prompt)), [USER])
 
 
@@ -171,7 +171,7 @@ class Lying:
         ({"sampled_logprobs": (-1.0, float("nan"))}, "not finite"),
         ({"sampled_logprobs": (-1.0, 0.5)}, "above 0"),
         ({"versions": ((0, 1),)}, "do not add up"),
-        ({"versions": ((1, 2),)}, "do not lie between 0 of the turn before and 0 of the engine"),
+        ({"versions": ((1, 2),)}, "are not between 0 of the previous turn and 0 of the engine"),
         ({"fingerprint": ""}, "no weight fingerprint"),
         ({"token_ids": (), "sampled_logprobs": (), "versions": ()}, "no tokens"),
     ],
@@ -224,7 +224,7 @@ def test_an_engine_that_falls_back_to_older_weights_is_caught() -> None:
             lying._changes = {"versions": ((1, 2),)}
             await session.chat([USER])
 
-    with pytest.raises(InfrastructureError, match="between 2 of the turn before"):
+    with pytest.raises(InfrastructureError, match="between 2 of the previous turn"):
         asyncio.run(run())
 
 

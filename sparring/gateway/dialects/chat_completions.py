@@ -1,7 +1,7 @@
-"""OpenAI's chat completions, in and out: requests checked field by field, answers and errors in its shape.
+"""OpenAI's chat completions. Requests are checked field by field, and answers and errors have OpenAI's format.
 
-A field that would change what is sampled and that we cannot honor is refused with 400 and its name, never ignored
-(https://platform.openai.com/docs/api-reference/chat).
+A field that would change what is sampled, and that the gateway cannot honor, is refused with status 400 and the field's
+name. It is never ignored (https://platform.openai.com/docs/api-reference/chat).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _ONLY: Mapping[str, tuple[Json, ...]] = {
     "verbosity": (None, "medium"),
     "web_search_options": (None,),
 }
-"""Fields that we accept with these values alone, which change nothing."""
+"""Fields that are accepted only with these values, which change nothing."""
 
 _INERT = frozenset(
     {
@@ -72,10 +72,11 @@ _INERT = frozenset(
         "user",
     }
 )
-"""Fields without any bearing on what is sampled."""
+"""Fields that do not affect what is sampled."""
 
 
-# Plain dictionaries, since sessions take messages so, and histories are read again with every turn.
+# These types are plain dictionaries, since sessions take messages in this form and histories are read again with every
+# turn.
 
 
 @pydantic.with_config(LENIENT)
@@ -121,7 +122,7 @@ class _Tool(TypedDict):
 
 
 def _plain(message: _Message) -> Message:
-    """As sessions take it: null is absent, a developer is a system."""
+    """Return the message as sessions take it: null fields are left out, and the role developer becomes system."""
     plain: dict[str, Json] = {key: value for key, value in message.items() if value is not None}
     return plain | {"role": "system"} if plain["role"] == "developer" else plain
 
@@ -148,7 +149,8 @@ class _JsonObject(Strict):
 
 
 class _NamedSchema(Strict):
-    """A policy that this process samples follows a schema strictly; other meanings of `strict` depend on the endpoint."""
+    """A named JSON schema for the answer. A policy that this process samples follows a schema strictly; what `strict`
+    means otherwise depends on the endpoint."""
 
     name: str
     description: str | None = None
@@ -170,7 +172,7 @@ class _StreamOptions(Lenient):
 
 
 class _Request(Strict):
-    """What we read of a request; `max_completion_tokens` and `max_tokens` mean the same."""
+    """The fields of a request that are read. `max_completion_tokens` and `max_tokens` mean the same."""
 
     model: str
     messages: list[Annotated[_Message, remembered(_plain)]] = pydantic.Field(min_length=1)
@@ -312,7 +314,8 @@ def _usage(turns: Sequence[Turn]) -> dict[str, Json]:
 
 
 def _logprobs(turn: Turn) -> dict[str, Json]:
-    """Return the log-probabilities of the sampled tokens. Tokens are given by id, since a token need not be text."""
+    """Return the log-probabilities of the sampled tokens. Tokens are given by id, since a token need not be valid
+    text."""
     content = [
         {"token": f"token_id:{token}", "logprob": logprob, "bytes": None, "top_logprobs": []}
         for token, logprob in zip(turn.token_ids, turn.sampled_logprobs, strict=True)
@@ -321,6 +324,7 @@ def _logprobs(turn: Turn) -> dict[str, Json]:
 
 
 def _assistant_message(message: Message) -> dict[str, Json]:
-    """Return the message as OpenAI writes it: content is null next to tool calls; malformed calls are text of the content."""
+    """Return the message in OpenAI's format. The content is null next to tool calls, and malformed calls are text in
+    the content."""
     fields = {key: value for key, value in message.items() if key != "malformed_tool_calls"}
     return {**fields, "content": message["content"] or None} if message.get("tool_calls") else fields

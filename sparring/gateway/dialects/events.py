@@ -1,4 +1,4 @@
-"""Server-sent events that hold JSON (https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
+"""Server-sent events that contain JSON (https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from sparring.types import Json
 
-# JSON stays ASCII, since some clients end a line at U+2028 and similar characters.
+# The JSON stays ASCII, since some clients end a line at U+2028 and similar characters.
 
 
 def unnamed_event(content: Mapping[str, Json]) -> bytes:

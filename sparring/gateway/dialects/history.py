@@ -1,4 +1,4 @@
-"""Conversion of earlier answers in a request to messages that sessions recognise."""
+"""Converts earlier answers in a request to messages that sessions recognize."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sparring.types import Json, Message
 
 
 class TextPart(Protocol):
-    """A part of content that is text."""
+    """A text part of a message's content."""
 
     @property
     def text(self) -> str: ...
@@ -23,13 +23,13 @@ def text_of(content: str | Sequence[TextPart] | None) -> str:
 
 
 def tool_call(id: str, name: str, arguments: str) -> dict[str, Json]:
-    """Return a call in the form of sessions; `arguments` is JSON text."""
+    """Return a call in the form that sessions use. `arguments` is JSON text."""
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def joined(messages: Iterable[Message]) -> list[Message]:
-    """Return the messages, with the pieces of each answer joined: its text and its calls, which some APIs send as separate
-    items. Two texts in a row are two answers, since an answer has only one text."""
+    """Return the messages with the pieces of each answer joined: its text and its calls, which some APIs send as
+    separate items. Two consecutive texts are two answers, since an answer has only one text."""
     result: list[Message] = []
     for message in messages:
         last: Message = result[-1] if result else {"role": None}

@@ -1,7 +1,7 @@
-"""Anthropic's Messages, in and out (https://docs.anthropic.com/en/api/messages).
+"""Anthropic's Messages API (https://docs.anthropic.com/en/api/messages).
 
-Content is a list of blocks: calls and their results stand in it, where sessions have messages of their own. Thinking
-that comes back is dropped, since the session has the exact tokens.
+Content is a list of blocks. Calls and their results are blocks too, whereas sessions have separate messages for them.
+Thinking that a client sends back is dropped, since the session has the exact tokens.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ONLY: Mapping[str, tuple[Json, ...]] = {
     "mcp_servers": (None, []),
     "top_k": (None,),
 }
-"""Fields that we accept with these values alone, which change nothing."""
+"""Fields that are accepted only with these values, which change nothing."""
 
 _INERT = frozenset(
     {
@@ -55,7 +55,7 @@ _INERT = frozenset(
         "workspace_id",
     }
 )
-"""Fields without any bearing on what is sampled."""
+"""Fields that do not affect what is sampled."""
 
 _TOOL_CHOICES: Mapping[str, ToolChoice] = {
     "auto": "auto",
@@ -63,7 +63,7 @@ _TOOL_CHOICES: Mapping[str, ToolChoice] = {
     "tool": "required",
     "none": "none",
 }
-"""In OpenAI's words."""
+"""Anthropic's tool choices with OpenAI's names."""
 
 _ERROR_TYPES = {
     401: "authentication_error",
@@ -73,7 +73,8 @@ _ERROR_TYPES = {
     429: "rate_limit_error",
     504: "timeout_error",
 }
-"""By status (https://docs.anthropic.com/en/api/errors); else invalid_request_error, or api_error from 500 on."""
+"""Error types by status (https://docs.anthropic.com/en/api/errors). Other statuses are invalid_request_error, or
+api_error from 500 on."""
 
 
 class _TextBlock(Lenient):
@@ -100,7 +101,7 @@ class _ToolResult(Lenient):
 
     @property
     def message(self) -> Message:
-        """The policy has nothing but the text to see an error by."""
+        """Return the result as a message. An error is marked in the text, since the policy sees nothing else."""
         text = text_of(self.content)
         is_unmarked = self.is_error and "error" not in text.lower()
         return {"role": "tool", "tool_call_id": self.tool_use_id, "content": f"Error: {text}" if is_unmarked else text}
@@ -120,7 +121,7 @@ class _UserMessage(Lenient):
 
     @property
     def messages(self) -> list[Message]:
-        """Return the results, then the user's other content."""
+        """Return the tool results as messages, then the user's other content."""
         if isinstance(self.content, str):
             return [{"role": "user", "content": self.content}]
         results = [block.message for block in self.content if isinstance(block, _ToolResult)]
@@ -164,7 +165,7 @@ class _Tool(Lenient):
 
     @property
     def plain(self) -> dict[str, Json]:
-        """As chat completions spell it."""
+        """Return the tool in the format of chat completions."""
         about = {"name": self.name, "description": self.description, "parameters": self.input_schema}
         return {"type": "function", "function": {key: value for key, value in about.items() if value is not None}}
 
@@ -189,7 +190,7 @@ class _JsonSchema(Strict):
 
 
 class _OutputConfig(Strict):
-    """An effort of "high" is what Anthropic's models take without one."""
+    """The output options. The effort "high" is the default of Anthropic's models."""
 
     effort: Literal["high"] | None = None
     format: _JsonSchema | None = None
@@ -201,7 +202,8 @@ class _NoThinking(Strict):
 
 
 class _AdaptiveThinking(Strict):
-    """The model decides by itself, as policies do here. The other fields are about thinking blocks, and answers have none."""
+    """Adaptive thinking, in which the model decides whether to think, as policies do here. The other fields concern
+    thinking blocks, which answers do not have."""
 
     type: Literal["adaptive"]
     display: str | None = None
@@ -209,7 +211,8 @@ class _AdaptiveThinking(Strict):
 
 
 class _ClearThinking(Strict):
-    """Of thinking that comes back; it is never read."""
+    """An edit that removes earlier thinking from the context. It has no effect, since earlier thinking is never
+    read."""
 
     type: Literal["clear_thinking_20251015"]
     keep: Any = None
@@ -229,11 +232,11 @@ class _ContinuedThread(Strict):
 
 
 class _Request(Strict):
-    """What we read of a request."""
+    """The fields of a request that are read."""
 
     model: str
     max_tokens: Count
-    messages: list[_AnyMessage] = pydantic.Field(min_length=1, description="The last is the user's.")
+    messages: list[_AnyMessage] = pydantic.Field(min_length=1, description="The last message has the role user.")
     system: str | list[_TextBlock] | None = None
     tools: list[_Tool] | None = None
     stop_sequences: Annotated[list[StopText], pydantic.Field(max_length=16)] | None = None
@@ -245,12 +248,12 @@ class _Request(Strict):
     thinking: Annotated[_NoThinking | _AdaptiveThinking, pydantic.Field(discriminator="type")] | None = None
     context_management: _ContextManagement | None = None
     thread: Annotated[_NewThread | _ContinuedThread, pydantic.Field(discriminator="type")] | None = pydantic.Field(
-        default=None, description="Continues an answer of this episode that was asked for with a thread."
+        default=None, description="Continues an answer of this episode that was requested with a thread."
     )
 
     @property
     def not_read(self) -> tuple[str, ...]:
-        """Fields that were checked to ask for nothing that would change the answer."""
+        """Return the fields that are ignored: they were checked and cannot change the answer."""
         effort = self.output_config and self.output_config.effort
         given = {
             "thinking": isinstance(self.thinking, _AdaptiveThinking),
@@ -262,7 +265,7 @@ class _Request(Strict):
     @property
     def answer_format(self) -> AnswerFormat:
         output = self.output_config and self.output_config.format
-        # It has no name for it, and no way to ask for less than strictly.
+        # Anthropic's format has no name for the schema, and cannot request a schema that is not strict.
         named = {"name": "answer", "schema": output.schema_, "strict": True} if output else None
         choice = self.tool_choice
         return AnswerFormat(
@@ -274,7 +277,7 @@ class _Request(Strict):
 
     @property
     def plain_messages(self) -> list[Message]:
-        """As sessions take them."""
+        """Return the messages as sessions take them."""
         return joined(plain for message in self.messages for plain in message.messages)
 
 
@@ -298,8 +301,8 @@ class Messages:
             where = f"messages.{len(request.messages) - 1}.role"
             raise ApiError(
                 400,
-                f"{where}: the last message is the assistant's, and an answer cannot be begun for the policy; end with a "
-                "message of the user.",
+                f"{where}: the last message is the assistant's, but the policy cannot continue a partial answer; end with a "
+                "user message.",
                 code="invalid_value",
                 param=where,
             )
@@ -349,17 +352,17 @@ class Messages:
 
 @final
 class _Stream:
-    """The events of one answer: each block opened, filled and closed."""
+    """The events of one answer. Each block is opened, filled and closed."""
 
     def __init__(self, head: Head) -> None:
         self._head = head
         self._num_blocks = 0
 
     def events(self, part: Part) -> Iterator[bytes]:
-        """Yield the events of a part. Calls are sent with the end, which follows them at once."""
+        """Yield the events of a part. Calls are sent when the answer ends, which follows them at once."""
         match part:
             case Begin():
-                # The number of prompt tokens is sent with the end.
+                # The number of prompt tokens is sent when the answer ends.
                 usage = {"input_tokens": 0, "output_tokens": 0}
                 message = {**_message(self._head), "content": [], "stop_reason": None, "stop_sequence": None}
                 yield named_event({"type": "message_start", "message": {**message, "usage": usage}})
@@ -407,8 +410,8 @@ def _tool_use_block(call: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _input(call: Mapping[str, Json]) -> Json:
-    """The arguments of a call. An endpoint behind may send what is no JSON object, such as a number beyond all floats; it
-    stands as one text then."""
+    """Return the arguments of a call. An upstream endpoint may send arguments that are not a JSON object, such as a
+    number too large for a float. Such arguments are returned as one text."""
     arguments = call["function"]["arguments"]
     try:
         value = read_json(arguments)

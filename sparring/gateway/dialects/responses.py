@@ -1,7 +1,7 @@
-"""OpenAI's Responses, in and out (https://platform.openai.com/docs/api-reference/responses).
+"""OpenAI's Responses API (https://platform.openai.com/docs/api-reference/responses).
 
-An answer is a list of items: reasoning, a message, calls. They come back as items too, and are put together again to
-the one message that the session played; reasoning is dropped, since the session has the exact tokens.
+An answer is a list of items: reasoning, a message, and calls. Clients send the items back, and the gateway joins them
+to the one message of the session. Reasoning is dropped, since the session has the exact tokens.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ONLY: Mapping[str, tuple[Json, ...]] = {
     "top_logprobs": (None, 0),
     "truncation": (None, "disabled"),
 }
-"""Fields that we accept with these values alone, which change nothing."""
+"""Fields that are accepted only with these values, which change nothing."""
 
 _INERT = frozenset(
     {
@@ -55,7 +55,8 @@ _INERT = frozenset(
         "stream_options",
     }
 )
-"""Fields without any bearing on what is sampled; `max_tool_calls` counts calls of OpenAI's own tools, and there are none."""
+"""Fields that do not affect what is sampled. `max_tool_calls` counts calls of OpenAI's own tools, which do not exist
+here."""
 
 
 class _TextPart(Lenient):
@@ -70,7 +71,7 @@ class _MessageItem(Lenient):
 
     @property
     def message(self) -> Message:
-        """A developer is a system."""
+        """Return the item as a message. The role developer becomes system."""
         role = "system" if self.role == "developer" else self.role
         return {"role": role, "content": text_of(self.content)}
 
@@ -111,8 +112,8 @@ class _ReferenceItem(Lenient):
     id: str
 
     def message(self, kept: Mapping[str, Kept], index: int) -> Message | None:
-        """Return the item's message; None for reasoning. `kept` is by the ids of answers. Raises ApiError
-        404 for an item that is in none of them."""
+        """Return the item's message, or None for reasoning. `kept` contains the stored conversations by answer id.
+        Raises ApiError 404 if none of them contains the item."""
         kind, _, place = self.id.partition("_")
         before, _, number = place.rpartition("-")
         if kind == "fc" or (kind == "rs" and f"{Responses.id_prefix}{place}" not in kept):
@@ -127,8 +128,8 @@ class _ReferenceItem(Lenient):
                 return None
         raise ApiError(
             404,
-            f"input.{index}.id: the item {self.id[:80]!r} is not kept here: it is of another episode or server, its answer "
-            "was not to be stored, or it has been forgotten since. Send the item itself instead.",
+            f"input.{index}.id: the item {self.id[:80]!r} is not stored here: it belongs to another episode or server, "
+            "its answer was requested without storage, or it has expired. Send the item itself instead.",
             code="item_not_found",
             param=f"input.{index}.id",
             given=self.id,
@@ -154,7 +155,7 @@ class _Tool(Lenient):
 
     @property
     def plain(self) -> dict[str, Json]:
-        """As chat completions spell it."""
+        """Return the tool in the format of chat completions."""
         return {"type": "function", "function": self.model_dump(exclude_none=True, exclude={"type", "strict"})}
 
 
@@ -172,7 +173,8 @@ class _JsonObject(Strict):
 
 
 class _JsonSchema(Strict):
-    """A policy that this process samples follows a schema strictly; other meanings of `strict` depend on the endpoint."""
+    """A JSON schema for the answer. A policy that this process samples follows a schema strictly; what `strict` means
+    otherwise depends on the endpoint."""
 
     type: Literal["json_schema"]
     name: str
@@ -199,7 +201,7 @@ class _ReasoningOptions(Strict):
 
 _Included = Literal[
     "reasoning.encrypted_content",
-    # Of calls of OpenAI's own tools and of images, and there are none.
+    # These values concern calls of OpenAI's own tools and images, which do not exist here.
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
     "file_search_call.results",
@@ -210,13 +212,13 @@ _Included = Literal[
 
 
 class _Request(Strict):
-    """What we read of a request."""
+    """The fields of a request that are read."""
 
     model: str
-    input: _Items = pydantic.Field(description="Text, or items that are not reasoning alone.")
+    input: _Items = pydantic.Field(description="Text, or items of which at least one is not reasoning.")
     instructions: str | None = None
     previous_response_id: str | None = pydantic.Field(
-        default=None, description="Of an answer of this episode that was kept."
+        default=None, description="The id of a stored answer of this episode."
     )
     store: bool | None = None
     tools: list[_Tool] | None = None
@@ -235,7 +237,8 @@ class _Request(Strict):
     @pydantic.field_validator("input", mode="before", json_schema_input_type=str | _Items)
     @classmethod
     def _items(cls, given: Json) -> Json:
-        """Text is a user's message; an item without type is a message, or a reference if it has nothing but an id."""
+        """Convert text to a user message. Add the type to an item without one: reference if the item has only an id,
+        otherwise message."""
         if isinstance(given, str):
             return [{"type": "message", "role": "user", "content": given}]
         if not isinstance(given, list):
@@ -244,7 +247,7 @@ class _Request(Strict):
 
     @property
     def format(self) -> _PlainText | _JsonObject | _JsonSchema:
-        """Of the text."""
+        """The format of the text."""
         return (self.text and self.text.format) or _PlainText(type="text")
 
     @property
@@ -270,11 +273,12 @@ class _Request(Strict):
 
     @property
     def item_ids(self) -> tuple[str, ...]:
-        """Of the items that are named and not sent."""
+        """The ids of the items that are named but not sent."""
         return tuple(item.id for item in self.input if isinstance(item, _ReferenceItem))
 
     def messages(self, kept: Mapping[str, Kept]) -> list[Message]:
-        """With what is `kept` in the place of references to it. Raises ApiError where nothing is left, and for unknown ids."""
+        """Return the messages, with references replaced by the items in `kept`. Raises ApiError if no messages remain,
+        and for unknown ids."""
         items: list[Message | None] = []
         for index, item in enumerate(self.input):
             match item:
@@ -286,7 +290,7 @@ class _Request(Strict):
         if not messages:
             raise ApiError(
                 400,
-                "input: it holds reasoning alone; send what is to be answered.",
+                "input: it contains only reasoning; add a message or a tool result for the policy to answer.",
                 code="invalid_value",
                 param="input",
             )
@@ -338,13 +342,14 @@ class Responses:
                 yield event
 
     def error(self, error: ApiError) -> Mapping[str, Json]:
-        """Return the error of chat completions, with `input` in place of `messages`."""
+        """Return the error of chat completions, with the field `input` in place of `messages`."""
         fields = ChatCompletions().error(error)["error"]
         is_conversation = error.param == "messages" and error.code != "unknown_parameter"
         return {"error": {**fields, "param": "input" if is_conversation else error.param}}
 
     def error_event(self, error: ApiError, num_sent: int) -> bytes:
-        """Return the event. Its object "error", in addition to the documented fields, makes OpenAI's clients raise."""
+        """Return the event. In addition to the documented fields it has an object "error", which makes OpenAI's clients
+        raise."""
         whole = self.error(error)["error"]
         fields = {key: whole[key] for key in ("code", "message", "param")}
         return named_event({"type": "error", "sequence_number": num_sent, **fields, "error": whole})
@@ -352,7 +357,7 @@ class Responses:
 
 @final
 class _Stream:
-    """The events of one answer: numbered, and each item opened, filled and closed."""
+    """The events of one answer. Events are numbered, and each item is opened, filled and closed."""
 
     def __init__(self, asked: Asked, head: Head) -> None:
         self._asked = asked
@@ -362,7 +367,7 @@ class _Stream:
         self._message_at: int | None = None
 
     def events(self, part: Part) -> Iterator[bytes]:
-        """Yield the events of a part. Calls are sent with the end, which follows them at once."""
+        """Yield the events of a part. Calls are sent when the answer ends, which follows them at once."""
         match part:
             case Begin():
                 response = _response(self._asked, self._head)
@@ -387,7 +392,8 @@ class _Stream:
         return self._event("response.output_item.done", output_index=index, item=item)
 
     def _reasoning(self, text: str) -> Iterator[bytes]:
-        """Yield an item for each piece, since what was sent before it is closed or is the message."""
+        """Yield the events of a reasoning item for one piece of reasoning. Each piece has its own item, since earlier
+        items are already closed or are the message."""
         item = _reasoning_item(self._head, text, number=sum(one["type"] == "reasoning" for one in self._output))
         yield self._opened({**item, "content": [], "status": "in_progress"})
         index = len(self._output) - 1
@@ -439,12 +445,13 @@ class _Stream:
 
 
 def _type(item: Mapping[str, Json]) -> str:
-    """Of an item that does not name its type."""
+    """Return the type of an item that does not name its type."""
     return "item_reference" if item.keys() == {"id"} else "message"
 
 
 def _output(turn: Turn, head: Head, *, has_message: bool = False) -> list[Mapping[str, Json]]:
-    """An answer's items. One of calls alone needs no message, but may have begun one."""
+    """Return the items of an answer. An answer that has only calls needs no message item, unless one was already
+    opened."""
     message, output = turn.message, []
     calls = message.get("tool_calls", ())
     if reasoning := message.get("reasoning_content"):
@@ -486,7 +493,7 @@ def _item_id(kind: str, head: Head) -> str:
 def _response(
     asked: Asked, head: Head, turn: Turn | None = None, output: Sequence[Mapping[str, Json]] = ()
 ) -> dict[str, Json]:
-    """A Response with what was asked for; in progress without a turn."""
+    """Return a Response that repeats the fields of the request. Without a turn, its status is in progress."""
     request: _Request = asked.request
     status = "in_progress" if turn is None else _status(turn)
     return {
@@ -523,7 +530,7 @@ def _tool_choice(request: _Request) -> Json:
 
 
 def _usage(turn: Turn) -> dict[str, Json]:
-    """What of the tokens was cached or reasoning is not counted apart."""
+    """Return the token usage. Cached tokens and reasoning tokens are not counted separately."""
     prompt, answer = turn.num_prompt_tokens, turn.num_sampled_tokens
     return {
         "input_tokens": prompt,

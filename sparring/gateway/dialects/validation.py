@@ -1,7 +1,8 @@
-"""Checks of request bodies, field by field. An error names the field that was meant.
+"""Checks request bodies, field by field. An error names the field at fault.
 
-A field that could change the answer and that we cannot honor is refused with its name, never ignored. A field that we do
-not know could; it is accepted where it asks for nothing, or is named for something that no answer depends on.
+A field that could change the answer and that the gateway cannot honor is refused with its name, never ignored. An
+unknown field could change the answer too. It is accepted only if its value requests nothing, or if its name shows that
+no answer depends on it.
 """
 
 from __future__ import annotations
@@ -22,25 +23,25 @@ LENIENT = pydantic.ConfigDict(strict=True, extra="ignore")
 
 
 class Strict(pydantic.BaseModel):
-    """Every field is known, and has its own type."""
+    """A model that refuses unknown fields and values of other types."""
 
     model_config = pydantic.ConfigDict(strict=True, extra="forbid")
 
 
 class Lenient(pydantic.BaseModel):
-    """What clients send back of our own messages holds more keys than we need."""
+    """A model that ignores unknown fields. Clients send our own messages back with more fields than are needed."""
 
     model_config = LENIENT
 
 
 _MAX_REMEMBERED = 4096
 _MAX_REMEMBERED_BYTES = 8192
-"""Of one value; longer ones are read anew."""
+"""The maximum size of a remembered value, in bytes of its JSON. Larger values are parsed each time."""
 
 
 def remembered(then: Callable[[Any], Any] = lambda read: read) -> pydantic.WrapValidator:
-    """For a part of the history, which clients send whole with every turn: what was read before is known again by its
-    JSON, and is the very same object. `then` makes of what was read what is wanted."""
+    """Return a validator for a part of the history, which clients send in full with every turn. A part that was read
+    before is recognized by its JSON, and the same object is returned. `then` converts the validated value."""
     known: dict[bytes, Any] = {}
 
     def read(value: Json, validate: pydantic.ValidatorFunctionWrapHandler) -> Any:
@@ -60,7 +61,7 @@ def remembered(then: Callable[[Any], Any] = lambda read: read) -> pydantic.WrapV
 def _parameters(schema: dict[str, Any]) -> dict[str, Any]:
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, dict) or not all(isinstance(one, dict) for one in properties.values()):
-        raise PydanticCustomError("invalid_schema", "properties must be an object of JSON schemas, one a parameter")
+        raise PydanticCustomError("invalid_schema", "properties must be an object with one JSON schema per parameter")
     if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
         raise PydanticCustomError("invalid_schema", "required must be a list of parameter names")
     return schema
@@ -73,16 +74,16 @@ _PARAMETERS = {
         "required": {"type": "array", "items": {"type": "string"}},
     },
 }
-"""What `_parameters` checks."""
+"""The JSON schema of the values that `_parameters` accepts."""
 
 Parameters = Annotated[dict[str, Any], pydantic.AfterValidator(_parameters), pydantic.WithJsonSchema(_PARAMETERS)]
-"""A tool's JSON schema, as far as prompts are rendered from it."""
+"""A tool's JSON schema. Only the parts from which prompts are rendered are checked."""
 
 JsonSchema = dict[str, Any]
-"""The schema that an answer must follow. The engine decides whether it can apply it."""
+"""The schema that an answer must follow. The engine decides whether it can apply the schema."""
 
 ToolChoice = Literal["auto", "none", "required"]
-"""OpenAI's words; a single tool is chosen by an object."""
+"""OpenAI's names of tool choices. A single tool is chosen by an object."""
 
 
 def _whole(number: Json) -> Json:
@@ -90,7 +91,7 @@ def _whole(number: Json) -> Json:
 
 
 WHOLE = pydantic.BeforeValidator(_whole)
-"""Makes an int take 2.0, which in JSON is a whole number too."""
+"""Makes an int accept 2.0, which is also a whole number in JSON."""
 
 Count: TypeAlias = Annotated[int, pydantic.Field(ge=1, lt=2**63), WHOLE]
 
@@ -99,8 +100,8 @@ StopText = Annotated[str, pydantic.Field(min_length=1, max_length=200)]
 Model = TypeVar("Model", bound=pydantic.BaseModel)
 
 _INERT_WORDS = frozenset({"billing", "cache", "diagnostics", "metadata", "telemetry", "tier", "trace", "tracing"})
-"""Words in the names of fields that describe, route, price or observe a request; in none of the APIs does such a field set
-what is sampled."""
+"""Words in the names of fields that describe, route, price or observe a request. In none of the APIs does a field with
+such a name change what is sampled."""
 
 
 def _is_inert(field: str, given: Json) -> bool:
@@ -125,8 +126,8 @@ def not_read(
 
 
 def validated(body: Json, model: type[Model], *, only: Mapping[str, tuple[Json, ...]], inert: Collection[str]) -> Model:
-    """A body as `model`. Fields in `only` are accepted with those values alone, which change nothing; `inert` fields
-    have no bearing on the answer, and neither have those that `not_read` names. Raises ApiError 400 that names the field."""
+    """Return a body as `model`. Fields in `only` are accepted only with those values, which change nothing. `inert`
+    fields and the fields that `not_read` returns do not affect the answer. Raises ApiError 400 that names the field."""
     if not isinstance(body, dict):
         raise ApiError(400, f"The body is JSON of type {type(body).__name__}; send an object.")
     for field, given in body.items():
@@ -138,7 +139,7 @@ def validated(body: Json, model: type[Model], *, only: Mapping[str, tuple[Json, 
             raise ApiError(
                 400,
                 f"{field}={_shown(given)} is not supported here and would change the answer; "
-                f"leave it out{f' or send {choices}' if choices else ''}.",
+                f"remove it{f' or send {choices}' if choices else ''}.",
                 code="unsupported_parameter",
                 param=field,
                 given={field: given},
@@ -156,10 +157,10 @@ def validated(body: Json, model: type[Model], *, only: Mapping[str, tuple[Json, 
 
 
 def refusal(body: Json, error: pydantic.ValidationError) -> ApiError:
-    """Return the error for a body, with the field and the element of a list."""
+    """Return the error for a body, which names the field and the element of a list."""
 
     def progress(problem: ErrorDetails) -> tuple[int, bool]:
-        """Return a sort key: among the alternatives of a value, the intended one is validated furthest."""
+        """Return a sort key. Among the alternatives of a value, validation gets furthest in the intended one."""
         return len(_path(body, problem)), not problem["type"].endswith("_type")
 
     problem = max(error.errors(include_url=False), key=progress)
@@ -181,8 +182,8 @@ def refusal(body: Json, error: pydantic.ValidationError) -> ApiError:
 def request_schema(
     model: type[pydantic.BaseModel], prefix: str, *, only: Mapping[str, tuple[Json, ...]], inert: Collection[str]
 ) -> dict[str, Json]:
-    """The JSON schema of what `validated` takes. What it is made of is in `$defs`, where OpenAPI has its components, each
-    with its own name behind `prefix`."""
+    """Return the JSON schema of the bodies that `validated` accepts. Its parts are in `$defs`, to which OpenAPI's
+    components correspond. Each part has its own name after `prefix`."""
     schema = body_schema(model, prefix)
     schema["properties"] |= {field: {"enum": list(allowed)} for field, allowed in only.items()}
     schema["properties"] |= {field: {"description": "Not read."} for field in sorted(inert)}
@@ -217,10 +218,10 @@ def _path(body: Json, problem: ErrorDetails) -> Sequence[str]:
 
 
 def _describe(problem: ErrorDetails) -> str:
-    """Return the description of a problem, with the given value where that is short."""
+    """Return the description of a problem, with the given value if that is short."""
     match problem["type"]:
         case "extra_forbidden":
-            return "this field is not known here; leave it out"
+            return "this field is unknown; remove it"
         case "union_tag_not_found":
             return "Field required"
         case "union_tag_invalid":
