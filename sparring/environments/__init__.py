@@ -1,4 +1,5 @@
-"""Environments: the base class, tools from typed methods, three patterns, and scripted demonstrations."""
+"""Environments: the base class, tools from typed methods, three patterns of environments, and scripted
+demonstrations."""
 
 from sparring.environments.base import Environment, opened
 from sparring.environments.calls import ToolError, ToolResult, execute

@@ -1,4 +1,4 @@
-"""The base class of environments, and the guarantee that each is closed."""
+"""The base class of environments, and the guarantee that each environment is closed."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from sparring.runtime.plugins import call
 from sparring.types import Json, Message, Task, ToolSchema
 
 CLOSE_SECONDS = 30.0
-"""How long an asynchronous `close` may take before it counts as failed."""
+"""The number of seconds that an asynchronous `close` may take before it counts as failed."""
 
 EVALUATION_ONLY = "evaluation_only"
-"""The field of a task with the reason why it must not be trained on; tasks without it may be trained on."""
+"""The field of a task that contains the reason why the task must not be trained on. Tasks without this field may be
+trained on."""
 
 REPAIRS = "repairs"
-"""The field of a task that lists what was changed in its source, and the entry of a transition that lists what an adapter
-changed in a result. `sparring check` shows these texts."""
+"""The field of a task that lists the changes to its source, and the entry of a transition that lists an adapter's
+changes to a result. `sparring check` shows these texts."""
 
 
 class Environment:
-    """Base class of environments. Mark methods with `@tool`; every episode gets a new object.
+    """Base class of environments. Mark methods with `@tool`. Every episode gets a new object.
 
         class Library(Environment):
             @tool
@@ -35,63 +36,66 @@ class Environment:
                 "Shelf of a book."
                 return self.shelves.get(title, "unknown")
 
-    Methods may be sync or async. Sync ones run on the event loop of all episodes, or of those in a worker process
-    (`environment.workers`): make slow ones async.
+    Methods may be sync or async. Sync methods run on the event loop of all episodes, or of the episodes in one worker
+    process (`environment.workers`), so make slow methods async.
     """
 
     describe_tools: ClassVar[Literal["schema", "prompt"]] = "schema"
-    """`schema`: the chat template lists the tools. `prompt`: the task's own messages describe them, and nothing is
-    added, which saves tokens with small models; calls are parsed and checked all the same."""
+    """With `schema`, the chat template lists the tools. With `prompt`, the task's own messages describe the tools and
+    nothing is added, which saves tokens with small models. Calls are parsed and checked in both cases."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if callable(vars(cls).get("is_done")):
             raise UsageError(
-                f"{cls.__name__}.is_done is a method, which always counts as true, so each episode would end after its first "
+                f"{cls.__name__}.is_done is a method. A method always counts as true, so each episode would end after its first "
                 "tool call. Write @property above it."
             )
         if callable(vars(cls).get("available_tools")):
             raise UsageError(
-                f"{cls.__name__}.available_tools is a method, which is no list of names. Write @property above it."
+                f"{cls.__name__}.available_tools is a method, not a list of names. Write @property above it."
             )
 
     def reset(self, task: Task) -> Sequence[Message] | Awaitable[Sequence[Message] | None] | None:
-        """Prepare the state; return opening messages, or None for the task's own."""
+        """Prepare the state. Return opening messages, or None to use the task's own messages."""
         return None
 
     def reply(self, messages: Sequence[Message], session: SessionLike) -> str | Awaitable[str | None] | None:
-        """Return the user's reply to the last of `messages`, which has no tool calls; None, as here, ends the episode.
+        """Return the user's reply to the last of `messages`, which has no tool calls. None, the default, ends the
+        episode.
 
-        A policy that the recipe names may act as the user: call `session.of(name).chat`, or return the reply of a
-        `UserSimulator`.
+        A policy that the recipe names may act as the user. In this case, call `session.of(name).chat`, or return the
+        reply of a `UserSimulator`.
         """
         return None
 
     def final_state(self) -> Json | Awaitable[Json]:
-        """Return the state at the end of the episode, for scorers (`scorers.state_difference`); it is never shown to the policy.
-        None, as here, means no state."""
+        """Return the state at the end of the episode, for scorers (`scorers.state_difference`). The state is never
+        shown to the policy. None, the default, means that there is no state."""
         return None
 
     def close(self) -> Awaitable[None] | None:
-        """Release what the environment holds. Called exactly once, however the episode ended, also when `reset` failed."""
+        """Release the resources of the environment. This method is called exactly once, however the episode ended, even
+        if `reset` failed."""
         return None
 
     @property
     def is_done(self) -> bool:
-        """Whether the episode is over; read after each tool call."""
+        """Whether the episode is over. This property is read after each tool call."""
         return False
 
     @property
     def available_tools(self) -> Collection[str] | None:
-        """The names of the tools that the next turn may call; None, as here, for all of `tools()`.
+        """The names of the tools that the next turn may call. None, the default, allows all of `tools()`.
 
-        Read before every turn. Where the names change, the next turn begins a new segment: its prompt is rendered again with the
-        schemas of the tools that are available now, and its branch reason names them. Each change costs a whole prompt.
+        This property is read before every turn. If the names change, the next turn starts a new segment: its prompt is
+        rendered again with the schemas of the tools that are now available, and its branch reason names the tools. Each
+        change costs a whole prompt.
         """
         return None
 
     def demonstrate(self, task: Task) -> Sequence[Message]:
-        """Return the assistant messages of a perfect episode, in order. The warm start learns from them."""
+        """Return the assistant messages of a perfect episode, in order. The warm start trains on them."""
         raise UsageError(
             f"{type(self).__name__} has no scripted expert, so there is nothing to demonstrate; "
             "define `demonstrate(task)`, or set warm_start.demonstrations to a function or a file."
@@ -99,52 +103,56 @@ class Environment:
 
     @classmethod
     def with_options(cls, **options: Any) -> type[Environment]:
-        """Return the class to use with a recipe's options: this one, unless its tools depend on them (see `Adapter`)."""
+        """Return the class to use with a recipe's options. The default is this class, unless its tools depend on the
+        options (see `Adapter`)."""
         return cls
 
     @classmethod
     def evaluation_only(cls, **options: Any) -> str | None:
-        """Return why training in this environment is not allowed under these options; None, as here, where it is."""
+        """Return why training in this environment is not allowed with these options. None, the default, allows
+        training."""
         return None
 
     @classmethod
     def tools(cls) -> Mapping[str, ToolLike]:
-        """Return the tools by name. Raises UsageError when a signature cannot become a schema."""
+        """Return the tools by name. Raises UsageError if a signature cannot become a schema."""
         return tools_of(cls)
 
     async def call_tool(self, name: str, arguments: Mapping[str, Json]) -> Json:
-        """Run one of `tools()` with arguments that fit it; `calls.execute` handles what it raises."""
+        """Run one of `tools()` with arguments that fit it. `calls.execute` handles the exceptions."""
         fault_point("environment.tool")
         return await call(getattr(self, name), **arguments)
 
     @classmethod
     def tool_schemas(cls) -> tuple[ToolSchema, ...]:
-        """Return all tools in the OpenAI shape. Raises UsageError when a signature cannot become a schema."""
+        """Return all tools in OpenAI's format. Raises UsageError if a signature cannot become a schema."""
         return tuple(tool.schema for tool in cls.tools().values())
 
     @classmethod
     def offered_tools(cls) -> tuple[ToolSchema, ...]:
-        """Return the tools that every turn passes to the chat template; none when the prompt describes them."""
+        """Return the tools that every turn passes to the chat template. There are none if the prompt describes the
+        tools."""
         return cls.tool_schemas() if cls.describe_tools == "schema" else ()
 
 
 def available_tools(environment: Environment) -> Mapping[str, ToolLike]:
-    """Return the tools that the next turn may call, by name, in the order of `tools()`. Raises UsageError for unknown names."""
+    """Return the tools that the next turn may call, by name, in the order of `tools()`. Raises UsageError for unknown
+    names."""
     tools, names = environment.tools(), environment.available_tools
     if names is None:
         return tools
     unknown = [names] if isinstance(names, str) else sorted(set(names) - set(tools))
     if unknown:
         raise UsageError(
-            f"{type(environment).__name__}.available_tools names {', '.join(map(repr, unknown))}, and the tools are "
-            f"{', '.join(tools)}; return a collection of their names, or None for all."
+            f"{type(environment).__name__}.available_tools names {', '.join(map(repr, unknown))}, but the tools are "
+            f"{', '.join(tools)}; return a collection of these names, or None for all tools."
         )
     return {name: tool for name, tool in tools.items() if name in names}
 
 
 def available_schemas(environment: Environment) -> tuple[ToolSchema, ...]:
-    """Return the schemas that the chat template lists at the next turn: the available ones of `offered_tools()`. Raises
-    UsageError as `available_tools` does."""
+    """Return the schemas that the chat template lists in the next turn, which are the available ones of
+    `offered_tools()`. Raises UsageError for unknown names."""
     offered = environment.offered_tools()
     if environment.available_tools is None:
         return offered
@@ -154,9 +162,9 @@ def available_schemas(environment: Environment) -> tuple[ToolSchema, ...]:
 
 @asynccontextmanager
 async def opened(environment: Environment, task: Task) -> AsyncIterator[Environment]:
-    """Close the environment exactly once, however the block is left: return, error, timeout or cancellation.
+    """Close the environment exactly once, however the block ends: return, error, timeout or cancellation.
 
-    Raises InfrastructureError when closing fails after an episode that went well; otherwise the first failure stands.
+    Raises InfrastructureError if closing fails after an episode without errors. Otherwise, the first failure is raised.
     """
     try:
         yield environment
@@ -168,7 +176,7 @@ async def opened(environment: Environment, task: Task) -> AsyncIterator[Environm
 
 
 async def reset(environment: Environment, task: Task) -> list[Message]:
-    """Reset the environment and return the opening messages. Raises InfrastructureError when that fails."""
+    """Reset the environment and return the opening messages. Raises InfrastructureError if the reset fails."""
     name = type(environment).__name__
     try:
         fault_point("environment.reset")
@@ -181,13 +189,13 @@ async def reset(environment: Environment, task: Task) -> list[Message]:
     if not messages:
         raise UsageError(
             f"Task {task.id} has no messages and {name}.reset returned none, so there is nothing to answer; "
-            "give one of both."
+            "provide messages in the task or in `reset`."
         )
     return messages
 
 
 async def reply(environment: Environment, messages: Sequence[Message], session: SessionLike, task: Task) -> str | None:
-    """Return the user's next message, None at the end. Raises InfrastructureError when the environment fails."""
+    """Return the user's next message, or None at the end. Raises InfrastructureError if the environment fails."""
     name = type(environment).__name__
     try:
         text = await call(environment.reply, messages, session)
@@ -201,7 +209,7 @@ async def reply(environment: Environment, messages: Sequence[Message], session: 
 
 
 async def final_state(environment: Environment, task: Task) -> Json:
-    """Return a copy of the environment's present state. Raises InfrastructureError when the environment fails."""
+    """Return a copy of the environment's current state. Raises InfrastructureError if the environment fails."""
     try:
         return copy.deepcopy(await call(environment.final_state))
     except SparringError:
@@ -216,7 +224,7 @@ async def _close(environment: Environment, task: Task) -> None:
     try:
         await asyncio.shield(closing)
     except asyncio.CancelledError:
-        # A cancellation must not leave the environment half closed.
+        # A cancellation must not leave the environment partly closed.
         with suppress(InfrastructureError):
             await closing
         raise

@@ -1,4 +1,5 @@
-"""One tool call: checked strictly, run, and logged. A bad call is answered with an error, never raised."""
+"""Execution of one tool call: it is checked strictly, run and logged. A bad call is answered with an error; the error
+is never raised."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from sparring.runtime.plugins import call, error_text
 from sparring.types import Json
 
 _MOST_LEVELS = 100
-"""The deepest nesting of lists and objects in arguments; JSON libraries support a few hundred levels."""
+"""The maximum nesting of lists and objects in arguments. JSON libraries support a few hundred levels."""
 
 
 class ToolError(StrEnum):
@@ -29,37 +30,39 @@ class ToolError(StrEnum):
 
 
 class ToolFailure(Exception):
-    """Raise it in a tool to return exactly this text to the model, as an error of this kind."""
+    """Raise this exception in a tool to return exactly this text to the model, as an error of this kind."""
 
     kind = ToolError.TOOL_RAISED
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A tool may return this instead of its bare result, to log more than the model reads."""
+    """A result that a tool may return instead of its plain result, to log more than the model sees."""
 
     content: Json
     logged: Mapping[str, Json] = field(default_factory=dict)
-    """More entries of the call's transition, such as `reward`, in addition to those of `ToolResult.transition`."""
+    """Additional entries of the call's transition, such as `reward`, next to the entries of `ToolResult.transition`."""
     repairs: Sequence[str] = ()
-    """The changes that made the result readable for the model ("heat: NaN became null"): the transition's entry `repairs`."""
+    """The changes that made the result readable for the model ("heat: NaN became null"). The transition has them in its
+    entry `repairs`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """The text that the model reads, the kind of error if any, and the entry of the environment's own log."""
+    """The text that the model reads, the kind of error if there is one, and the entry of the environment's own log."""
 
     content: str
     error: ToolError | None
     transition: Mapping[str, Json]
-    """{"tool", "arguments", "result", "error"}; arguments as sent when they are not a JSON object."""
+    """The entry {"tool", "arguments", "result", "error"}. Arguments that are not a JSON object are logged as they were
+    sent."""
 
 
 async def execute(environment: Environment, name: str, arguments: str | Mapping[str, Json]) -> ToolResult:
-    """Call a tool with arguments given as JSON text (or already parsed).
+    """Call a tool with arguments given as JSON text or as parsed JSON.
 
-    Results that are not strings are written as compact JSON. Only InfrastructureError is raised; any other exception of a
-    tool is returned to the model as an error.
+    Results that are not strings are written as compact JSON. Only InfrastructureError is raised; any other exception of
+    a tool is returned to the model as an error.
     """
     offered = available_tools(environment)
     if name not in offered:

@@ -1,4 +1,4 @@
-"""Scripted episodes run against the real environment, so that demonstrations hold real tool results."""
+"""Runs scripted episodes against the real environment, so that demonstrations contain real tool results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparring.types import Json, Message, Task, ToolSchema
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The part of a demonstration with the same tools: `messages[first:]`, after the messages before it."""
+    """The part of a demonstration that has the same tools: `messages[first:]`, after the messages before it."""
 
     messages: Sequence[Message]
     tools: Sequence[ToolSchema]
@@ -40,11 +40,12 @@ def answer(content: str) -> Message:
 def record_demonstration(
     environment_class: Callable[[], Environment], task: Task, messages: Sequence[Message] | None = None
 ) -> list[Message]:
-    """Return the whole conversation of a scripted episode: opening, assistant messages, and the real results of the tools.
+    """Return the whole conversation of a scripted episode: the opening, the assistant messages, and the real results of
+    the tools.
 
-    `messages` are the assistant's, by default the environment's own `demonstrate(task)`. The last one answers, or makes the
-    call at which the environment ends the episode (`is_done`). Raises DataError when a scripted call fails, since a
-    demonstration of an error teaches errors, and when the script and the episode do not end together.
+    `messages` are the assistant's messages; the default is the environment's own `demonstrate(task)`. The last message
+    answers, or makes the call at which the environment ends the episode (`is_done`). Raises DataError if a scripted
+    call fails, since a demonstration of an error teaches errors, and if the script and the episode do not end together.
     """
     return list(record_segments(environment_class, task, messages)[-1].messages)
 
@@ -52,15 +53,15 @@ def record_demonstration(
 def record_segments(
     environment_class: Callable[[], Environment], task: Task, messages: Sequence[Message] | None = None
 ) -> list[Segment]:
-    """Return the same conversation, cut where the available tools change, since the policy gets another prompt from there on.
-    The last segment has all messages. Raises as `record_demonstration`."""
-    # A thread of its own, because the caller may run inside an event loop (a notebook).
+    """Return the same conversation, divided where the available tools change, since the policy gets a different prompt
+    from that point. The last segment has all messages. Raises the same errors as `record_demonstration`."""
+    # This runs in a separate thread, because the caller may run inside an event loop (a notebook).
     with ThreadPoolExecutor(max_workers=1) as executor:
         return executor.submit(asyncio.run, _play(environment_class(), task, messages)).result()
 
 
 async def expert_script(make_environment: Callable[[], Environment], task: Task) -> list[Message]:
-    """Return the messages of the environment's scripted expert. Raises UsageError where there is none."""
+    """Return the messages of the environment's scripted expert. Raises UsageError if there is no expert."""
     environment = make_environment()
     async with opened(environment, task):
         await reset(environment, task)
@@ -75,14 +76,14 @@ async def _play(environment: Environment, task: Task, script: Sequence[Message] 
         for turn, message in enumerate(environment.demonstrate(task) if script is None else script):
             if messages[-1]["role"] == "tool" and environment.is_done:
                 raise DataError(
-                    f"Task {task.id}: the environment ends the episode after message {turn} of the demonstration, so no policy "
-                    "is asked for another; end the script there."
+                    f"Task {task.id}: the environment ends the episode after message {turn} of the demonstration, so a policy "
+                    "would not get another turn; end the script there."
                 )
             if turn and (now := available_schemas(environment)) != tools:
                 last = max(index for index, one in enumerate(messages) if one["role"] == "assistant")
                 segments.append(Segment(tuple(messages[: last + 1]), tools, first))
                 tools, first = now, len(messages)
-            # The ids that sessions give, so that recorded and sampled conversations look alike.
+            # These are the ids that sessions assign, so recorded and sampled conversations look the same.
             calls = [{**call, "id": f"call_{turn}_{index}"} for index, call in enumerate(message.get("tool_calls", ()))]
             messages.append({**message, "tool_calls": calls} if calls else message)
             for call in calls:
@@ -96,7 +97,7 @@ async def _play(environment: Environment, task: Task, script: Sequence[Message] 
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": result.content})
         if messages[-1]["role"] == "tool" and not environment.is_done:
             raise DataError(
-                f"Task {task.id}: the demonstration ends with a call, and the environment goes on; end the script with an "
-                "answer, or where the environment ends the episode."
+                f"Task {task.id}: the demonstration ends with a call, but the environment continues; end the script with an "
+                "answer, or with the call at which the environment ends the episode."
             )
         return [*segments, Segment(tuple(messages), tools, first)]

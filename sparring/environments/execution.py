@@ -1,4 +1,4 @@
-"""The execution pattern: programs that the policy writes run in a sandbox that lives for one episode."""
+"""The execution pattern, in which programs that the policy writes run in a sandbox that exists for one episode."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from sparring.types import Json
 
 
 class ExecutionEnvironment(Environment):
-    """Derive from this, or from `PythonTool` and `SqlTool`, for an environment that runs programs.
+    """The base class of `PythonTool`, `SqlTool` and any other environment that runs programs.
 
         class Desk(PythonTool):
             def files(self):
                 return {"sales.csv": self.task_rows}
 
-    The box is opened by the first program and closed with the episode, on every exit path. A `close` of your own has to
-    call `await super().close()`.
+    The box is opened by the first program and closed with the episode, on every exit path. If you override `close`,
+    your method must call `await super().close()`.
     """
 
     limits: ClassVar[Limits] = Limits()
@@ -35,21 +35,22 @@ class ExecutionEnvironment(Environment):
     _database: SqlDatabase | None = None
 
     def files(self) -> Mapping[str, Content]:
-        """Return the files of the scratch folder at the start of the first program."""
+        """Return the files of the scratch folder when the first program starts."""
         return {}
 
     def database(self) -> SqlDatabase:
-        """Return the episode's database. Called at the first query."""
+        """Return the episode's database. This method is called at the first query."""
         raise UsageError(f"{type(self).__name__} has no database; define `database(self)` and return a SqlDatabase.")
 
     def sandbox(self) -> Sandbox:
-        """Return the sandbox that programs run in. Raises UsageError with instructions when no back end works on this machine."""
+        """Return the sandbox in which programs run. Raises UsageError with instructions if no back end works on this
+        machine."""
         return open_sandbox(limits=self.limits, backend=self.backend)
 
     async def box(self) -> Box:
-        """Return the episode's box. Raises InfrastructureError when it cannot be opened."""
+        """Return the episode's box. Raises InfrastructureError if the box cannot be opened."""
         if self._box is None:
-            # In a thread, because the first one of a process tries the back ends.
+            # This runs in a thread, because the first sandbox of a process tries the back ends.
             sandbox = await asyncio.to_thread(self.sandbox)
             self._box = Box(sandbox, self.files())
         return self._box
@@ -99,7 +100,7 @@ class SqlTool(ExecutionEnvironment):
 
 
 def as_text(run: Execution) -> str:
-    """Return an execution as a model reads it: its output, and how it ended unless with success."""
+    """Return an execution as a model reads it: the output, and how the program ended unless it succeeded."""
     parts = [run.stdout]
     if run.stderr:
         parts.append(run.stderr)
@@ -124,12 +125,12 @@ _ENDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The value that a grader returned, None when it returned nothing, and its execution."""
+    """The value that a grader returned, or None if it returned no value, and the grader's execution."""
 
     value: Json
     run: Execution
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Artefacts that could not be given to the grader, each with the reason."""
+    """The artifacts that could not be passed to the grader, each with the reason."""
 
 
 async def graded(
@@ -140,14 +141,16 @@ async def graded(
     pristine: Mapping[str, Content] | None = None,
     seconds: float | None = None,
 ) -> Verdict:
-    """Run a grader on what an episode left, in a second, clean sandbox, and return its verdict.
+    """Run a grader on the files that an episode left, in a second, clean sandbox, and return its verdict.
 
-    `grader` is a Python program of yours. It finds the episode's files in the folder `artefacts` and yours in `pristine`,
-    and calls `verdict(value)` once with a JSON value. No module is imported from either folder. Treat artefacts as data:
-    what a grader imports or executes from them becomes part of the grader; use `sparring.scorers.unit_tests` for programs.
+    `grader` is a Python program of yours. The grader has the episode's files in the folder `artefacts` and your files
+    in `pristine`, and calls `verdict(value)` once with a JSON value. No module is imported from either folder. Treat
+    artifacts as data: anything that a grader imports or executes from them becomes part of the grader. For programs,
+    use `sparring.scorers.unit_tests`.
 
-    A grader that fails or does not end gives no verdict, since the artefacts may be the reason. An artefact with a wrong name
-    or size is left out, and listed in `refused`. Raises InfrastructureError when the sandbox cannot be started.
+    A grader that fails or does not end returns no verdict, since the artifacts may be the reason. An artifact with an
+    invalid name or size is left out, and listed in `refused`. Raises InfrastructureError if the sandbox cannot be
+    started.
     """
     nonce = secrets.token_hex(16)
     files: dict[str, Content] = {f"pristine/{name}": content for name, content in (pristine or {}).items()}
@@ -168,7 +171,7 @@ def _value(run: Execution, nonce: str) -> Json:
         return None
     try:
         return json.loads(verdicts[0][len(nonce) :])
-    except (ValueError, RecursionError):  # a number of more digits than this Python reads, or nested too deep
+    except (ValueError, RecursionError):  # a number with too many digits for this Python, or nested too deeply
         return None
 
 

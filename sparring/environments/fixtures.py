@@ -1,5 +1,5 @@
-"""Recorded calls of read-only tools: read from files, recorded from a live environment, and looked up by their
-arguments."""
+"""Recorded calls of read-only tools, which are read from files or recorded from a live environment, and looked up by
+their arguments."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from sparring.run_folders.inputs import note_input
 from sparring.types import Json, Task
 
 RECORDING = Task(id="recording", messages=({"role": "user", "content": "record"},))
-"""The task that a live environment is reset with for calls that belong to no task."""
+"""The task with which a live environment is reset for calls that belong to no task."""
 
 _MOST_COMPARED = 128
-"""The most recorded calls that a miss is compared with, so that it always takes a few milliseconds."""
+"""The maximum number of recorded calls with which a miss is compared, so that a miss always takes only a few
+milliseconds."""
 _LEAST_ALIKE = 0.4
-"""The least similarity, from 0 to 1, of the arguments of a recorded call that is shown as the nearest."""
+"""The minimum similarity, from 0 to 1, of the arguments of a recorded call that is shown as the nearest."""
 _SPELLED = {"True": "true", "False": "false"}
-"""Spellings of truth values in tables, and in JSON."""
+"""The spellings of truth values in tables, with their values in JSON."""
 
 
 class FixtureMiss(ToolFailure):
-    """The error for a call that was not recorded; the policy reads its text, unless `ReplayEnvironment.miss`
-    answers."""
+    """The error for a call that was not recorded. The policy sees its text, unless `ReplayEnvironment.miss` answers."""
 
     kind = ToolError.FIXTURE_MISS
 
@@ -51,8 +51,8 @@ class FixtureMiss(ToolFailure):
 
     @functools.cached_property
     def nearest(self) -> tuple[Mapping[str, Json], ...]:
-        """The most similar recorded arguments, the nearest first, at most three."""
-        # Computed at first use, because comparing texts takes longer than answering.
+        """The most similar recorded arguments, the nearest first. There are at most three."""
+        # The result is computed at first use, because comparing texts takes longer than answering.
         return self._fixtures._nearest(self.tool, self.arguments)
 
     def __str__(self) -> str:
@@ -62,29 +62,31 @@ class FixtureMiss(ToolFailure):
 
 @final
 class Fixtures:
-    """Recorded answers of read-only tools by tool and arguments. Immutable.
+    """Recorded results of read-only tools by tool and arguments. Fixtures are immutable.
 
         Fixtures([{"tool": "find", "arguments": {"title": "Emma"}, "result": "B3"}]).answer("find", title="Emma")
 
     Arguments are compared as JSON: the order of keys does not matter, and 1 equals 1.0. The same call may occur twice
-    with the same result. An environment knows its tools' defaults, and compares all arguments of a call (`completed`).
+    if the result is the same. An environment knows its tools' defaults, and compares all arguments of a call
+    (`completed`).
     """
 
     def __init__(self, rows: Iterable[Mapping[str, Json]]) -> None:
-        """`rows` are {"tool", "arguments", "result"}; other keys are ignored. Raises DataError with the position of
-        the row."""
+        """`rows` are {"tool", "arguments", "result"}; other keys are ignored. Raises DataError with the position of an
+        invalid row."""
         self._hold(_checked(row, f"row {number}") for number, row in enumerate(rows, start=1))
 
     @classmethod
     def load(cls, *paths: str | Path) -> Self:
-        """Load fixtures from one or more .jsonl, .csv or .parquet files, one call a row.
+        """Load fixtures from one or more .jsonl, .csv or .parquet files with one call per row.
 
-        Columns are `tool` (by default the file's name without its suffix), `result`, and either `arguments` (an object,
-        or JSON text) or one column for each argument, empty where it is left out. In a .csv a result is text, returned
-        unchanged, and arguments in columns have the type that the tool defines; without an environment they are
-        compared by their text. The files are in the manifests of the runs of this process, with their sha256.
+        Columns are `tool` (the default is the file's name without its suffix), `result`, and either `arguments` (an
+        object, or JSON text) or one column for each argument, which is empty if the argument is omitted. In a .csv, a
+        result is text that is returned unchanged, and arguments in columns have the type that the tool defines. Without
+        an environment, such arguments are compared by their text. The files are in the manifests of the runs of this
+        process, with their sha256.
 
-        Raises DataError with file and row, and ServiceError when a .parquet is read without pyarrow.
+        Raises DataError with file and row, and ServiceError if a .parquet is read without pyarrow.
         """
         fixtures = cls(())
         fixtures._hold(recorded for path in map(Path, paths) for recorded in _rows_of(path))
@@ -99,18 +101,19 @@ class Fixtures:
         calls: Iterable[tuple[str, Mapping[str, Json]]] = (),
         tasks: Iterable[Task] = (),
     ) -> Self:
-        """Run calls against a live environment once, and write the answers of its tools as .jsonl, sorted.
+        """Run calls against a live environment once, and write the results of its tools as a sorted .jsonl file.
 
-        `calls` are (tool, arguments), all in one environment; for each of `tasks` the calls of its scripted expert
-        (`demonstrate`) run in a separate environment. Omitted arguments are recorded with their defaults.
+        `calls` are (tool, arguments) pairs, which all run in one environment. For each of `tasks`, the calls of its
+        scripted expert (`demonstrate`) run in a separate environment. Omitted arguments are recorded with their
+        defaults.
 
-        Raises DataError when a call fails, or when equal calls have different answers: such a tool is not read-only,
-        and needs `StatefulEnvironment`. Then nothing is written.
+        Raises DataError if a call fails, or if equal calls have different results: the tool is then not read-only, and
+        needs `StatefulEnvironment`. In these cases nothing is written.
         """
         target = Path(path)
         if target.suffix != ".jsonl":
-            raise UsageError(f"{target}: fixtures are written as JSON lines; give a name that ends in .jsonl.")
-        # A thread of its own, because the caller may run inside an event loop (a notebook).
+            raise UsageError(f"{target}: fixtures are written as JSON lines; use a name that ends in .jsonl.")
+        # This runs in a separate thread, because the caller may run inside an event loop (a notebook).
         with ThreadPoolExecutor(max_workers=1) as executor:
             rows = executor.submit(asyncio.run, _recorded(make_environment, list(calls), list(tasks))).result()
         fixtures = cls(())
@@ -131,10 +134,10 @@ class Fixtures:
         return json.loads(found)
 
     def completed(self, environment_class: type[Environment]) -> Fixtures:
-        """Return the same calls with all arguments: omitted ones take the defaults of the environment's tool.
+        """Return the same calls with all arguments. Omitted arguments get the defaults of the environment's tool.
 
         Raises DataError with the row for a tool that the environment does not have, for arguments that the tool does
-        not accept, and for two rows that are the same call with different results.
+        not accept, and for two rows that have the same call and different results.
         """
         if environment_class not in self._completed:
             tools, fixtures = tools_of(environment_class), Fixtures(())
@@ -144,7 +147,7 @@ class Fixtures:
 
     @functools.cached_property
     def sha256(self) -> str:
-        """The sha256 of all records, the same for any order and file format."""
+        """The sha256 of all records. It is the same for any order and file format."""
         lines = (json.dumps([tool, key, result]) for (tool, key), result in sorted(self._results.items()))
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
@@ -160,7 +163,7 @@ class Fixtures:
         self._rows = list(rows)
         self._completed: dict[type[Environment], Fixtures] = {}
         self._text_tools = {recorded.tool for recorded in self._rows if recorded.is_text}
-        # Stored as text, so that no caller can change the answer of the next.
+        # Results are stored as text, so that no caller can change the result for the next caller.
         self._results: dict[tuple[str, str], str] = {}
         first: dict[tuple[str, str], _Recorded] = {}
         for recorded in self._rows:
@@ -168,8 +171,8 @@ class Fixtures:
             if self._results.setdefault(key, recorded.result) != recorded.result:
                 raise DataError(
                     f"{recorded.place}: {_call(recorded.tool, recorded.arguments)} was answered differently than in "
-                    f"{first[key].place}; a replayed tool must follow from its arguments, those at their defaults included: "
-                    "remove one of the two, or use StatefulEnvironment."
+                    f"{first[key].place}; the result of a replayed tool must depend only on its arguments, including defaults. "
+                    "Remove one of the two rows, or use StatefulEnvironment."
                 )
             first.setdefault(key, recorded)
 
@@ -177,7 +180,7 @@ class Fixtures:
         keys = self._keys.get(tool, [])
         asked = _canonical(arguments)
         if len(keys) > _MOST_COMPARED:
-            # Sorted, so neighbors start with the same text.
+            # The keys are sorted, so neighbors start with the same text.
             middle = bisect.bisect(keys, asked)
             first = max(0, min(middle - _MOST_COMPARED // 2, len(keys) - _MOST_COMPARED))
             keys = keys[first : first + _MOST_COMPARED]
@@ -197,7 +200,7 @@ class Fixtures:
 
 @dataclass(frozen=True, slots=True)
 class _Recorded:
-    """One recorded call: a checked row from a file or from Python."""
+    """One recorded call, from a checked row of a file or from Python."""
 
     place: str
     tool: str
@@ -205,11 +208,11 @@ class _Recorded:
     result: str
     """The result as JSON text."""
     is_text: bool
-    """True if the arguments are texts from the cells of a table."""
+    """Whether the arguments are texts from the cells of a table."""
 
     @property
     def key(self) -> str:
-        """The same text for equal arguments."""
+        """A text that is the same for equal arguments."""
         return _canonical(_cells(self.arguments) if self.is_text else self.arguments)
 
 
@@ -217,13 +220,15 @@ def _rows_of(path: Path) -> Iterator[_Recorded]:
     """Yield the rows of a file. Raises DataError."""
     if not path.is_file():
         raise DataError(
-            f"the fixtures {path} do not exist; keep them in the folder `fixtures` next to the recipe, which every run takes "
-            "along, and name them from `Path(__file__).parent`."
+            f"the fixtures {path} do not exist; keep them in the folder `fixtures` next to the recipe, which every run "
+            "copies, and name them relative to `Path(__file__).parent`."
         )
     note_input(path)
     rows = read_rows(path)
     if not rows:
-        raise DataError(f"{path} holds no rows, so there is nothing to answer; give a file with one call a row.")
+        raise DataError(
+            f"{path} contains no rows, so there is nothing to replay; provide a file with one call per row."
+        )
     is_csv, is_parquet = path.suffix.lower() == ".csv", path.suffix.lower() == ".parquet"
     for place, row in rows:
         where = f"{path}, {place}"
@@ -238,37 +243,39 @@ def _rows_of(path: Path) -> Iterator[_Recorded]:
             left_out = "" if is_csv else None
             arguments = {name: value for name, value in row.items() if name not in shared and value != left_out}
         else:
-            raise DataError(f"{where}: there are no 'arguments'; give them as an object, {{}} for none.")
+            raise DataError(f"{where}: there are no 'arguments'; provide them as an object, or {{}} for none.")
         yield _checked({**shared, "arguments": arguments}, where, is_text=is_csv and "arguments" not in row)
 
 
 def _checked(row: Mapping[str, Json], place: str, *, is_text: bool = False) -> _Recorded:
-    """Raise DataError for a row that is not a recorded call."""
+    """Return the row as a recorded call. Raises DataError for a row that is not one."""
     missing = [name for name in ("tool", "arguments", "result") if name not in row]
     if missing:
-        raise DataError(f"{place}: there is no {missing[0]!r}; give every row a tool, arguments and a result.")
+        raise DataError(f"{place}: there is no {missing[0]!r}; every row needs a tool, arguments and a result.")
     tool, arguments, result = row["tool"], row["arguments"], row["result"]
     if not isinstance(tool, str) or not tool:
-        raise DataError(f"{place}: tool = {tool!r} is not the name of one; give it as text.")
+        raise DataError(f"{place}: tool = {tool!r} is not the name of a tool; write the name as text.")
     if not isinstance(arguments, Mapping):
-        raise DataError(f"{place}: arguments = {_short(arguments)} is no object; give {{name: value}}, {{}} for none.")
+        raise DataError(
+            f"{place}: arguments = {_short(arguments)} is not an object; write {{name: value}}, or {{}} for none."
+        )
     try:
         key, answer = _canonical(arguments), json.dumps(result, ensure_ascii=False, allow_nan=False)
-        # A lone surrogate, which JSON can encode, is invalid in text for a tokenizer or a file.
+        # JSON can encode a lone surrogate, but it is invalid in text for a tokenizer or a file.
         f"{key}{answer}".encode()
     except (TypeError, ValueError) as error:
-        raise DataError(f"{place}: {error}; arguments and result must be JSON, and NaN is none.") from error
+        raise DataError(f"{place}: {error}; arguments and result must be JSON, and NaN is not JSON.") from error
     return _Recorded(place, tool, json.loads(key), answer, is_text)
 
 
 def _full(recorded: _Recorded, tools: Mapping[str, Tool], environment: str) -> _Recorded:
-    """Return the call with all arguments of the tool, each with its type. Raises DataError for one that the tool
-    does not accept."""
+    """Return the call with all arguments of the tool, each with its type. Raises DataError for an argument that the
+    tool does not accept."""
     tool, arguments = tools.get(recorded.tool), recorded.arguments
     if tool is None:
         raise DataError(
-            f"{recorded.place}: {environment} has no tool {recorded.tool!r}; it has {', '.join(tools) or 'none'}. Correct the "
-            "name, remove the row, or mark the tool @replayed."
+            f"{recorded.place}: {environment} has no tool {recorded.tool!r}; its tools are {', '.join(tools) or 'none'}. "
+            "Correct the name, remove the row, or mark the tool @replayed."
         )
     if recorded.is_text:
         arguments = {name: _read_cell(str(cell), tool.hints.get(name, str)) for name, cell in arguments.items()}
@@ -280,7 +287,7 @@ def _full(recorded: _Recorded, tools: Mapping[str, Tool], environment: str) -> _
 
 
 def _read_cell(cell: str, hint: Any) -> Json:
-    """Return a table's cell as a value of the hinted type; the text itself where that fails."""
+    """Return a table's cell as a value of the hinted type, or its text if the conversion fails."""
     with suppress(ValueError):
         value = _plain(read_json(_SPELLED.get(cell, cell)))
         if fits(value, hint):
@@ -292,7 +299,7 @@ def _parsed(text: str, where: str) -> Json:
     try:
         return json.loads(text, object_pairs_hook=each_key_once(where))
     except ValueError as error:
-        raise DataError(f"{where}: the arguments {_short(text)} are not JSON ({error}); write them again.") from error
+        raise DataError(f"{where}: the arguments {_short(text)} are not JSON ({error}); correct them.") from error
 
 
 async def _recorded(
@@ -302,21 +309,21 @@ async def _recorded(
     for task in tasks:
         rows += await _answers(make_environment(), task, None)
     if not rows:
-        raise UsageError("there are no calls to record; give `calls`, or tasks whose expert makes some.")
+        raise UsageError("there are no calls to record; pass `calls`, or tasks with an expert that makes calls.")
     return rows
 
 
 async def _answers(
     environment: Environment, task: Task, calls: list[tuple[str, Mapping[str, Json]]] | None
 ) -> list[dict[str, Json]]:
-    """Run calls, by default those of the task's scripted expert, and return them with their results."""
+    """Run calls and return them with their results. The default is the calls of the task's scripted expert."""
     try:
         async with opened(environment, task):
             await reset(environment, task)
             to_record = _expert_calls(environment, task) if calls is None else calls
             return [await _record_call(environment, name, arguments) for name, arguments in to_record]
     except InfrastructureError as error:
-        raise DataError(f"{error} Nothing was recorded; fix the environment, and record again.") from error
+        raise DataError(f"{error} Nothing was recorded; fix the environment, and then record again.") from error
 
 
 async def _record_call(environment: Environment, name: str, arguments: Mapping[str, Json]) -> dict[str, Json]:
@@ -324,7 +331,7 @@ async def _record_call(environment: Environment, name: str, arguments: Mapping[s
     problem = f"there is no tool {name!r}" if name not in offered else offered[name].problem_with(arguments)
     if problem is not None:
         raise DataError(f"{_call(name, arguments)} cannot be recorded: {problem}; correct the call.")
-    if name in tools_of(type(environment)):  # other tools, of a server for example, apply their defaults themselves
+    if name in tools_of(type(environment)):  # other tools, such as a server's, apply their defaults themselves
         bound = inspect.signature(getattr(environment, name)).bind(**arguments)
         bound.apply_defaults()
         arguments = dict(bound.arguments)
@@ -338,7 +345,7 @@ async def _record_call(environment: Environment, name: str, arguments: Mapping[s
     except InfrastructureError:
         raise
     except Exception as error:
-        raise DataError(f"{_call(name, arguments)} failed: {error!r}; fix the tool, or leave the call out.") from error
+        raise DataError(f"{_call(name, arguments)} failed: {error!r}; fix the tool, or remove the call.") from error
 
 
 def _expert_calls(environment: Environment, task: Task) -> list[tuple[str, Mapping[str, Json]]]:
@@ -347,7 +354,7 @@ def _expert_calls(environment: Environment, task: Task) -> list[tuple[str, Mappi
 
 
 def _canonical(arguments: Mapping[str, Json]) -> str:
-    """Return the same text for equal arguments. Raises ValueError or TypeError for what is not JSON."""
+    """Return the same text for equal arguments. Raises ValueError or TypeError for a value that is not JSON."""
     return json.dumps(_plain(arguments), ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -364,7 +371,7 @@ def _cells(arguments: Mapping[str, Json]) -> dict[str, str]:
 
 
 def _cell(value: Json) -> str:
-    """Return an argument as a table's cell, with one spelling of numbers and truth values."""
+    """Return an argument as a table's cell, with one spelling for numbers and truth values."""
     if isinstance(value, str):
         try:
             value = json.loads(_SPELLED.get(value, value))

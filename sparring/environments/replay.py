@@ -1,4 +1,5 @@
-"""The replay pattern: read-only tools return recorded results for their arguments, and never call the live system."""
+"""The replay pattern, in which read-only tools return recorded results for their arguments and never call the live
+system."""
 
 from __future__ import annotations
 
@@ -17,14 +18,15 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class ReplayEnvironment(Environment):
-    """An environment whose tools marked `@replayed`, and all tools of the environment that it replays, answer from `fixtures`.
+    """An environment in which the tools marked `@replayed`, and all tools of the environment that it replays, answer
+    from `fixtures`.
 
         class Weather(ReplayEnvironment, replays=LiveWeather):
             fixtures = Fixtures.load(Path(__file__).parent / "fixtures" / "weather.jsonl")
 
-    Set `fixtures` in the class, or in `reset` where each task has its own records. The rows are checked against the tools
-    before the first episode, or when `reset` sets them. The policy gets a `fixture_miss` error for a call that was not
-    recorded (see `miss`); the live environment is never run. Other methods marked `@tool` run as written.
+    Set `fixtures` in the class, or in `reset` if each task has its own records. The rows are checked against the tools
+    before the first episode, or when `reset` sets them. For a call that was not recorded, the policy gets a
+    `fixture_miss` error (see `miss`); the live environment is never run. Other methods marked `@tool` run as written.
     """
 
     fixtures: Fixtures
@@ -40,12 +42,13 @@ class ReplayEnvironment(Environment):
                 setattr(cls, name, replayed(inspect.getattr_static(replays, name)))
 
     def miss(self, error: FixtureMiss) -> Json:
-        """Handle a call that was not recorded. Raises the error; override it to answer as the live tool would."""
+        """Handle a call that was not recorded. The default raises the error. Override this method to answer as the live
+        tool would."""
         raise error
 
     @classmethod
     def tools(cls) -> Mapping[str, ToolLike]:
-        """Return the tools by name. Raises DataError when the class's fixtures do not fit them."""
+        """Return the tools by name. Raises DataError if the class's fixtures do not fit the tools."""
         fixtures = getattr(cls, "fixtures", None)
         if isinstance(fixtures, Fixtures):
             fixtures.completed(cls)
@@ -69,7 +72,7 @@ class ReplayEnvironment(Environment):
 
 
 def replayed(method: Method) -> Method:
-    """Mark a method of a ReplayEnvironment as a tool that answers from its fixtures; its body is never run.
+    """Mark a method of a ReplayEnvironment as a tool that answers from its fixtures. The method's body is never run.
 
     @replayed
     def forecast(self, city: str, days: int = 1):

@@ -1,4 +1,5 @@
-"""A reward function of the environment's own rewards, which adapters log with every step. Needs no adapted library."""
+"""A reward function that sums the environment's own rewards, which adapters log with every step. It needs no adapted
+library."""
 
 from __future__ import annotations
 
@@ -6,5 +7,5 @@ from sparring.types import Trajectory
 
 
 def episode_return(trajectory: Trajectory) -> float:
-    """Return the undiscounted sum of the environment's rewards; 0 when there are none."""
+    """Return the undiscounted sum of the environment's rewards, or 0 if there are none."""
     return float(sum(transition.get("reward") or 0.0 for transition in trajectory.transitions))

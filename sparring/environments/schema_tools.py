@@ -1,4 +1,4 @@
-"""Tools with a JSON schema of their own, as servers and other libraries describe them at run time."""
+"""Tools with their own JSON schema, as servers and other libraries describe tools at run time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparring.errors import UsageError
 from sparring.types import Json, ToolSchema
 
 _LONGEST_PROBLEM = 300
-"""The most characters of a problem that the model reads, since it may repeat a whole argument."""
+"""The maximum length in characters of a problem that the model reads, since the text may repeat a whole argument."""
 
 
 def _is_integer(_: object, value: object) -> bool:
@@ -34,33 +34,33 @@ _Validator: Any = extend(
 @final
 @dataclass(frozen=True)
 class SchemaTool:
-    """A tool that a JSON schema describes (https://json-schema.org/draft/2020-12).
+    """A tool that is described by a JSON schema (https://json-schema.org/draft/2020-12).
 
-    Types are checked as strictly as those of typed methods: `true` and `2.0` are not integers. Raises UsageError for a schema
-    that is not of an object, or that refers to anything outside itself.
+    Types are checked as strictly as for typed methods: `true` and `2.0` are not integers. Raises UsageError for a
+    schema that does not describe an object, or that refers to anything outside itself.
     """
 
     name: str
     description: str
     parameters: Mapping[str, Json]
-    """Schema of the arguments, an object."""
+    """The schema of the arguments, which are an object."""
 
     def __post_init__(self) -> None:
         problem = _problem_of(self.parameters)
         if problem is not None:
             raise UsageError(
-                f"tool {self.name!r} has no usable JSON schema of its arguments: {problem}. Correct it where it is made, or "
-                "leave the tool out."
+                f"tool {self.name!r} has no usable JSON schema for its arguments: {problem}. Correct the schema at its "
+                "source, or remove the tool."
             )
 
     @property
     def schema(self) -> ToolSchema:
-        """The tool in the OpenAI shape."""
+        """The tool in OpenAI's format."""
         function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
         return {"type": "function", "function": function}
 
     def problem_with(self, arguments: Mapping[str, Json]) -> str | None:
-        """Return what is wrong with these arguments, as one line for the model; None when they fit."""
+        """Return the problem with these arguments as one line for the model, or None if they fit."""
         error = best_match(self._validator.iter_errors(dict(arguments)))
         if error is None:
             return None
@@ -69,7 +69,7 @@ class SchemaTool:
 
     @cached_property
     def _validator(self) -> Any:
-        # An empty registry, so that no schema is fetched.
+        # The registry is empty, so that no schema is downloaded.
         return _Validator(dict(self.parameters), registry=Registry())
 
 
@@ -79,18 +79,18 @@ def _problem_of(parameters: Mapping[str, Json]) -> str | None:
     except SchemaError as error:
         return f"at {error.json_path}, {error.message}"
     if parameters.get("type") != "object":
-        return f"its type is {parameters.get('type')!r} and not 'object'"
+        return f"its type is {parameters.get('type')!r}, not 'object'"
     resolver = Registry().resolver_with_root(DRAFT202012.create_resource(dict(parameters)))
     for reference in _references(parameters):
         try:
             resolver.lookup(reference)
         except Unresolvable:
-            return f"it refers to {reference!r}, which is not in it"
+            return f"it refers to {reference!r}, which it does not contain"
     return None
 
 
 def _references(schema: Json) -> Iterator[str]:
-    """Every `$ref` in a schema."""
+    """Yield every `$ref` in a schema."""
     if isinstance(schema, Mapping):
         if isinstance(schema.get("$ref"), str):
             yield schema["$ref"]

@@ -1,4 +1,4 @@
-"""The stateful pattern: each episode gets seeded state of its own, which is removed when it ends."""
+"""The stateful pattern, in which each episode gets its own seeded state, which is removed when the episode ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sparring.runtime.plugins import call
 from sparring.types import Json, Message, Task
 
 STARTS = datetime(2025, 1, 6, 9, tzinfo=UTC)
-"""The time at which an episode starts, by its own clock: a Monday morning."""
+"""The time at which an episode starts, by the episode's own clock: a Monday morning."""
 
 _SQL_TIMES = ("date", "time", "datetime", "julianday", "unixepoch", "strftime")
 _SQL_NOW = {"current_date": "date", "current_time": "time", "current_timestamp": "datetime"}
@@ -37,17 +37,18 @@ _NOISE = re.compile(
     r"|(?P<float>(?<![\w.])-?\d+\.\d{7,}(?:[eE][+-]?\d+)?(?![\w.]))"
 )
 _DIGITS = 9
-"""The significant digits of a float that are compared; later digits differ between processors."""
+"""The number of significant digits of a float that are compared. Later digits differ between processors."""
 
 
 @final
 class EpisodeClock:
-    """The clock of an episode: it stands still until `advance` moves it."""
+    """The clock of an episode. The time is fixed until `advance` changes it."""
 
     def __init__(self, starts: datetime = STARTS) -> None:
-        """Raises UsageError for a time without a time zone, which would depend on the machine."""
+        """Create a clock. Raises UsageError for a time without a time zone, since the time would depend on the
+        machine."""
         if starts.tzinfo is None:
-            raise UsageError(f"{starts} has no time zone; give it one, for example tzinfo=datetime.UTC.")
+            raise UsageError(f"{starts} has no time zone; add one, for example tzinfo=datetime.UTC.")
         self._now = starts
 
     def now(self) -> datetime:
@@ -56,51 +57,53 @@ class EpisodeClock:
     def advance(self, seconds: float) -> datetime:
         """Let time pass, and return the new time. Raises ValueError for negative or infinite seconds."""
         if not 0 <= seconds < math.inf:
-            raise ValueError(f"time cannot pass by {seconds} s; give 0 or more seconds")
+            raise ValueError(f"time cannot advance by {seconds} s; pass 0 or more seconds")
         self._now += timedelta(seconds=seconds)
         return self._now
 
 
 @final
 class EpisodeState:
-    """The state of one episode. Two episodes of the same task start with equal state, and concurrent ones share nothing.
+    """The state of one episode. Two episodes of the same task start with equal state, and concurrent episodes share
+    nothing.
 
-    `rng` and ids follow from the task's seed and id; files and rows are removed at the end of the episode.
+    `rng` and ids depend only on the task's seed and id. Files and rows are removed at the end of the episode.
     """
 
     def __init__(self, task: Task) -> None:
         origin = json.dumps([task.seed, task.id])
         self.rng = random.Random(origin)
         self.clock = EpisodeClock()
-        """Replace it with a clock that starts at another time where needed."""
+        """The episode's clock. Replace it to start at another time."""
         self._name = base64.b32encode(hashlib.blake2b(origin.encode(), digest_size=5).digest()).decode().lower()
         self._counts: defaultdict[str, itertools.count[int]] = defaultdict(partial(itertools.count, 1))
         self._cleanups: list[tuple[str, Callable[[], object]]] = []
 
     def new_id(self, prefix: str) -> str:
-        """Return an id that no other task's episodes have: `order-k3v7m2qa-1`, then `order-k3v7m2qa-2`."""
+        """Return an id that no other task's episodes have, such as `order-k3v7m2qa-1`, then `order-k3v7m2qa-2`."""
         return f"{prefix}-{self._name}-{next(self._counts[prefix])}"
 
     def register(self, description: str, cleanup: Callable[[], Awaitable[object] | object]) -> None:
-        """Call `cleanup`, sync or async, when the episode ends, however it ends: last registered, first called."""
+        """Call `cleanup`, sync or async, when the episode ends, however it ends. The cleanup that was registered last
+        is called first."""
         self._cleanups.append((description, cleanup))
 
     @cached_property
     def directory(self) -> Path:
-        """The episode's own folder, empty at first, created at first use. Its name is random, so show tools and the policy
-        only paths relative to it."""
+        """The episode's own folder. It is created at first use and is empty at first. Its name is random, so show tools
+        and the policy only paths relative to it."""
         folder = tempfile.TemporaryDirectory(prefix="sparring-")
         self.register(f"folder {folder.name}", folder.cleanup)
         return Path(folder.name)
 
     @cached_property
     def database(self) -> sqlite3.Connection:
-        """An SQLite database in memory, opened at first use. Its `random()` and its times, such as CURRENT_TIMESTAMP and
-        date('now'), come from `rng` and `clock`."""
-        # Tools may use threads; an episode uses one at a time.
+        """An SQLite database in memory, opened at first use. Its `random()` comes from `rng`, and its times, such as
+        CURRENT_TIMESTAMP and date('now'), come from `clock`."""
+        # Tools may use threads, but an episode uses only one at a time.
         connection = sqlite3.connect(":memory:", check_same_thread=False)
         self.register("database", connection.close)
-        # The built-in functions that are replaced below are called on another connection.
+        # The built-in functions that are replaced below are called on a second connection.
         builtin = sqlite3.connect(":memory:", check_same_thread=False)
         self.register("database of times", builtin.close)
         connection.create_function("random", 0, lambda: self.rng.getrandbits(64) - 2**63)
@@ -119,7 +122,7 @@ class EpisodeState:
         return builtin.execute(f"SELECT {name}({', '.join('?' * len(values))})", values).fetchone()[0]
 
     async def close(self) -> None:
-        """Call all registered cleanups, also when one fails. Raises InfrastructureError that names those that failed. A
+        """Call all registered cleanups, even if one fails. Raises InfrastructureError that names the failed ones. A
         cancellation waits until all have been called."""
         failures: list[tuple[str, BaseException]] = []
         while self._cleanups:
@@ -133,23 +136,26 @@ class EpisodeState:
                 raise error
         if failures:
             listed = "; ".join(f"{description}: {error!r}" for description, error in failures)
-            raise InfrastructureError(f"what the episode made could not be torn down: {listed}.") from failures[0][1]
+            raise InfrastructureError(f"the resources of the episode could not be removed: {listed}.") from failures[0][
+                1
+            ]
 
 
 class StatefulEnvironment(Environment):
-    """An environment whose tools change state: each episode has its own `self.state`.
+    """An environment in which tools change state. Each episode has its own `self.state`.
 
         class Orders(StatefulEnvironment):
             def reset(self, task):
                 super().reset(task)
                 self.state.database.executescript(SCHEMA)
 
-    Register everything else that an episode creates (`self.state.register`), so that it is removed when the episode ends:
-    answered, cut, failed, cancelled, or with `reset` half done.
+    Register everything else that an episode creates with `self.state.register`, so that it is removed when the episode
+    ends: answered, cut, failed, cancelled, or with an incomplete `reset`.
     """
 
     persists: ClassVar[tuple[str, ...]] = ()
-    """Attributes of the class that are meant to outlive an episode, such as a cache. All others must stay unchanged."""
+    """Attributes of the class that are meant to outlive an episode, such as a cache. All other attributes must stay
+    unchanged."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -160,8 +166,9 @@ class StatefulEnvironment(Environment):
             )
         if cls.close is not StatefulEnvironment.close:
             raise UsageError(
-                f"{cls.__name__} has a `close` that comes before StatefulEnvironment's; call `self.state.register(description, "
-                "cleanup)` for what it closes, and name StatefulEnvironment first among the base classes."
+                f"{cls.__name__} has a `close` that overrides the `close` of StatefulEnvironment; call "
+                "`self.state.register(description, cleanup)` for each resource that it closes, and name "
+                "StatefulEnvironment first among the base classes."
             )
 
     @property
@@ -175,7 +182,7 @@ class StatefulEnvironment(Environment):
         return state
 
     def reset(self, task: Task) -> Sequence[Message] | Awaitable[Sequence[Message] | None] | None:
-        """Create the episode's state. Call it first in your own `reset`."""
+        """Create the episode's state. Call this method first in your own `reset`."""
         before, self._state = vars(self).get("_state"), EpisodeState(task)
         if before is not None:
             self._state.register("the state before", before.close)
@@ -183,7 +190,7 @@ class StatefulEnvironment(Environment):
 
     @final
     async def close(self) -> None:
-        """Remove what the episode created."""
+        """Remove everything that the episode created."""
         try:
             if "_state" in vars(self):
                 await self._state.close()
@@ -192,17 +199,18 @@ class StatefulEnvironment(Environment):
 
 
 def normalized(observation: Json) -> Json:
-    """Return a tool's result without the parts that differ between two equal runs. A pure, idempotent function.
+    """Return a tool's result without the parts that differ between two equal runs. The function is pure and idempotent.
 
-    Keys are sorted; floats are rounded to nine significant digits, whole ones to integers. In texts, UUIDs and addresses of
-    objects become `<id-1>`, dates with a time of day `<time-1>`, temporary folders `<path-1>`, numbered in order of first
-    appearance, so that equal values stay equal. Text that is a JSON object or array is treated as JSON.
+    Keys are sorted, floats are rounded to nine significant digits, and whole floats become integers. In texts, UUIDs
+    and addresses of objects become `<id-1>`, dates with a time of day become `<time-1>`, and temporary folders become
+    `<path-1>`. They are numbered in order of first appearance, so that equal values stay equal. Text that is a JSON
+    object or array is treated as JSON.
     """
     return _normalized(observation, {})
 
 
 def _normalized(value: Json, seen: dict[str, str]) -> Json:
-    """`seen` holds the replacement of each noisy text so far."""
+    """Return the value without its noisy parts. `seen` contains the replacement of each noisy text so far."""
     if isinstance(value, str):
         return _normalized_text(value, seen)
     if isinstance(value, float) and math.isfinite(value):

@@ -1,4 +1,4 @@
-"""Tools from typed methods: their schemas for the model, and the check of their arguments."""
+"""Tools from typed methods: their schemas for the model, and the checks of their arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparring.types import Json, ToolSchema
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 MOST_REPEATED = 200
-"""The most characters of a wrong argument that are repeated to the policy."""
+"""The maximum number of characters of a wrong argument that are repeated to the policy."""
 _MARK = "_sparring_tool"
 _SCALARS: Mapping[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 _SUPPORTED = (
@@ -28,10 +28,10 @@ _SUPPORTED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounded:
-    """Bounds of an argument, inclusive: `Annotated[int, Bounded(ge=0, le=100)]`.
+    """Inclusive bounds of an argument, such as `Annotated[int, Bounded(ge=0, le=100)]`.
 
-    `ge` and `le` bound numbers, `max_items` lists, and `max_length` the characters of texts. Raises UsageError when no value
-    can be within the bounds.
+    `ge` and `le` limit numbers, `max_items` lists, and `max_length` the characters of texts. Raises UsageError if no
+    value can be within the bounds.
     """
 
     ge: float | None = None
@@ -41,11 +41,11 @@ class Bounded:
 
     def __post_init__(self) -> None:
         if not self.schema:
-            raise UsageError("Bounded() bounds nothing; give it ge, le, max_items or max_length, or leave it out.")
+            raise UsageError("Bounded() sets no bounds; pass ge, le, max_items or max_length, or remove it.")
         if self.ge is not None and self.le is not None and self.ge > self.le:
-            raise UsageError(f"{self}: nothing is at least {self.ge} and at most {self.le}; change one of them.")
+            raise UsageError(f"{self}: no value is at least {self.ge} and at most {self.le}; change one of them.")
         if any(most is not None and most < 0 for most in (self.max_items, self.max_length)):
-            raise UsageError(f"{self}: nothing has fewer than 0 items or characters; give 0 or more.")
+            raise UsageError(f"{self}: no value has fewer than 0 items or characters; pass 0 or more.")
 
     @property
     def schema(self) -> dict[str, Json]:
@@ -55,20 +55,21 @@ class Bounded:
 
     @property
     def described(self) -> str:
-        """The bounds in words, to follow those of the type."""
+        """The bounds in words. They follow the words of the type."""
         words = {"at least {}": self.ge, "at most {}": self.le}
         words |= {"at most {} items": self.max_items, "at most {} characters": self.max_length}
         return " and ".join(text.format(bound) for text, bound in words.items() if bound is not None)
 
     def applies_to(self, kinds: frozenset[str]) -> bool:
-        """Return whether each bound fits one of these types of JSON Schema."""
+        """Return whether each bound applies to one of these types of JSON Schema."""
         is_number = self.ge is not None or self.le is not None
         needed = [(is_number, {"integer", "number"}), (self.max_items is not None, {"array"})]
         needed.append((self.max_length is not None, {"string"}))
         return all(kinds & types for is_set, types in needed if is_set)
 
     def holds(self, value: Json) -> bool:
-        """Return whether a value is within the bounds; as in JSON Schema a bound does not apply to other types."""
+        """Return whether a value is within the bounds. As in JSON Schema, a bound does not apply to values of other
+        types."""
         if isinstance(value, int | float) and not isinstance(value, bool):
             return (self.ge is None or value >= self.ge) and (self.le is None or value <= self.le)
         if isinstance(value, list):
@@ -79,26 +80,27 @@ class Bounded:
 def tool(method: Method) -> Method:
     """Mark a method of an environment as a tool that the policy may call.
 
-    Its name, first docstring line, type hints, defaults and Google-style `Args:` become its JSON schema.
+    The method's name, first docstring line, type hints, defaults and Google-style `Args:` become the tool's JSON
+    schema.
     """
     setattr(method, _MARK, True)
     return method
 
 
 class ToolLike(Protocol):
-    """A tool: its schema for the model, and the check of its arguments."""
+    """A tool, with its schema for the model and the check of its arguments."""
 
     @property
     def schema(self) -> ToolSchema: ...
 
     def problem_with(self, arguments: Mapping[str, Json]) -> str | None:
-        """Return what is wrong with these arguments, as one line for the model; None when they fit."""
+        """Return the problem with these arguments as one line for the model, or None if they fit."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A tool as read from its method. `hints` holds the type hint of each parameter."""
+    """A tool that was read from its method. `hints` contains the type hint of each parameter."""
 
     name: str
     schema: ToolSchema
@@ -107,12 +109,12 @@ class Tool:
 
     @property
     def defaults(self) -> dict[str, Json]:
-        """The default values of the arguments that a call may leave out."""
+        """The default values of the arguments that a call may omit."""
         properties = self.schema["function"]["parameters"]["properties"]
         return {name: one["default"] for name, one in properties.items() if "default" in one}
 
     def problem_with(self, arguments: Mapping[str, Json]) -> str | None:
-        """Return what is wrong with these arguments, as one line for the model; None when they fit."""
+        """Return the problem with these arguments as one line for the model, or None if they fit."""
         for name, value in arguments.items():
             if name not in self.hints:
                 return f"{self.name} has no argument {name!r}; it takes {', '.join(self.hints) or 'none'}"
@@ -128,7 +130,7 @@ class Tool:
 def tools_of(environment_class: type) -> Mapping[str, Tool]:
     """Return the tools of a class by name, in order of definition.
 
-    Raises UsageError naming the method and parameter when a signature cannot become a schema.
+    Raises UsageError that names the method and the parameter if a signature cannot become a schema.
     """
     names: dict[str, None] = {}
     for base in reversed(environment_class.__mro__):
@@ -186,22 +188,25 @@ def _read_tool(environment_class: type, name: str, method: Callable[..., Any]) -
 
 
 def _property(parameter: inspect.Parameter, hint: Any, place: str) -> dict[str, Json]:
-    """Return the schema of one parameter, its default included."""
+    """Return the schema of one parameter, including its default."""
     try:
         schema = _schema(hint)
     except UsageError as error:
         raise UsageError(f"{place}: {error}") from None
     if schema is None:
-        raise UsageError(f"{place}: the type {hint!r} has no JSON schema here; use {_SUPPORTED}.")
+        raise UsageError(f"{place}: the type {hint!r} has no JSON schema; use {_SUPPORTED}.")
     if parameter.default is not parameter.empty:
         if not fits(parameter.default, hint):
-            raise UsageError(f"{place}: the default {parameter.default!r} is not {_described(hint)}; make them agree.")
+            raise UsageError(
+                f"{place}: the default {parameter.default!r} is not {_described(hint)}; change the default or the type."
+            )
         schema["default"] = parameter.default
     return schema
 
 
 def _schema(hint: Any) -> dict[str, Json] | None:
-    """Return the JSON schema of a type hint, None when it has none. Raises UsageError for bounds that do not fit the type."""
+    """Return the JSON schema of a type hint, or None if it has none. Raises UsageError for bounds that do not fit the
+    type."""
     if hint in _SCALARS:
         return {"type": _SCALARS[hint]}
     if hint is type(None):
@@ -231,8 +236,8 @@ def _bounds_schema(schema: Mapping[str, Json], hint: Any) -> dict[str, Json]:
     for bounds in _bounds(hint):
         if not bounds.applies_to(kinds):
             raise UsageError(
-                f"{bounds} does not fit {_described(get_args(hint)[0])}; `ge` and `le` are of numbers, `max_items` of lists, "
-                "`max_length` of texts."
+                f"{bounds} does not fit {_described(get_args(hint)[0])}; `ge` and `le` are for numbers, `max_items` for lists, "
+                "`max_length` for texts."
             )
         keywords |= bounds.schema
     return keywords
@@ -243,7 +248,8 @@ def _bounds(hint: Any) -> list[Bounded]:
 
 
 def fits(value: Json, hint: Any) -> bool:
-    """Return whether a JSON value has the hinted type, within bounds. A bool is not an int; an int is a float, as in JSON."""
+    """Return whether a JSON value has the hinted type and is within its bounds. A bool is not an int, but an int is a
+    float, as in JSON."""
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if hint is int:
@@ -265,7 +271,8 @@ def fits(value: Json, hint: Any) -> bool:
 
 
 def _described(hint: Any) -> str:
-    """Return a type in the words of JSON: `integer`, `one of "a", "b"`, `array of string, at most 3 items`."""
+    """Return a type in the words of JSON, such as `integer`, `one of "a", "b"` or `array of string, at most 3
+    items`."""
     origin, arguments = get_origin(hint) or hint, get_args(hint)
     if hint in _SCALARS:
         return _SCALARS[hint]
@@ -285,7 +292,7 @@ def _is_json_scalar(value: object) -> bool:
 
 
 def _argument_descriptions(docstring: str) -> dict[str, str]:
-    """Return the `Args:` section of a Google-style docstring by name, continuation lines joined."""
+    """Return the `Args:` section of a Google-style docstring by argument name, with continuation lines joined."""
     section = re.search(r"^Args:\n((?:[ \t]+.*\n?|\n)*)", docstring, flags=re.MULTILINE)
     descriptions: dict[str, str] = {}
     if section is None:

@@ -1,4 +1,4 @@
-"""A policy that acts as the user: it sees the conversation from the other side, with instructions of its own."""
+"""A policy that acts as the user. It sees the conversation from the other side, with its own instructions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from sparring.types import Message
 
 @final
 class UserSimulator:
-    """The user of one episode, simulated by one of the recipe's policies. Make it in `reset`, ask it in `reply`:
+    """The user of one episode, simulated by one of the recipe's policies. Create the simulator in `reset`, and call it
+    in `reply`:
 
         def reset(self, task):
             self.user = UserSimulator("customer", f"You want {task.fields['wish']}. Say ###STOP### once you have it.")
@@ -19,7 +20,8 @@ class UserSimulator:
         async def reply(self, messages, session):
             return await self.user.reply(messages, session)
 
-    The agent's texts are the simulator's user messages, and its answers are the user's words. It does not see tool calls.
+    The agent's texts are the simulator's user messages, and the simulator's answers are the user's words. The simulator
+    does not see tool calls.
     """
 
     def __init__(
@@ -31,8 +33,8 @@ class UserSimulator:
         stop: str = "###STOP###",
         max_exchanges: int = 8,
     ) -> None:
-        """`instructions` are its system message. `greeting` stands for the agent's words before the task's first user message,
-        since a chat begins with the other side. After `max_exchanges` replies the user leaves."""
+        """`instructions` are the simulator's system message. `greeting` represents the agent's words before the task's
+        first user message, since a chat starts with the other side. After `max_exchanges` replies, the user leaves."""
         self._policy = policy
         self._stop = stop
         self._max_exchanges = max_exchanges
@@ -41,9 +43,10 @@ class UserSimulator:
         self._greeting = greeting
 
     async def reply(self, messages: Sequence[Message], session: SessionLike) -> str | None:
-        """Return the user's reply to the last of `messages`; None when it contains the stop phrase, or at the limit.
+        """Return the user's reply to the last of `messages`, or None if the reply contains the stop phrase or the limit
+        is reached.
 
-        Raises what `session.of(policy).chat` raises.
+        Raises any error that `session.of(policy).chat` raises.
         """
         if self._num_replies >= self._max_exchanges:
             return None
@@ -53,7 +56,7 @@ class UserSimulator:
             self._conversation += [{"role": "assistant", "content": message["content"]} for message in opening]
         self._conversation.append({"role": "user", "content": messages[-1].get("content") or ""})
         answer = await session.of(self._policy).chat(self._conversation)
-        # Unchanged, so that its next turn extends this one.
+        # The answer is stored unchanged, so that the simulator's next turn extends this turn.
         self._conversation.append(answer)
         self._num_replies += 1
         text = str(answer.get("content") or "")

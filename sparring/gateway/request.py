@@ -35,7 +35,7 @@ class ApiError(Exception):
         is_type: bool = False,
     ) -> None:
         """Create an error. `retry_after` is the number of seconds after which the same request may succeed; without it,
-        clients are told not to repeat the request. `given` is the refused field or value. `is_type` marks an unknown
+        clients are asked not to repeat the request. `given` is the refused field or value. `is_type` marks an unknown
         type or role."""
         super().__init__(message)
         self.status, self.code, self.param, self.retry_after = status, code, param, retry_after

@@ -78,7 +78,7 @@ def test_a_script_that_goes_on_after_the_end_is_refused_since_no_policy_is_asked
 def test_a_script_that_ends_with_a_call_while_the_environment_goes_on_is_refused(
     environment_class: type[Environment],
 ) -> None:
-    with pytest.raises(DataError, match="Task t1: the demonstration ends with a call, and the environment goes on"):
+    with pytest.raises(DataError, match="Task t1: the demonstration ends with a call, but the environment continues"):
         record_demonstration(environment_class, TASK, [tool_call("get", key="b")])
 
 

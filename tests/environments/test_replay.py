@@ -403,9 +403,9 @@ def test_parquet_is_read_with_the_types_of_its_columns(tmp_path: Path) -> None:
         ("a.jsonl", '{"tool": "t", "arguments": [], "result": 1}\n', r"line 1: arguments = \[\] is no object"),
         ("a.jsonl", '{"tool": "t", "arguments": {}}\n', "line 1: there is no 'result'"),
         ("a.jsonl", '{"tool": 3, "arguments": {}, "result": 1}\n', "line 1: tool = 3 is not the name"),
-        ("a.jsonl", '{"tool": "t", "arguments": {}, "result": NaN}\n', "line 1: .*NaN is none"),
+        ("a.jsonl", '{"tool": "t", "arguments": {}, "result": NaN}\n', "line 1: .*NaN is not JSON"),
         ("a.jsonl", '{"tool": "t", "arguments": {}, "result": "\\ud800"}\n', "line 1: .*surrogates"),
-        ("a.jsonl", '{"tool": "t", "arguments": {"x": NaN}, "result": 1}\n', "line 1: .*NaN is none"),
+        ("a.jsonl", '{"tool": "t", "arguments": {"x": NaN}, "result": 1}\n', "line 1: .*NaN is not JSON"),
         (
             "a.jsonl",
             '{"tool": "t", "arguments": {"x": 1}, "result": 1}\n{"tool": "t", "arguments": {"x": 1.0}, "result": 2}\n',
@@ -418,7 +418,7 @@ def test_parquet_is_read_with_the_types_of_its_columns(tmp_path: Path) -> None:
         ("a.csv", "tool,result\nt\n", r"row 1 \(line 2\): the row does not have the 2 cells"),
         ("a.csv", "tool,x\nt,1\n", r"row 1 \(line 2\): there is no 'result'"),
         ("a.csv", "tool,x,result\n,1,2\n", r"row 1 \(line 2\): tool = '' is not the name"),
-        ("a.csv", "tool,result\n", "holds no rows"),
+        ("a.csv", "tool,result\n", "contains no rows"),
         ("a.parquet", "PAR1", "cannot be read as parquet"),
         ("a.txt", "x", "files with '.txt' cannot be read"),
         ("missing.jsonl", None, "do not exist; keep them in the folder `fixtures` next to the recipe"),
@@ -472,7 +472,7 @@ class Odd(Environment):
         (LiveLibrary, [("find", {"title": 3})], "argument 'title' must be string"),
         (LiveLibrary, [("shelves", {}), ("fail", {})], r"fail\({}\) failed: OSError\('no route'\)"),
         (Unset, [("shelves", {})], "no such host.*Nothing was recorded"),
-        (Odd, [("ratio", {})], "NaN is none"),
+        (Odd, [("ratio", {})], "NaN is not JSON"),
     ],
 )
 def test_what_cannot_be_replayed_is_not_written(

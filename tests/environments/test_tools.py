@@ -250,11 +250,11 @@ def test_bounds_that_a_type_does_not_have_are_refused(hint: Any, words: str) -> 
 
 
 def test_bounds_that_nothing_can_meet_are_refused() -> None:
-    with pytest.raises(UsageError, match="nothing is at least 2 and at most 1"):
+    with pytest.raises(UsageError, match="no value is at least 2 and at most 1"):
         Bounded(ge=2, le=1)
     with pytest.raises(UsageError, match="fewer than 0"):
         Bounded(max_items=-1)
-    with pytest.raises(UsageError, match="bounds nothing"):
+    with pytest.raises(UsageError, match="sets no bounds"):
         Bounded()
 
 

@@ -1,4 +1,4 @@
-"""Adapters that provide environments of other libraries and servers; each module needs the library that it adapts."""
+"""Adapters that provide environments of other libraries and servers. Each module needs the library that it adapts."""
 
 from sparring.environments.adapters.adapter import Adapter, opening_with
 from sparring.environments.returns import episode_return

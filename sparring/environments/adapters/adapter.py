@@ -1,4 +1,4 @@
-"""The common parts of adapters: tools listed from a recipe's options, and observations in the opening message."""
+"""The common parts of adapters: tools that depend on a recipe's options, and observations in the opening message."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ Result = TypeVar("Result")
 
 
 class Adapter(Environment):
-    """The base class for environments of another library: a subclass defines which tools there are and how to call one.
+    """The base class for environments of another library. A subclass defines which tools exist and how a tool is
+    called.
 
-    `with_options` is called once for a recipe and returns the class that runs episodes: a subclass that holds the
-    tools. In Python:
+    `with_options` is called once for a recipe and returns the class that runs episodes, a subclass that has the tools.
+    In Python:
 
         environment_class = McpServer.with_options(**options)
         agent = EnvironmentAgent(lambda: environment_class(**options), max_turns=8)
@@ -31,13 +32,13 @@ class Adapter(Environment):
     """
 
     listed: ClassVar[Mapping[str, SchemaTool] | None] = None
-    """The tools by name, in the listed order; None before `with_options`."""
+    """The tools by name, in the listed order, or None before `with_options` is called."""
 
     @classmethod
     def list_tools(cls, **options: Any) -> Iterable[SchemaTool]:
-        """Return the tools under these options, in the order in which the model reads them.
+        """Return the tools for these options, in the order in which the model reads them.
 
-        Raises UsageError, or ServiceError when a server does not list them.
+        Raises UsageError, or ServiceError if a server does not list its tools.
         """
         raise NotImplementedError
 
@@ -50,7 +51,7 @@ class Adapter(Environment):
 
     @classmethod
     def with_options(cls, **options: Any) -> type[Environment]:
-        """Return the class with its tools. Raises UsageError when two have the same name, and the errors of
+        """Return the class with its tools. Raises UsageError if two tools have the same name, and the errors of
         `list_tools`."""
         tools = list(cls.list_tools(**options))
         listed = {tool.name: tool for tool in tools}
@@ -64,7 +65,7 @@ class Adapter(Environment):
     def tools(cls) -> Mapping[str, ToolLike]:
         if cls.listed is None:
             raise UsageError(
-                f"the tools of {cls.__name__} depend on its options; play in the class that {cls.__name__}.with_options(...) "
+                f"the tools of {cls.__name__} depend on its options; use the class that {cls.__name__}.with_options(...) "
                 "returns."
             )
         return {**cls.listed, **tools_of(cls)}
@@ -76,7 +77,8 @@ class Adapter(Environment):
 
 
 def opening_with(task: Task, text: str) -> list[Message]:
-    """Return the task's messages with the first observation, appended to the last user message or as a new one."""
+    """Return the task's messages with the first observation, which is appended to the last user message or is a new
+    one."""
     *earlier, last = task.messages or ({"role": "user", "content": ""},)
     if last["role"] != "user" or not isinstance(last["content"], str):
         return [*task.messages, {"role": "user", "content": text}]
@@ -84,6 +86,6 @@ def opening_with(task: Task, text: str) -> list[Message]:
 
 
 def waited(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Return the result of a coroutine, run in its own thread because the caller may be inside an event loop."""
+    """Return the result of a coroutine. It runs in a separate thread because the caller may be inside an event loop."""
     with ThreadPoolExecutor(max_workers=1) as executor:
         return executor.submit(asyncio.run, coroutine).result()

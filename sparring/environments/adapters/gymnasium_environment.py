@@ -1,4 +1,4 @@
-"""Gymnasium environments: an action is a call of the tool `step`, an observation is its result."""
+"""Gymnasium environments. An action is a call of the tool `step`, and an observation is its result."""
 
 from __future__ import annotations
 
@@ -27,21 +27,22 @@ from sparring.types import Json, Message, Task
 class GymnasiumEnvironment(Adapter):
     """A registered environment (https://gymnasium.farama.org/api/env) whose actions can be written as JSON.
 
-    The tool `step` takes the parts of a Dict action by their names, any other action as `action`. Each transition logs
-    `reward`, `terminated` and `truncated`, which the model does not read; `adapters.episode_return` sums the rewards.
-    The episode ends when the environment ends it. If observations are not text, derive a class and override `describe`.
+    The tool `step` takes the parts of a Dict action by their names, and any other action as `action`. Each transition
+    logs `reward`, `terminated` and `truncated`, which the model does not see; `adapters.episode_return` sums the
+    rewards. The episode ends when the environment ends it. If observations are not text, derive a class and override
+    `describe`.
 
-    Steps run on the event loop of all episodes, so put a slow simulator behind a server.
+    Steps run on the event loop of all episodes, so run a slow simulator behind a server.
     """
 
     def __init__(
         self, id: str, arguments: Mapping[str, Json] | None = None, actions: Sequence[str] | None = None
     ) -> None:
-        """`arguments` are passed to `gymnasium.make`; with `render_mode = "ansi"` the model reads the environment's own
-        drawing.
+        """`arguments` are passed to `gymnasium.make`. With `render_mode = "ansi"`, the model reads the environment's
+        own drawing.
 
-        `actions` are names for the members of a Discrete space, in its order. Raises UsageError if the environment
-        cannot be created.
+        `actions` are names for the members of a Discrete space, in the order of the space. Raises UsageError if the
+        environment cannot be created.
         """
         self._id, self._arguments = id, dict(arguments or {})
         self.world = _made(id, self._arguments)
@@ -57,26 +58,27 @@ class GymnasiumEnvironment(Adapter):
             described = cls.describe is not GymnasiumEnvironment.describe or probe.render_mode == "ansi"
             if not described and not is_writable(probe.observation_space):
                 raise UsageError(
-                    f"observations of {id} are {probe.observation_space}, not text and more than {MAX_NUMBERS} numbers; derive "
-                    "a class from GymnasiumEnvironment whose `describe(observation)` returns them as text."
+                    f"observations of {id} are {probe.observation_space}: they are not text, and have more than "
+                    f"{MAX_NUMBERS} numbers. Derive a class from GymnasiumEnvironment with a method "
+                    "`describe(observation)` that returns them as text."
                 )
             return [SchemaTool("step", f"Take one action in {id}.", _parameters(probe.action_space, actions))]
         finally:
             probe.close()
 
     def describe(self, observation: Any) -> str:
-        """Return the observation as text for the model; `self.world` is the environment after the step."""
+        """Return the observation as text for the model. `self.world` is the environment after the step."""
         if self.world.render_mode == "ansi":
             return without_colors(str(self.world.render()))
         return as_text(observation)
 
     def arguments_of(self, task: Task) -> Mapping[str, Any]:
-        """Return further arguments for `gymnasium.make` that depend on the task (a map, a level). Override it; none
-        by default."""
+        """Return additional arguments for `gymnasium.make` that depend on the task, such as a map or a level. The
+        default is no arguments; override this method to add some."""
         return {}
 
     def reset(self, task: Task) -> list[Message]:
-        """Reset the environment with the task's seed; the first observation follows the task's own text."""
+        """Reset the environment with the task's seed. The first observation follows the task's own text."""
         if more := self.arguments_of(task):
             self.world.close()
             self.world = _made(self._id, {**self._arguments, **more})
@@ -101,7 +103,7 @@ class GymnasiumEnvironment(Adapter):
             raise InfrastructureError(f"{self.world} failed at action {action!r}: {error!r}.") from error
         if not math.isfinite(reward):
             raise InfrastructureError(
-                f"{self.world} gave the reward {reward} for action {action!r}; it must be finite."
+                f"{self.world} returned the reward {reward} for action {action!r}; rewards must be finite."
             )
         self._is_over = bool(terminated or truncated)
         return Observation(text, {"reward": reward, "terminated": bool(terminated), "truncated": bool(truncated)})
@@ -115,10 +117,10 @@ class GymnasiumEnvironment(Adapter):
 
 
 def seeded_tasks(prompt: str, num: int, first_seed: int = 0) -> list[Task]:
-    """Return `num` tasks with the same text and consecutive seeds from `first_seed` on, which are also in the field
-    `seed`.
+    """Return `num` tasks with the same text and consecutive seeds, starting with `first_seed`. The seed is also in the
+    field `seed`.
 
-    Splits whose seeds overlap share tasks, and are refused.
+    Splits with overlapping seeds share tasks, and are refused.
     """
     return [
         Task(id=f"seed-{seed}", messages=({"role": "user", "content": prompt},), fields={"seed": seed}, seed=seed)
@@ -141,8 +143,8 @@ def _parameters(space: spaces.Space[Any], actions: Sequence[str] | None) -> dict
         schema = action_schema(space)
     elif not isinstance(space, spaces.Discrete) or len(set(actions)) != space.n:
         raise UsageError(
-            f"environment.options.actions = {list(actions)} does not name the actions of {space}; give one name for each "
-            "member of a Discrete space, or leave it out."
+            f"environment.options.actions = {list(actions)} does not name the actions of {space}; provide one name for each "
+            "member of a Discrete space, or remove the option."
         )
     else:
         schema = {"enum": list(actions)}

@@ -15,14 +15,15 @@ from sparring.errors import UsageError
 from sparring.types import Json
 
 MAX_NUMBERS = 512
-"""The most numbers of an observation that is written as text; images are not."""
+"""The maximum number of values in an observation that is written as text. Images have more."""
 
 _ESCAPED = re.compile(r"\x1b\[[\d;]*m([^\x1b]*)\x1b\[0m")
 _SUPPORTED = "Text, Discrete, MultiDiscrete, MultiBinary, Box, and Dict and Tuple of these"
 
 
 def action_schema(space: spaces.Space[Any]) -> dict[str, Json]:
-    """Return the JSON schema of a space's members, with its bounds. Raises UsageError for a space without a schema."""
+    """Return the JSON schema of a space's members, with their bounds. Raises UsageError for a space without a
+    schema."""
     if isinstance(space, spaces.Text):
         letters = "".join(re.escape(letter) for letter in sorted(space.character_set))
         return {
@@ -48,13 +49,13 @@ def action_schema(space: spaces.Space[Any]) -> dict[str, Json]:
     if isinstance(space, spaces.Tuple):
         return _tuple([action_schema(part) for part in space.spaces])
     raise UsageError(
-        f"actions of {space} have no JSON schema here, which knows {_SUPPORTED}; wrap the environment with "
+        f"actions of {space} have no JSON schema; only {_SUPPORTED} are supported. Wrap the environment with "
         "gymnasium.wrappers.TransformAction."
     )
 
 
 def action_from_json(space: spaces.Space[Any], value: Json) -> Any:
-    """Return the space's member that JSON of its schema represents."""
+    """Return the space's member that a JSON value of its schema represents."""
     if isinstance(space, spaces.Dict):
         return {name: action_from_json(part, value[name]) for name, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -65,8 +66,8 @@ def action_from_json(space: spaces.Space[Any], value: Json) -> Any:
 
 
 def as_text(observation: Any) -> str:
-    """Return an observation as text for the model: text unchanged, anything else as compact JSON (with NaN and Infinity
-    where needed).
+    """Return an observation as text for the model. Text is unchanged; any other observation becomes compact JSON (with
+    NaN and Infinity if needed).
 
     Raises TypeError for a value that JSON cannot represent.
     """
@@ -76,7 +77,7 @@ def as_text(observation: Any) -> str:
 
 
 def without_colors(drawing: str) -> str:
-    """Return a terminal drawing as plain text, with brackets around parts that were highlighted by color."""
+    """Return a terminal drawing as plain text, with brackets around the parts that were highlighted by color."""
     return _ESCAPED.sub(r"[\1]", drawing).strip("\n")
 
 
@@ -109,7 +110,7 @@ def _number(kind: str, low: Any, high: Any) -> dict[str, Json]:
 
 
 def _array(schema_at: Callable[[tuple[int, ...]], dict[str, Json]], shape: Sequence[int]) -> dict[str, Json]:
-    """Return the schema of nested arrays of this shape; `schema_at` returns that of one element. A shape without
+    """Return the schema of nested arrays of this shape. `schema_at` returns the schema of one element. A shape without
     axes is one number."""
 
     def part(place: tuple[int, ...]) -> dict[str, Json]:
@@ -122,7 +123,7 @@ def _array(schema_at: Callable[[tuple[int, ...]], dict[str, Json]], shape: Seque
 
 
 def _tuple(parts: Sequence[dict[str, Json]]) -> dict[str, Json]:
-    """Return the schema of an array of exactly these parts, in a short form when all are equal."""
+    """Return the schema of an array of exactly these parts. The schema has a short form if all parts are equal."""
     bounds = {"type": "array", "minItems": len(parts), "maxItems": len(parts)}
     if parts and all(part == parts[0] for part in parts):
         return {**bounds, "items": parts[0]}

@@ -1,4 +1,4 @@
-"""One session with a Model Context Protocol server: any failure of the server is an InfrastructureError."""
+"""A session with a Model Context Protocol server. Any failure of the server is an InfrastructureError."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from sparring.errors import InfrastructureError
 from sparring.types import Json
 
 _LAST_WORDS = 1000
-"""Bytes from the end of a server's standard error that a failure quotes."""
+"""The number of bytes from the end of a server's standard error that an error message quotes."""
 
 
 @final
 class McpConnection:
-    """A session held open by its own task, because the SDK requires that the task that opened its streams closes
-    them."""
+    """A session that its own task holds open, because the SDK requires that the task that opened the streams also
+    closes them."""
 
     def __init__(
         self,
@@ -36,7 +36,8 @@ class McpConnection:
         call_seconds: float,
         last_words: Callable[[], str] = str,
     ) -> None:
-        """`name` is the server's name in errors. `last_words` returns the end of its standard error."""
+        """`name` is the server's name in error messages. `last_words` returns the end of the server's standard
+        error."""
         self._transport = transport
         self._name = name
         self._start_seconds = start_seconds
@@ -47,17 +48,17 @@ class McpConnection:
         self._client: Client | None = None
 
     async def open(self) -> None:
-        """Open the session. Raises InfrastructureError when that fails or takes longer than `start_seconds`."""
+        """Open the session. Raises InfrastructureError if that fails or takes longer than `start_seconds`."""
         opened: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._holding = asyncio.create_task(self._hold(opened))
         try:
             async with asyncio.timeout(self._start_seconds):
                 self._client = await opened
         except TimeoutError as error:
-            raise self._failed(f"did not begin a session within {self._start_seconds:g} s") from error
+            raise self._failed(f"did not start a session within {self._start_seconds:g} s") from error
 
     async def list_tools(self) -> list[Tool]:
-        """Return all tools, page by page."""
+        """Return all tools of all pages."""
         assert self._client is not None, "the connection is not open"
         tools: list[Tool] = []
         cursor: str | None = None
@@ -65,21 +66,21 @@ class McpConnection:
             try:
                 page = await self._client.list_tools(cursor=cursor)
             except Exception as error:
-                raise self._failed(f"does not list its tools: {_describe(error)}") from error
+                raise self._failed(f"did not list its tools: {_describe(error)}") from error
             tools += page.tools
             cursor = page.next_cursor
             if cursor is None:
                 return tools
 
     async def call(self, name: str, arguments: Mapping[str, Json]) -> CallToolResult:
-        """Call a tool. Raises ToolFailure when the server refuses the arguments."""
+        """Call a tool. Raises ToolFailure if the server refuses the arguments."""
         assert self._client is not None, "the connection is not open"
         try:
             return await self._client.call_tool(name, dict(arguments), read_timeout_seconds=self._call_seconds)
         except Exception as error:
             if isinstance(error, MCPError) and error.code == INVALID_PARAMS:
                 raise ToolFailure(f"{name}: {error.message}") from error
-            raise self._failed(f"failed at the tool {name!r}: {_describe(error)}") from error
+            raise self._failed(f"failed in the tool {name!r}: {_describe(error)}") from error
 
     async def close(self) -> None:
         """End the session, and the server if the transport started it."""
@@ -95,13 +96,15 @@ class McpConnection:
             async with Client(self._transport, read_timeout_seconds=self._call_seconds) as client:  # type: ignore[arg-type]
                 opened.set_result(client)
                 await self._closing.wait()
-        except Exception as error:  # noqa: BLE001 (reported to `open`; later, the calls themselves fail)
+        except Exception as error:  # noqa: BLE001 (reported to `open`; after that, the calls themselves fail)
             if not opened.done():
                 opened.set_exception(self._failed(f"cannot be used: {_describe(error)}"))
 
     def _failed(self, how: str) -> InfrastructureError:
         words = self._last_words().strip()
-        return InfrastructureError(f"{self._name} {how}." + (f" It wrote last: {words}" if words else ""))
+        return InfrastructureError(
+            f"{self._name} {how}." + (f" The end of its standard error: {words}" if words else "")
+        )
 
 
 def to_process(
@@ -112,7 +115,7 @@ def to_process(
     start_seconds: float,
     call_seconds: float,
 ) -> McpConnection:
-    """Return a connection that starts a server and ends it. The server inherits PATH, HOME and similar variables,
+    """Return a connection that starts and ends its own server. The server inherits PATH, HOME and similar variables,
     and no others."""
     program, *arguments = command
     parameters = StdioServerParameters(command=program, args=arguments, env=dict(variables), cwd=folder)
@@ -139,7 +142,7 @@ def to_url(url: str, *, key: str | None, start_seconds: float, call_seconds: flo
     @asynccontextmanager
     async def transport() -> AsyncIterator[object]:
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        # The session limits the time of an answer, not the HTTP client.
+        # The session limits the duration of a response, not the HTTP client.
         timeout = httpx2.Timeout(start_seconds, read=None)
         async with (
             httpx2.AsyncClient(headers=headers, timeout=timeout) as client,
@@ -162,7 +165,7 @@ class _LastWords:
 
     def __call__(self) -> str:
         if self._file is not None:
-            # The process writes at a shared position, so reading must not move it.
+            # The process writes at a shared position, so reading must not move the position.
             size = os.fstat(self._file.fileno()).st_size
             start = max(0, size - _LAST_WORDS)
             self._text = os.pread(self._file.fileno(), _LAST_WORDS, start).decode("utf-8", "replace")
@@ -180,7 +183,7 @@ class _LastWords:
 
 
 def _describe(error: BaseException) -> str:
-    """Return an exception as one line; for a group, its cause."""
+    """Return an exception as one line. For an exception group, return its cause."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}"

@@ -1,5 +1,5 @@
-"""Tools of a Model Context Protocol server (https://modelcontextprotocol.io), over its standard streams or over
-HTTP."""
+"""Tools of a Model Context Protocol server (https://modelcontextprotocol.io), connected through its standard streams or
+over HTTP."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from sparring.types import Json, Message, Task
 
 
 class McpServer(Adapter):
-    """The common base of both transports; a recipe names `McpProcess` or `McpService`.
+    """The common base class of both transports. A recipe names `McpProcess` or `McpService`.
 
-    The model reads the errors that a tool reports, and the server's refusal of arguments. A server that dies, exceeds a
+    The model sees the errors that a tool reports, and the server's refusal of arguments. A server that dies, exceeds a
     time limit or violates the protocol is an InfrastructureError.
     """
 
     _connection: McpConnection | None = None
 
     def connection(self, task: Task | None) -> McpConnection:
-        """Return an unopened connection for one episode; without a task, one for listing the tools."""
+        """Return an unopened connection for one episode, or, without a task, for listing the tools."""
         raise NotImplementedError
 
     @classmethod
@@ -64,7 +64,8 @@ class McpServer(Adapter):
 
 
 class McpProcess(McpServer):
-    """A separate server process for every episode, started by a command and connected through its standard streams."""
+    """A separate server process for every episode, which a command starts and which is connected through its standard
+    streams."""
 
     def __init__(
         self,
@@ -74,8 +75,8 @@ class McpProcess(McpServer):
         start_seconds: float = 30.0,
         call_seconds: float = 60.0,
     ) -> None:
-        """`command` is a program with its arguments; it runs in `folder` with `variables` in addition to PATH, HOME
-        and similar ones."""
+        """`command` is a program with its arguments. It runs in `folder`, with `variables` in addition to PATH, HOME
+        and similar variables."""
         self._command = tuple(command)
         self._variables = dict(variables or {})
         self._folder = folder
@@ -83,7 +84,7 @@ class McpProcess(McpServer):
         self._call_seconds = call_seconds
 
     def variables_of(self, task: Task) -> Mapping[str, str]:
-        """Return further environment variables for this task's server, such as its seed; none by default."""
+        """Return additional environment variables for this task's server, such as its seed. The default is none."""
         return {}
 
     def connection(self, task: Task | None) -> McpConnection:
@@ -97,9 +98,9 @@ class McpProcess(McpServer):
 
 
 class McpService(McpServer):
-    """One server for all episodes over streamable HTTP, with a session for each.
+    """One server for all episodes over streamable HTTP, with a separate session for each episode.
 
-    State that the server keeps between sessions cannot be reset from here.
+    Sparring cannot reset state that the server keeps between sessions.
     """
 
     persists: ClassVar[tuple[str, ...]] = ("server",)
@@ -120,7 +121,8 @@ class McpService(McpServer):
 
 
 def flattened(result: CallToolResult) -> Observation:
-    """Return a result as text, a line for each part. Images, audio and binary resources are named but not shown."""
+    """Return a result as text, with one line for each part. Images, audio and binary resources are named but not
+    shown."""
     if not result.content and result.structured_content is not None:
         return Observation(json.dumps(result.structured_content, ensure_ascii=False, separators=(",", ":")))
     lines, repairs = [], []
@@ -153,7 +155,7 @@ async def _listed(connection: McpConnection) -> list[SchemaTool]:
         tools = await connection.list_tools()
     except InfrastructureError as error:
         raise ServiceError(
-            f"{error} So its tools cannot be listed; start it, or correct environment.options."
+            f"{error} Therefore its tools cannot be listed. Start the server, or correct environment.options."
         ) from error
     finally:
         await connection.close()

@@ -1,4 +1,5 @@
-"""OpenEnv servers (https://github.com/meta-pytorch/OpenEnv): a session of `reset` and `step` over a web socket."""
+"""OpenEnv servers (https://github.com/meta-pytorch/OpenEnv). Each session is a series of `reset` and `step` over a web
+socket."""
 
 from __future__ import annotations
 
@@ -20,27 +21,27 @@ from sparring.types import Json, Message, Task
 
 _MAX_MESSAGE_BYTES = 64 * 2**20
 _CLOSE_SECONDS = 2.0
-"""Seconds for a server to close the connection; one that hangs never does."""
+"""The number of seconds for a server to close the connection. A server that hangs never closes it."""
 _OF_THE_MODEL = ("invalid_args", "tool_not_found", "execution_error")
-"""Errors of a tool that the model can correct; the others are failures of the server."""
+"""Errors of a tool that the model can correct. All other errors are failures of the server."""
 
 
 class OpenEnvServer(Adapter):
-    """A running OpenEnv server; each episode has its own session there, and so its own environment state.
+    """A running OpenEnv server. Each episode has its own session on the server, and so its own environment state.
 
-    The fields of the server's action are the arguments of the tool `step`; a server whose actions are tool calls offers
-    those tools. Each transition logs `reward` and `done`; `adapters.episode_return` sums the rewards. A server that
-    dies, exceeds a time limit, violates the protocol or whose `step` raises is an InfrastructureError. An environment
-    that wants to report a bad action to the model must do so in its observation.
+    The fields of the server's action are the arguments of the tool `step`. A server whose actions are tool calls offers
+    those tools instead. Each transition logs `reward` and `done`; `adapters.episode_return` sums the rewards. A server
+    that dies, exceeds a time limit, violates the protocol or raises an error in `step` is an InfrastructureError. An
+    environment that wants to report a bad action to the model must do so in its observation.
 
-    The library's own client is not used, because it reconnects when the connection is lost: the episode would continue
+    The library's own client is not used, because it reconnects after a lost connection. The episode would then continue
     in another environment.
     """
 
     def __init__(self, url: str, reset: Mapping[str, Json] | None = None, call_seconds: float = 60.0) -> None:
         """`url` is the server's address, http://host:port.
 
-        `reset` is passed to the environment's `reset` with every task, in addition to the task's seed and id.
+        `reset` is passed to the environment's `reset` for every task, in addition to the task's seed and id.
         """
         self._url = url.rstrip("/")
         self._reset = dict(reset or {})
@@ -53,17 +54,17 @@ class OpenEnvServer(Adapter):
         return waited(cls(**options)._list_tools())
 
     def reset_arguments(self, task: Task) -> Mapping[str, Json]:
-        """Return the arguments of the environment's `reset` for a task; the server ignores those that it does not
+        """Return the arguments of the environment's `reset` for a task. The server ignores arguments that it does not
         accept."""
         return {"seed": task.seed, "episode_id": task.id, **self._reset}
 
     def describe(self, observation: Mapping[str, Json]) -> str:
-        """Return an observation as text for the model; by default its fields as JSON."""
+        """Return an observation as text for the model. The default is its fields as JSON."""
         fields = {name: value for name, value in observation.items() if name != "metadata"}
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
     async def reset(self, task: Task) -> list[Message]:
-        """Reset the environment; the first observation follows the task's own text."""
+        """Reset the environment. The first observation follows the task's own text."""
         self._session = _Session(self._url, seconds=self._call_seconds)
         await self._session.open()
         answer = await self._session.ask("reset", self.reset_arguments(task))
@@ -109,8 +110,8 @@ class OpenEnvServer(Adapter):
             properties = schema.get("properties", {})
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError, AttributeError) as error:
             raise ServiceError(
-                f"{self._url}/schema does not tell the actions of an OpenEnv server ({type(error).__name__}: {error}); start "
-                "it, or correct environment.options.url."
+                f"{self._url}/schema does not describe the actions of an OpenEnv server ({type(error).__name__}: {error}). Start "
+                "the server, or correct environment.options.url."
             ) from error
         if properties.get("type", {}).get("const") not in ("call_tool", "list_tools"):
             return [SchemaTool("step", schema.get("description", "Take one action."), _arguments(schema))]
@@ -119,7 +120,7 @@ class OpenEnvServer(Adapter):
             await session.open()
             tools = (await session.ask("step", {"type": "list_tools"}))["observation"]["tools"]
         except InfrastructureError as error:
-            raise ServiceError(f"{error} So its tools cannot be listed.") from error
+            raise ServiceError(f"{error} Therefore its tools cannot be listed.") from error
         finally:
             await session.close()
         return [SchemaTool(tool["name"], tool["description"], tool["input_schema"]) for tool in tools]
@@ -127,7 +128,7 @@ class OpenEnvServer(Adapter):
 
 @final
 class _Session:
-    """One web socket with one answer to each request. A request is never repeated on another socket."""
+    """A web socket with exactly one response to each request. A request is never repeated on another socket."""
 
     def __init__(self, url: str, *, seconds: float) -> None:
         self._url = url
@@ -144,28 +145,29 @@ class _Session:
             raise self._failed(f"cannot be reached: {type(error).__name__}: {error}") from error
 
     async def ask(self, kind: str, data: Mapping[str, Json] | None = None) -> Mapping[str, Json]:
-        """Send a message of a kind; return the data of the answer. Raises ToolFailure if the server refuses an
-        action's format."""
+        """Send a message of the given kind, and return the data of the response. Raises ToolFailure if the server
+        refuses the format of an action."""
         assert self._socket is not None, "the session is not open"
         message = {"type": kind} if data is None else {"type": kind, "data": data}
         try:
             async with asyncio.timeout(self._seconds):
-                # A server that accepts no more sessions reports that and disconnects, perhaps before the first request.
+                # A server that accepts no more sessions reports this and disconnects, possibly before the first
+                # request.
                 with suppress(ConnectionClosed):
                     await self._socket.send(json.dumps(message))
                 answer = json.loads(await self._socket.recv())
         except TimeoutError as error:
             raise self._failed(f"did not answer {kind!r} within {self._seconds:g} s") from error
         except (OSError, WebSocketException, ValueError) as error:
-            raise self._failed(f"failed at {kind!r}: {type(error).__name__}: {error}") from error
+            raise self._failed(f"failed during {kind!r}: {type(error).__name__}: {error}") from error
         answered = answer.get("data") if isinstance(answer, dict) else None
         if not isinstance(answered, dict) or answer.get("type") not in ("observation", "state", "error"):
-            raise self._failed(f"answered {kind!r} with {str(answer)[:200]}, which is no message of the protocol")
+            raise self._failed(f"answered {kind!r} with {str(answer)[:200]}, which is not a message of the protocol")
         if answer["type"] == "error":
             if kind == "step" and answered.get("code") == "VALIDATION_ERROR":
                 raise ToolFailure(f"the action is not valid: {_problems(answered)}")
             hint = "; start it with more max_concurrent_envs" if answered.get("code") == "CAPACITY_REACHED" else ""
-            raise self._failed(f"failed at {kind!r}: {answered.get('code')}: {answered.get('message')}{hint}")
+            raise self._failed(f"failed during {kind!r}: {answered.get('code')}: {answered.get('message')}{hint}")
         if answer["type"] == "observation" and not isinstance(answered.get("observation"), dict):
             raise self._failed(f"answered {kind!r} without an observation")
         return answered
@@ -179,7 +181,7 @@ class _Session:
 
 
 def _arguments(schema: Mapping[str, Json]) -> Mapping[str, Json]:
-    """Return the schema of an action without `metadata`, which every action has and no model needs to fill in."""
+    """Return the schema of an action without `metadata`. Every action has this field, and no model needs to set it."""
     properties = {name: part for name, part in schema.get("properties", {}).items() if name != "metadata"}
     return {**{name: part for name, part in schema.items() if name != "description"}, "properties": properties}
 
@@ -190,8 +192,8 @@ def _problems(answered: Mapping[str, Json]) -> str:
 
 
 def _tool_result(name: str, observation: Mapping[str, Json]) -> tuple[Json, list[str]]:
-    """Return the answer of an environment's tool, and notes on parts that are named but not shown. Raises as
-    `call_listed` does."""
+    """Return the result of an environment's tool, and notes on parts that are named but not shown. Raises the same
+    errors as `call_listed`."""
     error = observation.get("error")
     if error is not None:
         if error.get("error_type") in _OF_THE_MODEL:
@@ -200,7 +202,7 @@ def _tool_result(name: str, observation: Mapping[str, Json]) -> tuple[Json, list
     result = observation.get("result")
     if not isinstance(result, dict) or not isinstance(result.get("content"), list):
         return result, []
-    # In the format of the Model Context Protocol.
+    # The result is in the format of the Model Context Protocol.
     kinds = [part.get("type") for part in result["content"] if "text" not in part]
     text = "\n".join(part.get("text", f"[{part.get('type')}]") for part in result["content"])
     if result.get("is_error"):

@@ -1,7 +1,7 @@
-"""A SOP-Bench checkout of the user (https://github.com/amazon-science/SOP-Bench), for evaluation.
+"""Environments from the user's SOP-Bench checkout (https://github.com/amazon-science/SOP-Bench), for evaluation.
 
-The benchmark's data and code are licensed CC BY-NC 4.0, and further notices in them request that they are not used for
-training. None of them is included in Sparring.
+The benchmark's data and code are licensed CC BY-NC 4.0, and additional notices in them request that they are not used
+for training. Sparring includes neither the data nor the code.
 """
 
 from __future__ import annotations
@@ -37,20 +37,22 @@ _MAX_LINE_BYTES = 16 * 2**20
 _LICENCE_CHARACTERS = 1500
 
 reward = json_fields("final_output")
-"""The reward for users with training rights: the share of the scored fields that are right."""
+"""The reward for users with training rights: the share of the scored fields that are correct."""
 
 scorer = json_exact("final_output", allows_more=True)
-"""1.0 when the last message holds exactly one <final_output> with every scored field, each of the right type and value."""
+"""The score is 1.0 if the last message contains exactly one <final_output> with every scored field, each with the
+correct type and value."""
 
 
 class SopBench(Adapter):
-    """The mock tools of one domain, run in a separate process for each episode, with their tasks from `tasks`.
+    """The mock tools of one domain, run in a separate process for each episode, with the tasks that `tasks` returns.
 
-    The process has PATH and HOME and no other variable, and its prints are discarded. Parts of a result that JSON
-    cannot represent (NaN, a set) are replaced, and the transition lists them in `repairs`. The model reads the
-    exceptions of a tool; a process that dies or exceeds a time limit is an InfrastructureError.
+    The process has only the variables PATH and HOME, and its printed output is discarded. Parts of a result that JSON
+    cannot represent (NaN, a set) are replaced, and the transition lists them in `repairs`. The model sees the
+    exceptions of a tool. A process that dies or exceeds a time limit is an InfrastructureError.
 
-    Training is refused unless `i_have_training_rights` states your permission in words; the run's recipe keeps them.
+    Training is refused unless `i_have_training_rights` states your permission in words. The run's recipe records the
+    statement.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class SopBench(Adapter):
         start_seconds: float = 60.0,
         call_seconds: float = 10.0,
     ) -> None:
-        """`path` is the checkout, `domain` a folder of its data."""
+        """`path` is the checkout, and `domain` is a folder of its data."""
         self._folder = domain_folder(path, domain)
         self._start_seconds = start_seconds
         self._call_seconds = call_seconds
@@ -72,8 +74,8 @@ class SopBench(Adapter):
         if _is_stated(options.get("i_have_training_rights"), "environment.options.i_have_training_rights"):
             return None
         return (
-            f"{_licence(domain_folder(options['path'], options['domain']))}\nEvaluate with it, or, where you have the right to "
-            'train on it, say on what ground: environment.options.i_have_training_rights = "who allows it, and where".'
+            f"{_licence(domain_folder(options['path'], options['domain']))}\nUse it for evaluation. If you have the right to "
+            'train on it, state why: environment.options.i_have_training_rights = "who allows it, and where".'
         )
 
     @classmethod
@@ -115,8 +117,7 @@ class SopBench(Adapter):
 class _Worker:
     """The process of one episode, and a socket to it.
 
-    It is not an asyncio process, because a cancellation in the middle of its start waits forever there (CPython 3.11).
-    """
+    An asyncio process is not used, because a cancellation during its start waits forever (CPython 3.11)."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -140,20 +141,22 @@ class _Worker:
         self._writer.write(json.dumps(request).encode() + b"\n")
 
     async def answer(self, seconds: float, what: str) -> dict[str, Json]:
-        """Return the next line. Raises InfrastructureError when there is none in time."""
+        """Return the next line. Raises InfrastructureError if there is no line in time."""
         try:
             async with asyncio.timeout(seconds):
                 line = await self._reader.readline()
         except TimeoutError as error:
             raise InfrastructureError(f"the tools of {self._folder} took more than {seconds:g} s {what}.") from error
         except (OSError, ValueError) as error:
-            raise InfrastructureError(f"the tools of {self._folder} broke off when asked {what}: {error}.") from error
+            raise InfrastructureError(
+                f"the tools of {self._folder} sent an invalid response when requested {what}: {error}."
+            ) from error
         if not line:
-            raise InfrastructureError(f"the process with the tools of {self._folder} died when asked {what}.")
+            raise InfrastructureError(f"the process with the tools of {self._folder} died when requested {what}.")
         return json.loads(line)
 
     async def kill(self) -> None:
-        """End the process and everything that its tools have started."""
+        """End the process and everything that its tools started."""
         if self._writer is None:
             self._socket.close()
         else:
@@ -171,15 +174,15 @@ def tasks(
     num: int | None = None,
     i_have_training_rights: str | None = None,
 ) -> list[Task]:
-    """Return the labelled rows of a domain as tasks, the first `num` of them.
+    """Return the first `num` labeled rows of a domain as tasks.
 
-    `inputs` names the columns that a task shows, for domains whose metadata.json declares none; a task's field `inputs`
-    holds them too. Scored columns are never shown. Differences between a task and the checkout are listed in its field
-    `repairs`, which `sparring check` shows.
+    `inputs` names the columns that a task shows, for domains without declared inputs in metadata.json. A task's field
+    `inputs` also contains these columns. Scored columns are never shown. Differences between a task and the checkout
+    are listed in the task's field `repairs`, which `sparring check` shows.
 
     Unless `i_have_training_rights` states your permission to train in words, the tasks are marked for evaluation only,
-    and no run trains on them, with any agent. Raises UsageError if inputs are missing or scored, and DataError for
-    invalid files.
+    and no run trains on them, regardless of the agent. Raises UsageError if inputs are missing or scored, and DataError
+    for invalid files.
     """
     folder = domain_folder(path, domain)
     licence = _licence(folder)
@@ -195,7 +198,7 @@ def tasks(
     labelled = [row for row in rows if any(row[name].strip() for name in outputs)]
     declared = metadata.get("input_columns")
     shown = _shown_columns(inputs, declared, outputs, columns, folder)
-    repairs = ["The prompt ends with a request for one <final_output>, which the scorer reads, and its fields."]
+    repairs = ["The prompt ends with a request for one <final_output> with its fields, which the scorer reads."]
     if len(labelled) < len(rows):
         repairs.append(f"{len(rows) - len(labelled)} of {len(rows)} rows have no label and are left out.")
     if hidden := sorted(set(inputs or declared or ()) - set(shown)):
@@ -222,19 +225,20 @@ def _is_stated(right: object, name: str) -> bool:
     """Return whether the user states a permission to train. Raises UsageError for an empty statement."""
     if right is not None and not (isinstance(right, str) and right.strip()):
         raise UsageError(
-            f"{name} = {right!r} states no right; write who allows you to train on this data and where that is written."
+            f"{name} = {right!r} does not state a right; write who allows you to train on this data, and where this is written."
         )
     return right is not None
 
 
 def domain_folder(path: str | Path, domain: str) -> Path:
-    """Return the folder of a domain in a checkout. Raises UsageError with the domains that exist."""
+    """Return the folder of a domain in a checkout. For an unknown domain, raises UsageError that lists the existing
+    domains."""
     for folder in (Path(path) / part for part in _FOLDERS):
         if (folder / domain / "toolspecs.json").is_file():
             return (folder / domain).resolve()
     found = sorted({file.parent.name for part in _FOLDERS for file in (Path(path) / part).glob("*/toolspecs.json")})
     raise UsageError(
-        f"{path} holds no SOP-Bench domain {domain!r}; give the path of a checkout and one of its domains"
+        f"{path} contains no SOP-Bench domain {domain!r}; provide the path of a checkout and one of its domains"
         + (
             f": {', '.join(found)}."
             if found
@@ -255,7 +259,8 @@ def _prompt(procedure: str, shown: Mapping[str, str], kinds: Mapping[str, str]) 
 
 
 def _rows(file: Path, outputs: Sequence[str]) -> tuple[list[str], list[dict[str, str]]]:
-    """Return the columns and the rows. Raises DataError with the position of a ragged row."""
+    """Return the columns and the rows. Raises DataError with the position of a row that has too few or too many
+    cells."""
     lines = list(csv.reader(_read(file).splitlines(keepends=True)))
     columns = lines[0] if lines else []
     missing = [name for name in outputs if name not in columns]
@@ -283,7 +288,7 @@ def _shown_columns(
     shown = list(chosen or declared or ())
     if not shown:
         raise UsageError(
-            f"{folder / 'metadata.json'} declares no input columns, and what a task shows must not be what its tools find out; "
+            f"{folder / 'metadata.json'} declares no input columns, and a task must not show the values that its tools look up; "
             f"choose with tasks(..., inputs=[...]) among {[name for name in columns if name not in outputs]}."
         )
     unknown = [name for name in shown if name not in columns]
@@ -291,14 +296,14 @@ def _shown_columns(
     if unknown or scored:
         raise UsageError(
             f"inputs = {shown}: {unknown or scored} "
-            + (f"are no columns of {folder}." if unknown else "are scored, so showing them gives the answer away.")
-            + " Choose others."
+            + (f"are not columns of {folder}." if unknown else "are scored, so showing them would reveal the answer.")
+            + " Choose other columns."
         )
     return [name for name in shown if name not in outputs]
 
 
 def _kind(cells: Iterable[str]) -> str:
-    """Return the type of a scored column, whose cells are only text in CSV."""
+    """Return the type of a scored column. In CSV, the cells are only text."""
     filled = [cell for cell in cells if cell.strip()]
     for kind in ("true or false", "number"):
         try:
@@ -329,23 +334,23 @@ _TYPES: Mapping[str, Callable[[str], Json]] = {"true or false": _boolean, "numbe
 
 
 def _tool(entry: Json, file: Path) -> SchemaTool:
-    """Return a tool from its entry in Bedrock's format, wrapped in `toolSpec` or not."""
+    """Return a tool from its entry in Bedrock's format, which may be wrapped in `toolSpec`."""
     try:
         inner = entry.get("toolSpec", entry)
         return SchemaTool(inner["name"], inner.get("description", ""), inner["inputSchema"]["json"])
     except (AttributeError, KeyError, TypeError) as error:
-        raise DataError(f"{file} has an entry that is no tool: {str(entry)[:200]}; restore the checkout.") from error
+        raise DataError(f"{file} has an entry that is not a tool: {str(entry)[:200]}; restore the checkout.") from error
 
 
 def _licence(folder: Path) -> str:
-    """Return the checkout's licence notes: the first lines of its LICENSE, and the domain's own notice."""
+    """Return the checkout's license notes: the first lines of its LICENSE, and the domain's own notice."""
     notices = [
         file for parent in (folder, *folder.parents) for file in sorted(parent.glob("LICENSE*")) if file.is_file()
     ][:2]
     shown = [
         f"{file}:\n{file.read_text('utf-8', 'replace').strip()[:_LICENCE_CHARACTERS]}" for file in reversed(notices)
     ]
-    return "\n".join(["SOP-Bench is licensed CC BY-NC 4.0, and notices in it ask not to train models on it.", *shown])
+    return "\n".join(["SOP-Bench is licensed CC BY-NC 4.0, and its notices ask you not to train models on it.", *shown])
 
 
 def _read(file: Path) -> str:

@@ -1,7 +1,7 @@
-"""The mock tools of one SOP-Bench domain in a separate process: `python sop_bench_worker.py FOLDER`.
+"""The mock tools of one SOP-Bench domain in a separate process, started with `python sop_bench_worker.py FOLDER`.
 
-Each line of input is JSON, {"tool", "arguments"}; each line of output is {"result", "repairs"} or {"error"}; the first
-output line is {"ready": true} or an error. It runs as a script and imports nothing of Sparring.
+Each line of input is JSON, {"tool", "arguments"}. Each line of output is {"result", "repairs"} or {"error"}, and the
+first output line is {"ready": true} or an error. The file runs as a script and imports nothing of Sparring.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
 
     try:
         manager = _manager(folder / "tools.py")
-    except BaseException as error:  # noqa: BLE001 (whatever their code raises, `sys.exit` too, is the answer)
+    except BaseException as error:  # noqa: BLE001 (any exception of their code, even `sys.exit`, is the response)
         answer({"error": f"{type(error).__name__}: {error}"})
         return
     answer({"ready": True})
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def as_json(value: Any, place: str, repairs: list[str]) -> Any:
-    """Return a tool's result as JSON; add to `repairs` the values that JSON cannot represent, with their paths."""
+    """Return a tool's result as JSON. Add the values that JSON cannot represent to `repairs`, with their paths."""
     if isinstance(value, dict):
         repairs += [f"{place}: the key {name!r} became text" for name in value if not isinstance(name, str)]
         return {str(name): as_json(part, f"{place}.{name}", repairs) for name, part in value.items()}
@@ -69,7 +69,7 @@ def _kind(value: Any) -> str:
 
 
 def _streams() -> tuple[TextIO, TextIO]:
-    """Return the real standard streams, and hide them from the tools, because these print."""
+    """Return the real standard streams, and hide them from the tools, because the tools print."""
     requests, answers = os.fdopen(os.dup(0), "r", encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -90,7 +90,9 @@ def _manager(file: Path) -> Any:
         if name.endswith("Manager") and isinstance(one, type) and one.__module__ == module.__name__
     ]
     if len(found) != 1:
-        raise LookupError(f"{file} defines {len(found)} classes whose name ends in Manager, where one is expected")
+        raise LookupError(
+            f"{file} defines {len(found)} classes with a name that ends in Manager; exactly one is expected"
+        )
     return found[0]()
 
 

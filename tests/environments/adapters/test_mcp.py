@@ -136,7 +136,7 @@ def test_a_late_answer_is_an_outage(process: type[McpServer]) -> None:
     [
         (["/no/such/program"], "No such file"),
         ([sys.executable, "-c", "import sys; sys.exit('no licence')"], "no licence"),
-        ([sys.executable, "-c", "import time; time.sleep(9)"], "did not begin a session within 1 s"),
+        ([sys.executable, "-c", "import time; time.sleep(9)"], "did not start a session within 1 s"),
     ],
     ids=["missing", "ends at once", "silent"],
 )

@@ -308,5 +308,5 @@ def test_a_server_that_lists_no_actions_is_a_missing_service(
 
     client = httpx.AsyncClient
     monkeypatch.setattr(httpx, "AsyncClient", lambda **_: client(transport=httpx.MockTransport(answer)))
-    with pytest.raises(ServiceError, match="does not tell the actions of an OpenEnv server"):
+    with pytest.raises(ServiceError, match="does not describe the actions of an OpenEnv server"):
         OpenEnvServer.with_options(url="http://127.0.0.1:9")

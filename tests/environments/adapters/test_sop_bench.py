@@ -239,7 +239,7 @@ def test_an_exit_is_an_error_of_the_tool_and_a_death_or_a_hang_one_of_the_enviro
     stopped, after = play(checkout, ("stop", {"kiln": "exit"}), ("listArguments", {}))
     assert stopped.content == "error: stop failed: SystemExit: bye"
     assert after.content == "[]"
-    with pytest.raises(InfrastructureError, match="died when asked to answer 'stop'"):
+    with pytest.raises(InfrastructureError, match="died when requested to answer 'stop'"):
         play(checkout, ("stop", {"kiln": "die"}))
     with pytest.raises(InfrastructureError, match=r"took more than 0.5 s to answer 'stop'"):
         play(checkout, ("stop", {"kiln": "hang"}), call_seconds=0.5)
@@ -299,7 +299,7 @@ def test_files_that_are_not_as_they_should_be_are_named(checkout: Path) -> None:
     (folder / "metadata.json").write_text(json.dumps({"output_columns": ["verdict"]}))
     with pytest.raises(DataError, match=r"no columns \['verdict'\]"):
         tasks(checkout, "kiln_check")
-    with pytest.raises(UsageError, match=r"holds no SOP-Bench domain 'oven'.*: kiln_check"):
+    with pytest.raises(UsageError, match=r"contains no SOP-Bench domain 'oven'.*: kiln_check"):
         tasks(checkout, "oven")
 
 
@@ -398,9 +398,9 @@ def test_a_right_stated_for_the_environment_holds_for_the_tasks_that_it_plays(ch
 
 @pytest.mark.parametrize("stated", [True, "", "  ", 1])
 def test_a_right_is_stated_in_words(checkout: Path, stated: Any) -> None:
-    with pytest.raises(UsageError, match="states no right"):
+    with pytest.raises(UsageError, match="does not state a right"):
         SopBench.evaluation_only(path=str(checkout), domain="kiln_check", i_have_training_rights=stated)
-    with pytest.raises(UsageError, match="states no right"):
+    with pytest.raises(UsageError, match="does not state a right"):
         tasks(checkout, "kiln_check", i_have_training_rights=stated)
 
 

@@ -1,4 +1,4 @@
-"""Twelve generated business domains: each a procedure, tools, tasks, a scripted expert, a reward and a scorer.
+"""Twelve generated business domains, each with a procedure, tools, tasks, a scripted expert, a reward and a scorer.
 
 from sparring.environments.suites import sop
 

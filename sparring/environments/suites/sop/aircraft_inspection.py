@@ -1,7 +1,8 @@
-"""Aircraft inspection: release an aircraft for a trip, or say what keeps it on the ground, and which unit.
+"""Aircraft inspection: release an aircraft for a trip, or state what keeps it on the ground, and which unit is the
+cause.
 
-Decided by the limit that comes first: each unit has two of them, in hours and in landings, which are compared with two
-numbers of the trip. Papers go before limits, and an extension moves one of the two.
+The limit that is reached first decides. Each unit has two limits, in hours and in landings, which are compared with two
+numbers of the trip. Papers take precedence over limits, and an extension moves one of the two limits.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
 class Desk(ReplayDesk):
-    """Fitted units, their papers and what is left of their limits."""
+    """Fitted units, their papers, and what is left of their limits."""
 
     @replayed
     def fitted(self, aircraft: str) -> Json:
@@ -93,13 +94,13 @@ class Desk(ReplayDesk):
 
 
 def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
-    """Three units, of which one at most keeps the aircraft on the ground."""
+    """Draw three units, at most one of which keeps the aircraft on the ground."""
     aircraft, stray = draw.entity(AIRCRAFT), draw.entity(UNITS)
     units = [draw.entity(UNITS) for _ in range(3)]
     hours, landings = draw.between(6, 15), draw.between(2, 6)
     over = draw.pick(("land", "water")) if longer >= 1 else None
     needed = landings + 2 * (over == "water")
-    # Some units have just enough, so that only a comparison decides.
+    # Some units have just enough left, so that only a comparison decides.
     left: dict[str, dict[str, int | None]] = {
         unit: {
             "hours": hours + draw.pick((0, draw.between(1, 60))),
@@ -127,7 +128,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
             left[found]["landings"] = draw.between(landings, needed - 1)
         else:
             left[found]["landings"] = draw.between(0, landings - 1)
-    # An agent that forgets the extension of a later unit has found the fault by then.
+    # An agent that forgets the extension of a later unit has already found the fault by then.
     is_reached = verdict == "release" or (verdict == "inspect" and units.index(extended) < units.index(found))
     if is_reached and draw.pick((True, False)):
         checks.append("extension")

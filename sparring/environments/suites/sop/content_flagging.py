@@ -1,7 +1,7 @@
 """Content flagging: decide what happens to a post, and who is notified.
 
-Decided by a ladder of rules of which the first that fits counts, with an exception in its first rung; the same reports
-weigh differently on every rung, and who is notified follows from the rung.
+The first matching rule of an ordered list decides, and the first rule has an exception. The same reports weigh
+differently in every rule, and the rule determines who is notified.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Desk(ReplayDesk):
 
 
 def _ruling(role: Role, level: Level, strikes: int, trusted: int) -> Action:
-    """The ladder, from the top."""
+    """Return the action of the first matching rule."""
     if role == "press" and level != "banned":
         return "keep"
     if level == "banned":
@@ -133,11 +133,11 @@ SITUATIONS: Mapping[Action, tuple[tuple[Sequence[Role], Sequence[Level], Sequenc
     ),
     "warn": ((("member",), ("open",), (0,), (2, 3)),),
 }
-"""Roles, levels, numbers of strikes and of trusted reports, any combination of which calls for the action."""
+"""Roles, levels, numbers of strikes and numbers of trusted reports. Any combination of them leads to the action."""
 
 
 def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
-    """A post for which each action is as likely. A level that is missing is that of a touchy topic."""
+    """Draw a post so that each action is equally likely. A missing level is the level of a touchy topic."""
     id, name = draw.entity(POSTS), draw.entity(TOPICS)
     author, first, handler = (draw.entity(PEOPLE) for _ in range(3))
     action = draw.pick(("keep", "hide", "label") if is_missing else tuple(SITUATIONS))

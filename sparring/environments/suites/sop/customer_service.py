@@ -1,7 +1,7 @@
-"""Customer service: find out what a ticket calls for, and do that one thing.
+"""Customer service: find out which one action a ticket needs, and take it.
 
-Decided by a ladder of causes, money before outage before line, that ends in exactly one action: the first one closes the
-ticket, and its slip has to be quoted. What is done to whom and for how much decides the slip.
+An ordered list of causes (money, then outage, then line) leads to exactly one action. The first action closes the
+ticket, and the answer must quote its slip. The slip depends on the action, its target and the amount.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CREATE TABLE bookings (action TEXT, target TEXT, euros INTEGER, slip TEXT);
 
 
 class Desk(StatefulDesk):
-    """Accounts, outages, lines, and one booking."""
+    """Accounts, outages and lines, and one booking."""
 
     def open(self, state: Mapping[str, Json], database: sqlite3.Connection) -> None:
         database.executescript(SCHEMA)
@@ -137,7 +137,7 @@ class Desk(StatefulDesk):
 
 
 def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
-    """A ticket of one account; lower rungs of the ladder hold something too, which must not be acted on."""
+    """Draw a ticket of one account. Later causes apply too, but must not be acted on."""
     account, area, line = draw.entity(ACCOUNTS), draw.entity(AREAS), draw.entity(LINES)
     action = draw.rng.choices(("remind", "credit", "visit", "reboot"), weights=(19, 27, 27, 27))[0]
     checks: list[str] = []

@@ -1,7 +1,7 @@
-"""Dangerous goods: may a crate with several substances fly, and how full are its limits?
+"""Dangerous goods: decide whether a crate with several substances may fly, and how much of its limits it uses.
 
-Decided by a sum: each substance takes a share of the limit of its own class, and the shares add up. Before that, no two
-classes of a crate may be ones that must travel apart.
+A sum decides: each substance takes a share of the limit of its own class, and the shares are added. Before that, no two
+classes in a crate may be classes that must travel apart.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LIMITS = (20, 25, 50, 100, 200)
 
 
 class Desk(ReplayDesk):
-    """Crates, substances, the rules of classes, and a calculator."""
+    """Crates, substances, the rules for classes, and a calculator."""
 
     @replayed
     def crate(self, crate: str) -> Json:
@@ -94,7 +94,7 @@ class Desk(ReplayDesk):
 
 
 def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
-    """Two or three substances of two classes, whose shares are whole per cents."""
+    """Draw two or three substances of two classes, with shares that are whole percentages."""
     crate = draw.entity(CRATES)
     substances = [draw.entity(SUBSTANCES) for _ in range(draw.pick((2, 2, 3)))]
     numbers = draw.rng.sample(range(1, 10), 4)
@@ -150,7 +150,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
 
 
 def _fits(verdict: str, shares: Sequence[float]) -> bool:
-    """Whether the sum calls for this verdict; a crate to be split may be as full as any."""
+    """Return whether the sum leads to this verdict. A crate that must be split may have any sum."""
     total = sum(shares)
     return {"split": total <= 150, "small": total <= 50, "load": 50 < total <= 100, "refuse": 100 < total <= 200}[
         verdict

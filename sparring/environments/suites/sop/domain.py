@@ -1,8 +1,10 @@
-"""What all domains of the suite share: a case becomes a task, an expert works it, reward and scorer judge it.
+"""The common parts of all domains in the suite. A case becomes a task, an expert solves it, and reward and scorer grade
+it.
 
-A domain is a module with a `Desk` (tools and expert), a function that draws a `Case`, and a `SopDomain` that names its
-procedure. The generator builds a case towards an outcome that it chose; the expert never sees that outcome: it reads the
-request and what the tools say, like a policy. That both agree shows that a task can be solved from what the policy sees.
+A domain is a module with a `Desk` (tools and expert), a function that draws a `Case`, and a `SopDomain` that defines
+the procedure. The generator builds a case for an outcome that it chose. The expert never sees this outcome: like a
+policy, it only reads the request and the results of the tools. If both agree, the task can be solved from what the
+policy sees.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ TAG = "final_output"
 REWARD, SCORER = json_fields(TAG), json_exact(TAG)
 
 Script: TypeAlias = Generator[Message, Any, None]
-"""An expert at work: it yields assistant messages and is sent the result of the called tool, parsed from JSON."""
+"""A running expert. It yields assistant messages and receives the result of the called tool, parsed from JSON."""
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -47,25 +49,25 @@ _NO_FIXTURES = Fixtures(())
 
 
 def distractor(method: Method) -> Method:
-    """Mark a tool that answers truly and that no step of the procedure needs."""
+    """Mark a tool that answers correctly but that no step of the procedure needs."""
     tool(method)
     setattr(method, _DISTRACTOR, True)
     return method
 
 
 def replies(tool_name: str, result: Json, /, **arguments: Json) -> dict[str, Json]:
-    """One recorded answer of a read-only tool, as a row of fixtures."""
+    """Return one recorded result of a read-only tool, as a row of fixtures."""
     return {"tool": tool_name, "arguments": arguments, "result": result}
 
 
 def final_output(**fields: Json) -> Message:
-    """The message that ends an episode."""
+    """Return the message that ends an episode."""
     return answer(f"<{TAG}>{json.dumps(fields, separators=(',', ':'))}</{TAG}>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clause:
-    """A further step of a procedure, and the tools that only it calls for."""
+    """An additional step of a procedure, and the tools that only this step needs."""
 
     text: str
     tools: tuple[str, ...] = ()
@@ -73,22 +75,22 @@ class Clause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What a task is made from."""
+    """The content from which a task is built."""
 
     request: str
-    """The user's message; it holds every value of `given`."""
+    """The user's message. It contains every value of `given`."""
     given: Mapping[str, Json]
-    """The facts of the request, for the expert."""
+    """The facts in the request, for the expert."""
     state: Json
     """The state of the environment, which the tools read."""
     answer: Mapping[str, Json]
     checks: tuple[str, ...] = ()
-    """The steps that decide this case: an agent that skips one of them, and no other, answers wrongly."""
+    """The steps that decide this case. An agent that skips one of them, and no other step, answers incorrectly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difficulty:
-    """How hard tasks are. `missing` is the share of tasks with missing data."""
+    """The difficulty of tasks. `missing` is the share of tasks with missing data."""
 
     distractors: int = 0
     missing: float = 0.0
@@ -96,11 +98,12 @@ class Difficulty:
 
 
 class SopDesk(Environment):
-    """Base of all desks. The prompt lists the tools, which takes few tokens; `SopDomain.schema_desk` gives the other form."""
+    """The base class of all desks. The prompt lists the tools, which takes few tokens. `SopDomain.schema_desk` passes
+    their schemas to the chat template instead."""
 
     describe_tools = "prompt"
     offered: ClassVar[frozenset[str]] = frozenset()
-    """The tools whose schemas go to the chat template."""
+    """The tools whose schemas are passed to the chat template."""
 
     def reset(self, task: Task) -> Sequence[Message] | None:
         self.prepare(task)
@@ -109,16 +112,16 @@ class SopDesk(Environment):
         return [{"role": "system", "content": task.fields["briefing"]}, *task.messages[1:]]
 
     def prepare(self, task: Task) -> None:
-        """Set up the state."""
+        """Prepare the state."""
         raise NotImplementedError
 
     def expert(self, given: Mapping[str, Json], longer: int, skipped: frozenset[str]) -> Script:
-        """Work one case from the facts of its request and from what the tools say, by a procedure with so many further
-        clauses, but skip some checks."""
+        """Work on one case with only the facts in its request and the results of the tools. The procedure has `longer`
+        additional clauses, and the expert skips the checks in `skipped`."""
         raise NotImplementedError
 
     def demonstrate(self, task: Task) -> Sequence[Message]:
-        # A thread of its own, because the caller may run inside an event loop.
+        # This runs in a separate thread, because the caller may run inside an event loop.
         with ThreadPoolExecutor(max_workers=1) as executor:
             conversation = executor.submit(asyncio.run, worked(type(self)(), task)).result()
         return [message for message in conversation if message["role"] == "assistant"]
@@ -129,22 +132,22 @@ class SopDesk(Environment):
 
 
 class ReplayDesk(ReplayEnvironment, SopDesk):
-    """A desk whose tools answer from the records of the task."""
+    """A desk with tools that answer from the records of the task."""
 
     def prepare(self, task: Task) -> None:
         self.fixtures = Fixtures(task.fields["world"])
 
     def miss(self, error: FixtureMiss) -> Json:
-        # The nearest records would tell whom to ask about.
+        # The nearest records would reveal whom to ask about.
         raise FixtureMiss(error.tool, error.arguments, _NO_FIXTURES)
 
 
 class StatefulDesk(StatefulEnvironment, SopDesk):
-    """A desk whose tools change things."""
+    """A desk with tools that change state."""
 
     def slip(self, action: str, *facts: Json) -> str:
-        """The number of a booking. It follows from the task and from what is booked, so that only who books the right
-        thing can quote it."""
+        """Return the number of a booking. The number depends on the task and on what is booked, so that only an agent
+        that books the right thing can quote the number."""
         return slip(self._salt, action, *facts)
 
     def prepare(self, task: Task) -> None:
@@ -157,7 +160,7 @@ class StatefulDesk(StatefulEnvironment, SopDesk):
 
 
 class SqlDesk(ExecutionEnvironment, SopDesk):
-    """A desk that answers queries over the tables of the task. Its own tools look facts up by key."""
+    """A desk that answers queries over the tables of the task. Its own tools look up facts by key."""
 
     def prepare(self, task: Task) -> None:
         self._facts: Mapping[str, Mapping[str, Json]] = task.fields["world"]["facts"]
@@ -167,25 +170,26 @@ class SqlDesk(ExecutionEnvironment, SopDesk):
         return SqlDatabase(self._tables)
 
     async def rows(self, query: str) -> Json:
-        """The answer of a query with its columns named once, which takes fewer tokens than a name for every value."""
+        """Return the result of a query with each column named once, which takes fewer tokens than a name for every
+        value."""
         found = await self.sql(query)
         return {"columns": list(found[0]) if found else [], "rows": [list(row.values()) for row in found]}
 
     def fact(self, kind: str, key: str) -> Json:
-        """What is known of a key. Raises LookupError."""
+        """Return the facts about a key. Raises LookupError."""
         if key not in self._facts[kind]:
             raise LookupError(f"not found: {key}")
         return self._facts[kind][key]
 
 
 def slip(salt: str, action: str, *facts: Json) -> str:
-    """Return a number for a booking that cannot be guessed, the same for the same booking."""
+    """Return a number for a booking. It cannot be guessed, and equal bookings have the same number."""
     digest = hashlib.blake2b(json.dumps([salt, action, *facts]).encode(), digest_size=4).digest()
     return f"B{int.from_bytes(digest, 'big') % 900 + 100}"
 
 
 async def worked(desk: SopDesk, task: Task, skipped: frozenset[str] = frozenset()) -> list[Message]:
-    """The whole conversation of the desk's expert. Raises DataError when one of its calls fails."""
+    """Return the whole conversation of the desk's expert. Raises DataError if one of its calls fails."""
     async with opened(desk, task):
         messages = await reset(desk, task)
         script = desk.expert(task.fields["given"], task.fields["longer"], skipped)
@@ -206,22 +210,23 @@ async def worked(desk: SopDesk, task: Task, skipped: frozenset[str] = frozenset(
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SopDomain:
-    """One business domain: its procedure, its cases, its tools with their expert, and its grading."""
+    """A business domain: its procedure, its cases, its tools with their expert, and its grading."""
 
     name: str
     role: str
-    """Opens the prompt: "You release aircraft."."""
+    """The start of the prompt, such as "You release aircraft."."""
     idea: str
-    """What its decisions hang on, and no other domain's."""
+    """What its decisions depend on, which differs from every other domain."""
     pattern: Literal["replay", "stateful", "execution"]
     desk: type[SopDesk]
     draw_case: Callable[[Draw, bool, int], Case]
-    """A case, with data missing or not, for a procedure with so many further clauses."""
+    """A function that draws a case, with or without missing data, for a procedure with the given number of additional
+    clauses."""
     steps: tuple[str, ...]
     if_missing: str
     """The clause about missing data."""
     clauses: tuple[Clause, ...]
-    """Further steps, of which `longer` takes the first ones."""
+    """Additional steps, of which `longer` selects the first ones."""
     answer_form: Mapping[str, Json]
     """The fields of an answer with empty values of their types, as the prompt shows them."""
     reward: RewardFunction = REWARD
@@ -245,18 +250,20 @@ class SopDomain:
     def tasks(
         self, split: Split, num: int, seed: int, *, distractors: int = 0, missing: float = 0.0, longer: int = 0
     ) -> list[Task]:
-        """Return generated tasks; those of different splits share no entity. Raises UsageError for a value out of range."""
+        """Return generated tasks. Tasks of different splits share no entity. Raises UsageError for a value that is out
+        of range."""
         difficulty = self._checked(Difficulty(distractors=distractors, missing=missing, longer=longer))
         return [self._task(split, index, seed, difficulty) for index in range(num)]
 
     def clerk_log(self, num: int = 192, seed: int = 0, careful_share: float = 0.35) -> list[list[Message]]:
-        """Conversations of clerks of mixed diligence on training tasks: the others skip a check that decides the case.
+        """Return conversations of clerks on training tasks. The share `careful_share` of them makes no mistakes; the
+        others skip a check that decides the case.
 
-        What a perfect imitator scores is `careful_share`, so that there is something left to learn from rewards.
+        A perfect imitator scores `careful_share`, so that there is something left to learn from rewards.
         """
         rng = random.Random(f"{self.name}-clerks-{seed}")
         plans = []
-        # Tasks of another seed than the ones to train on.
+        # These tasks have a different seed from the tasks for training.
         for task in self.tasks("train", num, seed + 1):
             is_careful = rng.random() < careful_share or not task.fields["checks"]
             plans.append((task, frozenset[str]() if is_careful else frozenset({rng.choice(task.fields["checks"])})))
@@ -268,7 +275,8 @@ class SopDomain:
             return executor.submit(asyncio.run, log()).result()
 
     def schema_desk(self, distractors: int = 0, longer: int = 0) -> type[SopDesk]:
-        """Return the desk for models that get JSON schemas through their chat template; the prompt then lists no tools."""
+        """Return the desk for models that get JSON schemas through their chat template. The prompt then lists no
+        tools."""
         names = self.tool_names(self._checked(Difficulty(distractors=distractors, longer=longer)))
         body = {"describe_tools": "schema", "offered": frozenset(names), "__module__": self.desk.__module__}
         return type("SchemaDesk", (self.desk,), {**body, "__doc__": self.desk.__doc__})
@@ -289,7 +297,7 @@ class SopDomain:
         return f"{self.role} Procedure:\n{steps}\nEnd with your answer alone:\n<{TAG}>{form}</{TAG}>"
 
     def prompt(self, difficulty: Difficulty) -> str:
-        """Return the briefing after a list of the tools."""
+        """Return a list of the tools, followed by the briefing."""
         read = tools_of(self.desk)
         names = self.tool_names(difficulty)
         lines = [f"{name}({', '.join(read[name].hints)}): {_description(read[name].schema)}" for name in names]
@@ -312,7 +320,7 @@ class SopDomain:
         return difficulty
 
     def _task(self, split: Split, index: int, seed: int, difficulty: Difficulty) -> Task:
-        # A generator of its own for every task: the first ones are the same, however many there are.
+        # Each task has its own generator, so the first tasks are the same for any number of tasks.
         rng = random.Random(f"{self.name}-{split}-{seed}-{index}")
         draw = Draw(rng, split)
         case = self.draw_case(draw, rng.random() < difficulty.missing, difficulty.longer)

@@ -1,7 +1,7 @@
-"""E-mail intent: read a thread, say what the buyer wants and what the shop does about it.
+"""E-mail intent: read a thread, and state what the buyer wants and what the shop does about it.
 
-Decided by the one mail that counts, the newest of the buyer's, whatever robots and the shop wrote since; and by a table
-with two keys, what the buyer wants and where the order is.
+Two things decide. The first is the one mail that counts: the buyer's newest mail, regardless of later mails from robots
+and the shop. The second is a table with two keys: what the buyer wants, and where the order is.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ACTIONS = ("repay", "resend", "collect", "recall", "phone", "voucher")
 COSTLY = 100
 
 Wording: TypeAlias = Mapping[Intent, tuple[str, ...]]
-"""Mails by what they are about; the gap holds what was ordered."""
+"""Mails by topic. The placeholder is the ordered product."""
 BUYER: Wording = {
     "money": (
         "Please pay me back for the {}.",
@@ -68,7 +68,7 @@ TAKEN_BACK = "Please forget my last mail."
 
 
 class Desk(ReplayDesk):
-    """Threads and mails, orders and the handbook."""
+    """Threads and mails, orders, and the handbook."""
 
     @replayed
     def thread(self, id: str) -> Json:
@@ -118,7 +118,7 @@ class Desk(ReplayDesk):
             if mail["from"] != "buyer" and "sender" not in skipped:
                 continue
             if mail["text"] == TAKEN_BACK:
-                # The one before it is forgotten too.
+                # The mail before it is forgotten too.
                 num_forgotten = 0 if "taken_back" in skipped else 1
             elif num_forgotten:
                 num_forgotten -= 1
@@ -132,7 +132,7 @@ class Desk(ReplayDesk):
             if state is None and "missing" not in skipped:
                 state = (yield tool_call("parcel", order=thread["order"]))["state"]
         options = yield tool_call("options", order=thread["order"], intent=intent)
-        # Who does not know the state takes the first.
+        # An expert that does not know the state takes the first option.
         action = options[state or next(iter(options))]
         if longer >= 2 and "price" not in skipped:
             price = (yield tool_call("price", order=thread["order"]))["price"]
@@ -141,7 +141,7 @@ class Desk(ReplayDesk):
 
 
 def _intent_of(text: str) -> Intent:
-    """What a mail is about, by its wording."""
+    """Return the topic of a mail, by its wording."""
     for wording in (BUYER, *OTHERS.values()):
         for intent, texts in wording.items():
             for before, after in (one.split("{}") for one in texts):
@@ -151,7 +151,7 @@ def _intent_of(text: str) -> Intent:
 
 
 def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
-    """A thread in which older mails of the buyer, and newer ones of others, are about something else."""
+    """Draw a thread in which older mails of the buyer, and newer mails of others, are about other topics."""
     order, thing = draw.entity(ORDERS), draw.entity(THINGS)
     intent: Intent = draw.pick(INTENTS)
     checks: list[str] = []

@@ -1,4 +1,4 @@
-"""Who and what a generated task is about: pools of names and codes, of which each split has a part of its own."""
+"""The people and things in generated tasks: pools of names and codes, of which each split has its own part."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _SHARES: Mapping[Split, tuple[float, float]] = {
     "validation": (0.64, 0.76),
     "held_out": (0.76, 1.0),
 }
-"""Which part of every shuffled pool belongs to a split."""
+"""The part of every shuffled pool that belongs to each split."""
 
 
 def codes(letters: str, first: int = 10, last: int = 99) -> tuple[str, ...]:
-    """A10 to A99 for each letter."""
+    """Return the codes A10 to A99, for each letter."""
     return tuple(f"{letter}{number}" for letter, number in itertools.product(letters, range(first, last + 1)))
 
 
 @final
 class Pool:
-    """Entities of one sort, dealt out to the splits: none is in two of them."""
+    """Entities of one kind, divided among the splits so that no entity is in two splits."""
 
     def __init__(self, entities: Sequence[str]) -> None:
         shuffled = random.Random("sop").sample(entities, len(entities))
@@ -48,21 +48,22 @@ PEOPLE = Pool((
     "Sofia", "Stella", "Sven", "Tania", "Thea", "Theo", "Tilda", "Toby", "Ursula", "Vera", "Vince", "Walter", "Wanda",
     "Wendy", "Willa", "Xavier", "Yara", "Yves", "Zelda", "Zora",
 ))  # fmt: skip
-"""First names."""
+"""A pool of first names."""
 
 
 @final
 class Draw:
-    """What one task is drawn with: a seeded generator, and the entities of its split, none of them twice."""
+    """The source from which one task is drawn: a seeded generator, and the entities of the task's split, each at most
+    once."""
 
     def __init__(self, rng: random.Random, split: Split) -> None:
         self.rng = rng
         self._split: Split = split
         self.entities: list[str] = []
-        """Those drawn so far, in order."""
+        """The entities that were drawn so far, in order."""
 
     def entity(self, pool: Pool) -> str:
-        """One that this task has not drawn yet."""
+        """Return an entity that this task has not drawn yet."""
         choices = pool.of[self._split]
         while (found := self.rng.choice(choices)) in self.entities:
             pass
@@ -70,9 +71,9 @@ class Draw:
         return found
 
     def pick(self, choices: Sequence[Choice]) -> Choice:
-        """Any of these, each as likely."""
+        """Return one of these choices, each with the same probability."""
         return self.rng.choice(choices)
 
     def between(self, least: int, most: int) -> int:
-        """An integer, both ends included."""
+        """Return an integer between `least` and `most`, inclusive."""
         return self.rng.randint(least, most)

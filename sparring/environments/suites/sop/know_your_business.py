@@ -1,7 +1,7 @@
-"""Know your business: find out who is behind a company, and whether to do business with them.
+"""Know your business: find out who owns a company, and whether to do business with the owner.
 
-Decided by following a chain of owners to the person at its end, and by holding two sources against each other: a listed
-name is a hit only with the same year of birth.
+The agent follows a chain of owners to the person at its end, and compares two sources: a listed name is a hit only if
+the year of birth is the same.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Status: TypeAlias = Literal["approve", "review", "reject"]
 
 
 class Desk(ReplayDesk):
-    """The company register, the register of persons, the watchlist and the tiers of countries."""
+    """The company register, the register of persons, the watchlist, and the tiers of countries."""
 
     @replayed
     def company(self, id: str) -> Json:
@@ -93,7 +93,7 @@ class Desk(ReplayDesk):
                 break
             chain.append(entry["owner"])
             entry = yield tool_call("company", id=entry["owner"])
-        # Who stops early takes the only person in sight.
+        # An expert that stops early takes the only person it has seen.
         owner = entry["director"] if _is_company(entry["owner"]) else entry["owner"]
         person = yield tool_call("person", name=owner)
         is_hit = is_unsure = False
@@ -123,7 +123,7 @@ def _is_company(owner: str) -> bool:
 
 
 def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
-    """A chain of one to three companies. Directors are other people, with records of their own."""
+    """Draw a chain of one to three companies. Directors are other people with their own records."""
     chain = [draw.entity(COMPANIES) for _ in range(draw.between(1, 3))]
     people = [draw.entity(PEOPLE) for _ in range(len(chain) + 1)]
     owner, *directors = people
@@ -188,7 +188,8 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
 
 
 def _listing(born: int | None) -> dict[str, Json]:
-    """Return the watchlist's record of a name; `born` is the year of birth there, None for a name that is not listed."""
+    """Return the watchlist's record of a name. `born` is the year of birth in the watchlist, or None for a name that is
+    not listed."""
     return {"listed": False} if born is None else {"listed": True, "born": born}
 
 

@@ -1,7 +1,7 @@
-"""Media review: do the checks that are due for a clip, and decide by the worst of them.
+"""Media review: do the checks that are due for a clip, and decide by the worst result.
 
-Decided by which of many checks count, which depends on the kind of clip, and by the maximum over those, compared with the two
-limits of the market. Checks that are not due often find something worse.
+The kind of clip determines which of many checks count. The maximum of their grades is compared with the two limits of
+the market. Checks that are not due often find something worse.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CHECKS = (
     "nudity", "plates", "prices", "smoking", "stunts", "weapons",
 )  # fmt: skip
 HABIT = CHECKS[:3]
-"""What hasty clerks check whether it is due or not."""
+"""The checks that hasty clerks make whether or not they are due."""
 USUAL_LIMITS = (4, 7)
 NULL_GRADE = 5
 Verdict: TypeAlias = Literal["pass", "cut", "ban"]
@@ -133,12 +133,12 @@ def _verdict(grade: int, cut: int, ban: int) -> Verdict:
 
 
 def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
-    """Three due checks, of which one is the worst, and limits around its grade."""
+    """Draw three due checks, one of which is the worst, and limits near its grade."""
     clip, market, uploader = draw.entity(CLIPS), draw.entity(MARKETS), draw.entity(PEOPLE)
     kind, other_kind = draw.rng.sample(KINDS, 2)
     due = draw.rng.sample(CHECKS, 3)
     worst = draw.pick(due)
-    # Without a grade: the worst one, or another.
+    # The check without a grade is the worst one, or another one.
     silent = draw.pick(due) if is_missing else None
     grade = NULL_GRADE if silent == worst else draw.between(6 if is_missing else 4, 8)
     lower = iter(draw.rng.sample(range(1, NULL_GRADE if is_missing else grade), 2))
@@ -163,7 +163,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
         draw.pick([check for check in due if check != silent]) if longer >= 1 and draw.pick((True, False)) else None
     )
     if unsure is not None:
-        # The first reviewer saw too little in the worst one, or too much in another.
+        # The first reviewer saw too little in the worst check, or too much in another check.
         first_grades[unsure] = min(grades[check] for check in due) if unsure == worst else grade + 1
     decides = {
         "rest": worst != due[0],

@@ -1,7 +1,7 @@
-"""All domains at once: tasks by turns, and one desk that plays whichever domain a task is of.
+"""All domains together: the tasks alternate between domains, and one desk serves the domain of each task.
 
-Tools of the same name in two domains take the same arguments. With `curriculum.kind_field = "domain"` the domains are played
-in equal shares and counted apart.
+Tools with the same name in two domains take the same arguments. With `curriculum.kind_field = "domain"`, the domains
+have equal shares and are counted separately.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparring.types import Json, Message, Reward, Score, Task, Trajectory
 
 
 class _AnyDesk(Environment):
-    """The desk of the task's domain. The prompt names its tools; those of other domains answer that they are not there."""
+    """The desk of the task's domain. The prompt names its tools; calls to tools of other domains fail."""
 
     describe_tools = "prompt"
     _desk: SopDesk | None = None
@@ -39,11 +39,11 @@ class _AnyDesk(Environment):
 
 
 def _delegated(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The tool of the same name of the desk that the task is for."""
+    """Return a method that calls the tool with the same name on the desk of the task's domain."""
 
     @functools.wraps(method)
     async def answer(self: _AnyDesk, **arguments: Json) -> Json:
-        # Of the desk's tools alone: a method of the desk may have the name of another desk's tool.
+        # Only the desk's tools are allowed: another method of the desk may have the same name as another desk's tool.
         if self._desk is None or method.__name__ not in tools_of(type(self._desk)):
             raise LookupError("there is no such tool here; call those that the procedure names")
         return await call(getattr(self._desk, method.__name__), **arguments)
@@ -80,7 +80,8 @@ def held_out_tasks(
 def tasks(
     split: Split, num: int, seed: int, *, distractors: int = 0, missing: float = 0.0, longer: int = 0
 ) -> list[Task]:
-    """Return tasks of the domains in turn. Raises UsageError for a value that is out of range for one of them."""
+    """Return tasks that alternate between the domains. Raises UsageError for a value that is out of range for one of
+    them."""
     each = -(-num // len(DOMAINS))
     by_domain = [
         domain.tasks(split, each, seed, distractors=distractors, missing=missing, longer=longer)
@@ -90,17 +91,17 @@ def tasks(
 
 
 def clerk_log(num: int = 384, seed: int = 0, careful_share: float = 0.35) -> list[list[Message]]:
-    """Conversations of clerks of all domains by turns; see `SopDomain.clerk_log`."""
+    """Return conversations of clerks that alternate between the domains; see `SopDomain.clerk_log`."""
     each = -(-num // len(DOMAINS))
     logs = [domain.clerk_log(each, seed, careful_share) for domain in DOMAINS.values()]
     return list(itertools.chain.from_iterable(zip(*logs, strict=True)))[:num]
 
 
 def reward(trajectory: Trajectory) -> Reward:
-    """The reward of the task's domain."""
+    """Return the reward from the reward function of the task's domain."""
     return DOMAINS[trajectory.task.fields["domain"]].reward(trajectory)  # type: ignore[return-value]
 
 
 def scorer(trajectory: Trajectory) -> Score:
-    """The scorer of the task's domain."""
+    """Return the score from the scorer of the task's domain."""
     return DOMAINS[trajectory.task.fields["domain"]].scorer(trajectory)  # type: ignore[return-value]

@@ -1,8 +1,8 @@
 """Order fulfilment: fill an order from the nearest warehouses, or give everything back.
 
-Decided by what is left to fill: each hold may give less than was asked for, and the next one asks for the rest. An order
-that cannot be filled within its limit of warehouses must not keep what it holds. The slip follows from what is held in the
-end, so that holding too much, too little or elsewhere gives another one.
+The remaining quantity decides: each hold may return less than requested, and the next hold requests the rest. An order
+that cannot be filled within its limit of warehouses must not keep any hold. The slip depends on what is held in the
+end, so holding too much, too little, or in another warehouse results in a different slip.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CREATE TABLE closed (status TEXT, slip TEXT);
 
 
 class Desk(StatefulDesk):
-    """One order, the stock of three warehouses, and what is held there."""
+    """One order, the stock of three warehouses, and the quantities held there."""
 
     def open(self, state: Mapping[str, Json], database: sqlite3.Connection) -> None:
         database.executescript(SCHEMA)
@@ -147,7 +147,7 @@ class Desk(StatefulDesk):
 
 
 def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
-    """An order that one warehouse fills, or two, or none may."""
+    """Draw an order that one warehouse can fill, or two, or that cannot be filled within the limit."""
     order, item = draw.entity(ORDERS), draw.entity(ITEMS)
     near = [draw.entity(WAREHOUSES) for _ in range(3)]
     pieces = draw.pick((1, 3, 4, 5)) if longer >= 2 else draw.between(2, 6)
@@ -156,7 +156,8 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
     cause = draw.rng.choices(("whole", "split", "fragile", "limit"), weights=(5, 7, 4, 4))[0]
     kind: str | None = "normal"
     is_gift, checks = False, ["rest"]
-    # What the nearest lacks differs from what it has, so that no number seen before is the rest.
+    # The quantity that the nearest warehouse lacks differs from the quantity that it has, so no number seen before is
+    # the rest.
     first = draw.pick([free for free in range(1, quantity) if 2 * free != needed])
     free = [first, needed - first + draw.pick((0, 3)), draw.between(5, 20)]
     if is_missing:
@@ -176,7 +177,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
         checks.append("fragile")
     if longer == 0:
         is_gift = draw.pick((True, False))
-    # Where only one warehouse may be asked, it holds the same for either number.
+    # If only one warehouse is allowed, it holds the same for both numbers.
     is_rounded = cause in ("whole", "split") or (cause == "limit" and quantity - first <= free[1])
     if needed != quantity and is_rounded:
         checks.append("box")

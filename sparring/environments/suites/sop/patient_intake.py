@@ -1,7 +1,7 @@
-"""Patient intake: one sheet from four records that disagree.
+"""Patient intake: fill in one sheet from four records that disagree.
 
-Decided field by field by what is newest among the records that state it, with one field that is never taken back: an
-allergy. The doctor that this gives may be away, which only the staff list knows.
+For each field, the newest record that states it decides, with one exception: an allergy is never withdrawn. The
+resulting doctor may be away, which only the staff list shows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ALLERGIES = ("latex", "nuts", "eggs", "iodine", "wasps")
 
 
 class Desk(ReplayDesk):
-    """Records of a patient, the staff list and the insurers."""
+    """Records of a patient, the staff list, and the insurers."""
 
     @replayed
     def form(self, patient: str) -> Json:
@@ -95,7 +95,7 @@ class Desk(ReplayDesk):
 
 
 def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
-    """Four records of different days, each of which states some of the fields."""
+    """Draw four records of different days, each of which states some of the fields."""
     patient, stand_in = draw.entity(PATIENTS), draw.entity(PEOPLE)
     days = sorted(draw.rng.sample(range(1, 29), 5))
     month = draw.between(1, 12)
@@ -107,7 +107,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
     is_drafted = longer >= 1 and draw.pick((True, False))
     if is_drafted:
         today = days[3] - 1 if days[3] - 1 > days[2] else days[2]
-    # From old to new; a draft states nothing that counts.
+    # The records are sorted from old to new. A draft states nothing that counts.
     known = sorted(records, key=lambda record: record["date"])[: 3 if is_drafted else 4]
     checks = set[str]()
     answer: dict[str, Json] = {}

@@ -1,7 +1,7 @@
-"""Referral abuse: decide whether a host is paid for the friends they referred.
+"""Referral abuse: decide whether a host is paid for the friends that they referred.
 
-Decided by counts over a group, each by another condition, that are held against a limit and against the size of the group;
-in SQL of the policy's own, which is really run.
+The decision depends on counts over a group, each with a different condition, which are compared with a limit and with
+the size of the group. The policy writes the SQL query for these counts, and the query is really run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Action: TypeAlias = Literal["pay", "hold", "close"]
 
 
 class Desk(SqlDesk):
-    """Hosts and plans, and a database of who referred whom."""
+    """Hosts and plans, and a database of referrals."""
 
     @tool
     def host(self, host: str) -> Json:
@@ -82,7 +82,8 @@ def _action(num_friends: int, twins: int, idle: int, limit: int) -> Action:
 
 
 def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
-    """Return a host with four to eight friends, some of them twins and some idle; other hosts have friends like them."""
+    """Draw a host with four to eight friends, some of whom are twins and some idle. Other hosts have similar
+    friends."""
     host, *others = (draw.entity(ACCOUNTS) for _ in range(3))
     device, card, plan = draw.entity(DEVICES), draw.entity(CARDS), draw.entity(PLANS)
     names = [draw.entity(ACCOUNTS) for _ in range(draw.between(4, 8))]

@@ -1,7 +1,7 @@
-"""Traffic spoofing: is a client in two countries at once?
+"""Traffic spoofing: decide whether a client is in two countries at once.
 
-Decided by pairs in time: two hits in a row, of those that count, from different countries and too close together. How close
-is too close depends on what the client is. The hits are in a database, which has to be queried.
+Pairs of hits decide: two consecutive hits that count, from different countries and too close together in time. The kind
+of client determines how close is too close. The hits are in a database that must be queried.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ CLIENTS, HITS, NETS = Pool(codes("C", 100, 399)), Pool(codes("H", 100, 799)), Po
 COUNTRIES = ("AT", "BR", "CA", "DK", "FI", "JP", "KE", "PT")
 MINUTES = {"app": 20, "browser": 30, "crawler": 40}
 VERDICTS = ("pass", "challenge", "block")
-"""By the number of jumps."""
+"""The verdict by the number of jumps."""
 QUERY = "SELECT hit, minute, country, type FROM hits JOIN nets USING (net) WHERE client = '{}' ORDER BY minute"
 
 
 class Desk(SqlDesk):
-    """Clients, the policy of their kind, and the log as a database."""
+    """Clients, the policy for their kind, and the log as a database."""
 
     @tool
     def client(self, client: str) -> Json:
@@ -78,7 +78,7 @@ class Desk(SqlDesk):
 
 
 def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
-    """A log in which hits that do not count, and a slow change of country, come before the first jump."""
+    """Draw a log in which ignored hits and a slow change of country come before the first jump."""
     client, other = draw.entity(CLIENTS), draw.entity(CLIENTS)
     kind = draw.pick(list(MINUTES))
     minutes = MINUTES[kind]
@@ -87,7 +87,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
     checks: list[str] = []
     log.add(draw.between(1, 60))
     start = log.minute
-    # What does not count comes within minutes of a hit from elsewhere, so that counting it shows.
+    # Ignored hits come within minutes of a hit from another country, so that counting them changes the answer.
     ignored = [("relay", 200, "relay")] if draw.between(1, 5) <= 3 else []
     ignored += [("home", 403, "refused")] if longer >= 1 and draw.pick((True, False)) else []
     ignored += [("home", 200, "missing")] if is_missing else []
@@ -104,7 +104,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
     jumps: list[str] = []
     for is_jump in steps:
         if is_jump:
-            # The first one takes nearly as long as is allowed, so that only the policy of the kind decides.
+            # The first change of country takes nearly as long as allowed, so that only the policy for the kind decides.
             jumps.append(log.jump(draw.between(1, minutes - 1) if jumps else minutes - draw.between(1, 10)))
         else:
             log.add(log.minute + draw.between(1, 70))
@@ -134,7 +134,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
 
 
 class _Log:
-    """The hits of a client as they come, each from a net of its own."""
+    """The hits of a client in order, each from its own net."""
 
     def __init__(self, draw: Draw, client: str) -> None:
         self._draw, self._client = draw, client
@@ -147,17 +147,17 @@ class _Log:
         return self._draw.pick([country for country in COUNTRIES if country != self.country])
 
     def add(self, minute: int) -> str:
-        """A hit from where the client is."""
+        """Add a hit from the client's current country."""
         self.minute = minute
         return self.add_ignored(minute, "home", 200, self.country)
 
     def jump(self, wait: int) -> str:
-        """The next hit comes from elsewhere."""
+        """Add a hit from another country."""
         self.country = self.elsewhere()
         return self.add(self.minute + wait)
 
     def add_ignored(self, minute: int, type: str, code: int, country: str | None, of: str | None = None) -> str:
-        """A hit that leaves the client where it is."""
+        """Add a hit that does not change the client's country."""
         hit, net = self._draw.entity(HITS), self._draw.entity(NETS)
         self.nets.append({"net": net, "country": country, "type": type})
         self.hits.append({"hit": hit, "client": of or self._client, "minute": minute, "net": net, "code": code})

@@ -1,7 +1,8 @@
 """Warehouse inspection: unpack a pallet box by box until there is enough evidence, then seal it.
 
-Decided by when to stop: a sequential test with a bound on either side and one finding that ends it at once. The slip
-follows from the verdict and from how many boxes were unpacked, so that one box too few or too many gives another one.
+The decision is when to stop: a sequential test with a bound on either side, and one result that ends the test at once.
+The slip depends on the verdict and on the number of unpacked boxes, so one box too few or too many results in a
+different slip.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ RUNS: Mapping[Verdict, tuple[str, ...]] = {
     "refuse": ("bb", "gbb", "bgb", "gbgb"),
     "isolate": ("w", "gw", "bw", "gbw", "bgw"),
 }
-"""What is unpacked, good, bent or wet, up to the box that decides."""
+"""The results of unpacking (good, bent or wet), up to the box that decides."""
 STRICT_RUNS: Mapping[Verdict, tuple[str, ...]] = {"accept": ("gg",), "refuse": ("b", "gb"), "isolate": ("w", "gw")}
 FOUND = {"g": "good", "b": "bent", "w": "wet"}
 
@@ -150,7 +151,7 @@ class Desk(StatefulDesk):
 
 
 def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
-    """A pallet whose first boxes decide; those behind them are anything."""
+    """Draw a pallet in which the first boxes decide. The boxes after them are random."""
     pallet, supplier = draw.entity(PALLETS), draw.entity(SUPPLIERS)
     is_strict = draw.between(1, 5) <= 2
     runs = STRICT_RUNS if is_strict and longer >= 1 else RUNS
