@@ -395,9 +395,7 @@ def _decoded(body: bytes) -> Json:
     if body.count(b"[") + body.count(b"{") > _MAX_LEVELS:
         try:
             orjson.dumps(decoded)
-        except (
-            orjson.JSONEncodeError
-        ) as error:  # orjson writes only 254 levels, and no integer beyond 64 bits
+        except orjson.JSONEncodeError as error:  # orjson writes only 254 levels, and no integer beyond 64 bits
             if depth(decoded) > _MAX_LEVELS:
                 raise ApiError(
                     400, f"The body is nested deeper than {_MAX_LEVELS} levels; flatten it.", code="invalid_json"

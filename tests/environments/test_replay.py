@@ -163,7 +163,7 @@ def test_true_is_not_the_default_one() -> None:
     [
         (
             {"tool": "prices", "arguments": {"city": "Rome"}},
-            "row 1: Recorded has no tool 'prices'; it has price. Correct",
+            "row 1: Recorded has no tool 'prices'; its tools are price. Correct",
         ),
         ({"tool": "price", "arguments": {"town": "Rome"}}, "row 1: price has no argument 'town'; it takes city, cls"),
         (
@@ -400,7 +400,7 @@ def test_parquet_is_read_with_the_types_of_its_columns(tmp_path: Path) -> None:
             "line 2: the last line is incomplete",
         ),
         ("a.jsonl", '{"tool": "t", "result": 1}\n', "line 1: there are no 'arguments'"),
-        ("a.jsonl", '{"tool": "t", "arguments": [], "result": 1}\n', r"line 1: arguments = \[\] is no object"),
+        ("a.jsonl", '{"tool": "t", "arguments": [], "result": 1}\n', r"line 1: arguments = \[\] is not an object"),
         ("a.jsonl", '{"tool": "t", "arguments": {}}\n', "line 1: there is no 'result'"),
         ("a.jsonl", '{"tool": 3, "arguments": {}, "result": 1}\n', "line 1: tool = 3 is not the name"),
         ("a.jsonl", '{"tool": "t", "arguments": {}, "result": NaN}\n', "line 1: .*NaN is not JSON"),

@@ -66,10 +66,10 @@ def test_a_long_argument_is_not_repeated_whole() -> None:
     [
         ({"type": "objekt"}, "'objekt' is not valid"),
         ({"type": "object", "properties": {"a": {"type": "integer", "minimum": "low"}}}, "'low' is not of type"),
-        ({"type": "string"}, "its type is 'string' and not 'object'"),
+        ({"type": "string"}, "its type is 'string', not 'object'"),
         ({}, "its type is None"),
-        ({"type": "object", "properties": {"a": {"$ref": "#/$defs/no"}}}, "'#/$defs/no', which is not in it"),
-        ({"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/x.json"}}}, "which is not in it"),
+        ({"type": "object", "properties": {"a": {"$ref": "#/$defs/no"}}}, "'#/$defs/no', which it does not contain"),
+        ({"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/x.json"}}}, "which it does not contain"),
     ],
 )
 def test_what_is_no_schema_of_an_object_is_refused_by_the_tool_s_name(parameters: dict[str, Any], words: str) -> None:

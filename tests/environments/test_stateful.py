@@ -269,7 +269,7 @@ def test_the_clock_stands_still_until_it_is_advanced() -> None:
     clock = EpisodeClock(datetime(2024, 2, 28, 23, 59, 30, tzinfo=UTC))
     assert clock.now() == clock.now()
     assert clock.advance(45).isoformat() == "2024-02-29T00:00:15+00:00"
-    with pytest.raises(ValueError, match="cannot pass by -1 s"):
+    with pytest.raises(ValueError, match="cannot advance by -1 s"):
         clock.advance(-1)
     with pytest.raises(UsageError, match="no time zone"):
         EpisodeClock(datetime(2024, 1, 1))

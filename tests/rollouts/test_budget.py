@@ -43,7 +43,9 @@ def test_refused_clients_and_infrastructure_use_up_one_budget() -> None:
     with pytest.raises(ServiceError, match=r"21 of 101 .*\(10 to infrastructure .*; 11 because the gateway refused"):
         made.count(1, 1, 1)
     made = FailureBudget(0.2)
-    with pytest.raises(ServiceError, match=r"30 of 60 .*\(10 to infrastructure .*; 20 because the agent reported no reward"):
+    with pytest.raises(
+        ServiceError, match=r"30 of 60 .*\(10 to infrastructure .*; 20 because the agent reported no reward"
+    ):
         made.count(60, 30, 0, 20)
 
 

@@ -122,12 +122,12 @@ def test_results_are_text_and_errors_of_tools_are_reported(
 
 
 def test_a_process_that_dies_in_a_call_is_an_outage_that_quotes_its_last_words(process: type[McpServer]) -> None:
-    with pytest.raises(InfrastructureError, match=r"failed at the tool 'die'.*the disk is full"):
+    with pytest.raises(InfrastructureError, match=r"failed in the tool 'die'.*the disk is full"):
         play(process(**PROCESS), ("note", {"text": "a"}), ("die", {}))
 
 
 def test_a_late_answer_is_an_outage(process: type[McpServer]) -> None:
-    with pytest.raises(InfrastructureError, match=r"failed at the tool 'sleep'.*timed out"):
+    with pytest.raises(InfrastructureError, match=r"failed in the tool 'sleep'.*timed out"):
         play(process(**PROCESS, call_seconds=0.5), ("sleep", {"seconds": 1.5}))
 
 
@@ -177,7 +177,7 @@ def test_a_service_that_dies_in_a_call_is_an_outage_and_so_is_the_next_episode()
     options = {"url": f"http://127.0.0.1:{port}/mcp", "start_seconds": 5.0}
     try:
         environment_class = McpService.with_options(**options)
-        with pytest.raises(InfrastructureError, match="failed at the tool 'die'"):
+        with pytest.raises(InfrastructureError, match="failed in the tool 'die'"):
             play(environment_class(**options), ("die", {}))
         server.wait(timeout=10)
         with pytest.raises(InfrastructureError, match="cannot be used"):

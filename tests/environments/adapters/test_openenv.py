@@ -191,7 +191,7 @@ def test_a_server_that_dies_in_a_step_is_an_outage_and_so_is_the_next_episode() 
     server, url = start("guess")
     try:
         environment_class = OpenEnvServer.with_options(url=url)
-        with pytest.raises(InfrastructureError, match="failed at 'step'"):
+        with pytest.raises(InfrastructureError, match="failed during 'step'"):
             asyncio.run(played({"url": url}, *steps(1, 9), environment_class=environment_class))
         server.wait(timeout=10)
         with pytest.raises(InfrastructureError, match="cannot be reached"):
@@ -274,7 +274,7 @@ def test_a_hang_up_between_two_steps_is_an_outage_and_no_new_session() -> None:
         async with serve_answers(SEEN, SEEN) as url:
             await played({"url": url}, *steps(1, 2))
 
-    with pytest.raises(InfrastructureError, match="failed at 'step': ConnectionClosed"):
+    with pytest.raises(InfrastructureError, match="failed during 'step': ConnectionClosed"):
         asyncio.run(main())
 
 

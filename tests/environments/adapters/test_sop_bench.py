@@ -144,7 +144,7 @@ def test_what_a_task_does_not_have_as_the_checkout_has_it_is_listed(checkout: Pa
     (folder_of(checkout) / "metadata.json").write_text(json.dumps(metadata))
     first, *_ = tasks(checkout, "kiln_check")
     assert first.fields["repairs"] == [
-        "The prompt ends with a request for one <final_output>, which the scorer reads, and its fields.",
+        "The prompt ends with a request for one <final_output> with its fields, which the scorer reads.",
         "1 of 4 rows have no label and are left out.",
         "The columns ['decision'] are declared as inputs and scored, so they are not shown.",
     ]
@@ -286,7 +286,7 @@ def test_columns_that_are_not_declared_as_inputs_must_be_chosen_and_not_be_score
     assert "The case:\nkiln: K1\n\n" in tasks(checkout, "kiln_check", inputs=["kiln"])[0].messages[0]["content"]
     with pytest.raises(UsageError, match=r"\['decision'\] are scored"):
         tasks(checkout, "kiln_check", inputs=["kiln", "decision"])
-    with pytest.raises(UsageError, match=r"\['clay'\] are no columns"):
+    with pytest.raises(UsageError, match=r"\['clay'\] are not columns"):
         tasks(checkout, "kiln_check", inputs=["clay"])
 
 
