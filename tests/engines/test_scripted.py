@@ -79,7 +79,7 @@ def test_failures_and_deadlines_are_raised() -> None:
         asyncio.run(engine.sample(request()))
     with pytest.raises(PolicyTimeout):
         asyncio.run(engine.sample(request(deadline=11.0)))
-    with pytest.raises(LookupError, match="2 answers and got request 3"):
+    with pytest.raises(LookupError, match="2 answers but received request 3"):
         asyncio.run(engine.sample(request()))
 
 

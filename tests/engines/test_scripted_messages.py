@@ -51,7 +51,7 @@ def test_a_script_that_fails_or_speaks_for_others_is_named() -> None:
 
     with pytest.raises(UsageError, match="mine:broken raised KeyError"):
         answer(ScriptedMessages(broken, name="mine:broken"))
-    with pytest.raises(UsageError, match="must return a message of the assistant"):
+    with pytest.raises(UsageError, match="must return an assistant message"):
         answer(ScriptedMessages(lambda _: {"role": "user", "content": "I"}, name="mine"))
 
 
@@ -59,7 +59,7 @@ def test_a_file_holds_one_message_a_line(tmp_path: Path) -> None:
     path = tmp_path / "script.jsonl"
     path.write_text('{"content": "a"}\n\n{"role": "assistant", "content": "b"}\n', "utf-8")
     assert [message["content"] for message in read_script(path)] == ["a", "b"]
-    for line, problem in {"{": "line 2", '{"role": "user"}': "contains no others", "[]": "contains no others"}.items():
+    for line, problem in {"{": "line 2", '{"role": "user"}': "contains only assistant messages", "[]": "contains only assistant messages"}.items():
         path.write_text(f'{{"content": "a"}}\n{line}\n', "utf-8")
         with pytest.raises(DataError, match=problem):
             read_script(path)
@@ -73,7 +73,7 @@ def test_a_file_holds_one_message_a_line(tmp_path: Path) -> None:
     "calls", [[{"name": "get", "arguments": {}}], {"name": "get"}, [{"function": {"arguments": {}}}], [{"function": 1}]]
 )
 def test_a_script_whose_calls_cannot_be_read_is_named(calls: Any) -> None:
-    with pytest.raises(UsageError, match=r"mine returned .* whose tool calls cannot be read"):
+    with pytest.raises(UsageError, match=r"mine returned .* with tool calls that cannot be read"):
         answer(ScriptedMessages([{"tool_calls": calls}], name="mine"))
 
 

@@ -195,7 +195,7 @@ def test_a_report_with_a_client_token_may_be_sent_again_but_not_changed() -> Non
         await agent.sample()
         for _ in range(2):
             assert (await agent.complete(Status="ready", ClientToken="a")).status_code == 200
-        refused(await agent.complete(Status="failed", ClientToken="a"), 409, "ConflictException", "token of its own")
+        refused(await agent.complete(Status="failed", ClientToken="a"), 409, "ConflictException", "a separate token")
         refused(await agent.complete(ClientToken="b"), 409, "ConflictException", "not in valid status")
         for _ in range(2):
             assert (await agent.reward(1.0, ClientToken="a")).status_code == 200
