@@ -59,7 +59,11 @@ def test_a_file_holds_one_message_a_line(tmp_path: Path) -> None:
     path = tmp_path / "script.jsonl"
     path.write_text('{"content": "a"}\n\n{"role": "assistant", "content": "b"}\n', "utf-8")
     assert [message["content"] for message in read_script(path)] == ["a", "b"]
-    for line, problem in {"{": "line 2", '{"role": "user"}': "contains only assistant messages", "[]": "contains only assistant messages"}.items():
+    for line, problem in {
+        "{": "line 2",
+        '{"role": "user"}': "contains only assistant messages",
+        "[]": "contains only assistant messages",
+    }.items():
         path.write_text(f'{{"content": "a"}}\n{line}\n', "utf-8")
         with pytest.raises(DataError, match=problem):
             read_script(path)
