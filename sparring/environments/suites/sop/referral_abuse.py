@@ -82,7 +82,7 @@ def _action(num_friends: int, twins: int, idle: int, limit: int) -> Action:
 
 
 def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
-    """Draw a host with four to eight friends, some of whom are twins and some idle. Other hosts have similar
+    """Draw a host with four to eight friends; some friends are twins and some are idle. Other hosts have similar
     friends."""
     host, *others = (draw.entity(ACCOUNTS) for _ in range(3))
     device, card, plan = draw.entity(DEVICES), draw.entity(CARDS), draw.entity(PLANS)
