@@ -217,7 +217,7 @@ def test_a_call_of_a_tool_that_is_not_available_is_answered_with_an_error() -> N
 def test_available_tools_that_are_no_tools_are_refused_with_the_names_there_are() -> None:
     for names, problem in (
         ({"open", "shut"}, "names 'shut', but the tools are open, take"),
-        ("open", "names 'open', and"),
+        ("open", "names 'open', but"),
     ):
         environment = Locked()
         environment.names = names

@@ -199,7 +199,7 @@ def test_a_report_with_a_client_token_may_be_sent_again_but_not_changed() -> Non
         refused(await agent.complete(ClientToken="b"), 409, "ConflictException", "not in valid status")
         for _ in range(2):
             assert (await agent.reward(1.0, ClientToken="a")).status_code == 200
-        refused(await agent.reward(2.0, ClientToken="a"), 409, "ConflictException", "another reward before")
+        refused(await agent.reward(2.0, ClientToken="a"), 409, "ConflictException", "a different reward")
         return await agent.entry.report.wait()
 
     assert played(play).total == 1.0

@@ -267,7 +267,7 @@ def test_turns_are_in_the_ledger_before_they_are_answered() -> None:
         async with Ledger() as ledger:
             await ledger.plan("r", task_id="t", attempt=0)
             session = make_session(["f", "g"], ledger=ledger)
-            with pytest.raises(DataError, match="while it is running"):
+            with pytest.raises(DataError, match="while a rollout is running"):
                 await session.chat([USER])
             await ledger.advance("r", RolloutState.LEASED)
             await ledger.advance("r", RolloutState.RUNNING)
