@@ -1,4 +1,4 @@
-"""Rules on numbers that tools move or limit: sums are preserved, and limits are where the description puts them."""
+"""Rules on numbers that tools move or limit: sums are preserved, and limits agree with their descriptions."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ class _Limit:
 
 
 async def limits(subject: Subject) -> Iterable[Finding]:
-    """Limits are where the schema and the description put them.
+    """Tools apply the limits that the schema and the description state.
 
     The rule tries the bounds of the schema, and phrases such as "at most 20 characters", "1 to 12" or "more than 0" in
     the description of an argument. It passes the last allowed value, the value before it, and the first value beyond.

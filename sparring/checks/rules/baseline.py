@@ -75,7 +75,8 @@ async def refusals(subject: Subject) -> Iterable[Finding]:
 
 
 async def reference(subject: Subject) -> Iterable[Finding]:
-    """The score of a reference endpoint on the same tasks, as a note; a warning if it never succeeds.
+    """The note states the score of a reference endpoint on the same tasks. The rule warns if the endpoint never
+    succeeds.
 
     A strong model that never succeeds suggests that the task, the tools or the scorer are wrong, and not that the model
     is too small. Read its episodes before anything else.

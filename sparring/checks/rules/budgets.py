@@ -225,7 +225,7 @@ def find_limits_met(stops: Sequence[str], outcomes: Sequence[str], source: str) 
 
 
 async def cost(subject: Subject) -> Iterable[Finding]:
-    """What the whole run will take, as a note: episodes, tokens, and, when the model is loaded, time and memory.
+    """The note states what the whole run will take: episodes, tokens, and, if the model is loaded, time and memory.
 
     The estimate uses the expert's episodes. A policy that explores takes more, up to the budget. Compare the estimate
     with your resources before you start.

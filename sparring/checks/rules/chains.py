@@ -29,7 +29,7 @@ FEWEST = 2
 
 
 async def chains(subject: Subject) -> Iterable[Finding]:
-    """There are enough turns for the calls that a task takes.
+    """There are enough turns for the calls that a task needs.
 
     Without an expert, the rule finds the necessary calls in three ways. First, it starts from what the prompt names,
     and searches each result for the one new value that the same tool takes. It stops when there is no such value and a

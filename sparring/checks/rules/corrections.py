@@ -1,4 +1,4 @@
-"""Error messages that give the policy the value that it has to find out."""
+"""Rule on error messages that reveal the value that the policy has to find out."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Leak:
 
 
 async def leak_in_results(subject: Subject) -> Iterable[Finding]:
-    """The answer to a wrong call does not contain what the policy has to find out.
+    """The result of a wrong call does not reveal what the policy has to find out.
 
     The rule makes the expert's calls with one wrong value at a time. A leak is an error message or a result that
     contains a value of the right call or of the answer, which neither prompt nor tools had shown before (`expected

@@ -31,7 +31,7 @@ _COUNTERS = frozenset(
         "score count counter call request budget credit energy round strike miss guess last message"
     ).split()
 )
-"""Words in names of values that may be counted or logged even if a call is refused."""
+"""Words in the names of values that a tool may count or log even if it refuses a call."""
 _HISTORIES = frozenset(
     ["history", "log", "event", "audit", "time", "clock", "updated", "modified", "version", "revision", "changed", "next", "turn",
      "move", "step", "call", "request", "last"]

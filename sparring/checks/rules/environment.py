@@ -59,7 +59,7 @@ async def plays(subject: Subject) -> Iterable[Finding]:
 
 
 async def same_twice(subject: Subject) -> Iterable[Finding]:
-    """The same task and the same actions give the same conversation, twice in one process.
+    """The same task and the same actions give the same conversation if they run twice in one process.
 
     The rewards of a group can only be compared if all its members met the same environment. Draw random numbers from
     `random.Random(task.seed)`, keep nothing between episodes, and sort everything that is read from sets and
@@ -181,7 +181,7 @@ async def _made_different(
 
 
 async def isolation(subject: Subject) -> Iterable[Finding]:
-    """Each of two concurrent episodes gives what it gives alone, and no data of one appears in the other.
+    """Two concurrent episodes run as each of them runs alone, and no data of one appears in the other.
 
     Episodes run concurrently, so everything that they share leaks: class attributes, module globals, and files and
     database rows under fixed names. The same holds for names derived from the task, because all episodes of a group

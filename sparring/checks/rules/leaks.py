@@ -43,7 +43,7 @@ async def leaks(subject: Subject) -> Iterable[Finding]:
         ("finish", _finished, _player),
         ("fail", _crashed, _player),
         ("time out", _timed_out, _player),
-        ("ask tools for what is not there", _finished, make_stranger),
+        ("ask tools for unknown things", _finished, make_stranger),
     ):
         with subject.timing.as_far_as_it_goes():
             findings += await _left_by(subject, how, play, policy_of, num)

@@ -27,7 +27,7 @@ def announce(subject: Subject) -> str | None:
 
 
 async def model_judge(subject: Subject) -> Iterable[Finding]:
-    """What an LLM judge will cost in the run, as a note.
+    """The note states what an LLM judge will cost in the run.
 
     An LLM judge is called once per vote for each different episode. The tokens per grade are those that this check
     used, and `tracking.prices` gives their cost. This check runs fewer tasks if an LLM judge grades.

@@ -265,8 +265,8 @@ async def random_policy(subject: Subject) -> Iterable[Finding]:
 async def example(subject: Subject) -> Iterable[Finding]:
     """Copying the example out of the prompt scores 0 and earns little.
 
-    Small models begin by copying it. If this is paid, compare values and not fields, or remove true values from the
-    example.
+    Small models start by copying the example. If this is paid, compare values and not fields, or remove true values
+    from the example.
     """
     played = await get_episodes(subject, "example")
     return _paid_for_nothing(subject, "policies.example", "a copy of the prompt's example", played)

@@ -431,7 +431,7 @@ async def components(subject: Subject) -> Iterable[Finding]:
 
 
 async def deterministic(subject: Subject) -> Iterable[Finding]:
-    """Reward and scorer always give the same episode the same grade, whatever its name is.
+    """Reward and scorer always give the same episode the same grade, regardless of its id.
 
     A grader that draws random numbers, keeps state between calls, reads a clock, or depends on the episode's id teaches
     noise. Grade only the messages and the actions.

@@ -39,7 +39,8 @@ CLOCK = Change("a year later by the clock", "Take dates and times from the task;
 BACKWARDS = Change("when episodes run in another order", "Keep nothing between episodes: no cache, no counter.")
 FOLDER = Change(
     "in another working directory",
-    "Open files next to the module (`Path(__file__).parent`), not relative to where the command was started.",
+    "Open files relative to the module (`Path(__file__).parent`), not relative to the folder in which the command was "
+    "started.",
     severity=Severity.WARNING,
 )
 HASH_SEED = Change(
@@ -48,7 +49,7 @@ HASH_SEED = Change(
 )
 TIME_ZONE = Change(
     "in another time zone",
-    "Name the time zone where times are read and written: `datetime.fromtimestamp(t, UTC)`, `time.gmtime`, "
+    "State the time zone when you read and write times: `datetime.fromtimestamp(t, UTC)`, `time.gmtime`, "
     "`calendar.timegm`.",
     {"TZ": "Asia/Kathmandu"},
 )

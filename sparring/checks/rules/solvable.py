@@ -20,8 +20,9 @@ async def unsolvable(subject: Subject) -> Iterable[Finding]:
 
     The rule tries all calls, breadth first, and compares the states of the environment, until an episode is paid or no
     new state appears. It warns if some tasks are solved this way, while in others every reachable state was visited and
-    none is paid. Then a needed thing lies behind what it opens, the way is blocked, or the episode ends too early. A
-    policy can only lose such a task. Generate tasks from their solution, or leave out tasks that have none.
+    none is paid. Possible causes are that a key is locked behind what it opens, that the way is blocked, or that the
+    episode ends too early. A policy can only lose such a task. Generate tasks from their solution, or leave out tasks
+    that have none.
     """
     if not subject.lacks("expert") or subject.model_judges or (subject.lacks("scorer") and subject.lacks("reward")):
         return []

@@ -32,7 +32,7 @@ ALIKE = 0.5
 
 
 async def texts(subject: Subject) -> Iterable[Finding]:
-    """The texts that tools return and their descriptions are readable, and name tools that exist.
+    """Tool results and descriptions are readable, and name only tools that exist.
 
     The rule searches results for accidental output of programs: addresses of objects, `None` and `nan` in place of a
     value, wrongly decoded characters, HTML entities, escaped characters, placeholders, tracebacks, and JSON that is

@@ -22,7 +22,7 @@ CONFIRM = "Run `sparring check RECIPE --model --only weights` again: the finding
 async def logprobs(subject: Subject) -> Iterable[Finding]:
     """The log-probabilities that are returned with sampled tokens are those that the learner computes.
 
-    Policy-gradient losses are built on their ratio. A mean difference above 0.05 nats is not rounding. It comes from
+    Policy-gradient losses use the ratio of the two. A mean difference above 0.05 nats is not rounding. It comes from
     another temperature, other weights, or another precision than the learner's.
     """
     parts = subject.parts

@@ -25,8 +25,8 @@ class CallTimeoutError(InfrastructureError):
 
 
 class _TooLong(BaseException):
-    """The alarm raises it in a call that takes too long. It is not an Exception, so that `except Exception` does not
-    catch it."""
+    """The signal of the alarm in a call that takes too long. It is not an Exception, so that `except Exception` does
+    not catch it."""
 
 
 @final
