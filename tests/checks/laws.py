@@ -396,7 +396,7 @@ LAWS: dict[str, Case] = {
         'if text.lower() in one["subject"].lower()]',
         'if text.lower() in (one["subject"] + " " + one["body"]).lower()]',
         "environment.whole",
-        "search finds rows by 'subject' but never by 'body'",
+        "search finds rows by 'subject', but never by 'body'",
     ),
     "two days share a list": Case(
         BEGIN + HEATING + BY_STATE + END,
@@ -424,6 +424,6 @@ LAWS: dict[str, Case] = {
         "del self.bookings[booking]",
         "del self.house[self.bookings.pop(booking)]",
         "environment.undone",
-        "cancel undoes what reserve did and leaves final_state/taken/",
+        "cancel undoes what reserve did, but final_state/taken/",
     ),
 }

@@ -177,9 +177,7 @@ def scorer(trajectory):
     (tmp_path / "environment.py").write_text(text, "utf-8")
     (tmp_path / "recipe.toml").write_text((name / "recipe.toml").read_text("utf-8"), "utf-8")
     found = [one for one in findings(tmp_path, only="reward.scorer") if one.severity is Severity.ERROR]
-    assert [one.symptom for one in found] == [
-        "The scorer takes wrong episodes for right: skip in place of the right calls."
-    ]
+    assert [one.symptom for one in found] == ["The scorer accepts wrong episodes: skip in place of the right calls."]
 
 
 def test_a_lookup_that_the_scorer_does_not_ask_for_may_be_left_out() -> None:

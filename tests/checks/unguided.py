@@ -313,7 +313,7 @@ CASES = {
         'float(all(trajectory.final_state["passed"]))',
         "scorer(trajectory)",
         "reward.agreement",
-        "earn 1 while the scorer gives 0: of ",
+        "earn 1 while the scorer gives 0, with the policies ",
     ),
     "the solution lies among the files": Case(
         HEAD + FILES,
