@@ -338,7 +338,7 @@ CHECKPOINTS = [
         "a checkpoint cut off while it was written",
         ("export", "runs/old", "out", "--merge"),
         DATA,
-        ("000001", "manifest.json", "no complete checkpoint"),
+        ("000001", "manifest.json", "not a complete checkpoint"),
         a_torn_checkpoint,
     ),
     Case(

@@ -113,7 +113,7 @@ def test_a_run_without_a_warm_start_is_told_what_to_do(run: Path) -> None:
     for command in (["control", str(run)], ["eval", str(run), "--policy", "warm_start_continued"]):
         refused = sparring(*command)
         assert refused.exit_code == 2
-        assert "add [warm_start] and train it" in refused.output.replace("\n", " ")
+        assert "has not finished its warm start" in refused.output.replace("\n", " ")
     assert not (run / "controls").exists()
 
 

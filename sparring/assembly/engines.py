@@ -35,7 +35,7 @@ def build_engine(config: Config, policy: Policy, weights: Weights) -> Engine:
 
 
 def connect_engine(config: Config) -> Engine:
-    """Return the recipe's engine in another process. Raises as `build_engine` does."""
+    """Return the recipe's engine in another process. Raises the same errors as `build_engine`."""
     from sparring.engines.remote import RemoteEngine
 
     address = config.engine.base_url
@@ -46,8 +46,11 @@ def connect_engine(config: Config) -> Engine:
 
 
 def describe_remote(config: Config) -> tuple[ModelDescription, Weights] | None:
-    """Return the model of a remote engine without loading it, and its weights before training as a file. None where it is
-    loaded here: with an engine in this process, and for a model that is not in a folder. Raises ServiceError."""
+    """Return the model of a remote engine without loading it, and its untrained weights as a file.
+
+    Return None if this process loads the model: with an engine in this process, and for a model that is not in a folder.
+    Raises ServiceError.
+    """
     if config.engine.type != "remote":
         return None
     folder = find_folder(config.model.name)

@@ -45,8 +45,10 @@ def load_policy(config: Config, recipe_dir: Path) -> Policy:
 
 
 def load_checkpoint_weights(checkpoint: Path, policy: Policy | None) -> Weights:
-    """Return the weights of a checkpoint. Without a policy they stay in their file, and the process that loads them checks
-    whether they fit. Raises DataError for a damaged checkpoint, or one that does not fit."""
+    """Return the weights of a checkpoint. Raises DataError if the checkpoint is damaged or does not fit.
+
+    Without a policy, the weights stay in their file, and the process that loads them checks whether they fit.
+    """
     from sparring.training import checkpoints
 
     if policy is not None:
@@ -60,8 +62,10 @@ def load_checkpoint_weights(checkpoint: Path, policy: Policy | None) -> Weights:
 
 
 def build_frozen_engine(section: PolicySection, engine: Engine, policy: Policy | None, initial: Weights) -> Engine:
-    """Return the engine of a frozen policy, still without weights where the warm start will produce them. Raises DataError for
-    a folder without weights of this model."""
+    """Return the engine of a frozen policy. It has no weights yet if the warm start will produce them.
+
+    Raises DataError if a folder does not contain weights of this model.
+    """
     if section.weights == "warm_start":
         return engine.freeze()
     if section.weights == "base":

@@ -23,7 +23,9 @@ def init(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Start for this model: qwen3-1.7b, OWNER/NAME of the hub, or a folder."),
+        typer.Option(
+            metavar="NAME", help="Write a recipe for this model: qwen3-1.7b, OWNER/NAME of the hub, or a folder."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -1,7 +1,7 @@
-"""A model without its weights: what the process that plans, renders and records needs to know of it.
+"""Describe a model without its weights, for the process that plans, renders and records.
 
-The weights are where completions are sampled and gradients computed. This module reads the tokenizer, the configuration and
-the headers of safetensors files, and never a tensor.
+The weights may be in another process, which samples completions and computes gradients. This module reads the tokenizer,
+the configuration and the headers of safetensors files, but no tensors.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ class ModelDescription:
     architecture: str
     """The class of the model in transformers."""
     max_positions: int
-    """The most tokens of a sequence: by the model, and by the recipe."""
+    """The maximum number of tokens in a sequence, limited by the model and the recipe."""
     num_parameters: int
-    """The parameters of the base model. A matrix that two layers share counts once."""
+    """The number of parameters of the base model. A matrix that two layers share counts once."""
     num_trained: int
-    """The parameters that training changes: those of the adapter, or all."""
+    """The number of parameters that training changes: the parameters of the adapter, or all parameters."""
     weights_bytes: int
-    """The size of the base model and the adapter where they are held or stored."""
+    """The size in bytes of the base model and the adapter, in memory or on the disk."""
     device: str
     """The device that computes the model, as torch names it."""
     base_fingerprint: Callable[[], str]
-    """Returns the content hash of the model before training. The process that holds the weights computes it, in a second or two
-    per gigabyte."""
+    """Returns the content hash of the model before training. The process with the weights computes it, which takes one or two
+    seconds per gigabyte."""
 
     def vocabulary(self) -> list[str]:
-        """Return the text of each token id, by id. A part of a character is the replacement character."""
+        """Return the text of each token id, in order. The replacement character stands for a part of a character."""
         return [self.tokenizer.decode([index], skip_special_tokens=False) for index in range(len(self.tokenizer))]
 
 
@@ -71,8 +71,10 @@ def describe_policy(policy: Policy, chat: Chat, base_fingerprint: Callable[[], s
 
 
 def find_folder(name: str) -> Path | None:
-    """Return the folder of `model.name` with the files of a whole model. None for one that is built by a function, loaded from
-    a hub, or stored as an adapter."""
+    """Return the folder of `model.name` with the files of a complete model.
+
+    Return None if a function builds the model, or if it is on a hub or stored as an adapter.
+    """
     from sparring.models import smollm2
 
     folder = smollm2.ensure_converted() if name == smollm2.NAME else Path(name).expanduser()
@@ -82,10 +84,10 @@ def find_folder(name: str) -> Path | None:
 def read_description(
     folder: Path, section: ModelSection, *, device: str, base_fingerprint: Callable[[], str]
 ) -> ModelDescription:
-    """Return the description of a model in a folder, to be trained as [model] of a recipe states. Reads no weights.
+    """Return the description of a model in a folder that is trained with the [model] section of a recipe.
 
-    `device` and `base_fingerprint` are those of the process that holds the weights. Raises ServiceError for a folder that is not
-    a complete model.
+    No weights are read. `device` and `base_fingerprint` come from the process with the weights. Raises ServiceError if the
+    folder does not contain a complete model.
     """
     from transformers import AutoConfig, AutoTokenizer
 
@@ -97,8 +99,8 @@ def read_description(
         tensors = _headers(folder)
     except Exception as error:  # a damaged file may raise any exception of its reader
         raise ServiceError(
-            f"the model in {folder} cannot be described: {type(error).__name__}: {error}. Give a folder that holds config.json, "
-            "safetensors and tokenizer files."
+            f"the model in {folder} cannot be described: {type(error).__name__}: {error}. Give a folder that contains "
+            "config.json, safetensors and tokenizer files."
         ) from error
     num_parameters = sum(prod(shape) for _, shape in tensors.values())
     stored_bytes = sum(prod(shape) * _BYTES[kind] for kind, shape in tensors.values())

@@ -1,4 +1,4 @@
-"""Export of a policy in the formats of peft and transformers."""
+"""Export a policy in the formats of peft and transformers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def save_adapter(policy: Policy, directory: Path, *, base_model: str) -> None:
     module = policy.module
     assert isinstance(module, PeftModel)
     module.peft_config["default"].base_model_name_or_path = base_model
-    # An adapter has no embeddings; to find that out, peft would look up the base model at a hub.
+    # An adapter has no embeddings. Without this argument, peft would look up the base model on a hub to find this out.
     _save(module, policy, directory, save_embedding_layers=False)
 
 
 def save_base(policy: Policy, directory: Path) -> None:
-    """Write the base model of an adapter, from before any training, and the tokenizer. The policy is not changed."""
+    """Write the untrained base model of an adapter, and the tokenizer. The policy is not changed."""
     module = policy.module
     assert isinstance(module, PeftModel)
     _save(copy.deepcopy(module).unload(), policy, directory)
@@ -41,7 +41,7 @@ def save_merged(policy: Policy, directory: Path) -> None:
 
 
 def _save(module: Any, policy: Policy, directory: Path, **options: Any) -> None:
-    # Its progress bar would interrupt ours.
+    # Its progress bar would interrupt the command's own output.
     was_shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
@@ -53,7 +53,7 @@ def _save(module: Any, policy: Policy, directory: Path, **options: Any) -> None:
 
 
 def untie_adapted_head(model: Any) -> None:
-    """Give an adapted output matrix its own weights, so that the adapter is not merged into the embedding that shares them."""
+    """Give an adapted output matrix its own weights, so that a merge does not change the embedding that shares them."""
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     if isinstance(head, BaseTunerLayer) and head.weight is embedding.weight:
         head.get_base_layer().weight = nn.Parameter(embedding.weight.detach().clone())

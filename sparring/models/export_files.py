@@ -1,4 +1,4 @@
-"""The manifest of an exported policy, `sparring.json`: its files, their origin and their hashes. Imports no torch."""
+"""Write and verify the manifest of an exported policy, `sparring.json`, with files, origin and hashes, without torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparring.types import Json
 FORMAT = 1
 MANIFEST = "sparring.json"
 _LOADED = frozenset({".json", ".safetensors", ".jinja", ".txt", ".model", ".bin", ".pt", ".py"})
-"""The suffixes of files that loading a model may read."""
+"""The suffixes of files that are read when a model is loaded."""
 
 
 def is_export(folder: Path) -> bool:
@@ -29,7 +29,7 @@ def write_manifest(folder: Path, content: Mapping[str, Json]) -> None:
 
 
 def verify(folder: Path) -> dict[str, Any]:
-    """Verify an export and return its manifest. Raises ServiceError that names the first missing, damaged or foreign file."""
+    """Verify an export and return its manifest. Raises ServiceError with the first missing, damaged or foreign file."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
         known, files = manifest["format"], dict(manifest["files"])
@@ -37,8 +37,8 @@ def verify(folder: Path) -> dict[str, Any]:
         raise ServiceError(f"{folder / MANIFEST} cannot be read ({error!r}); export the policy again.") from error
     if known != FORMAT:
         raise ServiceError(
-            f"{folder} is an export of format {known!r}, and this version reads format {FORMAT}; use the version that wrote it, "
-            "or export the policy again."
+            f"{folder} is an export of format {known!r}, but this version reads format {FORMAT}; use the version that wrote "
+            "the export, or export the policy again."
         )
     for name, expected in files.items():
         path = folder / name
@@ -46,14 +46,14 @@ def verify(folder: Path) -> dict[str, Any]:
             raise ServiceError(f"{folder} lacks {name}, which its {MANIFEST} lists; export the policy again.")
         if _sha256(path) != expected:
             raise ServiceError(
-                f"{path} does not have the hash that {MANIFEST} lists: it was changed or damaged, so what it would play is not "
-                f"{_policy(manifest)}. Copy it again, or export the policy again."
+                f"{path} does not have the hash that {MANIFEST} lists: the file was changed or damaged, so the policy would not "
+                f"be {_policy(manifest)}. Copy the file again, or export the policy again."
             )
     added = [name for name in _files(folder) if name not in files and Path(name).suffix in _LOADED]
     if added:
         raise ServiceError(
-            f"{folder} has {added[0]}, which its {MANIFEST} does not list and loading may read; move it elsewhere, or delete "
-            f"{MANIFEST} if this is another model now."
+            f"{folder} contains {added[0]}, which its {MANIFEST} does not list but which may be read when the model is loaded; "
+            f"move the file elsewhere, or delete {MANIFEST} if this is now another model."
         )
     return manifest
 

@@ -1,4 +1,4 @@
-"""A setting that keeps freed memory in the process, so that every step reuses the pages of the previous one."""
+"""Keep freed memory in the process, so that every step reuses the pages of the previous step."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8
 
 
 def keep_freed_memory() -> None:
-    """Make glibc's malloc keep large freed blocks from now on. Does nothing with another C library.
+    """Make glibc's malloc keep large freed blocks from now on. Do nothing with another C library.
 
-    Memory of an earlier model is returned to the kernel first, since its fragmented pieces seldom fit again.
+    Memory of an earlier model is first returned to the kernel, because its fragmented pieces seldom fit again.
 
-    Otherwise hundreds of megabytes of activations are unmapped and faulted in again page by page at every step. That took a
-    quarter of a training step on two cores, and far more where the kernel is slow to provide pages (docs/notebook/speed.md).
+    Without this setting, hundreds of megabytes of activations are unmapped and then faulted in again page by page at every
+    step. This took a quarter of a training step on two cores, and far more if the kernel is slow to provide pages
+    (docs/notebook/speed.md).
     """
     if not sys.platform.startswith("linux"):
         return

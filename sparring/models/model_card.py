@@ -1,4 +1,4 @@
-"""The README of an exported policy: its origin, its evaluation, and how to load it."""
+"""Write the README of an exported policy: its origin, its evaluation, and how to load it."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def _loading(base: Mapping[str, Any], *, is_adapter: bool) -> Iterator[str]:
     if is_adapter and (command := base.get("command")) is not None:
         yield from (
             "",
-            "The path of the base model is that of the machine that exported. On another machine this prints its path there, and",
-            "downloads and converts it first where that is needed:",
+            "The path of the base model is valid on the machine that exported it. On another machine, the following command",
+            "prints the path. It first downloads and converts the model if this is needed:",
             "",
             "```sh",
             str(command),

@@ -1,4 +1,5 @@
-"""A small model: a Llama of under a million parameters, which learns a small environment on one CPU thread in minutes."""
+"""Create a small model: a Llama with under a million parameters, which learns a small environment in minutes on one CPU
+thread."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ START, END, PAD = "<|im_start|>", "<|im_end|>", "<|pad|>"
 SPECIAL_TOKENS = [PAD, START, END]
 """The special tokens in the order of their ids, from 0."""
 SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)
-"""The smallest vocabulary: all bytes, so that any text can be encoded, and the special tokens."""
+"""The size of the smallest vocabulary: all bytes, so that any text can be encoded, and the special tokens."""
 NUM_HEADS = 4
 
 CHAT_TEMPLATE = (
@@ -37,24 +38,24 @@ def small_model(
     layers: int = 3,
     max_positions: int = 512,
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """Return a model (fp32, random weights from this seed) and a tokenizer (byte-level BPE with ChatML markers, the same for
-    every seed).
+    """Return a model (fp32, random weights from this seed) and a tokenizer (byte-level BPE with ChatML markers).
 
-    The tokenizer learns its merges, none longer than `max_token_length` characters, from conversations, or from texts as they
-    stand between the special tokens ("user\\n" and the user's text). Matches of the pattern `isolated` are never merged: by
-    default single letters and digits, so that each is one token that can be copied. A vocabulary is smaller than
-    `vocabulary_size` where the conversations have no more to merge.
+    The tokenizer is the same for every seed. It learns its merges from conversations, or from texts in the form that they
+    have between the special tokens ("user\\n" and the user's text). No merge is longer than `max_token_length` characters.
+    Matches of the pattern `isolated` are never merged. By default these are single letters and digits, so that each is one
+    token that can be copied. The vocabulary is smaller than `vocabulary_size` if the conversations have no more pairs to
+    merge.
 
-    Raises UsageError for a vocabulary too small for all bytes, and for a width that four heads cannot share.
+    Raises UsageError if the vocabulary is too small for all bytes, and if four heads cannot share the width.
     """
     if vocabulary_size < SMALLEST_VOCABULARY:
         raise UsageError(
-            f"vocabulary_size = {vocabulary_size} has no room for all bytes and the special tokens; "
+            f"vocabulary_size = {vocabulary_size} is too small for all bytes and the special tokens; "
             f"choose {SMALLEST_VOCABULARY} or more."
         )
     if width % (2 * NUM_HEADS):
         raise UsageError(
-            f"width = {width} cannot be shared by {NUM_HEADS} heads of even width; choose a multiple of {2 * NUM_HEADS}."
+            f"width = {width} cannot be divided into {NUM_HEADS} heads of even width; choose a multiple of {2 * NUM_HEADS}."
         )
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -79,7 +80,7 @@ def small_model(
         num_hidden_layers=layers,
         num_attention_heads=NUM_HEADS,
         num_key_value_heads=NUM_HEADS,
-        # 0.088 at a width of 128. The usual 0.02 is for models ten times as wide, and learns slowly at first for this width.
+        # This is 0.088 at a width of 128. The usual 0.02 is for models ten times as wide; at this width it starts slowly.
         initializer_range=round(width**-0.5, 3),
         max_position_embeddings=max_positions,
         tie_word_embeddings=True,
@@ -101,7 +102,7 @@ def small_model(
 
 
 def random_llama(seed: int, sizes: Mapping[str, Any]) -> LlamaForCausalLM:
-    """Return a Llama (fp32, random weights) with the sizes of a transformers config, to time or to test."""
+    """Return a Llama (fp32, random weights) with the sizes of a transformers config, for timings and tests."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return LlamaForCausalLM(LlamaConfig(**sizes))

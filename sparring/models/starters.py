@@ -1,4 +1,4 @@
-"""Starter values for a model: what a first recipe of its family sets, each number with its source."""
+"""Provide the settings of a first recipe for a model, each number with its source."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ NAMES = {
     "gemma-4-31b": "google/gemma-4-31B-it",
     **{f"qwen3-{size.lower()}": f"Qwen/Qwen3-{size}" for size in ("0.6B", "1.7B", "4B", "8B", "14B", "32B")},
 }
-"""Short names, with the models' names on the Hugging Face hub."""
+"""The names on the Hugging Face hub by short name."""
 LEARNING_RATES = {"gpt-oss": 1e-5, "Gemma 4": 1e-5, "Qwen3.6": 4e-5}
 _AWS = "AWS documentation"
-_HEAD = """# A start for {model}. `sparring plan` states whether it fits a device.
+_HEAD = """# A first recipe for {model}. `sparring plan` shows whether it fits a device.
 # "AWS documentation" is the page model-customize-mtrl-hyperparams of the Amazon SageMaker AI developer guide.
 
 """
@@ -29,12 +29,12 @@ _HEAD = """# A start for {model}. `sparring plan` states whether it fits a devic
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starter:
-    """The start for one model."""
+    """The model-dependent settings of a first recipe."""
 
     model: str
-    """Its name on the hub, or its folder."""
+    """The model's name on the hub, or its folder."""
     family: Family | None
-    """None for a model that docs/models.md does not list."""
+    """The model's family; None if docs/models.md does not list it."""
 
     def sections(self) -> dict[str, str]:
         """Return the sections of a recipe that depend on the model, as TOML with a comment for each number."""
@@ -44,16 +44,16 @@ class Starter:
         source = "recipe of AWS for this model" if is_own else f"{_AWS}, for open models"
         return {
             "model": f"name = {json.dumps(self.model)}\n{self._formats()}"
-            f"max_sequence_length = 8192 # planned in docs/planning.md; the recipes of AWS have 65536\n"
+            f"max_sequence_length = 8192 # as in docs/planning.md; the recipes of AWS have 65536\n"
             f"lora_rank = 32 # {_AWS}\n"
             f"lora_alpha = 64 # {_AWS}\n"
-            f"lora_targets = {targets} # as tests/models/architectures trains: docs/models.md\n",
+            f"lora_targets = {targets} # as trained in tests/models/architectures (docs/models.md)\n",
             "batch": f"global_batch_size = 32 # {_AWS}: 32 to screen, 128 in production\ngroup_size = 8 # {_AWS}\n",
             "sampling": "sampling_max_tokens = 1024 # 5 turns and the prompt fit 8192, as the AWS documentation advises\n",
             "optimizer": f"learning_rate = {rate:g} # {source}\n"
-            "max_tokens_per_microbatch = 8192 # one longest episode; `sparring plan` states what else fits\n",
+            "max_tokens_per_microbatch = 8192 # one episode of maximum length; `sparring plan` shows what else fits\n",
             "schedule": f"max_steps = 50 # {_AWS}: 50 to screen, 100 in production\n"
-            "max_epochs = 50 # there are so few tasks that a step takes nearly all; 1 with tasks of your own\n"
+            "max_epochs = 50 # the few tasks of this recipe nearly all fit into one step; use 1 with your own tasks\n"
             f"val_every = 10 # {_AWS}\n",
         }
 
@@ -64,7 +64,7 @@ class Starter:
 
 
 def find_starter(name: str) -> Starter:
-    """Return the start for a short name, a name on the hub, or a folder. Raises UsageError for an unknown one."""
+    """Return the starter for a short name, a name on the hub, or a folder. Raises UsageError for an unknown name."""
     folder = Path(name).expanduser()
     if (folder / "config.json").is_file():
         return Starter(model=str(folder.resolve()), family=_family_of(_model_type(folder / "config.json")))
@@ -78,8 +78,10 @@ def find_starter(name: str) -> Starter:
 
 
 def fill_in(recipe: str, starter: Starter) -> str:
-    """Return a recipe with the sections of a starter in place of its own, and without a warm start, which a model of this size
-    does not need."""
+    """Return a recipe with the sections of a starter in place of its own sections.
+
+    The warm start is left out, because a model of this size does not need one.
+    """
     rest = re.split(r"(?m)^(?=\[)", recipe)[1:]
     values = starter.sections()
     made = [_HEAD.format(model=starter.model)]

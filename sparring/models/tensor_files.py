@@ -1,4 +1,4 @@
-"""Weights as safetensors files: how they cross from one process to another. Importing this imports no torch."""
+"""Write and read weights as safetensors files, which transfer them between processes. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from sparring.types import Weights
 
 @final
 class TensorFile(Mapping[str, Any]):
-    """The tensors of a safetensors file by name. Each is read when it is asked for, so that they need not fit in memory."""
+    """The tensors of a safetensors file by name. Each tensor is read only on access, so the file may exceed the memory."""
 
     def __init__(self, path: Path, *, is_temporary: bool = False) -> None:
-        """Read the names. A temporary file is deleted with this object. Raises DataError when it is no safetensors file."""
+        """Read the names of the tensors. A temporary file is deleted with this object.
+
+        Raises DataError if the file is not a safetensors file.
+        """
         self.path = path
         if is_temporary:
             weakref.finalize(self, path.unlink, missing_ok=True)

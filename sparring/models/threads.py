@@ -1,4 +1,4 @@
-"""Release of the threads behind torch's operations when a Python thread has nothing more to compute for now."""
+"""Release the threads behind torch's operations when a Python thread pauses its computations."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ Result = TypeVar("Result")
 
 
 def release_threads() -> None:
-    """End the OpenMP threads that belong to the calling thread; its next operation starts new ones.
+    """End the OpenMP threads of the calling thread. Its next operation starts new threads. Do nothing without libgomp.
 
-    libgomp gives each computing Python thread its own team of threads. When there are more OpenMP threads than cores,
-    including idle ones, libgomp no longer spins at the end of each parallel operation but puts threads to sleep and wakes
-    them. Decoding then took 1.2 to 1.7 times as long with an idle team (docs/notebook). Does nothing without libgomp.
+    libgomp gives each computing Python thread its own team of threads. If there are more OpenMP threads than cores,
+    including idle threads, libgomp no longer spins at the end of each parallel operation, but puts threads to sleep and
+    wakes them. With an idle team, decoding took 1.2 to 1.7 times as long (docs/notebook).
     """
     if (pause := _pause()) is not None:
         pause(OMP_PAUSE_SOFT)
 
 
 def releases_threads(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Decorate a function so that it releases its threads when it returns."""
+    """Wrap a function so that it releases its threads when it returns."""
 
     @functools.wraps(function)
     def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:

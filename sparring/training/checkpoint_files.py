@@ -1,10 +1,10 @@
-"""The files of checkpoints, whatever their content: write atomically, hash, verify, find and prune. Imports no torch.
+"""Write checkpoints of any content atomically, and hash, verify, find and prune them. This module does not import torch.
 
     checkpoints/000010/   weights.safetensors  optimizer.safetensors  optimizer.json  state.json  manifest.json
 
 A checkpoint is written under a temporary name, with its manifest of hashes last, and then renamed. Each file and folder is
-flushed to disk before the next step depends on it. A folder without a valid manifest is not a checkpoint. No file names the
-newest checkpoint: it is found by looking.
+flushed to disk before the next operation depends on it. A folder without a valid manifest is not a checkpoint. No file
+names the newest checkpoint; it is found by listing the folder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _REPLACED = ".replaced"
 
 
 def format_name(step: int | str) -> str:
-    """Return the folder name: at least six digits for a step, so that names sort; a text stays as it is."""
+    """Return the folder name: at least six digits for a step, so that names sort. A text does not change."""
     return step if isinstance(step, str) else f"{step:06d}"
 
 
@@ -42,8 +42,8 @@ def write(
 ) -> Path:
     """Create a checkpoint from the files that `fill` writes into a folder, and return its path.
 
-    `announce` is called with its name and its hash before it gets that name. Raises OSError, and what the two functions
-    raise; existing checkpoints are then unchanged.
+    `announce` is called with the checkpoint's name and hash before the checkpoint gets this name. Raises OSError and the
+    errors of the two functions. After an error, existing checkpoints are unchanged.
     """
     target = directory / format_name(step)
     temporary = directory / f".{target.name}.tmp"
@@ -52,7 +52,7 @@ def write(
         directory.mkdir(parents=True)
         _sync(directory.parent)
     if target.exists():
-        # One that was being replaced when the process died still counts as long as the new one is missing.
+        # A checkpoint that was being replaced when the process died still counts until the new one exists.
         shutil.rmtree(replaced, ignore_errors=True)
     shutil.rmtree(temporary, ignore_errors=True)
     try:
@@ -82,15 +82,17 @@ def write(
 
 
 def prune(directory: Path, step: int, *, keep: int, pinned: Path | None = None) -> None:
-    """Delete the oldest numbered checkpoints up to `step`, which was just written, until `keep` are left. `pinned` is kept in
-    addition. Raises OSError when the folder cannot be read."""
+    """Delete the oldest numbered checkpoints up to `step` until `keep` are left.
+
+    `step` was just written. `pinned` is kept in addition. Raises OSError if the folder cannot be read.
+    """
     fault_point("checkpoint.pruning")
-    # Higher numbers are from steps that were abandoned, or are damaged; the new one must not be pruned in their favor.
+    # Higher numbers are damaged or from abandoned steps. The new checkpoint must not be deleted in favor of them.
     past = [path for path in list_numbered(directory) if int(path.name) <= step]
     for old in past[max(1, keep) :]:
         if old == pinned:
             continue
-        # The manifest is deleted first: without it the folder is not a checkpoint, even if the process dies before the rest.
+        # The manifest is deleted first, so that the folder is no longer a checkpoint even if the process dies now.
         with suppress(OSError):
             (old / _MANIFEST).unlink()
         shutil.rmtree(old, ignore_errors=True)
@@ -102,9 +104,9 @@ def has_checkpoint(directory: Path) -> bool:
 
 
 def find_newest(directory: Path) -> Path:
-    """Return the newest valid checkpoint of a run's `checkpoints` folder, or `directory` itself where it is a checkpoint.
+    """Return the newest valid checkpoint of a run's `checkpoints` folder, or `directory` itself if it is a checkpoint.
 
-    Numbered checkpoints come first, then named ones. Raises DataError when none is valid, with the problem of the newest.
+    Numbered checkpoints come before named ones. If no checkpoint is valid, raises DataError with the problem of the newest.
     """
     if (directory / _MANIFEST).is_file():
         verify(directory)
@@ -121,18 +123,20 @@ def find_newest(directory: Path) -> Path:
     if first_problem is not None:
         raise first_problem
     raise DataError(
-        f"{directory} contains no checkpoint: none was written yet, or they were deleted; train the run first, restore them, or "
-        "name another run."
+        f"{directory} contains no checkpoint: none was written yet, or all were deleted; train the run first, restore a "
+        "checkpoint, or name another run."
     )
 
 
 def list_newest_first(directory: Path) -> list[Path]:
-    """Return the checkpoints of a run's `checkpoints` folder, valid or damaged: numbered ones, including those that are being
-    replaced, then named ones."""
+    """Return the checkpoints of a run's `checkpoints` folder, valid or damaged.
+
+    Numbered checkpoints, including those that are being replaced, come before named ones.
+    """
     if not directory.is_dir():
         return []
     named = [path for path in directory.glob("[!.]*") if path.is_dir() and not path.name.isdigit()]
-    # By number; for equal numbers, the one that was being replaced comes last.
+    # They are sorted by number. For equal numbers, the checkpoint that was being replaced comes last.
     replaced = directory.glob(f".*{_REPLACED}")
     by_number = sorted(
         [*list_numbered(directory), *replaced], key=lambda path: (_number(path), path.name), reverse=True
@@ -141,14 +145,18 @@ def list_newest_first(directory: Path) -> list[Path]:
 
 
 def hash_checkpoint(checkpoint: Path) -> str:
-    """Return the sha256 of a checkpoint's manifest, which contains the hashes of its files. Raises OSError without a
-    manifest."""
+    """Return the SHA-256 of a checkpoint's manifest, which contains the hashes of its files.
+
+    Raises OSError if there is no manifest.
+    """
     return _sha256(checkpoint / _MANIFEST)
 
 
 def find_best(directory: Path, scores: Mapping[int, float]) -> Path | None:
-    """Return the numbered checkpoint whose step has the highest score, the earliest among equals; None where none has a
-    score."""
+    """Return the numbered checkpoint whose step has the highest score, or None if no checkpoint has a score.
+
+    If scores are equal, the earliest checkpoint is returned.
+    """
     scored = [path for path in list_numbered(directory) if int(path.name) in scores and (path / _MANIFEST).is_file()]
     return max(scored, key=lambda path: (scores[int(path.name)], -int(path.name)), default=None)
 
@@ -165,27 +173,30 @@ def set_aside(directory: Path, into: Path, *, since: int) -> list[Path]:
 
 
 def verify(checkpoint: Path) -> None:
-    """Check the files of a checkpoint. Raises DataError that names a file that is missing or does not match its hash."""
+    """Check the files of a checkpoint. Raises DataError with a file that is missing or does not match its hash."""
     try:
         manifest = json.loads((checkpoint / _MANIFEST).read_text("utf-8"))
         known, files = manifest["format"], dict(manifest["files"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{checkpoint} has no readable manifest.json ({error!r}), so it is no complete checkpoint; use another one."
+            f"{checkpoint} has no readable manifest.json ({error!r}), so it is not a complete checkpoint; use another one."
         ) from error
     if known != FORMAT:
         raise DataError(
             f"{checkpoint} has format {known!r}, this version reads format {FORMAT}; use the version that wrote it."
         )
     if "state.json" not in files:
-        raise DataError(f"{checkpoint}/manifest.json does not list state.json: it was changed; use another checkpoint.")
+        raise DataError(
+            f"{checkpoint}/manifest.json does not list state.json: the manifest was changed; use another checkpoint."
+        )
     for name, expected in files.items():
         path = checkpoint / name
         if not path.is_file():
             raise DataError(f"{checkpoint} lacks {name}, which its manifest lists; use another checkpoint.")
         if _sha256(path) != expected:
             raise DataError(
-                f"{path} does not have the hash its manifest lists: it was changed or damaged; use another checkpoint."
+                f"{path} does not have the hash that its manifest lists: the file was changed or damaged; use another "
+                "checkpoint."
             )
 
 
@@ -197,7 +208,7 @@ def list_numbered(directory: Path) -> list[Path]:
 
 
 def get_original_name(path: Path) -> str:
-    """Return the name of a checkpoint, also of one that is being replaced."""
+    """Return the name of a checkpoint, even if it is being replaced."""
     return path.name.removesuffix(_REPLACED).lstrip(".")
 
 

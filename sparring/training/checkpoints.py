@@ -1,4 +1,7 @@
-"""Checkpoints of a learner: complete or absent, verified on load, never a pickle. `checkpoint_files` handles their files."""
+"""Save and load checkpoints of a learner: complete or absent, verified on load, never a pickle.
+
+`checkpoint_files` handles their files.
+"""
 
 from __future__ import annotations
 
@@ -56,10 +59,10 @@ def save(
     *,
     announce: Callable[[str, str], object] = lambda name, digest: None,
 ) -> Path:
-    """Write a checkpoint of a learner's state and the run's `state`, and return its folder. `announce` is called with its name
-    and its digest before it gets that name.
+    """Write a checkpoint of a learner's state and the run's `state`, and return its folder.
 
-    Raises DiskError when it cannot be written; existing checkpoints are then unchanged.
+    `announce` is called with the checkpoint's name and digest before the checkpoint gets this name. Raises DiskError if it
+    cannot be written; existing checkpoints are then unchanged.
     """
 
     def fill(folder: Path) -> None:
@@ -75,31 +78,32 @@ def save(
 
 
 def load(checkpoint: Path, learner: Learner) -> dict[str, Any]:
-    """Restore the learner, and return the saved state. Raises DataError for a damaged checkpoint, or one that does not fit."""
+    """Restore the learner, and return the saved state. Raises DataError if the checkpoint is damaged or does not fit."""
     verify(checkpoint)
     learner.load_state(checkpoint)
     return json.loads((checkpoint / "state.json").read_text("utf-8"))
 
 
 def load_weights(checkpoint: Path, policy: Policy) -> Weights:
-    """Return only the weights, checked against a policy. Raises DataError for a damaged checkpoint, or one that does not
-    fit."""
+    """Return only the weights, checked against a policy. Raises DataError if the checkpoint is damaged or does not fit."""
     weights = read_weights(checkpoint)
     problem = policy.misfit(weights.tensors)
     if problem is not None:
-        raise DataError(f"{checkpoint} does not fit this model: {problem}. Use the recipe it was trained with.")
+        raise DataError(
+            f"{checkpoint} does not fit this model: {problem}. Use the recipe that the checkpoint was trained with."
+        )
     return weights
 
 
 def read_weights(checkpoint: Path) -> Weights:
-    """Return only the weights, of any model. Raises DataError for a damaged checkpoint."""
+    """Return only the weights, of any model. Raises DataError if the checkpoint is damaged."""
     verify(checkpoint)
     tensors = read_tensors(checkpoint / "weights.safetensors")
     return Weights(tensors=tensors, fingerprint=fingerprint(tensors))
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file. Raises DataError when the file is missing or invalid."""
+    """Return the tensors of a safetensors file. Raises DataError if the file is missing or invalid."""
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:

@@ -1,6 +1,6 @@
-"""The divergence from the base model as a part of the reward. Its estimator is k1, which has the right gradient there.
+"""Subtract the divergence from the base model from the reward. The estimator is k1, which has the right gradient there.
 
-As a loss k1 would do nothing, since its gradient is zero in expectation (docs/algorithms.md, "Staying near the base").
+As a loss, k1 would do nothing, because its gradient is zero in expectation (docs/algorithms.md, "Staying near the base").
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from sparring.types import Reward, TrainingBatch, Trajectory, TrajectoryGroup
 def subtract_penalty(
     groups: Sequence[TrajectoryGroup], learner: Learner, *, coef: float
 ) -> tuple[list[TrajectoryGroup], Mapping[str, float]]:
-    """Return the groups with coef * log(sampler / base) subtracted from the rewards, and the metrics of that divergence. It
-    is subtracted per turn where rewards are per turn, otherwise for the whole trajectory."""
+    """Return the groups with coef * log(sampler / base) subtracted from the rewards, and the metrics of this divergence.
+
+    The divergence is subtracted per turn if rewards are per turn, and otherwise for the whole trajectory.
+    """
     numbers = {t.id: tuple(range(1, len(t.turns) + 1)) for group in groups for t in group.trajectories}
-    # A token's advantage is the number of its turn.
+    # The advantage field of a token contains the number of its turn.
     batch = build_batch(groups, numbers, drop_zero_advantage=False)
     sums, metrics = _divergences(batch, learner.reference_logprobs(batch))
     changed = [
@@ -34,8 +36,10 @@ def subtract_penalty(
 def _divergences(
     batch: TrainingBatch, reference: Sequence[float]
 ) -> tuple[dict[tuple[str, float], float], dict[str, float]]:
-    """Return the sums of log(sampler / base) over the trained tokens by trajectory id and advantage, and k1, k2 and k3 of
-    KL(sampler || base) over all of them (joschu.net/blog/kl-approx.html)."""
+    """Return the sums of log(sampler / base) over the trained tokens, by trajectory id and advantage.
+
+    Also return k1, k2 and k3 of KL(sampler || base) over all trained tokens (joschu.net/blog/kl-approx.html).
+    """
     names = list(dict.fromkeys(sequence.trajectory_id for sequence in batch.sequences))
     tokens = (
         (sampled, advantage)

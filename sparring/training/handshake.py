@@ -1,7 +1,7 @@
-"""A check after each update that the engine samples with the weights of the learner.
+"""Check after each update that the engine samples with the weights of the learner.
 
-The engine reports the fingerprint of the weights that it was given. It may still compute with others (cached values of old
-weights, a failed transfer), so both sides also compute the log-probabilities of a few tokens, the probe.
+The engine reports the fingerprint of the weights that it received. It may still compute with other weights, because of
+cached values or a failed transfer. Both sides therefore also compute the log-probabilities of a few tokens, the probe.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from sparring.types import TrainingBatch, Weights
 
 PROBE_TOKENS = 64
 LARGEST_DIFFERENCE = 0.25
-"""The largest accepted mean difference over the probe's tokens. bf16 and other kernels stay ten times below it, while other
-weights soon exceed it."""
+"""The largest accepted mean difference over the probe's tokens. Differences from bf16 and other kernels are ten times
+smaller, while those from other weights are soon larger."""
 SMALLEST_UPDATE = 1e-4
 """The mean change of the probe's log-probabilities by an update below which old and new weights cannot be distinguished."""
 
 
 @final
 class Handshake:
-    """Compares engine and learner on one probe: the start of the first sequence that the run trains."""
+    """Compares engine and learner on one probe, the start of the first sequence that the run trains."""
 
     def __init__(self, engine: Engine, learner: Learner) -> None:
         self._engine, self._learner = engine, learner
@@ -34,8 +34,10 @@ class Handshake:
         """The learner's log-probabilities of the probe before the last update."""
 
     async def check(self, weights: Weights, step: int, batch: TrainingBatch) -> dict[str, float]:
-        """Compare both sides, and return metrics. Raises ServiceError when the engine samples with other weights than the
-        published ones."""
+        """Compare both sides, and return metrics.
+
+        Raises ServiceError if the engine does not sample with the published weights.
+        """
         if self._engine.fingerprint != weights.fingerprint:
             raise ServiceError(
                 f"the engine reports that it samples with weights {self._engine.fingerprint}, but step {step} published "
@@ -55,14 +57,14 @@ class Handshake:
         self._before = learned
         if from_before is not None and update is not None and update > SMALLEST_UPDATE and from_before < difference / 2:
             raise ServiceError(
-                f"after step {step} the engine still plays with the weights of the step before: its log-probabilities of one "
-                f"text are {from_before:.3g} a token from theirs, and {difference:.3g} from the learner's. Its cache is stale, "
-                "or the update got lost; restart the engine, and resume the run."
+                f"after step {step} the engine still samples with the weights of the previous step: its log-probabilities of "
+                f"one text differ from those weights by {from_before:.3g} per token, and from the learner by "
+                f"{difference:.3g}. Its cache is stale, or the update was lost; restart the engine, and resume the run."
             )
         if difference > LARGEST_DIFFERENCE:
             raise ServiceError(
-                f"after step {step} engine and learner differ by {difference:.3g} a token in the log-probabilities of one text: "
-                "they compute with different weights. Restart the engine, and resume the run."
+                f"after step {step} engine and learner differ by {difference:.3g} per token in the log-probabilities of one "
+                "text, so they compute with different weights. Restart the engine, and resume the run."
             )
         changed = {} if update is None else {"training/probe_change": update}
         return {"training/probe_difference": difference, **changed}

@@ -1,4 +1,4 @@
-"""Packing: divides a forest into microbatches by their number of distinct tokens."""
+"""Divide a forest into microbatches by their number of distinct tokens."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sparring.types import TrainingBatch, TrainingSequence
 def pack(batch: TrainingBatch, max_tokens: int) -> list[TrainingBatch]:
     """Return microbatches of at most `max_tokens` distinct tokens, each with the ancestors that its sequences need.
 
-    Trajectories are not divided, since some losses use all tokens of one. They stay in order, so that the trajectories of a
-    group, which share their prompt, are together. Every trained token is in exactly one microbatch; prompts that two
-    microbatches need are computed in both. A trajectory that alone exceeds the budget gets its own microbatch.
+    Trajectories are not divided, because some losses use all tokens of a trajectory. They stay in order, so that the
+    trajectories of a group, which share their prompt, are together. Every trained token is in exactly one microbatch.
+    Prompts that two microbatches need are computed in both. A trajectory that exceeds the budget gets its own microbatch.
     """
     microbatches: list[TrainingBatch] = []
     owned: set[int] = set()
-    """The segments that an earlier microbatch trains. Later ones may need them only as context."""
+    """The segments that an earlier microbatch trains. Later microbatches may need them only as context."""
     chosen: list[TrainingSequence] = []
     needed: set[int] = set()
     size = 0

@@ -1,4 +1,4 @@
-"""A learner in another process or on another machine, over HTTP. `training.server` is its other side."""
+"""Use a learner in another process or on another machine over HTTP. `training.server` is the other side."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from sparring.runtime.remote import (
 from sparring.types import Json, TrainingBatch, Weights
 
 WAIT_SECONDS = 1.0
-"""How long the server holds a question for a result that is not there yet. A cancelled computation ends within it."""
+"""The longest time that the server holds a request for a result that is not ready. A cancelled computation ends within it."""
 PATIENCE_SECONDS = 60.0
-"""How long a server may be unreachable while it computes."""
+"""The longest time that a server may be unreachable while it computes."""
 _PIECE_BYTES = 2**20
 
 
@@ -43,12 +43,13 @@ class RemoteLearner:
 
         learner = RemoteLearner("http://127.0.0.1:8200")
 
-    Batches, metrics and log-probabilities cross as JSON, weights and states as safetensors files. A computation is a job on the
-    server: it is sent once, and its result is asked for until it is there, so a broken connection repeats nothing.
+    Batches, metrics and log-probabilities are sent as JSON, weights and states as safetensors files. A computation is a job
+    on the server. It is sent once, and the client requests its result until it is ready, so a broken connection repeats
+    nothing.
     """
 
     def __init__(self, base_url: str, *, api_key: str | None = None) -> None:
-        """Connect to a server that runs. Raises ServiceError when it does not answer, or serves something else."""
+        """Connect to a running server. Raises ServiceError if it does not answer or is not a learner."""
         self._base_url = base_url.rstrip("/").removesuffix("/v1")
         self._where = f"the learner at {self._base_url}"
         self._client = httpx.Client(
@@ -61,7 +62,7 @@ class RemoteLearner:
         self._files = tempfile.TemporaryDirectory(prefix="sparring-learner-")
         self._exported: Weights | None = None
         self._unused: list[str] = []
-        """States on the server that nothing here refers to any more."""
+        """States on the server that this process no longer uses."""
 
     def forward_backward(
         self,
@@ -93,7 +94,7 @@ class RemoteLearner:
         self._run("reset_optimizer")
 
     def export_weights(self) -> Weights:
-        """Return the current weights as a file on this machine; the same object until they change."""
+        """Return the current weights as a file on this machine. The object is the same until the weights change."""
         if self._exported is None:
             made = self._run("export_weights")
             path = Path(self._files.name) / f"{uuid.uuid4().hex}.safetensors"
@@ -112,7 +113,7 @@ class RemoteLearner:
         self._run("load_weights", file=name, fingerprint=weights.fingerprint)
 
     def export_state(self) -> RemoteState:
-        """Return a state that stays on the server until it is written here."""
+        """Return a state that stays on the server until it is written on this machine."""
         made = self._run("export_state")
         state = RemoteState(self, made["state"], made["files"])
         weakref.finalize(state, self._unused.append, made["state"])
@@ -129,7 +130,7 @@ class RemoteLearner:
         return self._num_microbatches
 
     def close(self) -> None:
-        """Close the connections and delete the files of this side; the server goes on."""
+        """Close the connections and delete the local files. The server continues to run."""
         self._client.close()
         self._exported = None
         self._files.cleanup()
@@ -156,7 +157,7 @@ class RemoteLearner:
         return answer["result"]
 
     def _request(self, method: str, path: str, *, patience_seconds: float = PATIENCE_SECONDS, **options: Any) -> Any:
-        """Make one request. A broken connection is tried again for a while; every request may be repeated."""
+        """Make one request. After a broken connection, it is retried for a while; every request may be repeated."""
         start_time = time.monotonic()
         while True:
             try:
@@ -185,7 +186,7 @@ class RemoteLearner:
         return decode(answer, self._where, otherwise=ServiceError)["file"]
 
     def _download(self, name: str, path: Path) -> None:
-        """Write a file of the server. Raises OSError as writing does, ServiceError when it does not come whole."""
+        """Download a file from the server. Raises OSError if it cannot be written, ServiceError if it is incomplete."""
         try:
             with self._client.stream("GET", f"{self._base_url}/v1/files/{name}") as answer:
                 if answer.status_code != 200:

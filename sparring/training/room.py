@@ -1,4 +1,4 @@
-"""A check that the disk has space for the checkpoints that are still to come, before they are written."""
+"""Check that the disk has space for future checkpoints before they are written."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from sparring.models.tensor_files import num_bytes
 from sparring.types import Weights
 
 FEWEST = 2
-"""The fewest checkpoints for which there should always be space, since episodes, ledger and logs grow too."""
+"""The number of checkpoints for which there should always be space, because episodes, ledger and logs also grow."""
 
 _AROUND_BYTES = 2**16
-"""Bytes of a checkpoint in addition to its tensors: their names and shapes, data order, hashes."""
+"""The bytes of a checkpoint in addition to its tensors, for names, shapes, data order and hashes."""
 
 
 def estimate_checkpoint_bytes(weights: Weights) -> int:
-    """Return the size of a checkpoint of these weights in bytes: the weights, AdamW's two moments of each, and some
-    overhead."""
+    """Return the size in bytes of a checkpoint of these weights: the weights, AdamW's two moments, and some overhead."""
     return 3 * num_bytes(weights) + _AROUND_BYTES
 
 
 def count_remaining(*, keep: int, num_saves: int, num_there: int) -> int:
-    """Return how many more checkpoints there will be at one time than there are now: `keep` numbered ones, the best one, and
-    the next, which is written before the oldest is deleted; at most the number of saves still to come (`num_saves`)."""
+    """Return how many checkpoints the run will have at one time in addition to the present ones.
+
+    A run keeps `keep` numbered checkpoints and the best one, and writes the next one before it deletes the oldest. The
+    result is at most the number of future saves (`num_saves`).
+    """
     return min(num_saves, max(1, keep + 2 - num_there))
 
 
@@ -40,33 +42,34 @@ class Room:
     num_to_come: int
 
     def check(self) -> None:
-        """Raise DiskError when not even the next checkpoint fits."""
+        """Raise DiskError if not even the next checkpoint fits."""
         if self.free_bytes < self.checkpoint_bytes:
             raise DiskError(
-                f"{self.path} has {_read(self.free_bytes)} free, and a checkpoint takes "
-                f"{_read(self.checkpoint_bytes)}: it cannot be written. Make room, or keep the run elsewhere (run.runs_dir)."
+                f"{self.path} has {_read(self.free_bytes)} free, but a checkpoint takes "
+                f"{_read(self.checkpoint_bytes)}: it cannot be written. Make room, or store the run elsewhere (run.runs_dir)."
             )
 
     @property
     def wanted_bytes(self) -> int:
-        """The space for all checkpoints to come, at least FEWEST."""
+        """The space for all future checkpoints, but for at least FEWEST."""
         return self.checkpoint_bytes * max(FEWEST, self.num_to_come)
 
     def finding(self, step: int) -> Finding | None:
-        """Return a finding when the space is too small for the checkpoints to come; None otherwise."""
+        """Return a finding if the space is too small for the future checkpoints, else None."""
         if self.free_bytes >= self.wanted_bytes:
             return None
         return Finding(
             rule="disk.space",
             severity=Severity.WARNING,
             symptom=f"{self.path} has {_read(self.free_bytes)} free; checkpoints of {_read(self.checkpoint_bytes)} each and "
-            f"what else the run writes want {_read(self.wanted_bytes)}.",
+            f"the other files of the run need {_read(self.wanted_bytes)}.",
             evidence={
                 "free_bytes": self.free_bytes,
                 "checkpoint_bytes": self.checkpoint_bytes,
                 "num_to_come": self.num_to_come,
             },
-            change="Make room there now: a checkpoint that does not fit is not written, and a ledger that does not ends the run.",
+            change="Make room there now: a checkpoint that does not fit is not written, and a ledger that does not fit ends "
+            "the run.",
             confirm=f"{_read(self.wanted_bytes)} are free.",
             step=step,
         )

@@ -1,4 +1,4 @@
-"""Learning-rate schedules, as pure functions of the step."""
+"""Compute learning-rate schedules, as pure functions of the step."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import math
 def learning_rate(step: int, *, peak: float, schedule: str, warmup_steps: int, max_steps: int) -> float:
     """Return the learning rate of optimizer step `step`, counted from 1.
 
-    It rises linearly over `warmup_steps` (reaching `peak` at the last of them), then stays (`constant`), or falls to 0
-    one step after `max_steps` in a straight line (`linear`) or along half a cosine (`cosine`).
+    The rate rises linearly over `warmup_steps` and reaches `peak` at the last of them. Then it stays (`constant`), or falls
+    in a straight line (`linear`) or along half a cosine (`cosine`) and is 0 one step after `max_steps`.
     """
     if step <= warmup_steps:
         return peak * step / warmup_steps

@@ -1,11 +1,11 @@
-"""Sequence extension: builds a forest of token segments from the turns of trajectories, with every distinct prompt once.
+"""Build a forest of token segments from the turns of trajectories, with every distinct prompt once (sequence extension).
 
     prompts  P1 | P1 A1 E1 | Q1      answers  A1, A2, A3      (Q1: the agent compacted its history)
     gives    P1 ─▶ A1 E1 A2   and   Q1 ─▶ A3, trained on A1, A2 and A3 only.
 
 A common prefix of several roots (the system prompt of all tasks, the question of a group) becomes one shared segment, and so
-does a common continuation of one turn's branches. Its keys and values are computed once and receive the gradients of all.
-Sampled tokens are never merged: each is trained exactly once, with its own advantage.
+does a common continuation of one turn's branches. The keys and values of a shared segment are computed once and receive the
+gradients of all sequences. Sampled tokens are never merged: each is trained exactly once, with its own advantage.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class _Line:
     temperature: float = 1.0
     ids: list[int] = field(default_factory=list)
     logprobs: list[float | None] = field(default_factory=list)
-    """One for each of `ids`; None for tokens that are not trained."""
+    """One log-probability for each of `ids`; None for tokens that are not trained."""
     advantages: list[float] = field(default_factory=list)
-    """One for each of `ids`."""
+    """One advantage for each of `ids`."""
 
     def extend(self, ids: Sequence[int], logprobs: Sequence[float | None], advantage: float = 0.0) -> None:
         assert len(ids) == len(logprobs)
@@ -46,7 +46,7 @@ class _Line:
         self.advantages += [advantage] * len(ids)
 
     def answer(self, turn: Turn, advantage: float) -> None:
-        """Add the sampled tokens of a turn, as context only where they must not be trained."""
+        """Add the sampled tokens of a turn, only as context if they must not be trained."""
         self.extend(
             turn.token_ids, turn.sampled_logprobs if turn.is_trained else [None] * len(turn.token_ids), advantage
         )
@@ -66,9 +66,9 @@ def build_batch(
     """Build the forest of a step. `advantages` has one number for each turn, by trajectory id.
 
     A trajectory whose advantages are all 0 has no gradient, so by default it is left out of the forest. It still counts in
-    the divisors, so leaving it out only saves time. The same holds for a trajectory without tokens.
+    the divisors, so leaving it out only saves time. The same applies to a trajectory without tokens.
 
-    Raises DataError when a turn does not extend its parent token for token.
+    Raises DataError if a turn does not extend its parent token for token.
     """
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     assert not any(trajectory.outcome.is_lost for trajectory in trajectories)
@@ -114,9 +114,9 @@ def _owned(lines: Sequence[_Line], ends: Sequence[int]) -> Iterator[list[_Line]]
 
 
 def build_demonstration_batch(conversations: Sequence[tuple[Sequence[int], Sequence[bool]]]) -> TrainingBatch:
-    """Build a forest for cross-entropy. Each conversation is ids and a mask of the tokens to learn; tokens have equal weight.
+    """Build a forest for cross-entropy. A conversation consists of ids and a mask of the tokens to learn.
 
-    Raises DataError for a conversation whose mask is empty or includes the first token.
+    All tokens have equal weight. Raises DataError for a conversation whose mask is empty or includes the first token.
     """
     total = sum(sum(mask) for _, mask in conversations)
     lines: list[_Line] = []
@@ -124,7 +124,7 @@ def build_demonstration_batch(conversations: Sequence[tuple[Sequence[int], Seque
     for index, (ids, mask) in enumerate(conversations):
         learned = [position for position, masked in enumerate(mask) if masked]
         if not learned or learned[0] == 0:
-            problem = "marks its first token, which nothing comes before" if learned else "marks no token"
+            problem = "marks its first token, which has no token before it," if learned else "marks no token"
             raise DataError(
                 f"demonstration {index} {problem} to be learned; give a prompt and then an assistant message."
             )
@@ -161,7 +161,7 @@ def expand_batch(batch: TrainingBatch) -> TrainingBatch:
 def with_values(batch: TrainingBatch, values: Sequence[float]) -> TrainingBatch:
     """Return the batch with these values, in segment order, as the sampled log-probabilities of its trained tokens.
 
-    So values reach the microbatch of their token, or come back from it, however the batch is divided.
+    In this way, values reach the microbatch of their token, or come back from it, for any division of the batch.
     """
     assert len(values) == batch.num_trained_tokens
     rest = iter(values)
@@ -184,7 +184,7 @@ def trajectory_indices(batch: TrainingBatch) -> list[int]:
 
 
 def build_context_segment(ids: tuple[int, ...], parent: int | None) -> TokenSegment:
-    """Return a segment that is context only and is not trained."""
+    """Return a segment that is only context and is not trained."""
     zeros = (0.0,) * len(ids)
     return TokenSegment(
         parent=parent,
@@ -198,7 +198,7 @@ def build_context_segment(ids: tuple[int, ...], parent: int | None) -> TokenSegm
 
 
 def _add_trajectory(lines: list[_Line], trajectory: Trajectory, advantages: Sequence[float]) -> list[int]:
-    """Append a trajectory's turns: a line for each root and at each fork. Returns the lines that end in a leaf."""
+    """Append the turns of a trajectory, with a line for each root and at each fork. Return the lines that end in a leaf."""
     children: dict[int | None, list[Turn]] = {}
     advantage_of: dict[int, float] = {}
     for turn, advantage in zip(trajectory.turns, advantages, strict=True):
@@ -217,7 +217,7 @@ def _add_trajectory(lines: list[_Line], trajectory: Trajectory, advantages: Sequ
     for root in children.get(None, ()):
         if not root.prompt_ids:
             raise DataError(
-                f"trajectory {trajectory.id}: turn {root.id} has no prompt, so nothing predicts its answer."
+                f"trajectory {trajectory.id}: turn {root.id} has no prompt, so no token predicts its answer."
             )
         begin(None, root, 0)
     while pending:
@@ -293,7 +293,7 @@ def _segment(line: _Line, parent: int) -> TokenSegment:
 def _share_prompts(
     prompts: Mapping[int, tuple[int, ...]], segments: list[TokenSegment], root: int | None
 ) -> dict[int, int]:
-    """Append prompts below `root` as a radix tree. Returns, for each key, the segment in which its prompt ends."""
+    """Append prompts below `root` as a radix tree. Return, for each key, the segment in which its prompt ends."""
     ends: dict[int, int] = {}
     pending: list[tuple[list[int], int, int | None]] = [(list(prompts), 0, root)]
     while pending:
@@ -306,7 +306,7 @@ def _share_prompts(
                 assert parent is not None, "a root has no prompt"
                 ends[key] = parent
         for branch in by_next.values():
-            # The common prefix of the first and the last in lexicographic order is common to all.
+            # The common prefix of the first and the last prompt in lexicographic order is common to all prompts.
             first, last = min(prompts[key] for key in branch), max(prompts[key] for key in branch)
             end = depth
             while end < min(len(first), len(last)) and first[end] == last[end]:

@@ -1,11 +1,11 @@
-"""A server of any learner over HTTP, for `training.remote.RemoteLearner`.
+"""Serve any learner over HTTP for `training.remote.RemoteLearner`.
 
-    GET    /v1/learner        which learner this is
-    POST   /v1/jobs/JOB       start a computation; the same one again changes nothing
-    GET    /v1/jobs/JOB       its result, awaited for ?seconds=
-    DELETE /v1/jobs/JOB       give it up between two microbatches; weights that have changed stay
+    GET    /v1/learner        return the identity of the learner
+    POST   /v1/jobs/JOB       start a computation; repeating the request changes nothing
+    GET    /v1/jobs/JOB       return the result; wait for it up to ?seconds=
+    DELETE /v1/jobs/JOB       cancel the computation between two microbatches; weights that have changed stay
     POST   /v1/files          keep a file, and return its name
-    GET    /v1/files/NAME     a file of an export
+    GET    /v1/files/NAME     return a file of an export
 
 Computations run one after the other in a thread.
 """
@@ -36,11 +36,12 @@ from sparring.runtime.remote import PROTOCOL, dumps, error_json, from_json
 from sparring.types import Json, TrainingBatch, Weights
 
 MOST_KEPT = 64
-"""Results of finished computations that are kept for a client that asks again."""
+"""The number of results of finished computations that are kept for repeated requests."""
 
 
 def learner_app(learner: Learner, *, api_key: str | None = None) -> Starlette:
-    """Return the routes of a learner. With `api_key`, requests without it are refused; without one, bind it to loopback only."""
+    """Return the routes of a learner. With `api_key`, requests without the key are refused. Without a key, bind the server
+    only to a loopback address."""
     routes = _Routes(learner)
     return Starlette(
         routes=[
@@ -102,10 +103,10 @@ class _Routes:
     async def start(self, request: Request) -> Response:
         name, body = request.path_params["job"], await request.json()
         if body["instance"] != self._instance:
-            raise ServiceError("this learner was started again and has lost what was trained; resume the run.")
+            raise ServiceError("this learner was restarted and has lost its trained weights; resume the run.")
         if name not in self._jobs:
             if body["verb"] not in self._verbs:
-                raise UsageError(f"a learner cannot {body['verb']!r}; it can {', '.join(self._verbs)}.")
+                raise UsageError(f"a learner cannot run {body['verb']!r}; it can run {', '.join(self._verbs)}.")
             for unused in body["unused"]:
                 shutil.rmtree(self._path / Path(unused).name, ignore_errors=True)
             self._forget()
@@ -138,7 +139,7 @@ class _Routes:
             return self._jobs[request.path_params["job"]]
         except KeyError:
             raise ServiceError(
-                "this learner does not know the computation, so it was started again and has lost what was trained; "
+                "this learner does not know the computation, so it was restarted and has lost its trained weights; "
                 "resume the run."
             ) from None
 
@@ -147,7 +148,7 @@ class _Routes:
             await wait_for_abandoned()
             try:
                 job.result = await run_cancellable(compute, stop=job.stop, patience_seconds=0.0)
-            except Exception as error:  # noqa: BLE001 - the client gets it
+            except Exception as error:  # noqa: BLE001 - the client receives it
                 job.error = error_json(error)
         job.done.set()
 

@@ -1,4 +1,4 @@
-"""Supervised steps on demonstrations before RL, because RL amplifies existing behavior and does not create new behavior."""
+"""Run supervised steps on demonstrations before RL, because RL amplifies existing behavior and cannot create new behavior."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ async def run_supervised_steps(
     seed: int,
     stop: asyncio.Event | None = None,
 ) -> AsyncIterator[tuple[int, Mapping[str, float]]]:
-    """Minimise cross-entropy on the demonstrations, and yield each step's number, from 1, with its metrics.
+    """Minimize cross-entropy on the demonstrations, and yield each step's number, starting at 1, with its metrics.
 
-    Batches are taken from shuffled passes over the conversations. `learning_rate` returns the rate of a step. Setting `stop`
-    ends the loop before all `steps` are done.
+    Batches come from shuffled passes over the conversations. `learning_rate` returns the rate of a step. Setting `stop`
+    ends the loop early.
     """
     stop = stop or asyncio.Event()
     order, rng = list[int](), random.Random(f"warm-start/{seed}")

@@ -1,8 +1,7 @@
-"""Widening of an adapter without changing what it computes, so that a run can continue with a higher rank (LoRA,
-arXiv:2106.09685).
+"""Widen an adapter without changing its function, so that a run can continue with a higher rank (LoRA, arXiv:2106.09685).
 
 With W' = W + (alpha / r) B A, new rows of A may have any values while the matching columns of B are zero. The new rows are
-initialised as in peft, and start to learn as soon as the columns of B do.
+initialized as in peft, and start to learn when the columns of B do.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ class Adapter:
 
 
 def widen(checkpoint: Path, into: Path, *, before: Adapter, after: Adapter, seed: int) -> Path:
-    """Write the checkpoint with an adapter of a higher rank into the folder `into`, under its own name, and return its path.
+    """Write the checkpoint, with an adapter of a higher rank and under the same name, into the folder `into`.
 
-    Raises DataError for a damaged checkpoint.
+    Return the path of the new checkpoint. Raises DataError if the checkpoint is damaged.
     """
     checkpoints.verify(checkpoint)
     generator = torch.Generator().manual_seed(seed)
@@ -59,12 +58,14 @@ def widen(checkpoint: Path, into: Path, *, before: Adapter, after: Adapter, seed
 
 
 def _wider(name: str, tensor: Tensor, more: int, factor: float, generator: torch.Generator | None) -> Tensor:
-    """Return A [r, in] with new rows, drawn from the generator or zero without one; or B [out, r] times `factor` with new
-    columns of zero."""
+    """Return A [r, in] with new rows, or B [out, r] times `factor` with new columns of zeros.
+
+    The new rows are drawn from the generator, or are zero without a generator.
+    """
     if ".lora_A." in name:
         rows = torch.zeros(more, tensor.shape[1])
         if generator is not None:
-            bound = 1 / math.sqrt(tensor.shape[1])  # kaiming_uniform with a = sqrt(5), as peft initialises A
+            bound = 1 / math.sqrt(tensor.shape[1])  # kaiming_uniform with a = sqrt(5), as peft initializes A
             rows.uniform_(-bound, bound, generator=generator)
         return torch.cat([tensor, rows.to(tensor.dtype)])
     if ".lora_B." in name:

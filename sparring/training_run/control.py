@@ -93,8 +93,8 @@ def continue_warm_start(
         )
     if not (folder.checkpoints / WARM_START).is_dir():
         raise UsageError(
-            f"{folder.path} has not finished its warm start: it ended before that, or it began with the weights of another run. "
-            f"Continue it with `sparring train --resume {folder.path}`, or make the control of that other run."
+            f"{folder.path} has not finished its warm start: the run ended earlier, or it started from the weights of another "
+            f"run. Continue the run with `sparring train --resume {folder.path}`, or create the control of the other run."
         )
     steps = steps or section.control_steps
     _refuse_shorter(folder, steps)

@@ -214,7 +214,7 @@ def test_functions_of_the_users_own_that_do_not_fit_are_refused(
 
 @pytest.mark.parametrize("key", ["reward.reward", "reward.scorer"])
 def test_a_judge_that_cannot_be_called_is_refused_before_anything_is_played(key: str) -> None:
-    with pytest.raises(UsageError, match=rf"{key} = 'environment:KEYS' is 'abcdefghijklmnop', which cannot be called"):
+    with pytest.raises(UsageError, match=rf"{key} = 'environment:KEYS' is 'abcdefghijklmnop', which is not callable"):
         load_graders(load_config(RECIPE, [f"{key}=environment:KEYS"]), RECIPE.parent)
 
 

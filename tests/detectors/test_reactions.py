@@ -108,7 +108,7 @@ def test_a_stop_leaves_a_checkpoint_and_a_resumed_run_does_not_say_it_again(reci
 
 def test_a_roll_back_leaves_the_last_checkpoint_from_before_the_first_warning(recipe: Path) -> None:
     with pytest.raises(
-        GateError, match=r"'roll_back' ended the run: the newest checkpoint is 000003 again; 000004 went to"
+        GateError, match=r"'roll_back' ended the run: the newest checkpoint is 000003 again; 000004 moved to"
     ):
         trainer_of(recipe, "detectors.reaction=roll_back").train()
     run = run_of(recipe)
@@ -135,7 +135,7 @@ def test_a_roll_back_to_before_the_first_checkpoint_leaves_nothing_trained(recip
             "detectors.reaction=roll_back",
         ],
     )
-    with trainer, pytest.raises(GateError, match="there was no checkpoint from before; 000004 went to"):
+    with trainer, pytest.raises(GateError, match="there was no checkpoint from before; 000004 moved to"):
         trainer.train()
     with Ledger(run / "ledger.sqlite") as ledger:
         assert (ledger.published(), ledger.rollouts(state=RolloutState.TRAINED)) == ([], [])

@@ -74,7 +74,7 @@ def test_an_engine_that_kept_the_old_weights_is_found_whatever_it_says(tiny_poli
             for _ in range(3):
                 weights = learned(learner)
             claims.fingerprint = weights.fingerprint  # it says so, and was never given them
-            with pytest.raises(ServiceError, match="still plays with the weights of the step before"):
+            with pytest.raises(ServiceError, match="still samples with the weights of the previous step"):
                 await handshake.check(weights, 2, LESSON)
         finally:
             await engine.close()

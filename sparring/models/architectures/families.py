@@ -1,7 +1,7 @@
-"""The table of model families: which forward runs them, what they can share, and where an adapter goes.
+"""Define the table of model families: their forward, what they can share, and where an adapter goes.
 
-A model of another type that transformers loads as a causal LM runs through transformers' own forward too, but no test covers
-it. docs/models.md contains this table.
+Models of other types that transformers loads as a causal LM also run, through the forward of transformers, but no test
+covers them. docs/models.md contains this table.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ DENSE_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj",
 """The linear layers of a Llama-shaped layer."""
 
 LINEAR_ATTENTION_TARGETS = ("in_proj_qkv", "in_proj_z", "out_proj")
-"""The large linear layers of a gated delta rule layer. Those of its gates have one row a head, and are not adapted."""
+"""The large linear layers of a gated delta rule layer. The layers of its gates have one row per head and are not adapted."""
 
 EXPERT_TARGETS = ("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
 """The fused matrices of all experts of a layer. They are parameters, not modules."""
@@ -29,13 +29,13 @@ class Family:
     example: str
     """A model of the family on the Hugging Face hub."""
     forward: Literal["lean", "transformers"]
-    """`lean` is Sparring's own, for configs that it computes exactly; `transformers` is the library's."""
+    """`lean` is Sparring's own forward, for configs that it computes exactly; `transformers` is the library's forward."""
     shares_prefixes: bool = True
-    """Whether several sequences can attend to one copy of a common prefix. A recurrent state cannot be shared like this."""
+    """Whether several sequences can attend to one copy of a common prefix. A recurrent state cannot be shared in this way."""
     lora_targets: tuple[str, ...] = DENSE_TARGETS
     """The layers that get an adapter by default."""
     expert_targets: tuple[str, ...] = ()
-    """The experts' matrices that may get an adapter in addition."""
+    """The matrices of the experts that may also get an adapter."""
     chat: str
     """The chat format: a format of the `renderers` library, or `template` for the tokenizer's own template."""
     tool_format: str
@@ -77,7 +77,7 @@ FAMILIES = (
 
 
 def find_family(config: Any) -> Family | None:
-    """Return the family of a transformers config, None where the table has none."""
+    """Return the family of a transformers config, or None if the table does not contain it."""
     return next((family for family in FAMILIES if config.model_type in family.model_types), None)
 
 
