@@ -214,4 +214,4 @@ def test_a_save_for_which_there_is_no_room_is_not_begun_and_is_due(
     with Ledger(folder.path / "ledger.sqlite") as ledger:
         asyncio.run(run(ledger))
     assert len(said) == 1
-    assert said[0].endswith("The run continues, and tries again after the next step.")
+    assert said[0].endswith("The run continues and tries again after the next step.")

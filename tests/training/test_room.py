@@ -53,7 +53,7 @@ def test_a_shortage_is_told_before_it_is_one(free: int, to_come: int, fits: bool
         room.check()
     else:
         with pytest.raises(
-            DiskError, match=r"runs/a has 99 bytes free, and a checkpoint takes 100 bytes: .* Make room"
+            DiskError, match=r"runs/a has 99 bytes free, but a checkpoint takes 100 bytes: .* Make room"
         ):
             room.check()
 
@@ -97,7 +97,7 @@ def test_a_run_without_room_for_one_checkpoint_does_not_begin_and_one_that_will_
     # Some 6,000 weights: 24 kB, three times that and 64 KiB around them are 137 kB.
     filler = fill_up(small_disk, leaving=120_000)
     with pytest.raises(
-        DiskError, match=r"checkpoints has 1\d\d kB free, and a checkpoint takes 137 kB: it cannot be written"
+        DiskError, match=r"checkpoints has 1\d\d kB free, but a checkpoint takes 137 kB: it cannot be written"
     ):
         resumed(run)
     filler.unlink()
