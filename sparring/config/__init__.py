@@ -11,6 +11,7 @@ from sparring.config.recipe import (
     read_recipe,
     resolved_toml,
     resolved_view,
+    restore_defaults,
     untrainable,
     validate,
 )
@@ -31,6 +32,6 @@ from sparring.config.sections import (
 __all__ = [
     "HYPERPARAMETERS", "PLACES", "PLACE_KEYS", "Config", "EnvironmentSection", "ModelSection", "Place", "PolicySection",
     "RewardSection", "ScheduleSection", "Section", "TrackingSection", "endpoint_problems", "find_warnings", "key_from",
-    "load_config", "places_of", "read_place", "read_recipe", "recipe_hash", "resolved_toml", "resolved_view",
+    "load_config", "places_of", "read_place", "read_recipe", "recipe_hash", "resolved_toml", "resolved_view", "restore_defaults",
     "settings_of", "untrainable", "validate",
 ]  # fmt: skip

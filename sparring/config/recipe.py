@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import difflib
+import json
 import os
 import re
 import tomllib
 from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from sparring.config.rules import find_conflicts
 from sparring.config.rules.engine import TRAINING_KEYS
-from sparring.config.sections import ENGINE_KEYS, Config, section_class
+from sparring.config.sections import ENGINE_KEYS, Config, Section, section_class
 from sparring.errors import ConfigError, ConfigProblem, UsageError
 from sparring.runtime.redaction import register
 
@@ -27,6 +29,29 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     Raises UsageError if the file cannot be read, and ConfigError with all problems of the recipe.
     """
     return validate(read_recipe(path), overrides, source=str(path))
+
+
+def restore_defaults(config: Config, recorded: Mapping[str, Any]) -> Config:
+    """Return the config with the recorded value of every setting that neither the recipe nor an override sets.
+
+    `recorded` is the whole configuration of a run, as its manifest has it. The defaults of another version of Sparring may
+    differ from today's, and a run keeps the defaults that it was made with. A recorded value that is no longer valid is
+    ignored.
+    """
+    sections = {}
+    for name in Config.model_fields:
+        section, values = getattr(config, name), recorded.get(name)
+        if not isinstance(section, Section) or not isinstance(values, Mapping):
+            continue
+        kept = {}
+        for key, field in type(section).model_fields.items():
+            if key in section.model_fields_set or key not in values:
+                continue
+            with suppress(ValidationError):
+                kept[key] = TypeAdapter(field.annotation).validate_json(json.dumps(values[key]), strict=True)
+        set_by_user = section.model_fields_set
+        sections[name] = type(section).model_construct(_fields_set=set_by_user, **{**dict(section), **kept})
+    return Config.model_construct(_fields_set=config.model_fields_set, **{**dict(config), **sections})
 
 
 def key_from(variable: str | None) -> str | None:

@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, final
 
-from sparring.config import Config, load_config, recipe_hash, resolved_toml
+from sparring.config import Config, load_config, recipe_hash, resolved_toml, restore_defaults
 from sparring.errors import DataError, UsageError
 from sparring.run_folders.encode import encode
 from sparring.run_folders.inputs import recorded_inputs
@@ -134,13 +134,17 @@ class RunFolder:
         return find_code_folder(self.recipe)
 
     def config(self, overrides: Sequence[str] = ()) -> Config:
-        """Return the run's own recipe with overrides. Raises DataError if it is damaged, ConfigError for an invalid
-        override."""
+        """Return the run's own recipe with overrides, and with the defaults that the run was made with.
+
+        Raises DataError if the recipe is damaged, ConfigError for an invalid override.
+        """
         try:
             config = load_config(self.recipe)
         except UsageError as error:
             raise DataError(f"{self.path} cannot be loaded; fix its recipe, or name another run.\n{error}") from error
-        return load_config(self.recipe, overrides) if overrides else config
+        if overrides:
+            config = load_config(self.recipe, overrides)
+        return restore_defaults(config, self.manifest().get("config", {}))
 
     def trained_config(self) -> Config:
         """Return `config()`. Raises UsageError if the run evaluates an endpoint or a script and has no trained

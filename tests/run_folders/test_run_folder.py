@@ -69,6 +69,27 @@ def test_the_recipe_of_a_run_loads_again_and_names_its_own_files_or_absolute_one
     assert again.warm_start.demonstrations == str(Path("toy/log.jsonl").resolve())
 
 
+def test_a_run_keeps_the_defaults_of_the_version_that_made_it(recipe: Path) -> None:
+    folder = create(recipe, "one", "batch.group_size=4")
+    manifest = json.loads((folder.path / "manifest.json").read_text())
+    recorded = manifest["config"]
+    recorded["model"] |= {
+        "lora_targets": ["q_proj"],
+        "max_sequence_length": 64,
+        "trained_weights": "of another version",
+    }
+    recorded["batch"]["group_size"] = 16
+    (folder.path / "manifest.json").write_text(json.dumps(manifest))
+    config = folder.config()
+    assert (config.model.lora_targets, config.model.max_sequence_length) == (("q_proj",), 64)
+    # What the recipe sets, an override, and a value that is not valid today.
+    assert (config.batch.group_size, config.model.trained_weights) == (4, "lora")
+    assert folder.config(["model.max_sequence_length=128"]).model.max_sequence_length == 128
+    # A default does not count as set by the user.
+    assert "lora_targets" not in config.model.model_fields_set
+    assert config.model_copy(update={"model": load_config(folder.recipe).model}) == load_config(folder.recipe)
+
+
 def test_code_beside_the_recipe_and_code_that_it_names_travels_with_the_run(recipe: Path) -> None:
     folder = create(recipe)
     recipe.with_name("environment.py").write_text("World = 2\n")
