@@ -169,6 +169,8 @@ def _holds(value: float, target: Mapping[str, float]) -> bool:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(_shown(one) for one in value)
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 

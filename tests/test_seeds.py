@@ -121,7 +121,7 @@ def test_ctrl_c_stops_the_family_and_the_same_again_goes_on(whole: Path, tmp_pat
     begun.send_signal(signal.SIGINT)
     out, err = begun.communicate(timeout=60)
     assert begun.returncode == 130, err
-    assert "the same command goes on" in out
+    assert "the same command continues" in out
     assert "The claim leaves out seed 1 (stopped)" in out.replace("\n", " ")
     assert [RunFolder(run).status()["status"] for run in sorted(tmp_path.glob("*-seed-*"))] == ["completed", "stopped"]
     assert not trained(tmp_path).is_stopped
@@ -347,8 +347,8 @@ def test_runs_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
         (["train", str(RECIPE), "--seeds", "1"], "is too few for a family of runs"),
         (["eval", "--across", "FAMILY", "--compare"], "--across does not read --compare"),
         (["eval", "--across", "FAMILY", "--resume"], "--across does not read --resume"),
-        (["eval", "--across", "FAMILY", "evaluation.eval_num_tasks=2"], "so it cannot use"),
-        (["report", "FAMILY", "--price", "hour=1"], "whose page has no cost"),
+        (["eval", "--across", "FAMILY", "evaluation.eval_num_tasks=2"], "cannot be applied"),
+        (["report", "FAMILY", "--price", "hour=1"], "the page of a family shows no cost"),
         (["eval", "FAMILY"], "is a family of runs; evaluate it with `sparring eval --across"),
     ],
 )

@@ -34,9 +34,8 @@ def evaluate_change(observed: Observed) -> Iterable[Finding]:
     if not changes and not lineage.files:
         return
     advised = _advised(lineage, changes)
-    is_one = len(changes) + bool(lineage.files) == 1 or (
-        advised is not None and set(changes) <= set(advised.settings) and not lineage.files
-    )
+    num_changes = len(changes) + bool(lineage.files)
+    is_one = num_changes == 1 or (advised is not None and set(changes) <= set(advised.settings) and not lineage.files)
     needed = (advised.confirm_after if advised is not None else None) or JUDGE_AFTER
     num_steps = len(observed.trained)
     is_gone = advised is None or all(one.rule != advised.rule for one in observed.findings)
@@ -58,10 +57,7 @@ def evaluate_change(observed: Observed) -> Iterable[Finding]:
     severity, symptom, change = Severity.NOTE, "", "Keep it."
     if not is_one:
         severity, evidence["verdict"] = Severity.WARNING, "several"
-        symptom = (
-            f"{len(changes) + bool(lineage.files)} things were changed at once ({what}), so their effects cannot be "
-            "separated."
-        )
+        symptom = f"{num_changes} things were changed at once ({what}), so their effects cannot be separated."
         change = f"Branch from {lineage.parent} again at step {lineage.step} with only one of them."
     elif num_steps < needed:
         evidence["verdict"] = "too early"
@@ -75,12 +71,7 @@ def evaluate_change(observed: Observed) -> Iterable[Finding]:
             else "the run got worse than its parent."
         )
         change = _other_change(lineage, advised)
-    elif (
-        advised is not None
-        and advised.rule.startswith(MOVES)
-        and gain is not None
-        and not any(one is not None and one.exceeds(SURE) for one in (gain, _change(observed, lineage, SIGNAL)))
-    ):
+    elif advised is not None and gain is not None and _has_not_moved(observed, lineage, advised, gain):
         evidence["verdict"] = "unclear"
         symptom = (
             f"{what}: {advised.rule} is no longer found, but neither the score nor the groups with signal have risen."
@@ -103,6 +94,12 @@ def evaluate_change(observed: Observed) -> Iterable[Finding]:
         step=observed.history.last_step if observed.history.steps else lineage.step,
         confirm_after=needed,
     )
+
+
+def _has_not_moved(observed: Observed, lineage: Lineage, advised: Finding, gain: Estimate) -> bool:
+    """Return whether the advice was to make the score or the groups with signal rise, and neither has risen."""
+    changes = (gain, _change(observed, lineage, SIGNAL))
+    return advised.rule.startswith(MOVES) and not any(one is not None and one.exceeds(SURE) for one in changes)
 
 
 def _other_change(lineage: Lineage, advised: Finding | None) -> str:

@@ -12,9 +12,16 @@ RESULTS = ROOT / "benchmarks" / "results"
 STORED = RESULTS / "pointer_chase.json"
 
 
-@pytest.mark.parametrize(("name", "stored"), [("quickstart", STORED), ("smollm2", RESULTS / "smollm2.json")])
-def test_the_readme_shows_what_is_stored(name: str, stored: Path) -> None:
-    text = (ROOT / "README.md").read_text("utf-8")
+@pytest.mark.parametrize(
+    ("page", "name", "stored"),
+    [
+        ("README.md", "quickstart", STORED),
+        ("README.md", "smollm2", RESULTS / "smollm2.json"),
+        ("recipes/sop_small/README.md", "sop_small", RESULTS / "sop_small.json"),
+    ],
+)
+def test_the_page_shows_what_is_stored(page: str, name: str, stored: Path) -> None:
+    text = (ROOT / page).read_text("utf-8")
     block = text.partition(f"<!-- measured:{name} -->")[2].partition(f"<!-- /measured:{name} -->")[0]
     assert table(json.loads(stored.read_text("utf-8"))) in block
 
