@@ -35,8 +35,8 @@ def restore_defaults(config: Config, recorded: Mapping[str, Any]) -> Config:
     """Return the config with the recorded value of every setting that neither the recipe nor an override sets.
 
     `recorded` is the whole configuration of a run, as its manifest has it. The defaults of another version of Sparring may
-    differ from today's, and a run keeps the defaults that it was made with. A recorded value that is no longer valid is
-    ignored.
+    differ from today's, and a run keeps the defaults that it was made with. A setting whose default is None stays None,
+    because that means that it is left out. A recorded value that is no longer valid is ignored.
     """
     sections = {}
     for name in Config.model_fields:
@@ -45,7 +45,7 @@ def restore_defaults(config: Config, recorded: Mapping[str, Any]) -> Config:
             continue
         kept = {}
         for key, field in type(section).model_fields.items():
-            if key in section.model_fields_set or key not in values:
+            if key in section.model_fields_set or key not in values or field.default is None:
                 continue
             with suppress(ValidationError):
                 kept[key] = TypeAdapter(field.annotation).validate_json(json.dumps(values[key]), strict=True)

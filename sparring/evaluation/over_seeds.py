@@ -114,7 +114,8 @@ def _crossed(rows: Sequence[Sequence[float]]) -> tuple[float, float]:
         for value, task in zip(row, tasks, strict=True)
     ) / ((num_seeds - 1) * (num_tasks - 1))
     both = between_seeds + max(between_tasks - rest, 0.0)
-    degrees = both**2 * (num_seeds - 1) / between_seeds**2 if between_seeds > 0 else inf
+    ratio = both / between_seeds if between_seeds > 0 else inf
+    degrees = ratio * ratio * (num_seeds - 1)  # not (both**2 / between_seeds**2): the square of a tiny variance is 0
     return both / (num_seeds * num_tasks), degrees
 
 

@@ -71,4 +71,4 @@ class Headless(ByteTokenizer):
 
 def test_a_template_that_contradicts_itself_is_found() -> None:
     (one,) = found(TemplateChat(ByteTokenizer()), Headless())
-    assert "begins an answer in the conversation with no special token" in one.symptom
+    assert "an answer in the conversation with no special token" in one.symptom

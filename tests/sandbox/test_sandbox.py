@@ -216,7 +216,7 @@ def test_what_was_collected_can_be_written_again_below_another_folder(sandbox: S
             return dict(collected.refused)
 
     assert asyncio.run(played()) == {
-        "e/" * 15 + "e": "lies below too many folders",
+        "e/" * 15 + "e": "is nested in too many folders",
         longest + "f": "is not a plain relative path of up to 512 characters and 16 parts",
     }
 
@@ -226,7 +226,7 @@ def test_files_that_do_not_fit_are_an_error_with_the_limit(sandbox: Sandbox) -> 
         async with open_sandbox(limits=Limits(disk_mib=1)).session({"big": bytes(2 << 20)}):
             pass
 
-    with pytest.raises(UsageError, match="takes 1 MiB"):
+    with pytest.raises(UsageError, match="limited to 1 MiB"):
         asyncio.run(played())
 
 

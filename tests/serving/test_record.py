@@ -197,7 +197,7 @@ def test_a_request_that_comes_before_the_folder_is_made_waits_for_it(tmp_path: P
 
 def test_a_folder_that_holds_something_is_not_written_into(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match="never overwritten"):
+    with pytest.raises(DataError, match="needs a new folder"):
         Recording(tmp_path, ScriptedMessages(["a"], name="a"), model="a")
 
 
