@@ -18,8 +18,8 @@ from typing import Any
 from benchmarks.report import commit, options, report
 from sparring.evaluation.evaluation import Evaluation
 from sparring.evaluation.of_run import claim_of_report
-from sparring.evaluation.over_seeds import interval_over_seeds
 from sparring.evaluation.report import EvaluationReport
+from sparring.evaluation.seed_intervals import interval_over_seeds
 from sparring.evaluator import MultiTurnRLEvaluator
 from sparring.tracking.console import interval
 from sparring.trainer import MultiTurnRLTrainer

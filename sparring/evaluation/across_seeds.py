@@ -13,14 +13,14 @@ from sparring.evaluation.comparison import Comparison
 from sparring.evaluation.controls import BASE, CONTINUED, ORIGIN, WARM_START, listed
 from sparring.evaluation.evaluation import Evaluation, interval_json
 from sparring.evaluation.of_run import Evaluated, claim_of_run, evaluated, named
-from sparring.evaluation.over_seeds import (
+from sparring.evaluation.policies import run_path
+from sparring.evaluation.seed_intervals import (
     Outlier,
     interval_over_seeds,
     interval_over_seeds_and_tasks,
     outlier_of,
     shared_tasks,
 )
-from sparring.evaluation.policies import run_path
 from sparring.evaluation.statistics import Interval
 from sparring.run_folders import RunFolder
 from sparring.run_folders.family_folder import FamilyFolder, Origin, join_names

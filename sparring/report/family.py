@@ -23,7 +23,7 @@ from sparring.evaluation.across_seeds import (
 from sparring.evaluation.controls import Rise
 from sparring.evaluation.evaluation import Evaluation
 from sparring.evaluation.of_run import evaluated
-from sparring.evaluation.over_seeds import interval_over_seeds, shared_tasks
+from sparring.evaluation.seed_intervals import interval_over_seeds, shared_tasks
 from sparring.evaluation.tables import Table, gains_table, seeds_table
 from sparring.pages.html import asset, document, text
 from sparring.report.curves import Chart, Line, legend, svg

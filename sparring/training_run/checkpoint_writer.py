@@ -16,7 +16,7 @@ from sparring.protocols import Learner, LearnerState
 from sparring.rollouts import Curriculum, GroupPlan
 from sparring.run_folders import RunFolder
 from sparring.training import checkpoints
-from sparring.training.room import Room, count_remaining, estimate_checkpoint_bytes, measure_free_bytes
+from sparring.training.disk_space import Room, count_remaining, estimate_checkpoint_bytes, measure_free_bytes
 from sparring.types import Json
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sparring.evaluation.over_seeds import (
+from sparring.evaluation.seed_intervals import (
     interval_over_seeds,
     interval_over_seeds_and_tasks,
     outlier_of,

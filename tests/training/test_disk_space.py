@@ -12,7 +12,7 @@ import pytest
 
 from sparring.errors import DiskError
 from sparring.trainer import MultiTurnRLTrainer
-from sparring.training.room import Room, count_remaining
+from sparring.training.disk_space import Room, count_remaining
 
 TINY = Path(__file__).parents[1] / "faults" / "recipe"
 
