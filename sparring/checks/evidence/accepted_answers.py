@@ -97,7 +97,7 @@ async def find_paid_empty_answers(subject: Subject) -> list[Finding]:
             severity=Severity.WARNING,
             symptom=f"{_name_answer(paid[0])} is accepted as right, although it contains no answer{_describe_tasks(paid, seen)}.",
             evidence={"episodes": [one.shown for one in paid[:NUM_SHOWN]]},
-            change="Give 0 to an answer without a value, and if there is nothing to compare with.",
+            change="Give 0 to an answer without a value, and to any answer if there is nothing to compare it with.",
             confirm="The answers in the evidence earn nothing.",
         )
     ]
@@ -117,8 +117,8 @@ def _is_rightly_empty(references: ReferenceEpisodes, one: GradedCandidate) -> bo
 
 
 async def find_never_accepted(subject: Subject) -> list[Finding]:
-    """Return a finding if the field that is named as an answer gets full marks in no form and in no task. This applies
-    only to environments that grade the final message."""
+    """Return a finding if the task field whose name marks it as the answer gets full marks in no form and in no task.
+    This applies only to environments that grade the final message."""
     cls = subject.environment_class
     if cls is None or cls.final_state is not Environment.final_state or cls.is_done is not Environment.is_done:
         return []

@@ -33,9 +33,9 @@ _TAGGED = re.compile(r"<([A-Za-z_][\w-]*)>(.*?)</\1>", flags=re.DOTALL)
 class AnswerForm:
     """The form that the last messages of right episodes share.
 
-    An answer is either the arguments of a call of `tool`, or text: `before`, the answer in `tags`, `after`. With at
-    most one tag, the answer is a JSON object, or one plain text whose name is "". Several tags contain one plain text
-    each.
+    An answer is either the arguments of a call of `tool`, or a text that consists of `before`, the answer in `tags`,
+    and `after`. With at most one tag, the answer is a JSON object, or a single text that is the part with the name "".
+    With several tags, each tag contains the text of the part with its name.
     """
 
     tool: str | None = None
@@ -71,7 +71,7 @@ class AnswerForm:
         return answer(self.text(self.body(parts)))
 
     def body(self, parts: Mapping[str, Json]) -> str:
-        """Return the text between the tags. With several tags, it includes the tags."""
+        """Return the text between the tags. With several tags, the text includes the tags."""
         if len(self.tags) > 1:
             return "\n".join(f"<{tag}>{_plain(parts.get(tag, ''))}</{tag}>" for tag in self.tags)
         return json.dumps(dict(parts), ensure_ascii=False) if self.is_json else _plain(next(iter(parts.values()), ""))
@@ -189,7 +189,7 @@ def write_answers(task: Task, prompt: str) -> Iterator[tuple[tuple[str, ...], Me
         # In a list of accepted spellings, each spelling is an answer.
         if isinstance(value, list | tuple) and value and isinstance(value[0], str):
             texts["spelling"] = value[0]
-        with suppress(TypeError):  # JSON has no form for such keys
+        with suppress(TypeError):  # some keys cannot be written as JSON
             texts["JSON"] = json.dumps(value, ensure_ascii=False, default=str)
             for key in dict.fromkeys(("answer", *(keys[0] for keys in objects if len(keys) == 1))):
                 texts[f"object {key}"] = json.dumps({key: value}, ensure_ascii=False, default=str)

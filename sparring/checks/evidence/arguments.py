@@ -64,9 +64,9 @@ class Value:
     value: Json
     words: tuple[str, ...]
     source: str
-    """For example `prompt:crate id`. The same source exists in the next task."""
+    """The place where the value was read, for example `prompt:crate id`. Other tasks have the same sources."""
     record: int
-    """A number that all values of one object share."""
+    """A number that all values of one object share, or 0 for a value that belongs to no object."""
 
 
 @final
@@ -75,7 +75,8 @@ class _Pool:
 
     def __init__(self, asked: Sequence[str], about: Sequence[str], schema: Mapping[str, Json]) -> None:
         self.rated: list[tuple[float, float, str, Value]] = []
-        """Rating, similarity of the names, canonical JSON of the value, and the value."""
+        """One tuple per value: its rating, the similarity of the names, the canonical JSON of the value, and the
+        value."""
         self._asked, self._about, self._schema = asked, about, schema
         self._num_read = 0
         hinted = Known()
@@ -116,7 +117,7 @@ class Known:
     most: int = MOST_VALUES
     """The maximum number of values to try for one argument."""
     constants: Mapping[str, Mapping[str, Sequence[Json]]] = field(default_factory=dict)
-    """Constants that the code of each tool compares its arguments with, by argument."""
+    """For each tool and each of its arguments, the constants with which the tool's code compares the argument."""
     _pools: dict[tuple[str, str], _Pool] = field(default_factory=dict)
     _records: int = 0
     _keys: set[tuple[str, tuple[str, ...]]] = field(default_factory=set)
@@ -179,8 +180,8 @@ class Known:
     def arguments(
         self, tool: str, schema: Mapping[str, Json], worked: Mapping[tuple[str, str], Sequence[str]]
     ) -> Iterator[tuple[dict[str, Json], dict[str, str]]]:
-        """Yield arguments of a tool with the sources of their values, the likeliest first. `worked` contains sources
-        whose values were accepted before, by tool and argument."""
+        """Yield arguments of a tool with the sources of their values, the likeliest first. `worked` maps each pair of
+        tool and argument to the sources whose values the tool accepted before."""
         properties = schema.get("properties", {})
         required = set(schema.get("required", ()))
         pools = {name: self.ranked(tool, name, part, worked.get((tool, name), ())) for name, part in properties.items()}
@@ -222,7 +223,7 @@ class Known:
             return own[: self.most]
         pool = self._pools.setdefault((tool, name), _Pool(asked, about, schema))
         pool.read(self.seen)
-        # Values with the source of an accepted value: the same key in other rows of the same list.
+        # These are the sources of accepted values. The same key in other rows of a list has the same source.
         same_source = {one.source for _, _, key, one in pool.rated if one.words and (name, key) in self.legal}
         rated: list[tuple[float, int, Value]] = []
         for index, (rate, alike, key, one) in enumerate(pool.rated):

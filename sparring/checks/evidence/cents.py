@@ -59,7 +59,7 @@ async def find_nearly_moved(benches: Sequence[Bench]) -> list[Finding]:
 
 
 def _with_hard_amounts(task: Task) -> Task:
-    """Return the task with the numbers with two decimals in its rows replaced by the amounts of HARD."""
+    """Return the task with the numbers with two decimals in its rows replaced by the amounts in HARD."""
     hard = itertools.cycle(HARD)
 
     def changed(value: Json, *, is_row: bool = False) -> Json:
@@ -75,9 +75,9 @@ def _with_hard_amounts(task: Task) -> Task:
 
 
 async def _moves(bench: Bench, base: Call) -> list[tuple[Call, View, View, set[float]]]:
-    """Call a tool for one row of the task's data after the other in one episode. Return each call, the views before and
-    after it, and the amounts of its row. The list is empty if the call does not have exactly one argument, or if fewer
-    than two rows fit it."""
+    """Call a tool for the rows of the task's data, one after another, in one episode. Return each call, the views
+    before and after it, and the amounts of its row. The list is empty if the call does not have exactly one argument,
+    or if fewer than two rows fit it."""
     if len(base.arguments) != 1:
         return []
     calls: list[tuple[Call, set[float]]] = []
@@ -119,7 +119,7 @@ def _finding(reader: str, seen: Sequence[dict[str, Json]], num_exact: int) -> Fi
         rule="environment.amounts",
         severity=Severity.WARNING,
         symptom=f"{reader} does not change by exactly the amount for {len(seen)} of {len(seen) + num_exact} rows: "
-        f"cents are lost, for example of {seen[0]['amount']} after {seen[0]['call']}.",
+        f"cents are lost, for example from {seen[0]['amount']} after {seen[0]['call']}.",
         evidence={"tool": reader, "seen": list(seen[:4])},
         change="Round when decimals become cents (round(x * 100), not int(x * 100)), or use Decimal.",
         confirm="Run `sparring check RECIPE --only environment` again: the finding is gone.",

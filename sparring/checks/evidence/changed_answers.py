@@ -16,11 +16,12 @@ from sparring.types import Json, Message
 LOOK_ALIKES = str.maketrans("aeiopcxyABEHKMOPTX", "аеіорсхуАВЕНКМОРТХ")
 """Latin letters and the Cyrillic letters that look the same."""
 NUM_PADDING = 20_000
-"""The number of characters before a very long answer."""
+"""The number of characters of padding before an answer."""
 
 
 _Change: TypeAlias = Callable[[Json, Sequence[Json]], Json | None]
-"""A function of the value of a part and its values in all answers. It returns None if the change does not apply."""
+"""A function of the value of a part and of the part's values in all answers. It returns None if the change does not
+apply."""
 
 
 class Kind(Enum):
@@ -69,7 +70,7 @@ def mutate_answer(
 
 
 def _change_values(form: AnswerForm, parts: Mapping[str, Json], wrong: Iterator[Mutation]) -> Iterator[Mutation]:
-    """Yield the mutations whose values are not the right values in another spelling: half of "7" is "7"."""
+    """Yield the mutations whose values are not the right values in another spelling: half of "7" is still "7"."""
     return (one for one in wrong if canonical(form.parts(one.message)) != canonical(dict(parts)))
 
 

@@ -28,8 +28,8 @@ def double_call(script: Sequence[Message], action: Action) -> tuple[Message, ...
 def change_arguments(
     script: Sequence[Message], action: Action, values: Mapping[tuple[str, str], Sequence[Json]]
 ) -> Iterator[tuple[str, Call, tuple[Message, ...]]]:
-    """Yield the script with one argument of a call changed, as the argument's name, the changed call, and the script.
-    `values` are the arguments of the experts of all tasks, by tool and argument."""
+    """Yield (argument, changed call, changed script) for each change of one argument of a call. `values` maps each pair
+    of tool and argument to the values that the experts of all tasks pass."""
     for name, value in action.arguments.items():
         others = [one for one in values.get((action.tool, name), ()) if canonical(one) != canonical(value)]
         for other in [*others[:1], *_list_near(value)]:
@@ -59,7 +59,7 @@ def append_calls(script: Sequence[Message], calls: Sequence[Call]) -> tuple[Mess
 
 
 def collect_argument_values(references: ReferenceEpisodes) -> dict[tuple[str, str], list[Json]]:
-    """Return the distinct values that the experts pass, by tool and argument."""
+    """Return, for each pair of tool and argument, the distinct values that the experts pass."""
     found: dict[tuple[str, str], dict[str, Json]] = {}
     for reference in references.by_task.values():
         for one in actions_of(reference.script):

@@ -75,7 +75,7 @@ async def _mutate(subject: Subject, references: ReferenceEpisodes) -> AsyncItera
         if Aspect.MESSAGE not in references.graded:
             changes = [replace(change, kind=Kind.SAME) for change in changes]
         elif grades_behavior(subject.scorer):
-            # Another text may do the same, even a text with a few letters changed.
+            # Another text may serve as well, even a text with a few letters changed.
             changes = [replace(one, kind=Kind.OTHER) if one.kind in (Kind.WRONG, Kind.FORM) else one for one in changes]
         if references.form.tool is None:
             await subject.grade_ahead([replace_last_message(one.trajectory, change.message) for change in changes])
@@ -182,7 +182,7 @@ async def _change_scripts(
 
 async def _apply(subject: Subject, references: ReferenceEpisodes, right: Episode, mutation: Mutation) -> Trajectory:
     """Return the expert's episode with the changed answer. A last message that is text changes nothing in the
-    environment. A call may change the environment, so that its episode is run again."""
+    environment. A call may change the environment, so an answer that is a call is run in a new episode."""
     if references.form.tool is None:
         return replace_last_message(right.trajectory, mutation.message)
     script = (*right.reference.script[:-1], mutation.message)

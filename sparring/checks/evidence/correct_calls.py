@@ -30,7 +30,7 @@ class Verdict(Enum):
     RIGHT = "does what the expert does"
     WRONG = "cannot be right"
     DOUBTFUL = (
-        "differs from a field of the task that the judge does not read, or lacks something that the expert leaves"
+        "differs from a field of the task that the grader does not read, or lacks something that the expert leaves"
     )
     UNKNOWN = "does something else, which may be equally good"
 

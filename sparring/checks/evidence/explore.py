@@ -32,8 +32,8 @@ NUM_ENVIRONMENTS = 3
 """The search in a task ends after this number of consecutive fresh environments without a legal call of another
 tool."""
 SECONDS = 1.0
-"""The search in a task ends after this time in seconds, as soon as one environment brought no success, or the missing
-tools had legal calls in other tasks."""
+"""After this time in seconds, the search in a task ends as soon as one environment brings no success, or if the missing
+tools have legal calls in other tasks."""
 NUM_DEMONSTRATIONS = 16
 """The number of demonstrations of the warm start whose calls are tried."""
 MOST_LEGAL = 3
@@ -71,8 +71,8 @@ class Explored:
     tried: list[TriedCall] = field(default_factory=list)
 
     def legal(self, tool: str) -> list[TriedCall]:
-        """Return the legal calls of a tool. Calls with a result come first, then those that need no calls before
-        them."""
+        """Return the legal calls of a tool. Calls with a result that is not empty come first. Among these, and among
+        the others, calls that need no earlier calls come first."""
         legal = [one for one in self.tried if one.call.tool == tool and one.is_legal]
         return sorted(legal, key=lambda one: (not one.is_informative, bool(one.before)))
 
@@ -267,7 +267,7 @@ def _choose_next(
 
 
 def get_worked_sources(subject: Subject) -> defaultdict[tuple[str, str], list[str]]:
-    """Return the sources whose values made calls legal in earlier tasks, by tool and argument."""
+    """Return, for each pair of tool and argument, the sources whose values made calls legal in earlier tasks."""
     return subject.shared.setdefault("worked", defaultdict(list))
 
 
@@ -282,8 +282,8 @@ def collect_known(subject: Subject, task: Task) -> Known:
 
 
 def find_constants(subject: Subject) -> Mapping[str, Mapping[str, Sequence[Json]]]:
-    """Return the constants that the code of each tool compares its arguments with, by argument. The result is
-    cached."""
+    """Return, for each tool and each of its arguments, the constants with which the tool's code compares the argument.
+    The result is cached."""
     if "constants" not in subject.shared:
         cls = subject.environment_class
         subject.shared["constants"] = {name: find_compared(getattr(cls, name, None)) for name in subject.tools}
@@ -297,8 +297,8 @@ def _read_message(known: Known, message: Message) -> None:
 
 
 async def _collect_recorded(subject: Subject) -> Mapping[str, list[Call]]:
-    """Return calls of recorded conversations by tool: from production logs, the demonstrations of the warm start, and
-    episodes of a reference endpoint. The result is cached."""
+    """Return the calls in recorded conversations, grouped by tool: from production logs, the demonstrations of the warm
+    start, and episodes of a reference endpoint. The result is cached."""
     if "recorded calls" not in subject.shared:
         rows: list[Mapping[str, Json]] = [*(subject.user_inputs.production or ()), *_load_demonstrations(subject)]
         for reference in subject.user_inputs.reference:
@@ -315,7 +315,7 @@ async def _collect_recorded(subject: Subject) -> Mapping[str, list[Call]]:
 
 
 def _load_demonstrations(subject: Subject) -> list[Mapping[str, Json]]:
-    """Return the conversations that the warm start imitates, if they are in a file or from a function."""
+    """Return the conversations that the warm start imitates, if a file contains them or a function returns them."""
     section = subject.config.warm_start
     if section is None or section.demonstrations == "expert":
         return []

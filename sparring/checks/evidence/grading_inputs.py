@@ -65,7 +65,7 @@ def _changes(trajectory: Trajectory, others: Sequence[Trajectory]) -> Iterator[t
 
 
 async def grade(subject: Subject, judge: GraderName, trajectory: Trajectory) -> float | None:
-    """Return the value of one grader, or None if it fails. Raises GradingOutageError."""
+    """Return one grader's value for an episode, or None if the grader fails. Raises GradingOutageError."""
     try:
         given = await subject.grade_with(judge, trajectory)
     except GradingFailedError:

@@ -80,7 +80,7 @@ async def find_refused_forms(subject: Subject, references: ReferenceEpisodes, ri
 
 
 def _find_refusing(right: Episode, again: Episode) -> str | None:
-    """Return the grader that gives less than for the right answer, or None if neither grader does."""
+    """Return the grader that gives the rewritten answer less than the right answer, or None if neither grader does."""
     if again.score is not None and again.score < 1.0:
         return "scorer"
     is_less = right.reward is not None and again.reward is not None and again.reward < right.reward - 1e-6

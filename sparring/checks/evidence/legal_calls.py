@@ -86,7 +86,8 @@ async def list_likely_calls(subject: Subject, task: Task, tool: Tool) -> list[Ca
 
 
 async def list_calls_before(subject: Subject, task: Task, tool: str) -> tuple[Call, ...]:
-    """Return the calls that the likeliest legal call of a tool needs before it. There are none if it is legal alone."""
+    """Return the calls that the likeliest legal call of a tool needs before it. The result is empty if that call is
+    legal without them."""
     legal = (await explore_task(subject, task)).legal(tool)
     if not legal or not legal[0].before:
         return ()

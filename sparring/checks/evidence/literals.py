@@ -1,4 +1,4 @@
-"""Constants that a tool's own code compares its arguments with, since such values reach its branches."""
+"""Constants with which a tool's own code compares its arguments. Calls with these values reach its branches."""
 
 from __future__ import annotations
 

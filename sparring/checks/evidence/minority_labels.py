@@ -1,4 +1,5 @@
-"""Reference answers that equal a value from the tools in most tasks, but for no visible reason not in a few others."""
+"""Reference answers that equal a value from the tools in most tasks, but differ from it in a few tasks without a
+visible reason."""
 
 from __future__ import annotations
 
@@ -17,17 +18,18 @@ from sparring.types import Json
 MOST = 0.75
 """If the answer is the value in at least this share of tasks, the other tasks count as wrong."""
 FEWEST = 8
-"""The minimum number of such tasks. At least a third of their answers must differ."""
+"""The minimum number of tasks in which the answer is the value. The number of distinct answers in these tasks must be
+at least a third of the number of tasks."""
 FEWEST_OTHERS = 2
 MOST_NUMBERS = 16
 """The maximum number of numbers of a task that are added, subtracted and multiplied."""
 MOST_KINDS = 8
-"""The maximum number of distinct values of a text by which tasks may differ."""
+"""The maximum number of distinct texts of a feature that may separate the tasks."""
 
 
 def find_minorities(references: ReferenceEpisodes, reads: Sequence[ReadableValues]) -> Iterator[Finding]:
-    """Yield a finding for each part of the answer that equals one value in most tasks, but for no visible reason not in
-    the others."""
+    """Yield a finding for each part of the answer that equals one value in most tasks, but differs from it in the
+    others without a visible reason."""
     values = {read.task.id: _collect_values(read) for read in reads}
     for part in references.labels():
         labels = {
@@ -150,8 +152,8 @@ def _visible(values: Mapping[str, Json]) -> Mapping[str, Json]:
 
 
 def _are_apart(seen: Mapping[str, Mapping[str, Json]], same: Sequence[str], others: Sequence[str]) -> bool:
-    """Return True if a visible feature separates the few tasks from the others: a number that is always above or below,
-    or one or two texts."""
+    """Return True if a visible feature separates the few tasks from the others: a number that is always above or always
+    below the numbers of the others, or one or two texts."""
     kinds: list[str] = []
     for name in dict.fromkeys(name for one in seen.values() for name in one):
         mine, theirs = ([seen[task].get(name) for task in tasks] for tasks in (others, same))

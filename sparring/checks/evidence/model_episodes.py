@@ -46,7 +46,7 @@ def may_fail_at_first(config: Config) -> bool:
 
 async def run_model_baseline(subject: Subject) -> BaselineRun:
     """Return NUM_EPISODES of the recipe's model on training tasks, sampled as in training. The result is cached. Raises
-    UndecidedError if they cannot be run."""
+    UndecidedError if the episodes cannot be run."""
     if "baseline" not in subject.shared:
         parts = subject.parts
         assert parts is not None, "the rule needs the model"
@@ -70,7 +70,7 @@ async def run_model_baseline(subject: Subject) -> BaselineRun:
 
 async def run_reference_baseline(subject: Subject, reference: str) -> BaselineRun:
     """Run a reference endpoint, `URL#MODEL` or `URL#MODEL#KEY_VARIABLE`, on NUM_REFERENCE training tasks. Raises
-    UndecidedError if it cannot be run."""
+    UndecidedError if the endpoint cannot be used."""
     url, model, variable = split_reference(reference)
     overrides = ["engine.type=openai", f"engine.base_url={url}", f"engine.model={model}"]
     overrides += [f"engine.api_key_env={variable}"] if variable else []

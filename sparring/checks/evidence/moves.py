@@ -11,7 +11,7 @@ from sparring.findings import Finding, Severity
 
 _MOVES = ("mov", "transfer", "relocat", "reassign", "shift", "reschedul", "rebook")
 _COPIES = ("cop(?:y|ies)", "duplicat", "also", "both", "clon", "another", "additional")
-"""Beginnings of words in the description of a tool."""
+"""Beginnings of words in the descriptions of tools that leave an object in its old place on purpose."""
 
 
 def find_left_behind(bench: Bench, probe: Probe) -> Iterator[Finding]:

@@ -40,9 +40,9 @@ class SideEffect:
 
     kind: Kind
     what: str
-    """For example `time.time`, `random.choice`, an address, or a path."""
+    """What the code used: a function such as `time.time` or `random.choice`, an address, or a path."""
     place: str
-    """`file:line` of the environment's own code."""
+    """The line of the environment's own code, as `file:line`."""
 
     def as_json(self) -> dict[str, Json]:
         return {"what": self.what, "line": self.place}

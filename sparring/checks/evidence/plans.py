@@ -1,8 +1,8 @@
 """Plans without an expert: a search for calls that reach the state that a task requests.
 
 A task that is graded by its final state has the expected state in a field. The search starts at the state after
-`reset`, and adds the call that comes nearest to the expected state, then the next one. Calls that worked in one task
-are tried first in the next.
+`reset`, and adds the call whose result comes nearest to the expected state. It repeats this until it reaches the
+expected state or its limits. Calls that worked in one task are tried first in the next.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class _Work:
     def is_done(self) -> bool:
         """True if the calls of this task are used up. Raises OutOfTimeError if the time is used up."""
         if time.monotonic() > self.ends:
-            raise OutOfTimeError("plans took too long")
+            raise OutOfTimeError("the search for plans took too long")
         return self.for_task <= 0
 
 
@@ -192,7 +192,7 @@ _plans: WeakKeyDictionary[Subject, tuple[list[Plan], bool]] = WeakKeyDictionary(
 
 async def make_plans(subject: Subject) -> list[Plan]:
     """Return a plan for each of some tasks, computed once. The list is empty if no field of the tasks contains a state
-    that gets full marks. If there was no time for some tasks, the rule that calls this counts as cut short."""
+    that gets full marks. If there was no time for some tasks, the rule that calls this function counts as cut short."""
     if subject not in _plans:
         _plans[subject] = await _make_all(subject)
     plans, is_cut = _plans[subject]

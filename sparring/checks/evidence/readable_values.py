@@ -39,7 +39,7 @@ _LONGEST = 80
 """The maximum length of a value."""
 _WORD = re.compile(r"[^\W_][\w.'/@:+-]*[^\W_]|[^\W_]|\S")
 Role: TypeAlias = tuple[str, str]
-"""The origin of a value of a task, such as ("prompt", "meter"): the text after that word."""
+"""The origin of a value of a task, such as ("prompt", "meter") for the text after the word "meter" in the prompt."""
 Way: TypeAlias = tuple[str, tuple[tuple[str, Role], ...]]
 """A tool and the origin of each of its arguments."""
 
@@ -50,7 +50,7 @@ class ReadableValues:
 
     task: Task
     words: frozenset[str]
-    """The words of its prompt."""
+    """The words of the task's prompt."""
     values: dict[Role, str]
     """Values from the prompt, the task's own scalars, and its answer."""
     results: dict[Way, tuple[Call, Json]] = field(default_factory=dict)
@@ -120,7 +120,7 @@ def get_user_text(task: Task) -> str:
 
 def _find_slots(words: Sequence[str], fixed: set[str]) -> Iterator[tuple[str, str]]:
     """Yield the texts between the words that belong to the question. Each text is named by the word before it and the
-    count of that word."""
+    number of times that this word has occurred."""
     before, own = "", []
     seen: Counter[str] = Counter()
     for word in (*words, None):

@@ -51,9 +51,9 @@ class ReferenceEpisodes:
     by_task: Mapping[str, ReferenceEpisode]
     form: AnswerForm
     has_expert: bool
-    """True if they come from the scripted expert."""
+    """True if the episodes come from the scripted expert."""
     failed: Mapping[str, str]
-    """Why the expert failed, by task id."""
+    """The reason why the expert failed, by task id."""
     graded: frozenset[Aspect]
     """The aspects that the scorer (or the reward, without a scorer) depends on. If the last message is not among them,
     answers are free text without parts."""

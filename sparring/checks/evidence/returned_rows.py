@@ -64,7 +64,8 @@ def find_listings(value: Json) -> dict[str, list[dict[str, Json]]]:
 
 
 def parse_number(value: Json) -> tuple[float, str] | None:
-    """Return the number and the unit of a number, or of a text that contains only these, or else None."""
+    """Return the number and the unit of a value that is a number, or a text that contains only a number and a unit.
+    Return None for other values."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):

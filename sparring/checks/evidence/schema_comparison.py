@@ -26,7 +26,7 @@ def resolve_references(parameters: Mapping[str, Any], where: str) -> dict[str, A
     """Return the schema of a tool's arguments with every local `$ref` replaced by its target, and `allOf` merged into
     one object.
 
-    Raises DataError if it is not a JSON Schema, or refers to another document.
+    Raises DataError if the arguments are not a JSON Schema, or refer to another document.
     """
     library = _load_library()
     try:

@@ -54,7 +54,7 @@ POLICIES = (
     EXPERT, "says nothing", "never answers", "empty answer", "most frequent answer", "random", "every tool",
     "most frequent values", "every label", "wrong at once", "wrong", "busy", "busy and wrong",
 )  # fmt: skip
-"""The policies. `example` is added if the prompt shows an example."""
+"""The names of the policies. `example` is added if the prompt shows an example."""
 AT_ONCE = (
     EXPERT,
     "says nothing",
@@ -78,13 +78,13 @@ class Episode:
     reward: float | None
     score: float | None
     failure: str | None
-    """Why the episode could not be graded."""
+    """The reason why the episode could not be graded."""
     failed: GraderName | None
     """The grader that failed."""
     verdict: Verdict
     """The verdict on the answer and the calls, as far as they are graded."""
     reason: str = ""
-    """Why the episode is wrong, if the calls or the final state are the cause."""
+    """The reason why the episode is wrong, if the calls or the final state are the cause."""
 
     @property
     def is_wrong(self) -> bool:

@@ -59,8 +59,8 @@ def make_copying(name: str, form: AnswerForm, labels: Mapping[str, Sequence[Json
     """Return a policy that calls every tool with values from the prompt, again with values from the results, and then
     answers with values from the results.
 
-    A part of the answer is the value with its name in a result, else the result of the tool with the most similar name,
-    else the most frequent right value.
+    Each part of the answer is the value that has the part's name in a result, or else the result of the tool with the
+    most similar name, or else the most frequent right value.
     """
 
     def act(asked: Asked) -> Message:

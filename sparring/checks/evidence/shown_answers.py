@@ -90,10 +90,10 @@ async def _find_undescribed(subject: Subject, references: ReferenceEpisodes) -> 
             rule="data.leak_in_results",
             severity=Severity.WARNING,
             symptom=f"The field {name!r} in results of {tool} is the reference answer in all {len(those)} results "
-            f"that have it, but the description of {tool} names only its other fields.",
+            f"that have it, but the description of {tool} names only the other fields.",
             evidence={"tool": tool, "field": name, "seen": [shown for _, shown in those[:4]]},
             change=f"Leave {name!r} out of the results of {tool}, and keep it only in the task's fields.",
-            confirm=f"No result of {tool} has the reference answer in a field that it does not describe.",
+            confirm=f"No result of {tool} has the reference answer in a field that its description does not name.",
         )
         for (tool, name), those in seen.items()
         if all(is_same for is_same, _ in those)

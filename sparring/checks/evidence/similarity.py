@@ -33,8 +33,8 @@ FILLERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two texts by their indices, and their similarity. It is 1.0 if they differ only in case, spaces, punctuation or
-    fillers."""
+    """Two texts by their indices, and their similarity, which is 1.0 if the texts differ only in case, spaces,
+    punctuation or fillers."""
 
     left: int
     right: int
@@ -47,7 +47,8 @@ def normalize_text(text: str) -> str:
 
 
 def find_near_pairs(texts: Sequence[str], is_left: Sequence[bool]) -> list[Pair]:
-    """Return pairs of a left and a right text that request nearly the same, with the best pair for each right text.
+    """Return pairs of a left and a right text that request nearly the same thing, with the best pair for each right
+    text.
 
     First the template is removed: lines that many texts share, and shingles (three consecutive words) that more than a
     few share. The remaining shingles are compared. Texts with different codes, numbers or names are never paired. If

@@ -26,7 +26,7 @@ LEFT_OUT = "its groups leave out rows of the task, such as those without a value
 
 
 def find_missing_groups(survey: Survey, one: CallResult, text: str) -> Iterator[dict[str, Json] | None]:
-    """Yield the groups that a result leaves out as evidence, or None if it leaves out nothing.
+    """Yield evidence of the groups that a result leaves out, or None if the result leaves out no group.
 
     A result groups the rows of the task's data by a column if the number of each of its groups matches the rows with
     that value. Rows without a value are a group too.

@@ -192,7 +192,7 @@ class Subject:
                 self.parts if self.config.model.trained_weights == "lora" else self.parts and self.parts.policy,
                 "the trained weights are the whole model, which is in other processes",
             ),
-            "baseline": (self.runs_baseline or None, "the first validation of the run measures it"),
+            "baseline": (self.runs_baseline or None, "the first validation of the run measures the baseline"),
             "production": (self.user_inputs.production, "needs a sample of production logs: --production FILE"),
             "schemas": (self.user_inputs.schemas, "needs the tool schemas of production: --schemas FILE"),
             "reference": (self.user_inputs.reference, "needs a reference endpoint: --reference URL#MODEL"),
@@ -222,9 +222,9 @@ class Subject:
         return "environment" if self.environment_class is None else self.environment_class.__name__
 
     def expert(self, task: Task) -> ScriptedPolicy | None:
-        """Return the environment's scripted expert on a task, or None if it has none.
+        """Return the environment's scripted expert on a task, or None if the environment has no expert.
 
-        Raises UndecidedError when it fails.
+        Raises UndecidedError if the expert fails.
         """
         cls = self.environment_class
         if cls is None or cls.demonstrate is Environment.demonstrate:

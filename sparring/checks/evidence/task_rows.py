@@ -187,7 +187,7 @@ def _report_mixed_up(tool: str, name: str, one: _Asked) -> Finding | None:
                 f"{tool} returns another row for {len(wrong)} of {len(wrong) + one.right[key]} values of "
                 f"{name or 'names'!r}, "
                 f"for example for {wrong[0]['call']}"
-                + (f": all of these values have {marks[0]!r}, a search wildcard." if marks else "."),
+                + (f": all of these values contain {marks[0]!r}, a search wildcard." if marks else "."),
                 {"tool": tool, "wrong": list(wrong[:4]), "field": list(key)},
                 "Compare whole values exactly, and return the row that has the value.",
             )

@@ -74,8 +74,9 @@ def find_broken_limits(
 
 
 def _find_limits(text: str) -> dict[float, tuple[bool, str]]:
-    """Return for each limit whether its number belongs to the upper side, and the words that state it. Numbers in both
-    kinds of words are left out. `no more than 5` has the same sides as `more than 5`."""
+    """Return for each limit whether its number belongs to the upper side, and the words that state it. Numbers that
+    some words assign to the upper side and others to the lower side are left out. `no more than 5` has the same sides
+    as `more than 5`."""
     found: dict[float, set[tuple[bool, str]]] = defaultdict(set)
     for pattern, is_upper in ((_BELOW, False), (_ABOVE, True)):
         for match in pattern.finditer(text):

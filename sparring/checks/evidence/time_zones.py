@@ -1,4 +1,4 @@
-"""Times in UTC and in local time from two tools, whose difference must be that of the time zone on that day."""
+"""Times in UTC and in local time from two tools. Their difference must be the offset of the time zone on that day."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d)(?::\d\d)?(Z|\+00:?00)?")
 
 
 def find_wrong_clocks(subject: Subject, surveys: list[Survey]) -> list[Finding]:
-    """Return findings on tools whose local times ignore daylight saving time, or whose difference from UTC is not that
-    of the only zone that the results name."""
+    """Return findings on tools whose local times ignore daylight saving time, or whose difference from UTC is not the
+    offset of the only zone that the results name."""
     right: dict[str, int] = defaultdict(int)
     wrong: dict[str, list[dict[str, Json]]] = defaultdict(list)
     for survey in surveys:

@@ -20,8 +20,8 @@ long."""
 MESSAGE_TOKENS = 6
 """The tokens that a chat template adds to a message."""
 FEWEST = 2
-"""The minimum number of tasks with a text that is probably too long before it is reported. One task is enough if it is
-certain."""
+"""The minimum number of tasks with a text that is probably too long before they are reported. One task is enough if its
+text is certainly too long."""
 AGAIN = "Run `sparring check RECIPE --only budgets` again: the finding is gone."
 
 
@@ -61,8 +61,8 @@ async def find_too_long_prompts(subject: Subject) -> list[Finding]:
         Finding(
             rule="budgets.context",
             severity=severity,
-            symptom=f"the opening of {len(long)} of {len(sizes)} tasks is longer than the context of {limit} tokens: {worst} has "
-            f"about {long[worst]}.",
+            symptom=f"the opening of {len(long)} of {len(sizes)} tasks is longer than the context of {limit} tokens: "
+            f"task {worst} has about {long[worst]}.",
             evidence={"tokens": dict(list(long.items())[:8]), "max_sequence_length": limit, "of": len(sizes)},
             change="Shorten these prompts, leave the tasks out, or raise model.max_sequence_length.",
             confirm=AGAIN,
@@ -89,9 +89,10 @@ async def find_too_long_turns(subject: Subject) -> list[Finding]:
             rule="budgets.turn_tokens",
             severity=severity,
             symptom=f"the reference messages of {len(long)} of {len(sizes)} tasks are longer than a turn may be, with "
-            f"sampling_max_tokens = {cap}: in {worst} about {long[worst]} tokens.",
+            f"sampling_max_tokens = {cap}: in task {worst}, about {long[worst]} tokens.",
             evidence={"tokens": dict(list(long.items())[:8]), "sampling_max_tokens": cap, "of": len(sizes)},
-            change=f"Set sampling.sampling_max_tokens to {math.ceil(1.5 * long[worst])} or more, or request less.",
+            change=f"Set sampling.sampling_max_tokens to {math.ceil(1.5 * long[worst])} or more, or request shorter "
+            "messages.",
             confirm=AGAIN,
         )
     ]

@@ -178,7 +178,7 @@ def find_paid_repeats(episodes: Iterable[UnguidedEpisode]) -> Iterator[Finding]:
                 f"{often.times} times.",
                 evidence={"tool": tool, "episodes": [once.shown, often.shown]},
                 change="Do not reward calls. If reading must be rewarded, limit the reward and count each result once.",
-                confirm="Repeated calls earn what they earn once.",
+                confirm="Repeated calls earn no more than the same calls made once.",
             )
 
 

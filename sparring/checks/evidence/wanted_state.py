@@ -100,8 +100,8 @@ def _may_become(before: Json, after: Json) -> bool:
 
 
 def _build_values(fields: Mapping[str, Json]) -> Iterator[_Named]:
-    """Yield values built from one or two fields: a column of its rows, one value under another as its key, a list of
-    one value."""
+    """Yield values built from one or two fields: a column of a field's rows, an object with one value as the key of
+    another, or a list of one value."""
     for name, value in fields.items():
         if _are_rows(value):
             keys = [key for key, one in value[0].items() if _is_scalar(one)]

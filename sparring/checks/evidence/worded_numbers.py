@@ -19,7 +19,7 @@ _ADDS_OTHERWISE = ("replac", "overwrit", "set", "instead", "new", "chang")
 
 
 def find_misworded(bench: Bench) -> Iterator[tuple[Probe, str, Change]]:
-    """Yield a call, a description of the problem and the change for tools that are worded as setting a number and add
+    """Yield a call, a description of the problem and the change for tools that are worded as setting a number but add
     to it, or the reverse."""
     for tool in dict.fromkeys(one.call.tool for one in bench.probes):
         words = (tool.replace("_", " "), get_description(bench, tool))
@@ -33,8 +33,8 @@ def find_misworded(bench: Bench) -> Iterator[tuple[Probe, str, Change]]:
 def _find_opposite(
     bench: Bench, probes: Sequence[Probe], how: str, *, is_adding: bool
 ) -> Iterator[tuple[Probe, str, Change]]:
-    """Yield the first of several calls of one tool with the other effect, if no call has the effect that its words
-    state."""
+    """Yield the first of several calls of one tool with the other effect, if no call has the effect that the tool's
+    words state."""
     wrong: dict[Json, tuple[Probe, str, Change]] = {}
     for probe in probes:
         keys = {str(probe.call.arguments[key]) for key in bench.keys(probe.call)}

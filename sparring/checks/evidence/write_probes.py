@@ -72,7 +72,7 @@ class Probe:
     changes: tuple[Change, ...]
     ended: bool
     parameter: str | None = None
-    """The argument that differs from a call that changes something, or None in that call itself."""
+    """The argument in which this call differs from a call that changes something, or None if this is that call."""
     kind: str = ""
     """The kind of the difference: a key of TEXTS, `unknown`, `known`, `spelling`, `number`, `member`."""
 
@@ -104,7 +104,7 @@ class Bench:
     bases: dict[str, list[Probe]] = field(default_factory=dict)
     """For each writing tool, calls that change something, with different identifiers if there are any."""
     identifying: dict[tuple[str, str], bool] = field(default_factory=dict)
-    """Whether an argument of a writing tool identifies an existing item, by tool and argument, if this was tested."""
+    """For each tested pair of a writing tool and its argument, True if the argument identifies an existing item."""
     probes: list[Probe] = field(default_factory=list)
     """All probes."""
     carried: list[Change] = field(default_factory=list)
@@ -451,7 +451,8 @@ def _combine_values(bench: Bench, tool: str) -> list[Call]:
 
 
 def _are_apart(call: Call) -> bool:
-    """Return True if no two texts and no two numbers are equal, as a payer and a payee are not."""
+    """Return True if no two texts and no two numbers in a call are equal. A payer and a payee, for example, must
+    differ."""
     values = [str(one) for one in call.arguments.values() if not isinstance(one, bool)]
     return len(set(values)) == len(values)
 

@@ -25,8 +25,8 @@ class CallTimeoutError(InfrastructureError):
 
 
 class _TooLong(BaseException):
-    """The signal of the alarm in a call that takes too long. It is not an Exception, so that `except Exception` does
-    not catch it."""
+    """The exception that the alarm raises in a call that takes too long. It is not an Exception, so `except Exception`
+    does not catch it."""
 
 
 @final
@@ -34,8 +34,8 @@ class Watch:
     """Records the running call of user code, and interrupts it after its time limit.
 
     An alarm interrupts Python code, but only in the main thread. If a call hangs inside a C library, the process that
-    reads the note ends it. The time limit of a call depends on how long the environment takes to start and reset, and
-    on the load of the machine.
+    reads the file `note` ends this process. The time limit of a call depends on how long the environment takes to start
+    and reset, and on the load of the machine.
     """
 
     def __init__(
@@ -44,7 +44,8 @@ class Watch:
         self.seconds = seconds
         self.start_seconds = start_seconds
         self.patience = 1.0
-        """The smallest factor of all limits. It is more than 1 if the machine was busy when the check started."""
+        """The smallest factor by which all limits are multiplied. It is more than 1 if the machine was busy when the
+        check started."""
         self.observe: Callable[[], AbstractContextManager[None]] = nullcontext
         """A context manager around every call, which observes the user code."""
         self.raised: Exception | None = None

@@ -15,7 +15,7 @@ from sparring.errors import ServiceError
 from sparring.findings import Finding
 
 NUM_NAMED = 20
-"""The most findings of one kind that a merged finding lists."""
+"""The maximum number of findings of one kind that a merged finding lists."""
 
 
 async def run_rule(check: Check, subject: Subject) -> tuple[list[Finding], Checked]:

@@ -43,7 +43,8 @@ _LOAD_SECONDS = 45.0
 _MAX_PROCESSES = 8
 _USED_UP = "the time for the whole check was used up"
 _END_SECONDS = 5.0
-"""The seconds for a keeper to end its processes, and for a rule to end after its time limit."""
+"""The seconds that the keeper of a process has to end all child processes, and that a rule has to end after its time
+limit."""
 
 OnRule = Callable[[str], object]
 Announce = Callable[[str], object]
@@ -109,7 +110,7 @@ def undecided(checked: Sequence[Checked]) -> Iterator[Finding]:
     by_cause: dict[str, list[Checked]] = {}
     for one in checked:
         if one.state == "undecided":
-            # The same cause may name another task.
+            # The reasons that one cause gives may name different tasks.
             by_cause.setdefault(re.sub(r"([Tt]ask) \S+", r"\1", str(one.reason)), []).append(one)
     for same in by_cause.values():
         reason, names = same[0].reason, [one.name for one in same]
@@ -267,7 +268,8 @@ class _Worker:
         self._note.write_bytes(b"")
         self._errors = folder / "stderr"
         temporary = Path(tempfile.mkdtemp(prefix="tmp-", dir=folder))
-        # A keeper also ends the child processes. The private temporary folder is removed with everything in it.
+        # The keeper ends the process with all its child processes. The private temporary folder is removed with
+        # everything in it.
         path = os.pathsep.join(path or os.getcwd() for path in sys.path)
         arguments, environment = wrap_in_keeper(
             [sys.executable, "-P", "-m", "sparring.checks.running.worker"],

@@ -28,7 +28,7 @@ from sparring.config import load_config
 from sparring.types import Json, Task
 
 SHIFT_SECONDS = 400 * 86_400 + 5 * 3_600 + 17 * 60 + 11
-"""The shift of the clock. It changes the year, month, weekday, hour and minute."""
+"""The number of seconds by which the clock is shifted. The shift changes the year, month, weekday, hour and minute."""
 
 
 def fingerprint(task: Task) -> str:
@@ -38,9 +38,10 @@ def fingerprint(task: Task) -> str:
 
 
 async def run_episodes(subject: Subject, episodes: Sequence[Mapping[str, Json]], *, backwards: bool) -> dict[str, Json]:
-    """Run the episodes, {"task", "policy", "script"} each, in order or `backwards`, and return their transcripts.
+    """Run the episodes in order or `backwards`, and return their transcripts. Each episode is {"task", "policy",
+    "script"}.
 
-    The transcript is None if there was no time for the episode or a call timed out; `unplayed` contains the reason.
+    A transcript is None if there was no time for the episode or a call timed out. `unplayed` contains the reason.
     """
     by_id = {task.id: task for task in subject.own_tasks}
     transcripts: list[Json] = []

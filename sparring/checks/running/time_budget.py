@@ -21,7 +21,7 @@ VERDICT_SECONDS = 30.0
 """The seconds for a verdict of an LLM judge, per minute of the check. All verdicts of an episode are requested at
 once."""
 VERDICTS_SECONDS = 180.0
-"""The most additional seconds for a check with an LLM judge, per minute of the check."""
+"""The maximum number of additional seconds for a check with an LLM judge, per minute of the check."""
 SLOWER_THAN_START = 5.0
 """A call may take this many times as long as the environment needs to start and reset."""
 MOST_PATIENT = 10.0
