@@ -232,7 +232,8 @@ _THOUGHT = "I have looked it up."
 def _write_together(
     task: Task, objects: Sequence[Sequence[str]], tags: Sequence[str]
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield answers of several parts, each from the field with its name: as one object, or with one tag per part."""
+    """Yield answers of several parts, each from the field with the name of the part: as one object, or with one tag per
+    part."""
     leaves = {str(name): value for name, value in task.fields.items()}
     leaves |= {str(key): one for value in task.fields.values() if isinstance(value, dict) for key, one in value.items()}
 

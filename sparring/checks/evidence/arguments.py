@@ -351,7 +351,7 @@ def _rate_alikeness(asked: Sequence[str], about: Sequence[str], words: Sequence[
         return 3.0 if len(words) == len(asked) else 2.9
     shared = set(asked) & set(words)
     if not shared:
-        # For example `get_order(id)` and a value under `order`, or `weight(parcel)` and the `id` of a parcel.
+        # The tool's name may explain the value: `get_order(id)` and a value under `order`, for example.
         return 0.6 if set(about) & set(words) else 0.0
     both = set(about) | set(asked)
     return 1.0 + len(shared) / len(set(asked)) + 0.5 * len(both & set(words)) / len(set(words))
@@ -427,8 +427,7 @@ def _find_table_cells(text: str) -> Iterator[tuple[str, str]]:
         else:
             yield from zip(header, cells, strict=True)
             is_first = False
-        # With two columns, a row may be a name and its value. Without a line of dashes, the first row is such a row
-        # too.
+        # With two columns, a row may be a name and its value. Without a line of dashes, this includes the first row.
         if len(cells) == 2 and not (is_first and _has_rule_below(lines, index)):
             yield cells[0], cells[1]
 

@@ -25,7 +25,7 @@ _DEPTH = 4
 
 
 class Verdict(Enum):
-    """The assessment of an episode that differs from the expert's."""
+    """The assessment of an episode that differs from the expert's episode."""
 
     RIGHT = "does what the expert does"
     WRONG = "cannot be right"

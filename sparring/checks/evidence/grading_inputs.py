@@ -28,7 +28,7 @@ class Aspect(Enum):
 
 async def find_graded_aspects(subject: Subject, judge: GraderName, right: Sequence[Trajectory]) -> frozenset[Aspect]:
     """Return the aspects whose change lowers the grade of some of these right episodes. The result is empty if no
-    change does, or if there is no such grader."""
+    change lowers the grade, or if there is no such grader."""
     found: set[Aspect] = set()
     if (subject.scorer if judge == "scorer" else subject.reward) is None:
         return frozenset()

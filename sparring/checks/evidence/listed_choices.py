@@ -74,7 +74,7 @@ def find_wrong_choices(references: ReferenceEpisodes) -> list[Finding]:
 
 
 def _find_choices(task: Task, parts: Mapping[str, Json]) -> Iterator[_Choices]:
-    """Yield the choices that the prompt of a task marks, or else those of a field whose values are all in the
+    """Yield the choices that the prompt of a task marks, or else the values of a field if all of them are in the
     prompt."""
     label, text = str(next(iter(parts.values()))), get_user_text(task)
     if not _ASKS_TO_CHOOSE.search("\n".join(map(get_text, task.messages))):

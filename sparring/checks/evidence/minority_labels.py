@@ -111,7 +111,7 @@ def _find_best(
     part: str, labels: Mapping[str, Json], values: Mapping[str, Mapping[str, Json]]
 ) -> tuple[str, list[str], list[str]] | None:
     """Return the value that is the answer most often, with the tasks in which it is the answer and those in which it is
-    not. Return None if a value is always the answer, or if no value often is."""
+    not. Return None if a value is always the answer, or if no value is the answer in enough tasks."""
     best: tuple[str, list[str], list[str]] | None = None
     names: dict[str, int] = defaultdict(int)
     for task in labels:

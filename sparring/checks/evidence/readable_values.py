@@ -52,7 +52,7 @@ class ReadableValues:
     words: frozenset[str]
     """The words of the task's prompt."""
     values: dict[Role, str]
-    """Values from the prompt, the task's own scalars, and its answer."""
+    """Values from the prompt, the task's own scalars, and the parts of the reference answer."""
     results: dict[Way, tuple[Call, Json]] = field(default_factory=dict)
 
     def scalars(self) -> Iterator[tuple[Way, str, Call, Json]]:

@@ -42,7 +42,8 @@ NUM_SAMPLED = 8
 NUM_LOOKED_AT = 512
 """The number of training tasks whose data is read, without episodes."""
 _SHARE_FOR_VERDICTS = 0.9
-"""The share of a call's time that an LLM judge may use. In the rest, it can report why its model did not answer."""
+"""The share of a call's time that an LLM judge may use. In the rest of the time, it can report why its model did not
+answer."""
 EXPERT = "expert"
 GraderName: TypeAlias = Literal["reward", "scorer"]
 

@@ -86,7 +86,7 @@ def _find_limits(text: str) -> dict[float, tuple[bool, str]]:
 
 
 def _collect_numbers(read: ReadableValues) -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a task by name: its own, those in its prompt, those of its own row, and those in results of
+    """Yield the numbers of a task by name, from the task's fields, its prompt, its own row, and the results of
     tools."""
     for (place, name), value in read.values.items():
         if place != "answer" and (number := parse_number(value)) is not None:

@@ -23,7 +23,8 @@ _METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 def read_user_inputs(
     *, production: str | None, schemas: str | None, reference: Sequence[str], run: str | None
 ) -> UserInputs:
-    """Read the files. Raises DataError with the error in a file, and UsageError for a reference without a model."""
+    """Read the user's files. Raises DataError with the error in a file, and UsageError for a reference without a
+    model."""
     for one in reference:
         split_reference(one)
     if run is not None and not any((Path(run) / "trajectories").glob("*.jsonl")):

@@ -18,16 +18,16 @@ from sparring.types import Task
 
 NUM_TASKS = 4
 MOST_OTHERS = 6
-"""The most other things that are requested in one task."""
+"""The maximum number of other things that are requested in one task."""
 MOST_VALUES = 6
-"""The most values of a field that decides which actions are allowed."""
+"""The maximum number of distinct values of a field that decides which actions are allowed."""
 NUM_OF_A_VALUE = 2
 """The number of tasks that are tried per value."""
 _ONLY = re.compile(
     r"\bonly (?:the )?([^.;:()\n]{2,80}?) (?:may|can|is allowed|are allowed|has the right|have the right)\b"
 )
 _NEAR = 80
-"""The tool must be named within this number of characters around such a sentence."""
+"""A sentence that states who may act applies to a tool that is named within this number of characters around it."""
 
 
 async def access(subject: Subject) -> Iterable[Finding]:
@@ -52,7 +52,8 @@ async def access(subject: Subject) -> Iterable[Finding]:
 
 
 async def _by_value(subject: Subject) -> AsyncIterator[Finding]:
-    """Yield a finding for each tool that ignores the field whose value, by its description, decides who may call it."""
+    """Yield a finding for each tool that ignores the task field that decides, according to a description, who may call
+    the tool."""
     for field, tasks in _few_values(subject).items():
         for tool, allowed in _find_allowed(subject, list(tasks)).items():
             done = {
@@ -68,8 +69,8 @@ async def _by_value(subject: Subject) -> AsyncIterator[Finding]:
             yield Finding(
                 rule="environment.access",
                 severity=Severity.WARNING,
-                symptom=f"{tool} is {'accepted' if others else 'refused'} if the task's {field!r} is {value!r}, "
-                f"although only {' and '.join(allowed)} may call it.",
+                symptom=f"A call of {tool} is {'accepted' if others else 'refused'} if the task's {field!r} is "
+                f"{value!r}, although {'only ' if others else ''}{' and '.join(allowed)} may call it.",
                 evidence={
                     "tool": tool,
                     "field": field,
@@ -99,7 +100,7 @@ def _few_values(subject: Subject) -> dict[str, dict[str, list[Task]]]:
 
 
 def _find_allowed(subject: Subject, values: Sequence[str]) -> dict[str, list[str]]:
-    """Return, by tool, the values that alone may call it according to the prompt or a description."""
+    """Return, by tool, the only field values with which the prompt or a description allows a call."""
     texts = [get_text(message) for message in subject.sample[0].messages]
     texts += [get_documentation(subject, tool) for tool in subject.tools]
     found: dict[str, list[str]] = {}

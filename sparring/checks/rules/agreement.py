@@ -130,7 +130,7 @@ def _records(survey: Survey) -> list[CallResult]:
 
 
 def _rows(survey: Survey) -> dict[str, list[tuple[CallResult, Mapping[str, Json]]]]:
-    """Return, by tool, the rows with several fields in the lists that it returned."""
+    """Return, by tool, the rows with several fields in the lists that the tool returned."""
     found: dict[str, list[tuple[CallResult, Mapping[str, Json]]]] = defaultdict(list)
     for one in survey.found():
         for listed in one.listings.values():
@@ -203,7 +203,8 @@ def _compared(
 
 
 def _named(result: CallResult, name: str) -> tuple[str, ...]:
-    """Return the words that describe a value: the words of its field, or of the tool if it returns nothing else."""
+    """Return the words that describe a value: the words of its field, or of the tool if the tool returns nothing
+    else."""
     return (
         split_words(name)
         if name
@@ -212,7 +213,7 @@ def _named(result: CallResult, name: str) -> tuple[str, ...]:
 
 
 def _difference(seen: Sequence[Pair], text: str) -> str | None:
-    """Return how the values of two tools differ. Returns None if the values agree, if too few are known, or if a
+    """Return how the values of two tools differ. Return None if the values agree, if too few are known, or if a
     description announces the difference."""
     apart = [pair for pair in seen if not is_equal(*pair.values)]
     if len({(p.task, p.thing) for p in seen}) < FEWEST or len({(p.task, p.thing) for p in apart}) < 2:
@@ -239,7 +240,8 @@ def _difference(seen: Sequence[Pair], text: str) -> str | None:
 
 
 def _factor(pairs: Sequence[tuple[Any, ...]]) -> float | None:
-    """Return the one factor between all pairs of numbers, or None if there is none. Each number has its decimals."""
+    """Return the one factor between all pairs of numbers, or None if there is no such factor. Each number comes with
+    its number of decimals."""
     one, other, _, _ = max(pairs, key=lambda pair: abs(pair[1]))
     factor = one / other if other else 0.0
     slack = [0.5 * 10.0**-digits + abs(factor) * 0.5 * 10.0**-others for _, _, digits, others in pairs]

@@ -276,7 +276,7 @@ async def limits(subject: Subject) -> Iterable[Finding]:
         if len(tried) >= 2 and all(one["last"] == "refused" and one["inside"] == "taken" for one in tried):
             found.append(
                 _limit_finding(
-                    limit, f"{limit.tool} refuses {limit.name} {limit.number:g}, which {limit.stated}.", tried[0]
+                    limit, f"{limit.tool} refuses {limit.name} {limit.number:g}, although {limit.stated}.", tried[0]
                 )
             )
     found += [
@@ -320,7 +320,8 @@ def _limits(bench: Bench, base: Probe) -> Iterator[_Limit]:
         if is_number(value):
             for keyword, is_most in (("minimum", False), ("maximum", True)):
                 if keyword in part:
-                    yield _Limit(tool, name, part[keyword], is_most, False, True, "the schema allows")
+                    stated = f"the schema states {keyword} = {part[keyword]}"
+                    yield _Limit(tool, name, part[keyword], is_most, False, True, stated)
             for pattern, is_most in ((_MOST, True), (_LEAST, False)):
                 match = pattern.search(text)
                 if match is not None and not (is_most and match[2]):
@@ -343,7 +344,7 @@ _SINGLE = re.compile(r"\b(?:one|a single|exactly one) (?:letter|character|digit)
 
 
 async def _several_at_once(bench: Bench, base: Probe) -> Finding | None:
-    """Return a finding on a tool that accepts two letters at once although its description states one, or None."""
+    """Return a finding if a tool accepts two letters at once although its description states one, or else None."""
     tool = base.call.tool
     for name, value in base.call.arguments.items():
         phrase = _SINGLE.search(get_description(bench, tool))

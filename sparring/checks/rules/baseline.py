@@ -136,7 +136,7 @@ def _numbers(played: BaselineRun) -> dict[str, Json]:
 
 
 def _tokens(played: BaselineRun) -> dict[str, Json]:
-    """Return the numbers of read and sampled tokens; null for an endpoint that reported none."""
+    """Return the numbers of read and sampled tokens. They are null for an endpoint that reported no tokens."""
     turns = [turn for one in played.trajectories for turn in one.turns]
     is_known = all(turn.token_ids or turn.usage is not None for turn in turns)
     return {

@@ -32,11 +32,12 @@ async def chains(subject: Subject) -> Iterable[Finding]:
     """There are enough turns for the calls that a task needs.
 
     Without an expert, the rule finds the necessary calls in three ways. First, it starts from what the prompt names,
-    and searches each result for the one new value that the same tool takes. It stops when there is no such value and a
-    result contains a graded field of the task, which names no value on the way. Second, it searches for calls that lead
-    to the final state in a field of the task. Third, if each call is one of a few, as in a game, it tries all of them,
-    breadth first, until an episode is paid. The rule warns if these calls and the answer take more turns than
-    `max_turns`, at one call per turn. Raise `max_turns`, or make shorter tasks.
+    and searches each result for the one new value that the same tool takes, until there is no such value. The chain
+    ends at the last result that contains a value of a graded field, if this field contains none of the values that were
+    passed on the way. Second, it searches for calls that lead to the final state that a field of the task describes.
+    Third, if each call is one of a few, as in a game, it tries all of them, breadth first, until an episode is paid.
+    The rule warns if these calls and the answer take more turns than `max_turns`, at one call per turn. Raise
+    `max_turns`, or make shorter tasks.
     """
     most = subject.config.environment.max_turns
     needed = {name: (calls, len(calls) + 1, "for a chain") for name, calls in (await find_chains(subject)).items()}
@@ -51,7 +52,7 @@ async def chains(subject: Subject) -> Iterable[Finding]:
             rule="budgets.chains",
             severity=Severity.WARNING,
             symptom=f"{len(short)} of {len(needed)} tasks take more turns than environment.max_turns = {most}: "
-            f"{worst} takes "
+            f"task {worst} takes "
             f"{turns}, {why} of {len(calls)} calls of {', '.join(dict.fromkeys(one.tool for one in calls))}"
             f"{' and an answer' * (turns > len(calls))}.",
             evidence={

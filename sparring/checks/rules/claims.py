@@ -83,8 +83,8 @@ async def claims(subject: Subject) -> Iterable[Finding]:
                 seen[key].broken.append({"task": survey.task.id, **evidence})
     findings, named = [], set()
     for (tool, what), claim in list(seen.items()):
-        # Sufficient evidence: the other numbers of a group equal those of the rows, or numbers are always in text
-        # order.
+        # One result is sufficient evidence if the other numbers of a group equal the numbers of the rows, or if numbers
+        # are always in text order.
         is_known = what == LEFT_OUT or (what == SORTED_AS_TEXTS and not seen[tool, SORTED].kept)
         fewest = 1 if is_known and claim.kept >= FEWEST else FEWEST
         if len(claim.broken) < fewest or tool in named:
@@ -317,8 +317,8 @@ def _test(name: str, value: Json, rows: Sequence[Row], text: str) -> Callable[[R
 
 
 def _bound(bound: str, column: str, value: Json, rows: Sequence[Row], text: str) -> Callable[[Row], bool] | None:
-    """Return a test for a lower or an upper limit. Returns None if the values cannot be compared, or if it is not
-    clear whether the limit is inclusive."""
+    """Return a test for a lower or an upper limit. Return None if the values cannot be compared, or if it is not clear
+    whether the limit is inclusive."""
 
     def key(one: Json) -> float | str | None:
         number = parse_number(one)

@@ -45,11 +45,11 @@ async def computed(subject: Subject) -> Iterable[Finding]:
     """What tools compute from the task's own rows is right.
 
     The rule warns if a mean, a sum, a minimum or a maximum of a column includes numbers that stand for missing values
-    (-999, 9999), and if times offered as free lie inside an entry of the task's calendar. It also warns if a result
-    follows from the number in a text of the row (`3 days`) in most rows, but not in rows with a differently written
-    text (`1 day`), or if the result is the bare number in several units (`2 t`, `300 kg`). The unit may be in another
-    column if the tool's description names a unit of the same kind. Leave out missing values, compare starts and ends,
-    convert units, and fail on text that cannot be parsed instead of continuing with 0.
+    (-999, 9999), and if times that a tool offers as free lie inside an entry of the task's calendar. It also warns if a
+    result follows from the number in a text of the row (`3 days`) in most rows, but not in rows with a differently
+    written text (`1 day`), or if the result is the bare number in several units (`2 t`, `300 kg`). The unit may be in
+    another column if the tool's description names a unit of the same kind. Leave out missing values, compare starts and
+    ends, convert units, and fail on text that cannot be parsed instead of continuing with 0.
     """
     seen: dict[tuple[str, str, str], list[dict[str, Json]]] = defaultdict(list)
     surveys = await survey_steady_tools(subject)
@@ -113,7 +113,8 @@ def _chosen(one: CallResult, rows: Sequence[Row]) -> list[Row]:
 
 
 def _missing(numbers: Sequence[float]) -> list[float]:
-    """Return the numbers of a column that stand for a missing value: usual ones that are far from all other numbers."""
+    """Return the numbers of a column that stand for a missing value: usual placeholders that are far from all other
+    numbers."""
     for number in dict.fromkeys(numbers):
         others = [one for one in numbers if one != number]
         if f"{number:g}" not in _MISSING or len(others) < 2:

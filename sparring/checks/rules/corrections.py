@@ -48,8 +48,8 @@ async def leak_in_results(subject: Subject) -> Iterable[Finding]:
 
     The rule makes the expert's calls with one wrong value at a time. A leak is an error message or a result that
     contains a value of the right call or of the answer, which neither prompt nor tools had shown before (`expected
-    37`). This is then the shortest way to the value, and training learns to make a wrong call first. State that the
-    call is wrong, not what is right. Lists of everything that is allowed are not leaks.
+    37`). A wrong call is then the shortest way to the value, and training learns to make it first. State that the call
+    is wrong, not what is right. Lists of everything that is allowed are not leaks.
 
     Without an expert, the rule warns if a tool that reads shows the whole reference answer of several tasks under a
     name such as `answer`, or from a file whose name begins with a dot or an underscore and which no description

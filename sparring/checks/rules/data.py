@@ -29,10 +29,10 @@ SPLITS = ("train", *EVALUATED)
 MUCH_CONTAMINATION = 0.05
 """A split is useless from this share of near copies of training tasks."""
 IDENTIFIES = 0.9
-"""A prompt alone identifies a task from this share of different prompts among the training tasks. Below this share,
-the fields do."""
+"""The prompt alone identifies a task if at least this share of the training tasks have different prompts. Otherwise,
+the prompt and the fields identify it."""
 ALIKE = 0.1
-"""Seeds distinguish tasks, as in a game, up to this share of tasks with different prompts and fields."""
+"""Seeds distinguish tasks, as in a game, if at most this share of the tasks have different prompts and fields."""
 NUM_SEEDS = 4
 """The number of seeds with which the same actions are run, to see whether a seed changes anything."""
 MANY_DUPLICATES = 0.01
@@ -90,10 +90,10 @@ async def contamination(subject: Subject) -> Iterable[Finding]:
     """No task of the validation or held-out split is also a training task, word for word or nearly.
 
     The rule compares prompts without case, punctuation and filler words, and by their distinctive words. Tasks of one
-    template that name different things therefore count as different, and so does one question about other data with
-    another answer. Tasks that differ only by their seed, as in a game, are compared by the seed. The rule warns if the
-    same actions give the same conversation for several of these seeds, because these tasks are then one task. Split the
-    data by the entity that must be unknown (customer, item, document), not by row.
+    template that name different things therefore count as different, and so do equal questions about different data
+    with different answers. Tasks that differ only by their seed, as in a game, are compared by the seed. The rule warns
+    if the same actions give the same conversation for several of these seeds, because these tasks are then one task.
+    Split the data by the entity that must be unknown (customer, item, document), not by row.
     """
     everything = place_tasks(subject)
     train = [one for one in everything if one.split == "train"]
@@ -147,7 +147,7 @@ def _contaminated(
             rule="data.contamination",
             severity=Severity.ERROR if is_exact or is_much else Severity.WARNING,
             symptom=f"{len(found)} of the {sizes[split]} tasks of {split} are {how} training tasks "
-            f"(row {found[0][1].row} is row {found[0][0].row} of train).",
+            f"(row {found[0][1].row} is {how} row {found[0][0].row} of train).",
             evidence={
                 "split": split,
                 "tasks": len(found),

@@ -323,8 +323,8 @@ async def refused_writes(subject: Subject) -> Iterable[Finding]:
     """A call that fails changes nothing.
 
     The rule calls writing tools with names that do not exist, for each argument in turn, and with numbers out of range.
-    It warns if the result is an error or a refusal, but a reading tool or the final state shows a change. In that case
-    half of the work was done before a lookup failed. Counted attempts and logs are fine.
+    It warns if the result is an error or a refusal, but a reading tool or the final state shows a change. In that case,
+    part of the work was done before a lookup failed. Counted attempts and logs are fine.
     """
     found = []
     for bench in await probe_unspoilt(subject):

@@ -21,9 +21,9 @@ from sparring.types import Json
 FEWEST_TASKS = 2
 FEWEST_ROWS = 3
 MOST_ROWS = 24
-"""The most rows of a list whose items are requested by number."""
+"""The maximum number of rows of a list whose items are requested by number."""
 MOST_RANGES = 4
-"""The most values of one column that are tried in one task."""
+"""The maximum number of values of one column that are tried in one task."""
 LOW = {"min", "minimum", "from", "since", "start", "begin", "first", "earliest", "low", "lower"}
 HIGH = {"max", "maximum", "to", "until", "end", "till", "last", "latest", "high", "upper"}
 _EXCLUDED = re.compile(

@@ -142,7 +142,8 @@ async def order(subject: Subject) -> Iterable[Finding]:
 
 
 async def _steady_calls(subject: Subject, task: Task) -> list[Call]:
-    """Return some legal calls of each tool that, according to its name and description, changes nothing on purpose."""
+    """Return some legal calls of each tool that, according to its name and description, is not meant to change
+    anything."""
     survey, explored_calls = await survey_task(subject, task), await explore_task(subject, task)
     writing = await find_writing_tools(subject)
     calls = []
@@ -162,7 +163,7 @@ async def _steady_calls(subject: Subject, task: Task) -> list[Call]:
 async def _made_different(
     subject: Subject, task: Task, before: Sequence[Call], calls: Sequence[Call], call: Call, alone: str
 ) -> dict[str, Json] | None:
-    """Return the one call after which another call returns something else. Returns None if no single call makes the
+    """Return the one call after which another call returns something else. Return None if no single call makes the
     difference, or if the difference is allowed."""
     if (await run_calls(subject, task, [*before, call]))[-1].content != alone:
         return None  # the result depends on other episodes

@@ -24,8 +24,8 @@ from sparring.types import Json, Task
 MOST_TASKS = 12
 FEWEST = 2
 MOST_LABELS = 12
-"""The most different answers in training tasks that still count as a list of answers, if most of them occur several
-times."""
+"""The maximum number of different answers in training tasks that still count as a list of answers, if most of them
+occur several times."""
 _COUNTS = {"no": 0, "one": 1, "two": 2, "three": 3, "four": 4}
 _DIGITS = re.compile(r"\b(no|one|two|three|four|\d) (?:decimals?\b|decimal places?|digits after)", re.I)
 _TO_CENTS = re.compile(r"\b(?:to the cent|to cents|whole cents|with (?:the )?cents)\b(?! where)", re.I)
@@ -87,7 +87,7 @@ async def form(subject: Subject) -> Iterable[Finding]:
 _LIST = re.compile(r"[\w-]+(?: [\w-]+)?(?:, ?[\w-]+(?: [\w-]+)?)+,? (?:or|and) [\w-]+", re.I)
 _PERCENT = re.compile(r"(?:\bper ?cents?\b|\bpercentages?\b|%)", re.I)
 _NEAR = 40
-"""The most characters between the name of a part and its description in the prompt."""
+"""The maximum number of characters between the name of a part and its description in the prompt."""
 
 
 async def _not_offered(subject: Subject, references: ReferenceEpisodes) -> list[Finding]:
@@ -333,7 +333,8 @@ def _other_answers(
 
 
 def _labels(tasks: Sequence[Task], field: str) -> dict[str, Counter[str]]:
-    """Count, by part of the field, how often each text is its value, except names of things in the task's data."""
+    """Count, by part of the field, how often each text is the value of the part. Names of things in the task's data are
+    left out."""
     found: dict[str, Counter[str]] = {}
     for task in tasks:
         value = task.fields.get(field)

@@ -51,9 +51,9 @@ async def leak(subject: Subject) -> Iterable[Finding]:
     """The prompt does not name the answer.
 
     For each part of the answer, the rule counts how often a prompt names its own task's value and how often it names
-    the value of another task. It reports a leak if prompts name their own value more often. A list of all labels in the
-    instructions is therefore not a leak, nor are the candidates of a task. Values that the expert passes to its first
-    call are inputs. Keep ground truth in fields, out of `prompt` and out of the messages of `reset`.
+    the value of another task. It reports a leak if prompts name their own task's value more often. A list of all labels
+    in the instructions is therefore not a leak, nor are the candidates of a task. Values that the expert passes to its
+    first call are inputs. Keep ground truth in fields, out of `prompt` and out of the messages of `reset`.
     """
     references = await find_references(subject)
     if references is None or not references.labels():
@@ -83,8 +83,8 @@ async def leak(subject: Subject) -> Iterable[Finding]:
             Finding(
                 rule="data.leak",
                 severity=Severity.ERROR if is_sure or is_whole else Severity.WARNING,
-                symptom=f"The prompt names {what} in {disclosed.share:.0%} of {disclosed.num} tasks; by chance it "
-                f"would in "
+                symptom=f"The prompt names {what} in {disclosed.share:.0%} of {disclosed.num} tasks; by chance, it "
+                f"would name it in "
                 f"{disclosed.chance:.0%}.",
                 evidence={"part": name, "share": disclosed.share, "chance": disclosed.chance, "tasks": disclosed.shown},
                 change="Remove it from the prompt: what the agent must not see belongs in the task's fields. If it is "
@@ -176,12 +176,12 @@ def _around(prompt: str, value: Json) -> str:
 
 
 async def unanswerable(subject: Subject) -> Iterable[Finding]:
-    """Every scored field can be known: from the prompt, a tool, or a rule that maps them to it.
+    """Every scored field can be known: from the prompt, from a tool, or from a rule that maps known values to it.
 
     The rule reports an error if tasks with equal prompts and tool results have different answers, or if names or codes
-    of the answer appear nowhere. Without an expert, it only warns, and only under two conditions: it called every tool
-    that reads with everything that is named and got results, and the answer is not computed from other data of the
-    task. Let a tool or the prompt provide what the field follows from, or stop scoring the field.
+    of the answer appear nowhere. Without an expert, it only warns, and only under two conditions: every tool that reads
+    was called with all known names and returned something, and the answer is not computed from other data of the task.
+    Let a tool or the prompt provide what the field follows from, or stop scoring the field.
     """
     references = await find_references(subject)
     played = await get_episodes(subject, EXPERT)
@@ -351,8 +351,9 @@ def _evidence(one: Episode, copied: Episode | None) -> str:
 async def imbalance(subject: Subject) -> Iterable[Finding]:
     """No single answer is right for most tasks.
 
-    The best constant answer is a policy, and training finds it first. The rule reports its share of the training tasks
-    and its score, measured with the tool loop. Draw tasks by answer, or measure success by class.
+    The best constant answer is a policy, and training finds it first. The rule reports the share of the training tasks
+    for which this answer is right, and its score, measured with the tool loop. Draw tasks by answer, or measure success
+    by class.
     """
     references = await find_references(subject)
     # If only actions are graded, no last message is right or wrong.
@@ -469,8 +470,8 @@ def _empty_cells(name: str, cells: Sequence[tuple[Placed, Json]]) -> Iterator[Fi
         severity=Severity.ERROR if is_broken else Severity.WARNING,
         symptom=f"The ground truth {name!r} is empty in {len(empty)} of {len(cells)} tasks: rows {_rows(empty)}.",
         evidence={"field": name, "tasks": [_cell(one, value) for one, value in empty[:NUM_SHOWN]]},
-        change="Fill in the cells, or remove the rows. If nothing is the right answer, state this in the prompt and "
-        "write null.",
+        change="Fill in the cells, or remove the rows. If the right answer may be empty, state this in the prompt "
+        "and write null.",
         confirm="No cell is empty.",
     )
 
@@ -504,8 +505,8 @@ def _spelled_twice(name: str, cells: Sequence[tuple[Placed, Json]]) -> Iterator[
 
 
 def _outside_the_list(name: str, cells: Sequence[tuple[Placed, Json]], prompt: str) -> list[Finding]:
-    """Return findings on values that the prompt does not name although one of its sentences lists more of the
-    others."""
+    """Return findings on values that the prompt does not name although one sentence of the prompt lists a larger number
+    of the other values."""
     counts = Counter(value for _, value in cells if isinstance(value, str) and not _is_empty(value))
     listed = _listed(name, set(counts), prompt) if len(counts) <= MANY_LISTED else set()
     if len(listed) < 2:

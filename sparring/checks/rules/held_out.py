@@ -32,11 +32,12 @@ MOSTLY = 0.75
 """A tool must find something in this share of the training tasks before the rule reports that it finds nothing in
 held-out tasks."""
 MOST_READ = 24
-"""The number of training tasks, and of held-out tasks, in which tools are called with what the task itself names."""
+"""The number of training tasks, and of held-out tasks, in which tools are called with values that the task itself
+names."""
 FEWEST_READ = 8
-"""The number of training tasks in which a tool must find it each time."""
+"""The minimum number of training tasks, in all of which a tool must find what the task names."""
 LOST = 0.2
-"""The share of held-out tasks without a match from which the rule reports it."""
+"""The rule reports a tool that finds nothing in at least this share of the held-out tasks."""
 FEWEST_LOST = 3
 
 
@@ -46,8 +47,8 @@ async def held_out(subject: Subject) -> Iterable[Finding]:
     The rule calls every tool in some training tasks and in some held-out tasks, with arguments that it derives itself.
     It warns if a tool returns something in most training tasks and finds nothing in any held-out task. In that case, a
     table of names, a limit or a file covers only the training tasks, and the evaluation does not measure what was
-    learned. It also warns if a tool finds the thing that the task names in every training task, but not in at least one
-    of five held-out tasks.
+    learned. It also warns if a tool finds the thing that the task names in every training task, but misses it in at
+    least one in five held-out tasks.
     """
     tasks = subject.tasks.held_out if subject.tasks.train else ()
     if len(tasks) < FEWEST_TASKS or subject.timing.episode_seconds > SLOW_SECONDS:

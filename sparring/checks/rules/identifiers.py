@@ -20,7 +20,7 @@ _FRESH = ("Quince 77", "Medlar 78", "Sorrel 79")
 MOST_TAKEN = 8
 """The number of existing things that are removed, each before a new one is created."""
 _PLACES = re.compile(r"\b(?:position|place|slot|rank|row|line|index|seat|locker|bay)s?\b", re.IGNORECASE)
-"""Words in results that number places, whose numbers are reused on purpose."""
+"""Words in results that stand for places. The numbers of places are reused on purpose."""
 _ADDING = frozenset(
     [
         "add",
@@ -53,11 +53,11 @@ async def identifiers(subject: Subject) -> Iterable[Finding]:
     """A created thing gets a unique identifier, and stays there when more things are created.
 
     The rule calls tools that create things twice, and once more after a thing was removed. It reports an error if two
-    things get the same identifier, or if a later thing replaces an earlier one, for example because numbers follow from
-    the count of things. It warns if the identifier of a removed thing is assigned again, because stored references to
-    it then mean something else. It also warns if the first added thing is gone after a second one is added. The rule
-    also removes things that existed from the start before it creates a new one. It reports an error if the new thing
-    gets the identifier of a thing that is still there and replaces it. Count upwards, and never back.
+    things get the same identifier, or if a later thing replaces an earlier one, for example because identifiers are
+    derived from the count of things. It warns if the identifier of a removed thing is assigned again, because stored
+    references to it then mean something else. It also warns if the first added thing is gone after a second one is
+    added. The rule also removes a thing that existed from the start, and then creates a new one. It reports an error if
+    the new thing gets the identifier of a thing that is still there and replaces it. Count upwards, and never back.
     """
     found: list[Finding] = []
     with subject.timing.as_far_as_it_goes():
@@ -87,8 +87,8 @@ def _fresh_calls(bench: Bench, base: Probe) -> list[Call]:
 
 
 def _named_in(result: ToolResult, call: Call, before: View, after: View) -> str | None:
-    """Return the identifier of the created thing in a result: a new thing is listed under it, and it is not an
-    argument."""
+    """Return the identifier of the created thing in a result: a text under which a new thing is listed, and which is
+    not an argument."""
     given = {str(one) for one in call.arguments.values()}
     new = after.names - before.names - given
     return next((one for one in _words(result.content) if one in new), None)
@@ -292,7 +292,7 @@ async def _taking_away(bench: Bench, create: Call, name: str) -> Call | None:
 async def undone(subject: Subject) -> Iterable[Finding]:
     """Doing and undoing something leaves the state as it was.
 
-    The rule creates and removes a thing, sets a value and sets it back, and calls a tool that is named for undoing
+    The rule creates and removes a thing, sets a value and sets it back, and calls a tool whose name means undoing
     (cancel, return, release) with the arguments of another tool. It warns if most of the changes were reverted, but one
     number was not, such as a total that was increased twice or a free place that was not given back. It warns if the
     created thing is gone, but a thing that it took is not back in its place. It also warns if everything looks as
@@ -313,7 +313,7 @@ async def undone(subject: Subject) -> Iterable[Finding]:
 
 
 async def _ways_back(bench: Bench, base: Probe) -> list[tuple[Call, bool]]:
-    """Return calls that should undo what a call changed, and whether they set a value."""
+    """Return the calls that should undo what a call changed, each with True if it sets a value."""
     if base.ended:
         return []
     ways: list[tuple[Call, bool]] = []
@@ -430,7 +430,8 @@ def _gone(base: Probe, after: View) -> set[tuple[str, ...]]:
 
 
 def _not_given_back(base: Probe, after: View) -> list[Change]:
-    """Return the changes of places of a thing that a call names, if the thing is also not back in its old place."""
+    """Return what a call added for a thing that it names and that is not back in its old place, as far as this is still
+    there."""
     named = {str(value) for _, value in flatten(dict(base.call.arguments), ())}
     own = [one for one in base.changes if named & set(one.path[1:]) and not is_history(one)]
     is_missing = any(one.after is None and one.path not in after.leaves for one in own)

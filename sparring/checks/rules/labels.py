@@ -25,10 +25,10 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json
 
 FEWEST = 3
-"""The smallest number of tasks in which an answer must equal a tool's result, with as many different values, and in
-which it must differ from it."""
+"""The minimum number of tasks in which the answer must equal a tool's result, of different answers among these tasks,
+and of tasks in which the answer must differ from the result."""
 SHARE = 0.15
-"""The share of the tasks for which each of the two must hold."""
+"""The minimum share of the tasks in which the answer must equal the result."""
 UNITS = (10, 100, 1000, 1_000_000, 60, 3600, 24, 2.54, 1.609344, 0.45359237)
 """Factors between units."""
 _NOT_THE_LAST = re.compile(r"\b(?:exclu\w+|before|until|not counting|without the (?:last|first))\b", re.I)
@@ -165,7 +165,7 @@ def _differ(rest: Sequence[Seen]) -> str | None:
 
 
 def _days(one: Seen) -> int | None:
-    """Return how many days a date is after the expected one."""
+    """Return how many days a date is after the expected date."""
     try:
         return (date.fromisoformat(str(one.result)) - date.fromisoformat(str(one.label))).days
     except ValueError:
@@ -222,7 +222,7 @@ def _without_ends(
                 rule="data.labels",
                 severity=Severity.WARNING,
                 symptom=f"The reference answer{f' {part!r}' if part else ''} is {what} of {way[0]} without the rows "
-                f"at its "
+                f"at the limit "
                 f"{end} in all {len(seen)} tasks. With these rows, the answer would differ in {len(rest)} tasks.",
                 evidence={
                     "tool": way[0],
@@ -240,8 +240,8 @@ def _without_ends(
 
 
 def _aggregates(call: Call, rows: Sequence[Mapping[str, Json]]) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield counts, sums and means of the listed rows, with and without each mark, by the end whose rows are left
-    out."""
+    """Yield the counts, sums and means of the listed rows, and of the rows with each truth value. Each comes with its
+    values by the argument whose rows are left out, or "" if no rows are left out."""
     if not rows or len(call.arguments) == 0:
         return
     marks = [name for name, one in rows[0].items() if isinstance(one, bool)]

@@ -89,8 +89,8 @@ async def _left_by(subject: Subject, how: str, play: Play, policy_of: PolicyOf, 
             severity=Severity.ERROR if is_error else Severity.WARNING,
             symptom=f"{num * (2 if grown else 1)} episodes that {how} leave {', '.join(left)} behind.",
             evidence={"task": tasks[1].id, "episodes": num * (2 if grown else 1), **left},
-            change="Release it in `close`, and create nothing that outlives the object. List a cache that is meant to "
-            "grow in `persists`.",
+            change="Release these resources in `close`, and create nothing that outlives the object. List a cache that "
+            "is meant to grow in `persists`.",
             confirm=AGAIN,
         )
     ]
@@ -115,7 +115,7 @@ async def close(subject: Subject) -> Iterable[Finding]:
     task = subject.sample[0]
     policy = (await make_policies(subject, task))[0]
     found = []
-    ways = (("`reset` never ran", _unopened), ("the episode failed", _crashed), ("it timed out", _timed_out))
+    ways = (("`reset` never ran", _unopened), ("the episode failed", _crashed), ("the episode timed out", _timed_out))
     with subject.timing.as_far_as_it_goes():
         for how, play in ways:
             try:

@@ -63,7 +63,7 @@ async def found(subject: Subject) -> Iterable[Finding]:
     field, too. Values with accents, hyphens, underscores and the like must be found like the others. So must codes with
     leading zeros, which a numeric argument cannot express. The result must belong to the requested row. If several rows
     share one value in the field and the tool returns only one of them, the other rows cannot be found. The rule accepts
-    this if the description mentions the first, the last or any.
+    this if the description states that the tool returns the first, the last or any matching row.
     """
     seen: dict[tuple[str, str, str, str], _Looked] = defaultdict(_Looked)
     wrong: dict[str, list[dict[str, Json]]] = defaultdict(list)

@@ -59,7 +59,8 @@ def _asked(subject: Subject) -> str:
 
 
 def _cost(requests: int, prices: dict[str, float]) -> dict[str, Json]:
-    """Return the tokens of that many requests, as measured in this check; empty if no endpoint reported tokens."""
+    """Return the tokens of that many requests and their cost, as measured in this check. The result is empty if no
+    endpoint reported tokens."""
     meter = current_meter()
     known = [] if meter is None else [one for one in read_usage(Path(meter[0])) if one.read is not None]
     if not known:

@@ -27,9 +27,9 @@ from sparring.types import Json, Task
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 MOST_PAGES = 60
 MOST_WALKED = 4
-"""The most combinations of other arguments with which the pages of a tool are read."""
+"""The maximum number of combinations of other arguments with which the pages of a tool are read."""
 FEWEST_ROWS = 3
-"""The fewest rows of a page that is the only one."""
+"""The minimum number of rows of a page that is the only page."""
 FEWEST_TASKS = 2
 """The number of tasks in which pages must be wrong in the same way before the rule reports it."""
 _PAGE = {"page"}

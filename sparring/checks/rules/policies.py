@@ -36,13 +36,13 @@ async def expert(subject: Subject) -> Iterable[Finding]:
     If it does not, the expert, the ground truth, the answer's form or the grading is wrong. Training then optimizes
     something else than what is measured. Compare the expert's last message with what reward and scorer read, and
     correct the one that is wrong. The rule only warns if the environment itself ends every episode and its own rewards,
-    above 0 or not, agree with the scorer on each episode. Then chance may decide, and you can compare a policy with the
-    expert's mean score.
+    above 0 or not, agree with the scorer on each episode. Chance may then decide an episode, and you can compare a
+    policy with the expert's mean score.
 
     Without an expert (`Environment.demonstrate`), the rule warns if the reward pays for the right answers of some
-    tasks, but not for those of others, which the scorer accepts. It also warns if the scorer rejects the reference
-    answers of some tasks. If no field is known that the scorer pays for, the other rules can show little, and the
-    finding is a note.
+    tasks, but not for the right answers of other tasks, which the scorer accepts. It also warns if the scorer rejects
+    the reference answers of some tasks. If no field is known that the scorer pays for, the other rules can show little,
+    and the finding is a note.
     """
     references = await find_references(subject)
     if references is None:
@@ -99,8 +99,8 @@ def _some_unpaid(played: Sequence[Episode]) -> Iterator[Finding]:
 
 
 def _some_rejected(played: Sequence[Episode]) -> Iterator[Finding]:
-    """Yield findings on reference answers that the scorer rejects, although it accepts those of other tasks in the
-    same form."""
+    """Yield findings on reference answers that the scorer rejects, although it accepts the reference answers of other
+    tasks in the same form."""
     low = [one for one in played if one.score is not None and one.score < 1.0]
     paid = [one for one in played if one.score == 1.0]
     if not low or len(paid) <= len(low):
@@ -221,7 +221,8 @@ async def null(subject: Subject) -> Iterable[Finding]:
 
 
 def _scored_for_nothing(played: Sequence[UnguidedEpisode]) -> list[Finding]:
-    """Return a finding if no right answer is known and the scorer accepts episodes that do nothing in every task."""
+    """Return a finding if no right answer is known and the scorer accepts, in every task, an episode that does
+    nothing."""
     idle = [one for one in played if one.policy in NOTHING]
     paid = [one for one in idle if (one.trajectory.score or 0.0) >= 1.0]
     if not paid or len({one.trajectory.task.id for one in paid}) < len({one.trajectory.task.id for one in idle}):

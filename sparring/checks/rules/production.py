@@ -18,7 +18,8 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json
 
 FAR_APART = 0.4
-"""A total variation between two mixes that is reported: this share of the calls would have to differ."""
+"""The smallest total variation between two mixes that the rule reports: the share of the calls that would have to
+change."""
 SIZE_FACTOR = 3.0
 UNSEEN_SHARE = 0.3
 AGAIN = "Run `sparring check RECIPE --only environment` with the same file again: the finding is gone."

@@ -22,7 +22,7 @@ from sparring.types import Json, Message, Task
 EXAMPLE_CHARS = 4_000
 """A value with more characters is an input, not an example of an answer."""
 MOST_FORMS = 4
-"""The most forms of answers whose prompts are read."""
+"""The maximum number of forms of answers whose prompts are read."""
 _PLACEHOLDER = re.compile(r"<[^<>\n]{1,60}>|\.\.\.|…")
 _NO_NAMES = re.compile(
     "right|correct|first|second|next|last|following|same|appropriate|given|relevant|one|it|them|each|tools?|functions?|proper|"
@@ -451,8 +451,8 @@ async def get_prompt(subject: Subject, task: Task) -> str:
 
 
 def asked_tags(prompt: str) -> list[str]:
-    """Return the tags that a prompt requires around the answer: around an object or a placeholder, or of a usual
-    name."""
+    """Return the tags that a prompt requires around the answer. These tags enclose an object or a placeholder, or have
+    a usual name."""
     asked = [name for name in re.findall(r"</?([A-Za-z_][\w-]*)>", prompt) if name in ANSWER_TAGS]
     for name, body in find_tagged(prompt):
         holds_place = not body.strip() or _PLACEHOLDER.fullmatch(body.strip()) or body.strip().startswith("{")

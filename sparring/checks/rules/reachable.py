@@ -22,11 +22,11 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json
 
 FEWEST = 2
-"""The number of tasks in which the same must happen before it is reported."""
+"""The minimum number of tasks with the same defect before the rule reports it."""
 SELDOM = 0.1
-"""Below this share of the tasks, a plan may just be unusual."""
+"""If the defect occurs in a smaller share of the tasks, the plans may just be unusual."""
 MANY_DONE = 0.1
-"""The rule reports tasks that are already solved at the start from this share of all tasks on."""
+"""The rule reports tasks that are already solved at the start if they are at least this share of all tasks."""
 MOSTLY = 0.3
 """A call that fails in a task is reported if it works in this share of the tasks whose state is reached."""
 ANY = "*"
@@ -60,13 +60,13 @@ class _Seen:
 async def unreachable(subject: Subject) -> Iterable[Finding]:
     """Tools can bring about the final state that a task requires, with calls that name the things that they change.
 
-    If the paid final state is a field of the tasks, or consists of their fields, the rule searches for calls that lead
-    to it. It uses the required values and what worked in other tasks. It warns if the state comes close and a written
-    value differs from the required value (cut off, rounded, in another case), if a call that works in other tasks is
-    refused or fails in the tool's own code, if a call also changes something else, or if a call has to name another
-    thing than the one that it changes. No policy can be right in such a task without a detour. The rule reports an
-    error if the schema of the one argument that writes such values excludes a required value. Correct the tool, or the
-    expected state. If the search finds no calls and none of these defects, the rule reports nothing.
+    If the paid final state equals a field of the tasks, or consists of their fields, the rule searches for calls that
+    lead to it. It uses the required values and what worked in other tasks. It warns if the state comes close and a
+    written value differs from the required value (cut off, rounded, in another case), if a call that works in other
+    tasks is refused or fails in the tool's own code, if a call also changes something else, or if a call has to name
+    another thing than the one that it changes. No policy can be right in such a task without a detour. The rule reports
+    an error if the schema of the one argument that writes such values excludes a required value. Correct the tool, or
+    the expected state. If the search finds no calls and none of these defects, the rule reports nothing.
     """
     plans = await make_plans(subject)
     ruled_out = list(_ruled_out(subject, plans))
@@ -93,8 +93,8 @@ async def unreachable(subject: Subject) -> Iterable[Finding]:
 
 
 def _fewest(seen: Sequence[_Seen], num_plans: int) -> int:
-    """Return the number of tasks in which an observation is necessary. It is larger if these tasks can be solved
-    anyway."""
+    """Return the minimum number of tasks with an observation before the rule reports it. The number is larger if these
+    tasks can be solved anyway."""
     return max(FEWEST, math.ceil(SELDOM * num_plans)) if all(one.plan.is_whole for one in seen) else FEWEST
 
 
@@ -128,7 +128,7 @@ async def done_already(subject: Subject) -> Iterable[Finding]:
         Finding(
             rule="data.done_already",
             severity=Severity.WARNING,
-            symptom=f"Doing nothing is paid in {len(done)} of {num} tasks, for example in {done[0]}.",
+            symptom=f"Doing nothing is paid in {len(done)} of {num} tasks, for example in task {done[0]}.",
             evidence={"tasks": done, "of": num},
             change="Change these tasks so that the requested state is not there when they begin, or remove them.",
             confirm=_CONFIRM,
@@ -178,7 +178,7 @@ def _ruled_out(subject: Subject, plans: Sequence[Plan]) -> Iterator[Finding]:
                 rule="data.unreachable",
                 severity=Severity.ERROR,
                 symptom=f"`{tool}` does not accept {values[0]!r} as `{key}`, which {len(tasks)} of {len(plans)} tasks "
-                f"require, for example {tasks[0]}.",
+                f"require, for example task {tasks[0]}.",
                 evidence={"wanted": values[:NUM_SHOWN], "schema": part, "tasks": tasks},
                 change=f"Let `{key}` of `{tool}` accept these values, or make tasks that require accepted values.",
                 confirm=_CONFIRM,

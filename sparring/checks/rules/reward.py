@@ -43,7 +43,7 @@ MOSTLY_FLAT = 0.9
 """Nearly nothing is learned if more than this share of the groups have equal rewards."""
 NUM_SHOWN = 4
 NUM_NAMED = 8
-"""The most policies that are named in one line."""
+"""The maximum number of policies that are named in one line."""
 FEWEST_LOST = 2
 """The number of tasks in which silence must earn as much as the right answer."""
 WON_DRAWN_LOST = {1.0, 0.0, -1.0}
@@ -103,7 +103,7 @@ async def find_failures(subject: Subject, grader: GraderName, *, rule: str, numb
 
 
 async def variance(subject: Subject) -> Iterable[Finding]:
-    """Over some 100 episodes of policies from perfect to silent, the reward takes more than one value.
+    """Over about 100 episodes of policies from perfect to silent, the reward takes more than one value.
 
     If all rewards are equal, every advantage is 0 and nothing is learned. Usually the reward reads another tag, field
     or message than the one that contains the answer.
@@ -254,9 +254,9 @@ async def order(subject: Subject) -> Iterable[Finding]:
     wrong answer earns as much as a right one, nothing is learned. If calls are paid, policies make more of them. If
     only actions are graded, a wrong episode is one whose calls were changed so that it cannot be right.
 
-    The rule warns if calls cost so much that no answer earns as much as the right answer after a chain of calls in
-    which each result names what the next call needs. It also warns if the same calls are paid again and again: calls of
-    a tool that changes nothing, or of two tools, one of which undoes what the other does.
+    The rule warns if calls cost so much that an episode without an answer earns as much as the right answer after a
+    chain of calls in which each result names what the next call needs. It also warns if the same calls are paid again
+    and again: calls of a tool that changes nothing, or of two tools, one of which undoes what the other does.
     """
     right, wrong = await get_rewards(subject, EXPERT), await _wrong_rewards(subject)
     never = await get_rewards(subject, "says nothing") | await get_rewards(subject, "never answers", only_wrong=True)
@@ -299,7 +299,7 @@ async def order(subject: Subject) -> Iterable[Finding]:
         wrong,
         strict=False,
         severity=Severity.WARNING,
-        claim="No answer earns more than a wrong one",
+        claim="An episode without an answer earns more than a wrong answer",
         change="Give an episode without an answer at most what a wrong answer gets.",
     )
     compare(
@@ -473,7 +473,7 @@ def _reward_values(trajectory: Trajectory) -> Json:
 
 
 async def shared_code(subject: Subject) -> Iterable[Finding]:
-    """Reward and scorer apply the same rule with separate code, so that the other one reveals a mistake in either.
+    """Reward and scorer apply the same rule with separate code, so that each of them reveals a mistake in the other.
 
     The rule warns if reward and scorer share the code that reads or grades the answer, because no check and no
     evaluation can then detect its mistakes. If they only share the code that computes the ground truth, the finding is

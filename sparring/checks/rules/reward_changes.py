@@ -1,4 +1,5 @@
-"""Rules on changed episodes: neither the reward nor the scorer pays for a changed right episode that is wrong."""
+"""Rules on changed episodes: neither the reward nor the scorer pays for a right episode that was changed into a wrong
+one."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from sparring.types import Json
 IN_ANOTHER_FORM = (Kind.SAME, Kind.AROUND, Kind.FORM)
 """Changes that leave the values right."""
 HALF = 0.5
-"""An answer without any right value is overpaid if it earns more than this share of what a right answer earns."""
+"""An answer without any right value is overpaid if it earns at least this share of what a right answer earns."""
 
 
 async def reward_mutations(subject: Subject) -> Iterable[Finding]:
@@ -107,8 +108,9 @@ async def parts(subject: Subject) -> Iterable[Finding]:
     """No part of the reward is higher than a strict comparison of its field gives.
 
     The rule reports two cases. A component with the name of a field is paid in full although the field is not equal to
-    the ground truth. An answer without one right value adds half of what the right answer earns to what the same calls
-    earn without any answer. The grader then compares parts of texts, ignores case or types, or pays for form.
+    the ground truth. An answer without any right value adds at least half of what the right answer earns to what the
+    same calls earn without any answer. The grader then compares parts of texts, ignores case or types, or pays for
+    form.
     """
     over: list[dict[str, Json]] = []
     unsaid: dict[str, float] = {}
@@ -165,9 +167,9 @@ async def scorer(subject: Subject) -> Iterable[Finding]:
     because the first such episode ends the run.
 
     The rule warns if the right values pass in another form than the requested one, because the consumer of the answer
-    may not read that form. It also warns if a field of the task that the expert always carries out is not compared, or
-    if something is gone that the expert leaves. If another way earns as much, the finding is a note: check whether that
-    is intended.
+    may not read that form. It also warns if the scorer does not compare a part of the final state that the expert
+    always sets to a field of the task, or if something is gone that the expert leaves in place. If another way earns as
+    much, the finding is a note: check whether that is intended.
     """
     passed = [
         one for one in await mutate_episodes(subject) if one.episode.score is not None and one.episode.score >= 1.0

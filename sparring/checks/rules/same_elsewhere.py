@@ -105,8 +105,8 @@ async def same_elsewhere(subject: Subject) -> Iterable[Finding]:
 async def _cause(
     subject: Subject, episodes: Sequence[tuple[Task, str, Trajectory]], difference: dict[str, Json]
 ) -> tuple[Change, dict[str, Json]]:
-    """Return the one condition that makes a difference, with that difference: another process, or the first such
-    change."""
+    """Return the condition that makes a difference, and the difference. The condition is another process alone, or else
+    the first change that makes a difference."""
     with suppress(OutOfTimeError, TimedOutError):
         for cause in (PROCESS, *CHANGES):
             there = await _elsewhere(subject, episodes, () if cause is PROCESS else (cause,))
@@ -152,8 +152,8 @@ async def _episodes(subject: Subject) -> list[tuple[Task, str, Trajectory]]:
 
 
 async def _later(subject: Subject) -> dict[str, Json]:
-    """Return the episodes of a process in which all conditions are changed. They are computed once.
-    `stopped_by_folder` is the error that prevented them in another working directory."""
+    """Return the episodes of a process in which all conditions are changed. The episodes run once. `stopped_by_folder`
+    is the error that prevented the episodes in another working directory."""
     if "later" not in subject.shared:
         episodes, reason = await _episodes(subject), None
         try:
@@ -170,8 +170,8 @@ async def _later(subject: Subject) -> dict[str, Json]:
 async def _elsewhere(
     subject: Subject, episodes: Sequence[tuple[Task, str, Trajectory]], changes: Collection[Change]
 ) -> dict[str, Json]:
-    """Return what `second_process.run_episodes` returns in a separate process. Raises UndecidedError if it does not
-    return, and TimedOutError or OutOfTimeError if it ran no episode."""
+    """Return what `second_process.run_episodes` returns in a separate process. Raises UndecidedError if the process
+    does not return a result, and TimedOutError or OutOfTimeError if it ran no episode."""
     request = {
         "seconds": subject.timing.left,
         "call_seconds": subject.watch.seconds * subject.watch.patience,

@@ -1,4 +1,5 @@
-"""Rule on ties: if the task requires the largest or smallest, the tools must show which one it is."""
+"""Rule on ties: if the task requests the thing with the largest or smallest value, the tools must show which thing it
+is."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from sparring.types import Json, Task
 
 FEWEST_TASKS = 3
 SHARE = 0.6
-"""Ties for the requested thing are not an accident from this share of the tasks on."""
+"""Ties for the requested thing in at least this share of the tasks are not an accident."""
 _ASKS_FOR_MOST = re.compile(r"(?i)\b(?:most|least|best|worst|first|last|top|\w{2,}(?:est|iest)|maximum|minimum)\b")
 _BREAKS_TIES = re.compile(r"(?i)\b(?:ties?|tied|equal|several|more than one|alphabet\w*|same)\b")
 Numbers: TypeAlias = dict[tuple[str, str], dict[str, float]]
@@ -24,12 +25,12 @@ Numbers: TypeAlias = dict[tuple[str, str], dict[str, float]]
 
 
 async def ties(subject: Subject) -> Iterable[Finding]:
-    """If a task requires the highest or the lowest, exactly one thing has that value.
+    """If a task requests the highest or the lowest value, exactly one thing has that value.
 
-    The rule compares the numbers that tools return for single things, in tasks whose prompt requires an extreme. The
-    answer cannot be determined if, in most tasks, another thing has the same number as the thing that the task's fields
-    name, for example after rounding. Return numbers with the precision that the answer needs, or state in the prompt
-    how ties are broken.
+    The rule compares the numbers that tools return for single things, in tasks whose prompt requests the highest or the
+    lowest value. The answer cannot be determined if, in most tasks, another thing has the same number as the thing that
+    the task's fields name, for example after rounding. Return numbers with the precision that the answer needs, or
+    state in the prompt how ties are broken.
     """
     asked = [
         one

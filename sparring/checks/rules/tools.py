@@ -42,10 +42,10 @@ NUM_NAMED = 8
 async def arguments_ignored(subject: Subject) -> Iterable[Finding]:
     """A tool's result depends on its arguments.
 
-    The rule calls tools with the right arguments and with other arguments. A tool that returns the same for all of
-    them, but something else in another task, gives the right answer to wrong calls. The policy learns to call it with
-    anything. Calls with the same meaning, for example with a default left out, count as one call. The rule warns if one
-    required argument of a tool that reads makes no difference in any task.
+    The rule calls tools with the right arguments and with other arguments. A tool that returns the same result for all
+    of them, but another result in another task, gives the right answer to wrong calls. The policy learns to call it
+    with anything. Calls with the same meaning, for example with a default left out, count as one call. The rule warns
+    if one required argument of a tool that reads makes no difference in any task.
     """
     varied: dict[str, list[tuple[Task, list[Call], set[str]]]] = {}
     with subject.timing.as_far_as_it_goes():
@@ -85,7 +85,7 @@ async def arguments_ignored(subject: Subject) -> Iterable[Finding]:
 
 
 def _different(tool: Tool, calls: Sequence[Call]) -> list[Call]:
-    """Return the calls without those that mean the same. An argument that is left out has its default."""
+    """Return one call of each meaning. An argument that is left out has its default."""
     properties = tool.schema["function"].get("parameters", {}).get("properties", {})
     defaults = {name: part["default"] for name, part in properties.items() if "default" in part}
     return list({json.dumps({**defaults, **one.arguments}, sort_keys=True): one for one in calls}.values())

@@ -37,8 +37,9 @@ async def served(subject: Subject) -> Iterable[Finding]:
     """The engine samples with the weights that it receives, and reports their fingerprint.
 
     The rule loads changed weights into the engine for a moment. The engine's log-probabilities and its fingerprint must
-    change with the weights, and return afterwards. An engine that continues with the base model trains nothing, and no
-    curve shows why. The rule does not check an engine that returns no log-probabilities of given tokens.
+    change with the weights, and must be as before afterwards. An engine that continues with the base model trains
+    nothing, and no curve shows why. The rule does not check an engine that cannot return the log-probabilities of
+    tokens that it receives.
     """
     parts = subject.parts
     assert parts is not None, "the rule needs the model"
@@ -99,11 +100,11 @@ async def export(subject: Subject) -> Iterable[Finding]:
                 save_merged(policy, Path(folder))
             written = _read_back(Path(folder))
         except Exception as error:  # noqa: BLE001 - whatever the libraries raise is the finding
-            return [_unexported(f"it fails with {error!r}")]
+            return [_unexported(f"the export fails with {error!r}")]
     # The libraries spell names in their own way, so only the contents are compared.
     shapes = sorted(tuple(tensor.shape) for tensor in policy.trained.values())
     missing = [shape for shape in shapes if shape not in written]
-    return [_unexported(f"tensors of shapes {missing[:3]} are not in it")] if missing else ()
+    return [_unexported(f"tensors of shapes {missing[:3]} are not in the export")] if missing else ()
 
 
 def logprobs_apart(sampled: Sequence[float], recomputed: Sequence[float]) -> list[Finding]:

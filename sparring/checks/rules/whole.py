@@ -27,11 +27,11 @@ from sparring.types import Json
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 FEWEST = 2
 SHORTEST = 24
-"""The fewest characters of a text that counts as the beginning of another text."""
+"""The minimum number of characters of a text that counts as the beginning of another text."""
 FEWEST_ROWS = 3
-"""The fewest rows of a list that may be cut."""
+"""The minimum number of rows of a list that may be cut."""
 MOST_WORDS = 6
-"""The most words of one field with which a search is called in each task."""
+"""The maximum number of words of one field with which a search is called in each task."""
 _STATES_CUT = re.compile(
     r"\b(?:first|begin\w*|start\w*|preview|summar\w*|snippet|excerpt|cut|short\w*|head|tail|last|truncat\w*|characters|chars|"
     r"lines?|limit\w*|at most|up to|no more than|maximum|max|some|few|sample|next|random\w*)\b"
@@ -80,8 +80,8 @@ async def whole(subject: Subject) -> Iterable[Finding]:
     fields, and tables. It warns in three cases. Several results are only the beginnings of longer texts, all cut at the
     same number of characters or lines. A list never has more than a certain number of rows, although more rows have the
     requested value. A search that is described as covering a field finds nothing by this field, although it finds rows
-    by another field. The rule accepts descriptions that mention the first, a limit or a page, a mark such as `...`, a
-    total, and an argument for the rest. A policy takes what it reads for the complete data.
+    by another field. The rule accepts a description that mentions a beginning, a limit or a page, a mark such as `...`
+    in the result, a stated total, and an argument for the rest. A policy takes what it reads for the complete data.
     """
     if subject.timing.episode_seconds > SLOW_SECONDS:
         return []

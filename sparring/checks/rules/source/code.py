@@ -39,7 +39,7 @@ class Slip:
     change: str
     evidence: Mapping[str, Json] = field(default_factory=dict)
     cause: str = ""
-    """Slips of a class with the same cause are merged. If it is empty, each line is a separate cause."""
+    """Slips of a class with the same cause are merged. If the cause is empty, each line is a separate cause."""
     covered_by: tuple[str, ...] = ()
     """Rules that detect the same mistake by running the tool. What they report is not reported again."""
 
@@ -237,7 +237,7 @@ class Code:
         return found
 
     def named(self, name: str, owner: ast.ClassDef | None = None) -> list[Function]:
-        """Return the functions with a bare name. If the class has such a function, return only that."""
+        """Return the functions with this bare name, or only the function of the class if the class has one."""
         found = self._by_name.get(name, [])
         return [one for one in found if owner is not None and one.owner is owner] or found
 

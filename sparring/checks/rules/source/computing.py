@@ -78,8 +78,8 @@ MOST = 300
 
 
 def computed(function: Function, code: Code, expression: ast.expr) -> Iterator[tuple[str, list[tuple[Json, Any]]]]:
-    """Yield the field that the expression reads, with (value, result or exception) for its values. Yields nothing if
-    the expression reads more than one field."""
+    """Yield the field that the expression reads, with (value, result or exception) for its values. Yield nothing if the
+    expression reads more than one field."""
     whole = _filled_in(function, expression)
     keys = {key for one in ast.walk(whole) if (key := key_read(function, one)) is not None and code.values.get(key)}
     if len(keys) != 1:

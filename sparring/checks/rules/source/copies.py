@@ -21,7 +21,7 @@ _LENGTHS = re.compile(r"length|duration|minutes|hours|nights|end|until|stop|fini
 
 
 def other_field(function: Function, code: Code) -> Iterator[Slip]:
-    """Find `{"sell": row["buy"]}` if rows also have a field of the first name."""
+    """Find `{"sell": row["buy"]}` if rows also have a field `sell`."""
     for table in function.every(ast.Dict):
         pairs = [
             (key.value, read, value)
@@ -57,7 +57,7 @@ def other_field(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def bound_of_argument(function: Function, code: Code) -> Iterator[Slip]:
-    """Find `> year` if the text has "this year or later"."""
+    """Find `> year` if the description has "this year or later"."""
     for name in function.parameters if function.is_tool else ():
         text = get_described(function, name)
         # `1 or more` describes the argument itself.
@@ -83,7 +83,8 @@ def bound_of_argument(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def _takes_the_limit(function: Function, node: ast.Compare, name: str) -> bool | None:
-    """Return True if a value equal to an argument passes a filter, or None if the expression does not filter by it."""
+    """Return True if a value equal to an argument passes a filter, or None if the expression does not filter by the
+    argument."""
     parts = [node.left, *node.comparators]
     for one, operator, other in zip(parts, node.ops, parts[1:], strict=False):
         sides = [ast.unparse(one), ast.unparse(other)]
@@ -119,7 +120,7 @@ def begin_alone(function: Function, code: Code) -> Iterator[Slip]:
                         loop.target,
                         f"reads where each of `{place}` begins, but not its {lost[0]}: the rest of a long entry "
                         f"counts as free",
-                        f"Treat all time from the begin to the begin plus {lost[0]} as occupied.",
+                        f"Treat all time from the start to the start plus {lost[0]} as occupied.",
                         cause=f"{function.name} {place}",
                         covered_by=("environment.agreement", "environment.claims"),
                     )

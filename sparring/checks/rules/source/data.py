@@ -79,7 +79,7 @@ def _ordered(function: Function) -> Iterator[tuple[ast.AST, ast.AST]]:
 
 
 def wrong_order(values: Sequence[str]) -> tuple[str, str] | None:
-    """Return two texts whose order as text differs from the order of their meanings. Returns None if the orders agree,
+    """Return two texts whose order as text differs from the order of their meanings. Return None if the orders agree,
     or if the meanings have no order."""
     values = sorted(set(values))
     for reading in _READINGS:
@@ -421,7 +421,7 @@ def group_lost(function: Function, code: Code) -> Iterator[Slip]:
                 yield Slip(
                     call,
                     f"groups by `{one}` and drops the rows without it: {num} of {len(values)}",
-                    "Give `dropna=False`.",
+                    "Pass `dropna=False`.",
                     {"field": one},
                     covered_by=("environment.amounts", "environment.agreement"),
                 )

@@ -64,7 +64,7 @@ def key_written_otherwise(function: Function, code: Code) -> Iterator[Slip]:
         if filled and all(one != asked[0] for one in filled) and any(filled):
             yield Slip(
                 node,
-                f"looks up a name in `{place}` {_form(asked[0])}, but the table is filled with names "
+                f"looks up names in `{place}` {_form(asked[0])}, but the table is filled with names "
                 f"{_form(next(filter(None, filled)))}: names with different forms are never found",
                 "Build both keys with the same function.",
                 cause=f"{function.name} {place}",
@@ -73,7 +73,7 @@ def key_written_otherwise(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def _form(folds: tuple[str, ...]) -> str:
-    return f"after {', '.join(folds)}" if folds else "as it is given"
+    return f"after {', '.join(folds)}" if folds else "as they are given"
 
 
 def _looked_up(node: ast.AST) -> tuple[str, ast.AST | None]:
@@ -98,7 +98,7 @@ def _fills(function: Function, code: Code, place: str) -> Iterator[tuple[str, ..
 
 
 def _folded(function: Function, code: Code, key: ast.AST) -> tuple[tuple[str, ...], bool] | None:
-    """Return the changes of a key before it is looked up, and whether it comes from a parameter."""
+    """Return the changes of a key before it is looked up, and True if the key comes from a parameter."""
     inner = key
     while isinstance(inner, ast.Call):
         inner = (

@@ -18,7 +18,7 @@ _FROM = r"(?:at least|less than|below|under|fewer than|no less than|minimum of|s
 
 
 def limit_on_the_other_side(function: Function, code: Code) -> Iterator[Slip]:
-    """Find `>= 500` if the text has "more than 500"."""
+    """Find `>= 500` if a description or the prompt has "more than 500"."""
     nodes = {limit: node for node in function.every(ast.Compare, ast.Call) for limit, _ in _sides(function, node)}
     if not nodes:
         return
@@ -50,16 +50,16 @@ def limit_on_the_other_side(function: Function, code: Code) -> Iterator[Slip]:
             )
             yield Slip(
                 node,
-                f"puts exactly {limit:g} on the wrong side of the limit: `{short(node)}`, but the text has "
-                f'"{phrase.strip()}"',
-                "Write the comparison as in the text.",
+                f"puts exactly {limit:g} on the wrong side of the limit: `{short(node)}`, but the description or the "
+                f'prompt has "{phrase.strip()}"',
+                "Write the comparison as it is described.",
                 {"text": phrase.strip()},
                 covered_by=("environment.limits", "environment.described", "data.labels"),
             )
 
 
 def other_number(function: Function, code: Code) -> Iterator[Slip]:
-    """Find `> 1000` if the text has "over 2000" and contains no 1000."""
+    """Find `> 1000` if the prompt has "over 2000", and neither the prompt nor a description contains 1000."""
     text = " ".join([*code.prompts, *(one.documented for one in code.functions)])
     stated = {float(one.replace(",", "")) for one in re.findall(r"(?<![\w.-])\d[\d,]*(?:\.\d+)?(?![\w-])", text)}
     phrases = re.findall(

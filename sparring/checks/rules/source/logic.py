@@ -83,7 +83,9 @@ def decided_condition(function: Function, code: Code) -> Iterator[Slip]:
         if len(set(dumps)) < len(dumps) and not any(
             isinstance(one, ast.Call) for part in node.values for one in ast.walk(part)
         ):
-            yield Slip(node, f"tests the same twice in `{short(node)}`", "Correct the second part of the condition.")
+            yield Slip(
+                node, f"tests the same condition twice in `{short(node)}`", "Correct the second part of the condition."
+            )
             continue
         parts = [found for one in node.values if (found := _bound(function, one)) is not None]
         for index, (left, sign, limit) in enumerate(parts):
@@ -231,7 +233,7 @@ def _holder(function: Function, node: ast.AST) -> ast.AST | None:
 
 
 def forgotten_call(function: Function, code: Code) -> Iterator[Slip]:
-    """Find a method in place of its value: `if self.is_open:`."""
+    """Find a method that is used in place of its value: `if self.is_open:`."""
     methods = {one.node.name for one in code.of_class(function)}
     methods -= {one.node.name for one in code.of_class(function) if one.node.decorator_list}
     for node in function.every(ast.Attribute, ast.Name):

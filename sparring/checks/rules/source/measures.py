@@ -19,7 +19,7 @@ _DRAWS = frozenset(
 
 
 def pages(function: Function, code: Code) -> Iterator[Slip]:
-    """Find pages that overlap, leave out rows, begin at another number than the text has, or are too few."""
+    """Find pages that overlap, leave out rows, begin at another number than the description states, or are too few."""
     page = next((one for one in function.parameters if re.search(r"page", one)), None)
     if page is None:
         page = next(
@@ -96,7 +96,7 @@ def pages(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def _base(function: Function, name: str) -> int | None:
-    """Return the first number of a parameter according to its description, its bound, or its default."""
+    """Return the lowest value of a parameter according to its description, its bound, or its default."""
     text = get_described(function, name) or function.documented
     found = re.search(
         r"(?i)\b(?:from|starts? (?:at|with)|begins? (?:at|with)|first (?:page |one )?is|counted "
@@ -364,7 +364,7 @@ def place_from_one(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def _is_list_of_task(function: Function, code: Code, node: ast.AST) -> bool:
-    """Return True if an expression is a list of the tasks, in its own field or in a table."""
+    """Return True if an expression is a list that the tasks have in a field or in a table."""
     own = [one for key in _fields_of(function, code, ast.unparse(node)) for one in code.fields.get(key, ())]
     key = key_read(function, function.origin(node))
     inner = [list(_at_key(field, key)) for field in code.fields.values()] if key is not None and not own else []

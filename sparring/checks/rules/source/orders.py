@@ -1,4 +1,5 @@
-"""Patterns of mistakes of order: the wrong end, the wrong item left out, ties broken differently from the text."""
+"""Patterns of mistakes of order: the wrong end, the wrong item left out, ties broken differently from the
+description."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ _PLAIN = frozenset(["the", "number", "of", "their", "its", "then", "and", "by"])
 
 
 def other_end(function: Function, code: Code) -> Iterator[Slip]:
-    """Find code that chooses the most expensive although the text has the cheapest, or the worst first instead of the
-    best."""
+    """Find code that chooses the most expensive item although the description names the cheapest, or that returns the
+    worst item first although the description names the best."""
     text = (ast.get_docstring(function.node) or "").partition("Args:")[0]
     low, high = re.search(_LOW, text, re.IGNORECASE), re.search(_HIGH, text, re.IGNORECASE)
     best = re.search(r"(?i)\b(?:best|most relevant|closest match\w*|highest)\b[^.]{0,20}\bfirst\b", text)
@@ -63,7 +64,8 @@ def other_end(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def _chosen(function: Function, call: ast.Call) -> tuple[bool, str] | None:
-    """Return the key by which a call sorts or chooses, and True if the largest comes first, or None for other calls."""
+    """Return the key by which a call sorts or chooses, and True if the largest value comes first, or None for other
+    calls."""
     name = getattr(call.func, "attr", getattr(call.func, "id", ""))
     options = {one.arg: one.value for one in call.keywords}
     if name not in ("min", "max", "sorted", "sort", "nlargest", "nsmallest") or (
@@ -81,7 +83,7 @@ def _chosen(function: Function, call: ast.Call) -> tuple[bool, str] | None:
 
 
 def other_one_left_out(function: Function, code: Code) -> Iterator[Slip]:
-    """Find code that leaves out the highest although the text leaves out the lowest."""
+    """Find code that leaves out the highest value although a description or the prompt leaves out the lowest value."""
     left_out = {one: node for node in function.nodes if (one := _leaves_out(function, node)) is not None}
     if len(left_out) != 1:
         return
@@ -93,7 +95,8 @@ def other_one_left_out(function: Function, code: Code) -> Iterator[Slip]:
     if len(stated) == 1 and what not in stated:
         yield Slip(
             node,
-            f"leaves out the {what} in `{short(node)}`, but the text leaves out the {stated.pop()}",
+            f"leaves out the {what} value in `{short(node)}`, but the description or the prompt leaves out the "
+            f"{stated.pop()} value",
             "Leave out the other end.",
         )
 
@@ -127,7 +130,7 @@ def _leaves_out(function: Function, node: ast.AST) -> str | None:
 
 
 def other_tie_break(function: Function, code: Code) -> Iterator[Slip]:
-    """Find sort keys that are in another order than in the text, or that lack the text's rule for ties."""
+    """Find sort keys that are in another order than in a description or the prompt."""
     texts = [function.documented] if function.is_tool else [*code.prompts, function.documented]
     calls = [
         (call, key.body)
@@ -143,9 +146,9 @@ def other_tie_break(function: Function, code: Code) -> Iterator[Slip]:
             if at is not None and then is not None and then < at:
                 yield Slip(
                     call,
-                    f"orders by `{short(keys[then])}` before `{short(keys[at])}`, but the text has "
-                    f"{first.strip()!r} before {second.strip()!r}",
-                    "Put the keys into the order of the text.",
+                    f"orders by `{short(keys[then])}` before `{short(keys[at])}`, but the description or the prompt "
+                    f"has {first.strip()!r} before {second.strip()!r}",
+                    "Put the keys into the described order.",
                 )
                 return
 

@@ -13,7 +13,7 @@ from sparring.checks.rules.source.logic import short
 
 
 def paid_again(function: Function, code: Code) -> Iterator[Slip]:
-    """Find a part of the reward for each call, even when the same call is repeated."""
+    """Find a part of the reward that is paid for each call, even if the same call is repeated."""
     text = ast.unparse(function.node)
     for node in function.every(ast.Call):
         name = ast.unparse(node.func)

@@ -77,11 +77,11 @@ async def source_of_environment(subject: Subject) -> Iterable[Finding]:
 async def source_of_graders(subject: Subject) -> Iterable[Finding]:
     """The code of the reward and the scorer has no mistake that is visible in the source.
 
-    The rule reads the user's own functions without running them. It searches for a reference that counts anywhere in
-    the text, a share of one side alone, a pattern that does not match all of the tasks' reference answers, pairs of
-    lists of different lengths, `all()` of nothing, a part that is computed and not used, calls that are paid although
-    they are repeated or refused, games that are paid although they are lost, and tolerances as wide as the answers. It
-    does not read functions of Sparring and of libraries.
+    The rule reads the user's own functions without running them. It searches for a reference answer that is accepted
+    anywhere in a text, a share that counts only one of two lists, a pattern that does not match all of the tasks'
+    reference answers, lists of different lengths that are compared in pairs, `all()` of nothing, a part that is
+    computed and not used, calls that are paid although they are repeated or refused, games that are paid although they
+    are lost, and tolerances as wide as the answers. It does not read functions of Sparring and of libraries.
     """
     return findings(subject, "reward.source", ("graders",))
 

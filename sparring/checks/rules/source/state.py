@@ -64,7 +64,7 @@ def swallowed_error(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def failing_values(function: Function, code: Code, handler: ast.ExceptHandler) -> tuple[str, list[Json]] | None:
-    """Return the field that the body of a `try` reads, and the tasks' values for which it fails. Returns None if that
+    """Return the field that the body of a `try` reads, and the tasks' values for which it fails. Return None if this
     cannot be determined."""
     holder = function.parent(handler)
     last = holder.body[-1] if isinstance(holder, ast.Try) else None
@@ -192,7 +192,7 @@ def stale_cache(function: Function, code: Code) -> Iterator[Slip]:
                 yield Slip(
                     node,
                     f"returns values from the cache `{found}`, but {other.node.name} changes {what} without clearing "
-                    f"it: the old value is returned after the change",
+                    f"the cache: the old value is returned after the change",
                     f"Clear `{found}` in {other.node.name}.",
                     covered_by=("environment.stale_reads",),
                 )
@@ -328,7 +328,8 @@ def _is_frozen(value: object) -> bool:
 
 
 def _source_table(value: ast.AST) -> tuple[ast.AST | None, bool]:
-    """Return the module's table that an expression is or copies, and whether it copies one level."""
+    """Return the module's table that an expression is or copies, and True if the expression copies one level of the
+    table."""
     if isinstance(value, ast.Name):
         return value, False
     if isinstance(value, ast.Call):

@@ -112,7 +112,7 @@ def same_place(one: ast.AST, other: ast.AST) -> bool:
 
 
 def dropped_check(function: Function, code: Code) -> Iterator[Slip]:
-    """Find a call of a function that only answers a question if its result is not used."""
+    """Find a call whose result is not used, although the called function does nothing but return an answer."""
     for node in function.every(ast.Expr):
         if not isinstance(node.value, ast.Call):
             continue
@@ -353,7 +353,7 @@ def root(node: ast.AST) -> str | None:
 
 
 def unfilled_text(function: Function, code: Code) -> Iterator[Slip]:
-    """Find `"no account {name}"` without the f."""
+    """Find `"no account {name}"` without the prefix `f`."""
     for node in function.every(ast.Constant):
         if not isinstance(node.value, str) or "{" not in node.value:
             continue

@@ -83,7 +83,7 @@ def get_described(function: Function, name: str) -> str:
 
 
 def _real_default(function: Function, name: str) -> tuple[Any, ast.AST]:
-    """Return the value of a parameter that is left out, and the node that defines it."""
+    """Return the value that a parameter has if a call leaves it out, and the node that defines this value."""
     if name not in function.defaults:
         return UNKNOWN, function.node
     value = function.constant(function.defaults[name])
@@ -107,7 +107,8 @@ def _real_default(function: Function, name: str) -> tuple[Any, ast.AST]:
 
 
 def cut_off(function: Function, code: Code) -> Iterator[Slip]:
-    """Find decimals that are cut off, or rounded differently, although the text promises to round or names a mean."""
+    """Find decimals that are cut off, or rounded differently, although the description promises to round or names a
+    mean."""
     rounds = function.mentions(
         r"\bround(?:s|ed|ing)?\b(?!\s+(?:down|off to zero))|nearest|to the cent"
     ) and not function.mentions(r"rounded down|cut off|truncat")
@@ -210,8 +211,9 @@ def rounded_otherwise(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def _halves(function: Function, call: ast.Call, *, may_tidy: bool) -> str | None:
-    """Return the direction in which a call rounds halves, or None if it does not round. If it `may_tidy`, a `round` of
-    a random number, a plain name, a sum or a unit conversion does not count, because it creates no halves."""
+    """Return the direction in which a call rounds halves, or None if it does not round. If `may_tidy` is True, a
+    `round` of a random number, a plain name, a sum or a unit conversion does not count, because it creates no
+    halves."""
     name, text = ast.unparse(call.func), ast.unparse(call)
     if "ROUND_HALF_UP" in text and name.endswith("quantize"):
         return "up"
@@ -299,7 +301,8 @@ def _refusal(node: ast.AST, name: str, value: float) -> Slip:
 
 
 def other_count(function: Function, code: Code) -> Iterator[Slip]:
-    """Find another number of items in the code than in the text, such as the first five instead of the first ten."""
+    """Find another number of items in the code than in the description, such as the first five instead of the first
+    ten."""
     if not function.is_tool:
         return
     found = re.findall(
