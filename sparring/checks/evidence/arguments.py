@@ -41,12 +41,12 @@ _END = re.compile(rf"\b(?i:to|into)\s+{_THING}|\b(?i:between)\s+{_THING}\s+(?i:a
 _BEGINS = ("from", "origin", "source", "start", "departure")
 _ENDS = ("to", "destination", "target", "end", "arrival")
 _PROGRAMS = {"sql": "SELECT 1 AS one", "code": "print(1)", "python": "print(1)", "command": "ls", "expression": "1 + 1"}
-"""Programs that run in every interpreter of their kind, by a word in the argument's name."""
+"""For a word in an argument's name, a program that runs in every interpreter of that kind."""
 _PROSE = {"text", "body", "message", "content", "note", "comment", "description", "reason", "summary"}
 """Words in the names of arguments that accept sentences."""
 _SOURCES = {"description": 0.2, "result": 0.3, "system": -0.5}
-"""The change of a value's rating by its source. A system prompt is rated lower, since it mentions many values that are
-not arguments."""
+"""The number that is added to a value's rating, by the source of the value. A system prompt is rated lower, since it
+mentions many values that are not arguments."""
 _FORMATS = {
     "date": "2025-01-06",
     "date-time": "2025-01-06T09:00:00Z",
@@ -64,7 +64,8 @@ class Value:
     value: Json
     words: tuple[str, ...]
     source: str
-    """The place where the value was read, for example `prompt:crate id`. Other tasks have the same sources."""
+    """The place where the value was read, for example `prompt:crate id`. The source has the same name in other
+    tasks."""
     record: int
     """A number that all values of one object share, or 0 for a value that belongs to no object."""
 

@@ -85,7 +85,7 @@ class GradedCandidate:
 
     @property
     def shown(self) -> dict[str, Json]:
-        """Short evidence for a finding."""
+        """The values that a finding shows as evidence."""
         return {
             "task": self.task.id,
             "said": get_text(self.candidate.message)[:200],
@@ -129,7 +129,8 @@ async def _graded(subject: Subject, candidate: Candidate, after: str, trajectory
 
 
 async def _find_bases(subject: Subject, task: Task, *, are_few: bool) -> AsyncIterator[tuple[str, Trajectory]]:
-    """Yield the episodes whose last message will be replaced, except those that the environment ends."""
+    """Yield each episode whose last message will be replaced, with a description of its calls. Episodes that the
+    environment ends are left out."""
     end = answer("Done.")
     calls = [] if are_few else await _list_reading_calls(subject, task)
     for after, script in (("nothing", []), ("calls of the tools that read", split_into_turns(subject, calls))):

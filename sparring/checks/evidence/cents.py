@@ -20,7 +20,7 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json, Task
 
 MOST_ROWS = 12
-"""The maximum number of rows of one task to call a tool for."""
+"""The maximum number of rows of one task for which a tool is called."""
 FEW_CENTS = 0.025
 """The largest difference from an amount that truncated decimals can explain."""
 HARD = ("19.99", "4.35", "8.20", "64.10", "16.40", "1.15")

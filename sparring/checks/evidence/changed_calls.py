@@ -16,7 +16,7 @@ from sparring.environments.tools import Tool, fits
 from sparring.types import Json, Message
 
 MOST_NAMES = 8
-"""The maximum number of names from the expert's episode to call another tool with."""
+"""The maximum number of names from the expert's episode with which another tool is called."""
 
 
 def double_call(script: Sequence[Message], action: Action) -> tuple[Message, ...]:

@@ -42,7 +42,7 @@ class Mutated:
 
     @property
     def shown(self) -> dict[str, Json]:
-        """Short evidence for a finding."""
+        """The values that a finding shows as evidence."""
         shown = {"change": self.mutation.name, **{k: v for k, v in self.episode.shown.items() if k != "policy"}}
         if self.mutation.calls is None:
             return shown

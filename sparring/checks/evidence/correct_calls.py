@@ -82,7 +82,7 @@ class Deeds:
         return (Verdict.DOUBTFUL, doubt) if doubt else (Verdict.UNKNOWN, "")
 
     async def idle_and_right(self, reference: ReferenceEpisode) -> tuple[Json, Json]:
-        """Return the effects of an episode without calls, and those of the expert's episode."""
+        """Return the effects of an episode without calls, and the effects of the expert's episode."""
         if reference.task.id not in self._known:
             right = await self._subject.run_episode(
                 reference.task, self._references.policy(reference.task), graded=False
@@ -96,7 +96,7 @@ class Deeds:
         return self._known[reference.task.id]
 
     def _done(self, trajectory: Trajectory) -> Json:
-        """Return the effects of an episode: its final state or, without one, the graded calls that succeeded, by
+        """Return the effects of an episode: its final state or, without one, the successful graded calls of each
         tool."""
         if trajectory.final_state is not None:
             return trajectory.final_state

@@ -25,7 +25,7 @@ STRANGER = "stranger"
 MOST_CALLS = 6
 """The maximum number of calls of one tool that the rules use in one task."""
 MOST_PARTS = 40
-"""The maximum number of parts of texts to call a tool with in each of the first NUM_TASKS tasks."""
+"""The maximum number of parts of texts with which a tool is called in each of the first NUM_TASKS tasks."""
 NUM_TASKS = 4
 MOST_TOGETHER = 4096
 """The maximum number of combinations of values for the arguments of one call."""

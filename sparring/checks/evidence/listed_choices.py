@@ -19,7 +19,7 @@ FEWEST = 2
 MOSTLY = 0.6
 """If the answer is one of the choices in at least this share of tasks, the other tasks count as wrong."""
 FEWEST_PLACED = 10
-"""The minimum number of tasks with the answer in the same place before this is reported."""
+"""The minimum number of tasks with the answer in the same place before the rule reports them."""
 ALWAYS = 0.9
 _LINE = re.compile(r"(?m)^[ \t]*(?:[-*] ?)?\(?([A-Za-z]|\d{1,2})[.):]\)?[ \t]+(\S.*?)[ \t]*$")
 _INLINE = re.compile(r"(?<![\w(])\(?([A-H]|[1-9])\)[ ]?(\S.*?)(?=[,;]?\s+\(?(?:[A-H]|[1-9])\)|[.?]?\s*$|\n)")

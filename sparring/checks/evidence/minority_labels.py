@@ -60,7 +60,7 @@ def find_minorities(references: ReferenceEpisodes, reads: Sequence[ReadableValue
 
 
 def _collect_values(read: ReadableValues) -> dict[str, Json]:
-    """Return the values that tools return in a task by name, with aggregates of their rows and the results of
+    """Return, by name, the values that tools return in a task, aggregates of the returned rows, and the results of
     arithmetic on two numbers."""
     found: dict[str, Json] = {}
     for (tool, roles), name, _, value in read.scalars():
@@ -97,8 +97,8 @@ def _collect_values(read: ReadableValues) -> dict[str, Json]:
 def _find_extremes(
     rows: Sequence[Mapping[str, Json]], column: str, numbers: Sequence[float], of: str
 ) -> dict[str, Json]:
-    """Return the other columns of the rows with the smallest and the largest value, each only if no other row has this
-    value."""
+    """Return the other columns of the row with the smallest value and of the row with the largest value. A row is left
+    out if another row has the same value."""
     found: dict[str, Json] = {}
     for kind, extreme in (("least", min(numbers)), ("most", max(numbers))):
         if numbers.count(extreme) == 1 and len(numbers) > 2:
@@ -110,8 +110,8 @@ def _find_extremes(
 def _find_best(
     part: str, labels: Mapping[str, Json], values: Mapping[str, Mapping[str, Json]]
 ) -> tuple[str, list[str], list[str]] | None:
-    """Return the value that is the answer most often, with the tasks in which it is the answer and those in which it is
-    not. Return None if a value is always the answer, or if no value is the answer in enough tasks."""
+    """Return the value that is the answer most often, with the tasks in which it is the answer and the tasks in which
+    it is not. Return None if a value is always the answer, or if no value is the answer in enough tasks."""
     best: tuple[str, list[str], list[str]] | None = None
     names: dict[str, int] = defaultdict(int)
     for task in labels:

@@ -45,8 +45,8 @@ def may_fail_at_first(config: Config) -> bool:
 
 
 async def run_model_baseline(subject: Subject) -> BaselineRun:
-    """Return NUM_EPISODES of the recipe's model on training tasks, sampled as in training. The result is cached. Raises
-    UndecidedError if the episodes cannot be run."""
+    """Run NUM_EPISODES episodes of the recipe's model on training tasks, sampled as in training. The result is cached.
+    Raises UndecidedError if the episodes cannot be run."""
     if "baseline" not in subject.shared:
         parts = subject.parts
         assert parts is not None, "the rule needs the model"

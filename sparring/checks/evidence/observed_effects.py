@@ -1,7 +1,7 @@
 """Side effects of an environment's own code: clock reads, random numbers, sockets, files and processes.
 
-The profiler of the interpreter records calls into C, under any imported name; its audit hook records files and sockets.
-Each side effect is attributed to the innermost line of the environment's own code.
+The interpreter's profiler records calls into C, under any imported name. The interpreter's audit hook records files and
+sockets. Each side effect is attributed to the innermost line of the environment's own code.
 """
 
 from __future__ import annotations

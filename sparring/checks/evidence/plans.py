@@ -30,7 +30,7 @@ from sparring.environments.base import final_state, reset
 from sparring.types import Json, Task
 
 NUM_PLANNED = 24
-"""The maximum number of tasks to make plans for."""
+"""The maximum number of tasks for which plans are made."""
 NUM_CALLS = 8000
 """The maximum number of calls for all tasks. Resets count as calls, so that a busy machine finds the same plans.
 TASK_CALLS limits one task; LEARNING_CALLS limits each of the first tasks, from which the others learn."""
@@ -373,7 +373,7 @@ class _Search:
         return [(), *dict.fromkeys(needed)][:3] if all(map(_is_hashable, needed)) else [(), *needed[:2]]
 
     def _calls(self, state: Json, futile: Mapping[str, int]) -> Iterator[tuple[Call, dict[str, str]]]:
-        """Yield calls to try next. Calls that resemble earlier successful ones come first."""
+        """Yield calls to try next. Calls that resemble earlier successful calls come first."""
         pools = {tool: self._pools(tool, state) for tool in self.subject.tools}
         tried: set[str] = set()
         for habit in self.habits:

@@ -73,7 +73,7 @@ class ReferenceEpisodes:
         return saying(EXPERT, self.by_task[task.id].script)
 
     def sampled(self, subject: Subject) -> list[ReferenceEpisode]:
-        """Return the references of the sampled tasks."""
+        """Return the reference episodes of the sampled tasks."""
         return [self.by_task[task.id] for task in subject.sample if task.id in self.by_task]
 
 
@@ -186,7 +186,8 @@ def _expert_script(subject: Subject, task: Task) -> tuple[Message, ...]:
 
 
 async def _find_paid(subject: Subject, tasks: Sequence[Task]) -> dict[str, Message]:
-    """Return the answers in the fields of the tasks by task id, in a form that the scorer accepts, if there is one."""
+    """Return, by task id, the answers from the tasks' fields in a form that the scorer accepts. The result is empty if
+    there is no such form."""
     for first in tasks[:NUM_TRIED]:
         prompt = "\n".join(get_text(message) for message in first.messages)
         for way, message in write_answers(first, prompt):

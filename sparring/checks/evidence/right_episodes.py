@@ -25,7 +25,7 @@ _DONE = answer("Done.")
 
 
 async def find_submitted(subject: Subject, tasks: Sequence[Task]) -> dict[str, Script]:
-    """Return for each task the script with the single call that gets full marks. The tool has one argument, and the
+    """Return, for each task, the script with the single call that gets full marks. The tool has one argument, and the
     value is a field of the task."""
     if _is_left_out(subject):
         return {}
@@ -45,8 +45,8 @@ async def find_submitted(subject: Subject, tasks: Sequence[Task]) -> dict[str, S
 
 
 async def find_answers_after_reading(subject: Subject) -> dict[str, Script]:
-    """Return for each sampled task a script with calls of the reading tools, and the answer that gets full marks after
-    them."""
+    """Return, for each sampled task, a script with calls of the reading tools, and the answer that gets full marks
+    after them."""
     if _is_left_out(subject):
         return {}
     scripts: dict[str, Script] = {}

@@ -88,12 +88,12 @@ class Episode:
 
     @property
     def is_wrong(self) -> bool:
-        """True if the episode is known to be wrong. Calls that differ from those of the reference may be right too."""
+        """True if the episode is known to be wrong. Calls that differ from the reference episode may be right too."""
         return self.verdict is Verdict.WRONG
 
     @property
     def shown(self) -> dict[str, Json]:
-        """Short evidence for a finding."""
+        """The values that a finding shows as evidence."""
         last = self.trajectory.messages[-1]
         text = get_text(last) if last.get("role") == "assistant" else "(no answer)"
         return {
@@ -160,7 +160,7 @@ async def _grade_ahead(subject: Subject) -> None:
 def _list_plans(
     subject: Subject, references: ReferenceEpisodes, name: str
 ) -> Iterator[tuple[ReferenceEpisode, ScriptedPolicy]]:
-    """Yield the tasks for a policy, the sampled ones first, with the scripted policy for each."""
+    """Yield the tasks for a policy, the sampled tasks first, each with its scripted policy."""
     policy_of = _make_policies(subject, references).get(name) if name != "example" else _make_example_policy(references)
     if policy_of is None or (subject.environment_class is None and name not in AT_ONCE):
         return

@@ -145,7 +145,7 @@ def _calls(tools: Sequence[ToolSchema], known: _Known) -> Message:
 
 
 def _leaves(value: Json, name: str = "") -> dict[str, Json]:
-    """Return values by the nearest key above them."""
+    """Return the scalars in a value, each under the nearest key above it."""
     if isinstance(value, Mapping):
         found: dict[str, Json] = {}
         for key, item in value.items():

@@ -26,7 +26,7 @@ _ANSWERS = {"answer", "solution", "gold", "groundtruth", "truth"}
 """Words in names under which answers are stored."""
 _HIDDEN = re.compile(r"(?:^|[\s/\"'(])(\.[A-Za-z_][\w.-]*|__?[a-z][\w.-]*)(?=[:\"'\s)/]|$)")
 _OF_A_RECORD = 3
-"""The minimum number of fields of a result that is more than a question and its answer."""
+"""A result with at least this number of fields is more than a question and its answer."""
 _WINDOW = 160
 """The number of characters after a name that must contain the whole answer."""
 
@@ -113,8 +113,8 @@ def _find_unnamed(record: Mapping[str, Json], text: str) -> list[str]:
 async def _collect_results(
     subject: Subject, reference: ReferenceEpisode, reading: Sequence[str], names: Sequence[str]
 ) -> dict[str, list[tuple[str, str]]]:
-    """Return the results of the reading tools by tool, from the calls of the survey and from searches for names of the
-    answer."""
+    """Return the calls and results of each reading tool, from the survey and from searches for the names of the
+    answer's parts."""
     survey = await survey_task(subject, reference.task)
     found: dict[str, list[tuple[str, str]]] = {}
     for one in survey.results:

@@ -14,12 +14,12 @@ _WORD = re.compile(r"\S+")
 SHINGLE = 3
 """The number of consecutive words that are compared together."""
 COMMON_LINES = 0.3
-"""The share of the texts above which a line belongs to the template."""
+"""A line belongs to the template if more than this share of the texts contain it."""
 COMMON_SHINGLES = 0.02
 NEAR = 0.6
 """The minimum Jaccard similarity of two texts that are nearly the same, without their template."""
 FEWEST = 4
-"""The minimum number of rare shingles that a text needs to be compared by them."""
+"""A text with fewer rare shingles is not compared by its shingles."""
 NUM_VOTES = 16
 FILLERS = frozenset(
     _WORD.findall(
@@ -51,8 +51,8 @@ def find_near_pairs(texts: Sequence[str], is_left: Sequence[bool]) -> list[Pair]
     text.
 
     First the template is removed: lines that many texts share, and shingles (three consecutive words) that more than a
-    few share. The remaining shingles are compared. Texts with different codes, numbers or names are never paired. If
-    little remains of a text, only fillers may differ. This takes seconds for 10,000 texts.
+    few texts share. The remaining shingles are compared. Texts with different codes, numbers or names are never paired.
+    If little remains of a text, only fillers may differ. This takes seconds for 10,000 texts.
     """
     template = _find_common_lines(texts)
     own = ["\n".join(line for line in text.splitlines() if _line_words(line) not in template) for text in texts]

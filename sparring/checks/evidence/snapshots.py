@@ -31,7 +31,7 @@ _REFUSED = re.compile(
     r"\b(?:no such|not (?:found|possible|allowed|available|enough|permitted)|does not exist|cannot|could not|insufficient)\b",
     re.IGNORECASE,
 )
-"""Words that certainly mean that a call was refused."""
+"""A pattern for words that certainly mean that a call was refused."""
 _VERDICTS = frozenset({"ok", "success", "done", "accepted", "found", "saved", "valid", "succeeded", "changed"})
 _LONGEST_REFUSAL = 160
 

@@ -1,4 +1,5 @@
-"""Comparison of written values with stored values: whether they are complete and have the same characters or number."""
+"""Comparison of written values with stored values: whether the stored values are complete and have the same characters
+or number."""
 
 from __future__ import annotations
 

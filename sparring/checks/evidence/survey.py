@@ -125,8 +125,8 @@ async def find_reading_tools(subject: Subject) -> list[str]:
 
 
 def is_worded_as_writing(subject: Subject, tool: str) -> bool:
-    """Return True if the name of a tool begins with a verb of change, and its description does not begin like that of a
-    reading tool."""
+    """Return True if the name of a tool begins with a verb of change, and its description does not begin like the
+    description of a reading tool."""
     name, text = _get_first_words(subject, tool)
     if not _WRITING.fullmatch(name) or _READING.fullmatch(text):
         return False
@@ -135,8 +135,8 @@ def is_worded_as_writing(subject: Subject, tool: str) -> bool:
 
 
 def is_worded_as_reading(subject: Subject, tool: str) -> bool:
-    """Return True if the name or the description of a tool begins like that of a reading tool, and the tool is not
-    worded as writing. Return False without a description."""
+    """Return True if the name or the description of a tool begins as for a reading tool, and the tool is not worded as
+    writing. Return False without a description."""
     words = _get_first_words(subject, tool)
     is_reading = any(map(_READING.fullmatch, words)) and not is_worded_as_writing(subject, tool)
     return is_reading and bool(words[1])

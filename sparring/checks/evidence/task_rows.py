@@ -61,13 +61,14 @@ class _Asked:
     lost: dict[str, dict[str, Json]] = field(default_factory=dict)
     """Evidence for each value that was not found."""
     right: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """How often a field of the result and a field of the row had the same value, which no other row has."""
+    """For each pair of a result's field and a row's field, how often both had the same value, which no other row
+    has."""
     wrong: dict[tuple[str, str], list[dict[str, Json]]] = field(default_factory=lambda: defaultdict(list))
-    """Evidence of values that belong to another row, by the same fields."""
+    """For each pair of these fields, evidence of values that belong to another row."""
     neither: set[tuple[str, str]] = field(default_factory=set)
-    """Pairs of fields that at least once had no value of exactly one row."""
+    """Pairs of these fields for which a result at least once had no value of exactly one row."""
     hidden: dict[tuple[str, str], list[dict[str, Json]]] = field(default_factory=lambda: defaultdict(list))
-    """Evidence of rows with the same name, of which only some have the value, by the same fields."""
+    """For each pair of these fields, evidence of rows with the same name, only some of which have the value."""
 
 
 async def find_lookup_faults(subject: Subject, known: Collection[Json]) -> list[Finding]:
@@ -118,7 +119,7 @@ async def _ask_all(subject: Subject, survey: Survey, tool: str, asked: dict[tupl
 
 
 def _note_hidden(survey: Survey, one: _Asked, alike: Sequence[Row], value: str, result: CallResult) -> None:
-    """Record to which of several rows with the same name a result belongs."""
+    """Record which of several rows with the same name a result shows."""
     if survey.is_unknown(result):
         return
     for key, stated in result.fields.items():

@@ -20,7 +20,7 @@ FEWEST_AT = 2
 FEWEST_ADJACENT = 2
 """The minimum number of tasks on each side of the limit with a label that only this side has."""
 FEWEST_IN_ALL = 6
-"""The minimum number of such tasks on both sides together."""
+"""The minimum number of tasks with a label that only their side has, on both sides together."""
 MOST_LABELS = 8
 _NUMBER = r"(?:[€$£] ?)?(\d+(?:,\d{3})*(?:\.\d+)?)"
 _MORE = "more|above|over|older|higher|longer|later"
@@ -114,7 +114,7 @@ def _find_own_row(read: ReadableValues) -> Mapping[str, Json]:
 def _find_wrong(
     numbers: Mapping[str, Mapping[str, float]], labels: Mapping[str, str], limit: float, is_upper: bool
 ) -> tuple[str, list[str], str] | None:
-    """Return the name of a number by which labels change at a limit, the tasks at the limit that have a label of
+    """Return the name of a number for which the labels change at a limit, the tasks at the limit that have a label of
     the wrong side, and this label. Return None if there are no such tasks."""
     for name in dict.fromkeys(name for own in numbers.values() for name in own):
         known = {task: own[name] for task, own in numbers.items() if name in own and task in labels}

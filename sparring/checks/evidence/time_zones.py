@@ -60,7 +60,8 @@ def find_wrong_clocks(subject: Subject, surveys: list[Survey]) -> list[Finding]:
 
 @cache
 def _list_zones() -> dict[str, str]:
-    """Return time zones by their names and by the names of their cities, without names that several zones share."""
+    """Return time zones by their names and by the names of their cities. Names that several zones share are left
+    out."""
     found: dict[str, list[str]] = defaultdict(list)
     for name in zoneinfo.available_timezones():
         if "/" in name and not name.startswith(("Etc/", "posix/", "right/", "SystemV/", "US/", "Canada/")):

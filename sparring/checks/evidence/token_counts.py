@@ -18,7 +18,7 @@ MOST_CHARACTERS_A_TOKEN = 6.0
 """An upper bound on the average number of characters per token. A text that is too long at this rate is certainly too
 long."""
 MESSAGE_TOKENS = 6
-"""The tokens that a chat template adds to a message."""
+"""The number of tokens that a chat template adds to a message."""
 FEWEST = 2
 """The minimum number of tasks with a text that is probably too long before they are reported. One task is enough if its
 text is certainly too long."""

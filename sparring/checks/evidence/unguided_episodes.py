@@ -25,7 +25,7 @@ FEWEST = 2
 MOST_CALLS = 12
 """The maximum number of calls of one tool that are repeated."""
 TIMES = (1, 2, 8)
-"""The numbers of repetitions."""
+"""The numbers of times that calls are repeated."""
 NUM_WALKS, WALK = 6, 24
 """The number of episodes with random calls, and the number of calls in each."""
 MOST_PAIRS = 6
@@ -35,7 +35,8 @@ NOTHING = ("says nothing", "says done")
 
 @dataclass(frozen=True, slots=True)
 class UnguidedEpisode:
-    """An episode with its reward and score, the tool whose calls it repeats, and the number of repetitions."""
+    """An episode with its reward and score. `tool` is the tool whose calls the episode repeats, `times` the number of
+    repetitions."""
 
     policy: str
     trajectory: Trajectory
@@ -49,7 +50,7 @@ class UnguidedEpisode:
 
     @property
     def shown(self) -> dict[str, Json]:
-        """Short evidence for a finding."""
+        """The values that a finding shows as evidence."""
         called: list[Json] = [str(Call(str(one["tool"]), one["arguments"])) for one in self.trajectory.transitions[:4]]  # type: ignore[arg-type]
         return {
             "task": self.trajectory.task.id,

@@ -34,7 +34,7 @@ MOST_STATES = 4000
 SECONDS = 0.9
 """The time limit for one task, in seconds of processor time."""
 NUM_COMPARED = 6
-"""The number of states that are reached again by repeating all their calls, and compared."""
+"""The number of states for which all calls are repeated in a fresh environment, to compare the result."""
 _LONGEST_NAME = 30
 
 
@@ -55,9 +55,9 @@ class WalkResult:
 @dataclass(frozen=True, slots=True)
 class _Node:
     kept: bytes
-    """The attributes of the environment, for restoring them."""
+    """The attributes of the environment, pickled for restoring them."""
     key: bytes
-    """The same attributes, for comparing them."""
+    """The same attributes, pickled for comparing them."""
     calls: tuple[Call, ...]
     transitions: tuple[Mapping[str, Json], ...]
 

@@ -15,7 +15,7 @@ _SETS = re.compile(r"(?:set|change|update|adjust|replace|write|overwrite)s?\b", 
 _ADDS = re.compile(r"(?:add|deposit|increase|raise|top|restock|receive|give|credit|earn|append)s?\b", re.I)
 _SETS_OTHERWISE = (r"by\b", "more", "add", "increase", "toggle", "switch", "delta", "relative")
 _ADDS_OTHERWISE = ("replac", "overwrit", "set", "instead", "new", "chang")
-"""Beginnings of words in the descriptions of tools that may do both."""
+"""Beginnings of words in the descriptions of tools that may both set and add."""
 
 
 def find_misworded(bench: Bench) -> Iterator[tuple[Probe, str, Change]]:

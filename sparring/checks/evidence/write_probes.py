@@ -32,7 +32,7 @@ MOST_VIEWED = 40
 MOST_COMBINED = 60
 """The maximum number of combinations of values to try until a tool accepts one."""
 MOST_BASES = 8
-"""The maximum number of calls to try until one changes something."""
+"""The maximum number of calls to try until a call changes something."""
 LOOK: Final = None
 """A step that calls all reading tools."""
 UNKNOWN_TEXT, UNKNOWN_NUMBER = "Xanthe 61", 987_654
@@ -186,7 +186,7 @@ class Bench:
             names, others = ordered[: sum(map(self.is_known, ordered))], [one for one in _NUMBERS if str(one) in found]
             mixed = [one for pair in itertools.zip_longest(names, others) for one in pair if one is not None]
             return list(dict.fromkeys((*mixed, *ordered)))
-        # An identifier that is the beginning of another one reveals a tool that confuses them.
+        # An identifier that is the beginning of another identifier reveals a tool that confuses the two.
         begins = {
             str(one) for one in ordered if any(str(two) != str(one) and str(two).startswith(str(one)) for two in found)
         }
@@ -412,7 +412,7 @@ async def _find_keys(bench: Bench, base: Probe) -> None:
 
 async def _candidates(bench: Bench, tool: str) -> list[Call]:
     """Return calls that are likely to change something: with values that differ from each other and from the existing
-    ones."""
+    values."""
     legal = [one.call for one in _legal(bench, tool)]
     apart = _combine_values(bench, tool)
     if not apart:
@@ -478,7 +478,8 @@ def _choose_other_values(bench: Bench, call: Call) -> dict[str, Json]:
 
 
 def _is_free(bench: Bench, call: Call, name: str) -> bool:
-    """Return True if an argument accepts any text: one was tried, or its value does not look like a code."""
+    """Return True if an argument accepts any text: an arbitrary text was tried, or the argument's value does not look
+    like a code."""
     return bench.identifying.get((call.tool, name)) is False or not re.search(r"\d", str(call.arguments[name]))
 
 
@@ -520,7 +521,7 @@ def _spell_otherwise(bench: Bench, value: str) -> list[str]:
 
 
 def get_description(bench: Bench, tool: str) -> str:
-    """Return the text about a tool: its description, those of its arguments, and its docstring."""
+    """Return the text about a tool: its description, the descriptions of its arguments, and its docstring."""
     function = bench.subject.tools[tool].schema["function"]
     parts = function.get("parameters", {}).get("properties", {}).values()
     method = getattr(bench.subject.environment_class, tool, None)

@@ -20,8 +20,8 @@ OTHER_TEXT = "Quince 77"
 
 
 async def find_writing_tools(subject: Subject) -> frozenset[str]:
-    """Return the tools that change something: a call changes the result of another tool or the final state, ends the
-    episode, or is refused when it is repeated. The result is cached."""
+    """Return the tools that change something. A call of such a tool changes the result of another tool or the final
+    state, ends the episode, or is refused when it is repeated. The result is cached."""
     if "writing tools" not in subject.shared:
         found: set[str] = set()
         for task in subject.sample[:NUM_TASKS]:
@@ -91,7 +91,8 @@ class _Seen:
 async def _run_around(
     subject: Subject, task: Task, opening: Sequence[Call], others: Sequence[Call], calls: Sequence[Call]
 ) -> _Seen | None:
-    """Return the results before and after calls of a tool, or None if one of the calls ends the episode."""
+    """Return the other tools' results before and after calls of a tool, or None if one of the calls ends the
+    episode."""
     own = copy.deepcopy(task)
     async with subject.opened(own) as environment:
         await reset(environment, own)

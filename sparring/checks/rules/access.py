@@ -85,8 +85,8 @@ async def _by_value(subject: Subject) -> AsyncIterator[Finding]:
 
 
 def _few_values(subject: Subject) -> dict[str, dict[str, list[Task]]]:
-    """Return the task fields that have few different texts, with the tasks of each text. Tasks that were run come
-    first."""
+    """Return the task fields that have few different texts, with the tasks of each text. Tasks with earlier episodes
+    come first."""
     found: dict[str, dict[str, list[Task]]] = {}
     for task in {one.id: one for one in (*subject.sample, *subject.looked_at)}.values():
         for name, value in task.fields.items():

@@ -203,8 +203,8 @@ def _compared(
 
 
 def _named(result: CallResult, name: str) -> tuple[str, ...]:
-    """Return the words that describe a value: the words of its field, or of the tool if the tool returns nothing
-    else."""
+    """Return the words that describe a value: the words of the value's field, or of the tool if the tool returns
+    nothing else."""
     return (
         split_words(name)
         if name

@@ -71,7 +71,7 @@ def _finding(bench: Bench, probe: Probe, symptom: str, change: str, changes: Ite
 
 
 def _moved(bench: Bench, probe: Probe) -> Iterator[Finding]:
-    """Yield findings on two things named by a call if one loses a different amount than the other gains."""
+    """Yield findings on two things named by a call if one thing loses a different amount than the other thing gains."""
     tool = probe.call.tool
     keys = bench.keys(probe.call)
     names = [str(probe.call.arguments[key]) for key in keys]
@@ -366,8 +366,8 @@ async def _several_at_once(bench: Bench, base: Probe) -> Finding | None:
 
 
 async def _tried(bench: Bench, base: Probe, limit: _Limit) -> tuple[dict[str, Json], dict[str, Json] | None]:
-    """Return the outcomes at the last allowed value and its neighbors, and the call beyond the limit if it is
-    accepted."""
+    """Return the outcomes at the last allowed value and at the values next to it inside the limit, and the call beyond
+    the limit if it is accepted."""
     step = 1 if limit.is_most else -1
     number = int(limit.number) if float(limit.number).is_integer() else limit.number
 

@@ -32,12 +32,12 @@ class Sizes:
     """The numbers of tokens in the expert's episodes."""
 
     prompt: int
-    """The longest initial messages, including the tools."""
+    """The number of tokens of the longest initial messages, including the tools."""
     tool_output: int
-    """The 95th percentile of the tool output in one turn."""
+    """The 95th percentile of the number of tokens of tool output in one turn."""
     longest_turn: int
     episode: int
-    """The longest whole episode."""
+    """The number of tokens of the longest whole episode."""
     mean_sampled: float
     """The mean number of sampled tokens per episode."""
     turns: tuple[int, ...]
@@ -197,7 +197,8 @@ async def at_limits(subject: Subject) -> Iterable[Finding]:
 
 
 def find_limits_met(stops: Sequence[str], outcomes: Sequence[str], source: str) -> list[Finding]:
-    """Return findings on the share of turns that reached the token cap, and of episodes that reached the turn limit."""
+    """Return findings on the share of turns that reached the token cap, and on the share of episodes that reached the
+    turn limit."""
     found = []
     capped, unfinished = stops.count(StopReason.LENGTH), outcomes.count(Outcome.MAX_TURNS)
     for count, total, most, what, key in (
@@ -267,7 +268,8 @@ async def cost(subject: Subject) -> Iterable[Finding]:
 
 
 def count_planned_episodes(subject: Subject) -> tuple[int, int]:
-    """Return the steps and training episodes of the run. The last step of the last epoch takes the remaining tasks."""
+    """Return the number of steps and the number of training episodes of the run. The last step of the last epoch takes
+    the remaining tasks."""
     config = subject.config
     batch = config.batch.global_batch_size
     groups = min(config.schedule.max_steps * batch, config.schedule.max_epochs * len(subject.tasks.train))

@@ -25,7 +25,7 @@ NUM_WALKED = 6
 """The number of tasks in which all calls are tried."""
 MOST_CALLS = 64
 FEWEST = 2
-"""The number of tasks that must need more turns than allowed before the rule reports it."""
+"""The number of tasks that must need more turns than allowed before the rule reports them."""
 
 
 async def chains(subject: Subject) -> Iterable[Finding]:
@@ -84,8 +84,8 @@ async def _leading(subject: Subject) -> dict[str, tuple[list[Call], int, str]]:
 
 
 async def find_chains(subject: Subject) -> dict[str, list[Call]]:
-    """Return, by task id, the calls of the longest chain, or none if there is no chain. Chains are followed once, as
-    far as time allows."""
+    """Return, by task id, the calls of the longest chain, or no calls if there is no chain. Chains are followed once,
+    as far as time allows."""
     found: dict[str, list[Call]] = subject.shared.setdefault("chains", {})
     sample = {task.id: task for task in (*subject.sample, *subject.looked_at)}
     with subject.timing.as_far_as_it_goes():
@@ -128,7 +128,8 @@ async def _longest(subject: Subject, task: Task, tools: dict[str, str], graded: 
 async def _follow(
     subject: Subject, task: Task, tool: str, argument: str, first: str, fields: Mapping[str, Json]
 ) -> list[Call]:
-    """Return the calls of a chain up to what the task requires, or none if the chain forks or does not lead there."""
+    """Return the calls of a chain up to what the task requires, or no calls if the chain forks or does not lead
+    there."""
     own = copy.deepcopy(task)
     calls: list[Call] = []
     needed: list[Call] = []

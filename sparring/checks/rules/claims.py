@@ -171,7 +171,7 @@ def _is_sorted(keys: Sequence, *, down: bool) -> bool:
 
 
 def _column_of(rows: Sequence[Row], by: str, first: str) -> str | None:
-    """Return the column by which rows are described as sorted, or None if it is not clear."""
+    """Return the column by which rows are described as sorted, or None if the column is not clear."""
     names = [name for name in rows[0] if all(name in row and row[name] is not None for row in rows)]
     asked = split_words(by)
     if by:
@@ -297,7 +297,7 @@ def _filters(
 
 def _test(name: str, value: Json, rows: Sequence[Row], text: str) -> Callable[[Row], bool] | None:
     """Return a test for the rows that an argument selects according to its name, or None if the name does not show
-    it."""
+    which rows the argument selects."""
     words = split_words(name)
     columns = {column: split_words(column) for column in rows[0] if column}
     same = [column for column, own in columns.items() if own == words]

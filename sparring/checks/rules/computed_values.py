@@ -260,7 +260,7 @@ def _kind(unit: str) -> tuple[str, ...] | None:
 
 
 def _with_units(row: Row, text: str) -> dict[str, str]:
-    """Return the one number of a row with the unit from another column, if a text names a unit of the same kind."""
+    """Return the only number of a row with the unit from another column, if a text names a unit of the same kind."""
     numbers = [name for name, value in row.items() if isinstance(value, int | float) and not isinstance(value, bool)]
     kinds = [(str(value), kind) for value in row.values() if (kind := _kind(str(value))) is not None]
     if len(numbers) != 1 or len(kinds) != 1:
@@ -295,5 +295,5 @@ def _expected(row: Row, number: float) -> Iterator[tuple[str, str]]:
 
 
 def _shape(text: str) -> str:
-    """Return the form of a text: the text without its digits."""
+    """Return the form of a text: the text with each number replaced by 9."""
     return re.sub(r"\d+", "9", text)

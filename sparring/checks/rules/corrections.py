@@ -127,8 +127,8 @@ def _undisclosed(
     *,
     after: int,
 ) -> Iterator[tuple[str, Json, list[Json]]]:
-    """Return the values that the expert passes from a call on, and that no earlier text had shown. Each has its name,
-    its value, and the other tasks' values."""
+    """Yield (name, value, other tasks' values) of each value that the expert passes in call `after` or later, or in the
+    answer, and that no earlier text had shown."""
     values = changed_calls.collect_argument_values(references)
     for number, one in enumerate(calls):
         shown = "\n".join([_heard(expert, before=number), *(_as_text(before.arguments) for before in calls[:number])])

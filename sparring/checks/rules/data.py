@@ -27,7 +27,7 @@ from sparring.types import Json, Task
 EVALUATED = ("validation", "held_out")
 SPLITS = ("train", *EVALUATED)
 MUCH_CONTAMINATION = 0.05
-"""A split is useless from this share of near copies of training tasks."""
+"""A split is useless if at least this share of its tasks are near copies of training tasks."""
 IDENTIFIES = 0.9
 """The prompt alone identifies a task if at least this share of the training tasks have different prompts. Otherwise,
 the prompt and the fields identify it."""

@@ -21,7 +21,7 @@ from sparring.types import Json, Task
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 NUM_TASKS = 3
 FEWEST = 2
-"""The number of results for which a description must be false before it is reported."""
+"""The number of results for which a description must be false before the rule reports it."""
 _LEFT_OUT = r"(?:left out|omitted|not (?:given|set|specified|provided)|missing|unset|empty|absent)"
 _VALUE = r"[`'\"]?(-?\d+(?:\.\d+)?|true|false|[A-Za-z_][\w-]*)[`'\"]?"
 _DEFAULTS = tuple(

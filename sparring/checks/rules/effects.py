@@ -78,7 +78,7 @@ async def writes_lost(subject: Subject) -> Iterable[Finding]:
 
 
 def _base_of(bench: Bench, probe: Probe) -> Probe | None:
-    """Return the call that changes something and differs from the probe only in the probed argument."""
+    """Return the call that changes something and that differs from the probe only in the probed argument."""
     for base in (*bench.bases.get(probe.call.tool, ()), *bench.probes):
         if base is probe or base.call.tool != probe.call.tool or not base.changes or base.is_refused:
             continue

@@ -116,7 +116,8 @@ async def _by_number(subject: Subject, survey: Survey, tool: str, one: _Ends) ->
 
 
 def _only_row(rows: Sequence[Row], result: ToolResult) -> int | None:
-    """Return the index of the one row that has a value in the result that no other row has, or None."""
+    """Return the index of the only row whose own value, which no other row has, is in the result. Return None if there
+    is no such row."""
     shown = {str(value) for _, value in leaves(parse_result(result.content))}
     every = [str(value) for row in rows for value in row.values()]
     places = [

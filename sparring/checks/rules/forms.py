@@ -91,7 +91,7 @@ _NEAR = 40
 
 
 async def _not_offered(subject: Subject, references: ReferenceEpisodes) -> list[Finding]:
-    """Return a finding on reference answers that the prompt does not list although it lists all others."""
+    """Return a finding on reference answers that the prompt does not list although it lists all other answers."""
     findings = []
     for part, values in references.labels().items():
         labels = Counter(value.casefold() for value in values if isinstance(value, str))
@@ -163,7 +163,8 @@ async def _fractions(subject: Subject, references: ReferenceEpisodes) -> list[Fi
 
 
 def _forms(prompt: str) -> Iterator[tuple[str, Rewrite]]:
-    """Yield the forms that a prompt names. Each has a function that rewrites a text in this form, or returns None."""
+    """Yield the forms that a prompt names. Each form comes with a function that rewrites a text in this form, or
+    returns None."""
     digits = {match[0]: _COUNTS.get(match[1].lower()) for match in _DIGITS.finditer(prompt)}
     digits |= {match[0]: 2 for match in _TO_CENTS.finditer(prompt)}
     numbers = {int(phrase.split()[0]) if number is None else number for phrase, number in digits.items()}
@@ -219,7 +220,8 @@ def _as_shown(prompt: str, references: ReferenceEpisodes) -> Iterator[tuple[str,
 
 
 def _written_like(text: str, shown: re.Match[str]) -> str | None:
-    """Return a number written like another: the same decimals, thousands separators and surrounding text."""
+    """Return a number written like another number: with the same decimals, thousands separators and surrounding
+    text."""
     if not re.fullmatch(r"-?\d+(?:\.\d+)?", text):
         return None
     digits, own = (len(one.partition(".")[2]) for one in (shown[0], text))

@@ -31,7 +31,8 @@ from sparring.types import Json
 FEWEST = 8
 """The smallest number of tasks for which a share is meaningful."""
 LEAK, SURE_LEAK = 0.2, 0.9
-"""How much more often than chance a prompt must name its own answer: to be reported, and to be reported as certain."""
+"""A leak is reported if the share of prompts that name their own answer is at least LEAK above chance. The leak is
+certain if this share is at least SURE_LEAK."""
 PROMPT_SECONDS = 3.0
 MANY_LABELS, MANY_LISTED = 12, 50
 UNBALANCED, CONSTANT = 0.6, 0.9
@@ -107,7 +108,8 @@ class _Disclosed:
 
 
 def _measure_leak(name: str, known: Sequence[tuple[ReferenceEpisode, str]], subject: Subject) -> _Disclosed | None:
-    """Return how often prompts name their own value of a part, or None if that is not more often than by chance."""
+    """Return how often prompts name their own value of a part, or None if they do not name it more often than by
+    chance."""
     values = [_spoken((reference.parts or {})[name]) for reference, _ in known]
     distinct = sorted({value for value in values if value})
     if len(known) < 4 or len(distinct) < 2:
@@ -288,7 +290,7 @@ def _occurs_in(value: Json, text: str) -> bool:
 
 
 def _seen(one: Episode) -> str:
-    """Return prompt and tool results of an episode. The arguments of calls are masked, because names of things are no
+    """Return prompt and tool results of an episode. The arguments of calls are masked, because names of things are not
     evidence."""
     messages = one.trajectory.messages
     named = {

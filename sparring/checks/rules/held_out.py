@@ -149,7 +149,7 @@ async def _asked(subject: Subject, reads: Sequence[ReadableValues], ways: Sequen
                         return asked
                     stranger = await execute(environment, call.tool, dict(make_strange(call).arguments))
                     result = await execute(environment, call.tool, dict(call.arguments))
-                    # A truth value or a number is a result, even if another thing has the same one.
+                    # A truth value or a number is a result, even if another thing has the same value.
                     is_alike = result.content == stranger.content and isinstance(parse_result(result.content), str)
                     is_lost = is_refusal(result) or is_nothing(result.content) or is_alike
                     asked[way].append(_Asked(read.task.id, call, result.content, is_found=not is_lost))

@@ -164,7 +164,8 @@ async def _given_again(bench: Bench, base: Probe) -> Finding | None:
 
 
 async def _place_taken(bench: Bench, base: Probe) -> Finding | None:
-    """Return a finding if a created thing gets an identifier in use after a thing from the start was removed."""
+    """Return a finding if a thing that is created after the removal of an existing thing gets an identifier that is in
+    use."""
     create = base.call
     if base.ended or bench.first.names - base.after.names:
         return None
@@ -191,7 +192,7 @@ async def _place_taken(bench: Bench, base: Probe) -> Finding | None:
 
 
 def _takings(bench: Bench, create: str) -> list[tuple[Call, str]]:
-    """Return calls that remove things that were there from the start, and the argument that names the thing."""
+    """Return calls that remove things that were there from the start, each with the argument that names the thing."""
     found: dict[str, tuple[Call, str]] = {}
     for probe in list(bench.probes):
         if probe.call.tool == create or probe.is_refused or probe.ended or not bench.first.names - probe.after.names:

@@ -179,8 +179,8 @@ def _unit(ratio: float) -> float | None:
 
 
 def _is_another_question(same: Sequence[Seen], rest: Sequence[Seen]) -> bool:
-    """Return True if a word of the prompt separates these tasks from the others: their question may then be
-    different."""
+    """Return True if a word of the prompt separates these tasks from the others: the question of these tasks may then
+    be different."""
     common = frozenset.intersection(*(one.read.words for one in rest)) - frozenset.union(
         *(one.read.words for one in same)
     )

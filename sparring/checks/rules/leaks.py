@@ -21,7 +21,7 @@ from sparring.types import Json, Message, Task
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 NUM_LEAK_EPISODES = 4
 SETTLE_SECONDS = 0.5
-"""The seconds within which resources that end by themselves, such as the threads of a server, must have ended."""
+"""Resources that end by themselves, such as the threads of a server, must have ended within this number of seconds."""
 Play: TypeAlias = Callable[[Subject, Task, ScriptedPolicy], Awaitable[None]]
 PolicyOf: TypeAlias = Callable[[Subject, Task], Awaitable[ScriptedPolicy]]
 
@@ -56,7 +56,7 @@ async def _left_by(subject: Subject, how: str, play: Play, policy_of: PolicyOf, 
     """Return findings on the resources that episodes leak if they end in one way."""
 
     async def window(tasks: Iterable[Task]) -> dict[str, int]:
-        """Return the size of each global after `num` more episodes."""
+        """Run `num` more episodes, and return the size of each global afterwards."""
         for task in tasks:
             await play(subject, task, await policy_of(subject, task))
         return {name: measure_size(value) for name, value in find_kept_globals(subject).items()}

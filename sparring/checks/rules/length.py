@@ -13,13 +13,13 @@ from sparring.findings import Finding, Severity
 from sparring.types import Message, Trajectory
 
 NUM_TASKS = 4
-"""The number of wrong episodes that are graded; 1 if an LLM judge grades."""
+"""The number of wrong episodes that are graded. If an LLM judge grades, the number is 1."""
 FEW, MANY = 16, 1024
-"""Sampled tokens per turn of an otherwise equal episode."""
+"""The numbers of sampled tokens per turn in two otherwise equal episodes."""
 PADDING = "let me look at this again and think about it once more. " * 20
 """Padding next to the calls, or after the answer."""
 MUCH = 0.05
-"""The reward that a wrong episode must not gain by length."""
+"""The smallest reward that a wrong episode must not gain by its length."""
 
 
 async def length(subject: Subject) -> Iterable[Finding]:

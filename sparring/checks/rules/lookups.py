@@ -25,8 +25,8 @@ from sparring.types import Json
 
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 FEWEST = 2
-"""The number of values that a tool must find, and the number that it must miss, before the rule reports it. A single
-missed value may be a gap."""
+"""The number of values that a tool must find, and the number of values that it must miss, before the rule reports the
+tool. A single missed value may be a gap."""
 MOST_CHANGED = 3
 """The number of known values that are changed into unknown values in each task."""
 _SEARCHES = re.compile(
@@ -47,7 +47,7 @@ class _Looked:
 
     found: list[CallResult] = field(default_factory=list)
     lost: list[tuple[str, CallResult, Call]] = field(default_factory=list)
-    """Task, the lookup's result, and the call that shows the value."""
+    """One tuple per missed value: the task, the result of the lookup, and the call that shows the value."""
 
 
 async def found(subject: Subject) -> Iterable[Finding]:
@@ -149,7 +149,7 @@ def _look(subject: Subject, survey: Survey, one: CallResult, seen: dict[tuple[st
 
 
 def _columns(result: CallResult) -> dict[str, list[Json]]:
-    """Return the values of the rows that a call returned, by name. A list of scalars has the name of the list."""
+    """Return, by column, the values of the rows that a call returned. A list of scalars has the name of the list."""
     found: dict[str, list[Json]] = defaultdict(list)
     for listing, rows in result.listings.items():
         for row in rows:

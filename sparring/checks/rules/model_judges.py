@@ -65,7 +65,7 @@ def _cost(requests: int, prices: dict[str, float]) -> dict[str, Json]:
     known = [] if meter is None else [one for one in read_usage(Path(meter[0])) if one.read is not None]
     if not known:
         return {}
-    # Endpoints other than the judge's, such as that of a simulated user, get fewer and cheaper requests.
+    # Endpoints other than the judge's, such as the endpoint of a simulated user, get fewer and cheaper requests.
     used = max(known, key=lambda one: one.read or 0)
     answered = max(1, used.requests - used.failed - used.unreported)
     read, sampled, cached = (

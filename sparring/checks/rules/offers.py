@@ -17,8 +17,8 @@ from sparring.types import Json, Task
 
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 FEWEST = 2
-"""The number of offered choices that are refused, and of other choices that are accepted, before the rule reports
-it."""
+"""The number of offered choices that are refused, and of other choices that are accepted, before the rule reports the
+tool."""
 MOST_CHOICES = 8
 
 
@@ -68,7 +68,8 @@ async def offers(subject: Subject) -> Iterable[Finding]:
 
 
 def _choices(subject: Subject, tool: str) -> dict[str, Sequence[Json]]:
-    """Return the one required argument of a tool with its texts, if it takes one of a list of texts."""
+    """Return the only required argument of a tool with the texts that it accepts, if the argument takes one of a list
+    of texts."""
     parameters = subject.tools[tool].schema["function"].get("parameters", {})
     required = list(parameters.get("required", ()))
     choices = parameters.get("properties", {}).get(required[0], {}).get("enum", []) if len(required) == 1 else []
@@ -83,7 +84,7 @@ async def _try(
     choices: Mapping[str, Sequence[Json]],
     found: dict[tuple[str, str], _Offers],
 ) -> None:
-    """Make each choice in a fresh environment, and compare its effect with what other tools name."""
+    """Make each choice in a fresh environment, and compare its effect with the choices that other tools name."""
     ((argument, values),) = choices.items()
     survey = await survey_task(subject, task)
     named = {

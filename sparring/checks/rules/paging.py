@@ -61,7 +61,7 @@ class Walk:
 
     @property
     def total(self) -> int | None:
-        """The total number of rows that the first page states, or None."""
+        """The total number of rows that the first page states, or None if it states none."""
         for name, value in self.pages[0][0].fields.items():
             words = set(split_words(name))
             if "total" in words and "page" not in words and isinstance(value, int) and not isinstance(value, bool):
@@ -180,7 +180,7 @@ async def _fixed(subject: Subject, task: Task, tool: str, most: int) -> list[dic
 
 
 async def _walk(subject: Subject, task: Task, tool: str, limit: int | None, fixed: Mapping[str, Json]) -> Walk | None:
-    """Call a tool for page after page, and return its pages, or None if it has no pages."""
+    """Call a tool for page after page, and return the pages, or None if the tool has no pages."""
     pager, survey = _pager(subject, tool), await survey_task(subject, task)
     needed = _required(subject, tool) - ({pager[0]} if pager else set())
     size = _parameter(subject, tool, _LIMIT)

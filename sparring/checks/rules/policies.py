@@ -165,8 +165,8 @@ def _expert_score(played: Sequence[Episode]) -> Iterator[Finding]:
 
 
 def _rewarded_alike(one: Episode) -> bool:
-    """Return True if the environment ended the episode, and its own reward is above 0 exactly if the scorer gives
-    1.0."""
+    """Return True if the environment ended the episode, and the environment's own reward is above 0 if and only if the
+    scorer gives 1.0."""
     has_ended = one.trajectory.outcome is Outcome.FINISHED and one.trajectory.messages[-1]["role"] == "tool"
     return has_ended and (episode_return(one.trajectory) > 0) == (one.score == 1.0)
 

@@ -111,7 +111,7 @@ def _tool_mix(mine: Sequence[str], theirs: Sequence[str]) -> list[tuple[str, dic
 def _argument_forms(
     subject: Subject, mine: Sequence[tuple], theirs: Sequence[tuple]
 ) -> list[tuple[str, dict[str, Json]]]:
-    """Return what differs in the types or forms (digits, letters, length) of argument values from production."""
+    """Return how the types or forms (digits, letters, length) of argument values differ from production."""
     found: list[tuple[str, dict[str, Json]]] = []
     for name, tool in subject.tools.items():
         for key, hint in tool.hints.items():

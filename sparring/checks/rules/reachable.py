@@ -28,7 +28,8 @@ SELDOM = 0.1
 MANY_DONE = 0.1
 """The rule reports tasks that are already solved at the start if they are at least this share of all tasks."""
 MOSTLY = 0.3
-"""A call that fails in a task is reported if it works in this share of the tasks whose state is reached."""
+"""A call that fails in a task is reported if it works in at least this share of the tasks whose required state is
+reached."""
 ANY = "*"
 """Stands for a key that an argument of the call names."""
 NUM_SHOWN = 4
@@ -284,7 +285,7 @@ def _find_next_to(plan: Plan) -> Iterator[_Seen]:
 
 
 def _elsewhere(plan: Plan) -> Iterator[_Seen]:
-    """Yield tools whose calls mostly name one thing of the state, and change another."""
+    """Yield tools whose calls mostly name one thing of the state, and change another thing."""
     aside: dict[str, list[_Seen]] = defaultdict(list)
     num_at_home: Counter[str] = Counter()
     for step, before, after in plan.effects:

@@ -79,8 +79,8 @@ async def reward_range(subject: Subject) -> Iterable[Finding]:
 
 
 async def find_failures(subject: Subject, grader: GraderName, *, rule: str, number: str) -> list[Finding]:
-    """Return a finding if a grader returns no usable number for an episode or a changed right answer: this ends a
-    run."""
+    """Return a finding if a grader returns no usable number for an episode or a changed right answer. Such a failure
+    ends a run."""
     graded: list[Episode | GradedCandidate] = [
         *await get_all_episodes(subject),
         *(one.episode for one in await mutate_episodes(subject)),
@@ -379,7 +379,7 @@ async def _wrong_rewards(subject: Subject) -> dict[str, float]:
 
 
 async def get_rewards(subject: Subject, name: str, *, only_wrong: bool = False) -> dict[str, float]:
-    """Return rewards by task. With `only_wrong`, leave out the episodes that the scorer pays in full."""
+    """Return a policy's rewards by task. With `only_wrong`, leave out the episodes that the scorer pays in full."""
     return {
         one.reference.task.id: one.reward
         for one in await get_episodes(subject, name)

@@ -142,7 +142,7 @@ async def tool_order(subject: Subject) -> Iterable[Finding]:
 
 
 async def _episodes(subject: Subject) -> list[tuple[Task, str, Trajectory]]:
-    """Return the sampled tasks as they run here: (task, policy, trajectory)."""
+    """Run the sampled tasks in this process, and return (task, policy, trajectory) of each episode."""
     episodes = []
     with subject.timing.as_far_as_it_goes():
         for task in subject.sample:
@@ -194,7 +194,7 @@ async def _elsewhere(
     }
     environment |= {name: value for one in changes for name, value in one.variables.items()}
     with tempfile.TemporaryFile() as errors:
-        # It has its own process group, because its children must end with it: they may keep its pipe open.
+        # The process has its own process group, so that its children end with it. They could keep its pipe open.
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",

@@ -30,13 +30,13 @@ from sparring.types import Json, Task
 
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 MOST_SHOWN = 40
-"""The number of characters of a text that a finding shows."""
+"""The maximum number of characters of a text that a finding shows."""
 NUM_LIMITED = 4
 """The number of tasks in which the limits of arguments are tried."""
 FEWEST_TRIES = 3
 """A tool is broken if it fails in the same way for this number of calls with different arguments."""
 NUM_NAMED = 8
-"""The number of tools that one finding shows."""
+"""The maximum number of tools that one finding shows."""
 
 
 async def arguments_ignored(subject: Subject) -> Iterable[Finding]:
@@ -151,7 +151,7 @@ async def tools_answer(subject: Subject) -> Iterable[Finding]:
         else:
             untested[name] = evidence["tried"]
     if untested:
-        # There is one finding for all of them, because an environment may offer a hundred tools that a task does not
+        # One finding lists all untested tools, because an environment may offer a hundred tools that a task does not
         # need.
         some = ", ".join(list(untested)[:NUM_NAMED]) + (", ..." if len(untested) > NUM_NAMED else "")
         findings.append(

@@ -52,9 +52,9 @@ class _Cut:
     """A tool's results for long texts, cut and in full."""
 
     cut: dict[str, dict[str, Json]] = field(default_factory=dict)
-    """The call that returned a cut text, by the text."""
+    """For each cut text, the evidence with the call that returned it."""
     sizes: set[tuple[int, int]] = field(default_factory=set)
-    """The numbers of characters and lines of the results."""
+    """Pairs of the number of characters and the number of lines of a result."""
 
 
 @dataclass(slots=True)

@@ -110,7 +110,7 @@ class Watch:
 
     @contextmanager
     def loading(self, what: str) -> Iterator[None]:
-        """Record a block that has no time limit here; the process that reads the note may end it."""
+        """Record a block that has no time limit here; the process that reads the note may end this process."""
         self._write(what)
         yield
         self._write("")

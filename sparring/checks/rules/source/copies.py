@@ -171,7 +171,8 @@ def _kind(function: Function, code: Code, node: ast.AST) -> str | None:
 
 
 def names_of_days(function: Function, code: Code) -> Iterator[Slip]:
-    """Find lists of day or month names that do not start at the same day or month as the number."""
+    """Find lists of day or month names that do not start at the same day or month as the number with which they are
+    indexed."""
     for node in function.every(ast.Subscript):
         names, place = function.constant(node.value), ast.unparse(function.origin(node.slice))
         if not isinstance(names, list | tuple) or not all(isinstance(one, str) for one in names):
@@ -224,7 +225,7 @@ def numbers_of_days(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def _days_named(function: Function, use: ast.AST | None) -> dict[int, int]:
-    """Return the numbers of days in an expression, with the weekday that each should mean."""
+    """Map each number that stands for a day in an expression to the weekday that it should mean."""
     if isinstance(use, ast.Call) and isinstance(use.func, ast.Attribute) and use.func.attr == "get":
         table = function.constant(use.func.value)
     else:

@@ -156,7 +156,8 @@ def sentinel_counted(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def sentinel(values: Sequence[Json]) -> float | None:
-    """Return a number that stands for a missing value: -999, 9999 or -1, more than once and far from the rest."""
+    """Return a number that stands for a missing value: -999, 9999 or -1, if it occurs more than once and is far from
+    the rest."""
     numbers = [one for one in values if isinstance(one, int | float) and not isinstance(one, bool)]
     if len(numbers) < 10 or len(numbers) < len(values) / 2:
         return None
@@ -315,7 +316,7 @@ def _asked(node: ast.AST) -> tuple[ast.AST | None, str]:
 
 
 def _raw_field(function: Function, code: Code, place: str) -> str | None:
-    """Return the field that every method that assigns `self.x` assigns to it unchanged, or None."""
+    """Return the field if every method that assigns `self.x` assigns the same unchanged field, or else None."""
     values = [
         one.value
         for each in code.of_class(function)

@@ -136,7 +136,8 @@ def find_keys(function: Function, node: ast.AST) -> list[str]:
 
 
 def part_for_whole(function: Function, code: Code) -> Iterator[Slip]:
-    """Find matches of the reference anywhere in the text, by a common prefix, or in a text that a tool echoed."""
+    """Find graders that accept the reference anywhere in a text, by a common prefix, or in a text that a tool
+    echoed."""
     origins = find_origins(function, code)
     for node in function.every(ast.Compare):
         left, right = node.left, node.comparators[0]

@@ -107,7 +107,8 @@ def _is_left_out(words: str, text: str) -> bool:
 
 
 def _leaves_out(function: Function, node: ast.AST) -> str | None:
-    """Return the end that an expression leaves out: `sorted(x)[1:]`, `x.remove(max(x))`, `sum(x) - min(x)`."""
+    """Return the end, `lowest` or `highest`, that an expression leaves out: `sorted(x)[1:]`, `x.remove(max(x))`,
+    `sum(x) - min(x)`."""
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
         value, low, high = function.origin(node.value), node.slice.lower, node.slice.upper
         if isinstance(value, ast.Call) and ast.unparse(value.func) == "sorted" and (low is None) != (high is None):

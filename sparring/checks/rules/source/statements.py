@@ -163,7 +163,7 @@ def first_round_only(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def _adds_up(last: ast.stmt, inner: list[ast.AST]) -> bool:
-    """Return True if a loop ends with the return of the sum that it computes."""
+    """Return True if a loop ends by returning the sum that it computes."""
     sums = {ast.unparse(one.target) for one in inner if isinstance(one, ast.AugAssign)}
     read = {ast.unparse(one) for one in ast.walk(last) if isinstance(one, ast.Name)}
     return isinstance(last, ast.Return) and bool(sums & read)
