@@ -69,7 +69,7 @@ def test_an_engine_that_goes_on_with_the_old_weights_is_found(parts: TrainingPar
 
     found = findings(weights.served, subject_with(parts, engine=Deaf(parts.engine)))
     assert [one.symptom for one in found] == [
-        "the engine received other weights, but its log-probabilities are those of the old weights."
+        "the engine received other weights, but it still returns the log-probabilities of the old weights."
     ]
 
 

@@ -119,7 +119,7 @@ def test_the_check_names_files_that_a_run_would_not_have(tmp_path: Path, monkeyp
     (recipe.parent / "reading.py").write_text(code)
     found = check_recipe(recipe, Options(families=("files",))).findings
     assert [one.symptom for one in found] == [
-        "the recipe's code reads .secret, but a run folder has no copy of it.",
+        "the recipe's code reads .secret, which a run folder does not contain.",
         "the recipe's code reads x.txt, outside.txt by a path relative to the working folder.",
     ]
     line = len(READING.splitlines()) + 2

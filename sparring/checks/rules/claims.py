@@ -68,11 +68,11 @@ async def claims(subject: Subject) -> Iterable[Finding]:
     """What tools state about rows is true of the rows.
 
     A count must equal the number of rows that are returned, or that another tool lists for the same arguments. A sum,
-    an average, a minimum or a maximum must be that of a column of these rows. Rows that a description calls sorted must
-    be in that order, with numbers sorted as numbers. An argument that is named like a column, alone or with `min` or
-    `max`, must select all matching rows and no others. Groups must contain all rows of the task's data, including those
-    without a value, unless a description leaves them out. Usual causes are a missing row at one end, a limit that
-    excludes its own value, and texts compared in place of numbers.
+    an average, a minimum or a maximum must equal the one that a column of these rows gives. Rows that a description
+    calls sorted must be in that order, with numbers sorted as numbers. An argument that is named like a column, alone
+    or with `min` or `max`, must select all matching rows and no others. Groups must contain all rows of the task's
+    data, including those without a value, unless a description leaves them out. Usual causes are a missing row at one
+    end, a limit that excludes its own value, and texts compared in place of numbers.
     """
     seen: dict[Key, _Claim] = defaultdict(_Claim)
     for survey in await survey_steady_tools(subject):
@@ -96,7 +96,7 @@ async def claims(subject: Subject) -> Iterable[Finding]:
                 severity=Severity.WARNING,
                 symptom=f"{tool}: {what}, in {len(claim.broken)} of {claim.kept + len(claim.broken)} results.",
                 evidence={"tool": tool, "seen": claim.broken[:4]},
-                change="Compute the value from the rows that the tools show, or describe what it is.",
+                change="Compute the value from the rows that the tools show, or describe what the value is.",
                 confirm=AGAIN,
             )
         )
@@ -249,7 +249,8 @@ def _aggregated(
     if len(columns) != 1:
         return
     ((column, numbers),) = columns.items()
-    key = (one.call.tool, f"its {kind} is not that of {column or 'the rows'!r} in {listed.call.tool}")
+    of = repr(column) if column else "the rows"
+    key = (one.call.tool, f"its {kind} is not the {kind} of {of} in {listed.call.tool}")
     is_right = abs(compute(numbers) - number) <= slack
     near = abs(compute(numbers) - number) <= 0.5 * max(abs(compute(numbers)), abs(number))
     if is_right or near:

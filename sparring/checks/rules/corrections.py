@@ -78,7 +78,7 @@ async def leak_in_results(subject: Subject) -> Iterable[Finding]:
                 "tasks": len({one.reference.task.id for one in leaks}),
             },
             change="State that the call is wrong, not which call would be right.",
-            confirm="Run the check again: no answer to a wrong call contains a value that the policy has to find out.",
+            confirm="Run the check again: no result of a wrong call contains a value that the policy has to find out.",
         )
         for (tool, name), leaks in found.items()
         if len({one.reference.task.id for one in leaks}) >= min(2, len(tasks))

@@ -154,9 +154,9 @@ def _contaminated(
                 "of": sizes[split],
                 "pairs": [{"train": original.shown, split: one.shown} for original, one in found[:NUM_SHOWN]],
             },
-            change="Remove them from one of the splits. Split by the entity that a task is about, before you build "
-            "the tasks.",
-            confirm="Run the check again: it finds no such pair.",
+            change="Remove these tasks from one of the splits. Split by the entity that a task is about, before you "
+            "build the tasks.",
+            confirm="Run the check again: the finding is gone.",
         )
 
 
@@ -191,7 +191,7 @@ async def duplicates(subject: Subject) -> Iterable[Finding]:
                         "rows": [[o.row for o in g] for g in repeated[:NUM_SHOWN]],
                         "task": group[0].shown,
                     },
-                    change="Keep one of each. To run tasks more often, raise schedule.max_epochs.",
+                    change="Keep one of each group of equal tasks. To run tasks more often, raise schedule.max_epochs.",
                     confirm="All tasks of the split are different.",
                 )
             )

@@ -350,7 +350,7 @@ async def refused_writes(subject: Subject) -> Iterable[Finding]:
                         "answer": probe.result.content[:200],
                         "changed": [one.as_json() for one in changes[:8]],
                     },
-                    change="Look up and check everything first, then write. Or undo what was done before the failure.",
+                    change="Look up and check everything before you write, or undo what was done before the failure.",
                     confirm=AGAIN,
                 )
             )

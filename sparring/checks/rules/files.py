@@ -58,10 +58,10 @@ def _missing(found: list[OpenedFile]) -> Iterator[Finding]:
         yield Finding(
             rule="files.kept",
             severity=Severity.WARNING,
-            symptom=f"the recipe's code reads {_named(found)}, but a run folder has no copy of it.",
+            symptom=f"the recipe's code reads {_named(found)}, which a run folder does not contain.",
             evidence=_evidence(found),
-            change="Move it to a copied place in the recipe's folder. Hidden files and folders, caches, virtual "
-            "environments and run folders are not copied.",
+            change="Move each of these files to a place in the recipe's folder that is copied. Hidden files and "
+            "folders, caches, virtual environments and run folders are not copied.",
             confirm=CONFIRM,
         )
 

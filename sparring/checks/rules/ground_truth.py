@@ -88,8 +88,8 @@ async def leak(subject: Subject) -> Iterable[Finding]:
                 f"would name it in "
                 f"{disclosed.chance:.0%}.",
                 evidence={"part": name, "share": disclosed.share, "chance": disclosed.chance, "tasks": disclosed.shown},
-                change="Remove it from the prompt: what the agent must not see belongs in the task's fields. If it is "
-                "an input that the answer has to repeat, leave it.",
+                change="Remove the answer from the prompt: what the agent must not see belongs in the task's fields. "
+                "If it is an input that the answer has to repeat, leave it there.",
                 confirm="The share is not above chance.",
             )
         )
@@ -277,7 +277,7 @@ def _undecided(
                     f"show the policy the same, but have different answers ({_shown(first, name)} and "
                     f"{_shown(second, name)}).",
                     evidence={"part": name, "tasks": {one.task.id: _shown(one, name) for one in (first, second)}},
-                    change="Let a tool or the prompt provide what it follows from, or do not score it.",
+                    change="Let a tool or the prompt provide what the answer follows from, or do not score this part.",
                     confirm="Tasks with different answers look different.",
                 )
                 break
@@ -340,8 +340,8 @@ def _find_missing(
                 "part": name,
                 "tasks": {o.reference.task.id: (o.reference.parts or {}).get(name) for o in missing[:NUM_SHOWN]},
             },
-            change="Let a tool return it, name the labels in the prompt, or do not score it.",
-            confirm="Its values appear in a prompt or a tool result.",
+            change="Let a tool return the value, name the possible values in the prompt, or do not score this part.",
+            confirm="The values appear in a prompt or a tool result.",
         )
 
 

@@ -105,7 +105,7 @@ async def pages(subject: Subject) -> Iterable[Finding]:
             severity=Severity.WARNING,
             symptom=f"{tool}: {seen.what}, in {len({one['task'] for one in seen.evidence})} tasks.",
             evidence={"tool": tool, "seen": seen.evidence[:4]},
-            change="Cut every page at its actual number of rows, and start the next page where it ended.",
+            change="Cut every page at its actual number of rows, and start the next page where this page ended.",
             confirm=AGAIN,
         )
         for tool, faults in found.items()

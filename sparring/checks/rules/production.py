@@ -84,7 +84,7 @@ async def representative(subject: Subject) -> Iterable[Finding]:
             severity=Severity.WARNING,
             symptom=f"{what}.",
             evidence=evidence,
-            change="Generate tasks and records of the kinds in the evidence, in production's shares.",
+            change="Generate tasks and records of the kinds in the evidence, in the same proportions as in production.",
             confirm=AGAIN,
         )
         for what, evidence in found

@@ -35,7 +35,9 @@ class Change:
     severity: Severity = Severity.ERROR
 
 
-CLOCK = Change("a year later by the clock", "Take dates and times from the task; `environment.clock` names lines.")
+CLOCK = Change(
+    "a year later by the clock", "Take dates and times from the task; `environment.clock` names the lines of code."
+)
 BACKWARDS = Change("when episodes run in another order", "Keep nothing between episodes: no cache, no counter.")
 FOLDER = Change(
     "in another working directory",

@@ -55,7 +55,8 @@ async def ties(subject: Subject) -> Iterable[Finding]:
                     symptom=f"{named} is equal for the requested thing and others in {len(tied)} of {len(seen)} "
                     f"tasks: {tied[0]['equal']} all have {tied[0]['value']}.",
                     evidence={"tool": tool, "field": field, "tasks": tied[:4]},
-                    change="Return the number without rounding, or state in the prompt which of equal things counts.",
+                    change="Return the number without rounding, or state in the prompt which of several equal things "
+                    "counts.",
                     confirm=AGAIN,
                 )
             )

@@ -351,7 +351,7 @@ async def _unused(subject: Subject, known: Collection[str]) -> Iterable[Finding]
         Finding(
             rule="environment.arguments_ignored",
             severity=Severity.WARNING,
-            symptom=f"{tool} returns the same for every value of its argument {name!r}.",
+            symptom=f"{tool} returns the same result for every value of its argument {name!r}.",
             evidence={"task": tried[0][0].id, "calls": [str(one) for one in tried[0][1]], "tasks": len(tried)},
             change=f"Use {name!r}, or remove it from the schema. Otherwise, the policy learns that arguments mean "
             f"nothing.",

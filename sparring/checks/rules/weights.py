@@ -58,9 +58,9 @@ async def served(subject: Subject) -> Iterable[Finding]:
     moved, back = _apart(served_logprobs, other), _apart(served_logprobs, again)
     problems = []
     if moved == 0.0:
-        problems.append("its log-probabilities are those of the old weights")
+        problems.append("it still returns the log-probabilities of the old weights")
     if other_mark != changed.fingerprint:
-        problems.append("its fingerprint is not that of the new weights")
+        problems.append("it does not report the fingerprint of the new weights")
     if back > 1e-4 or (parts.engine.fingerprint, mark) != (before.fingerprint, before.fingerprint):
         problems.append("it does not restore the old weights")
     if not problems:
@@ -130,7 +130,7 @@ def _unexported(what: str) -> Finding:
         severity=Severity.ERROR,
         symptom=f"the trained weights cannot be exported and loaded again: {what}.",
         evidence={"problem": what},
-        change="Fix the error in the message. `sparring export` does the same.",
+        change="Fix the error that the message names. `sparring export` runs the same code.",
         confirm=CONFIRM,
     )
 
