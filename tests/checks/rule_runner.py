@@ -51,12 +51,16 @@ async def main() -> None:
     requests = json.loads(sys.stdin.readline())
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    before, subject = None, None
     for request in requests:
-        recipe = Path(request["folder"]) / "recipe.toml"
-        user_inputs = read_user_inputs(**{**NO_INPUTS, **request["options"]})
-        # Patience, because the machine may be busy; what hangs for ever is shown in a few tests of its own.
-        subject = Subject(load_config(recipe), recipe, user_inputs=user_inputs, watch=Watch(seconds=60))
-        subject.watch.patience = 10.0
+        # The rules of a recipe share what they learn about it, as in a check.
+        if subject is None or before != (request["folder"], request["options"]):
+            recipe = Path(request["folder"]) / "recipe.toml"
+            user_inputs = read_user_inputs(**{**NO_INPUTS, **request["options"]})
+            # Patience, because the machine may be busy; what hangs for ever is shown in a few tests of its own.
+            subject = Subject(load_config(recipe), recipe, user_inputs=user_inputs, watch=Watch(seconds=60))
+            subject.watch.patience = 10.0
+            before = (request["folder"], request["options"])
         found, checked = await run_rule(CHECKS[request["rule"]], subject)
         verdict = {**checked.as_json(), "findings": [finding.as_json() for finding in found]}
         print(json.dumps(verdict), file=out, flush=True)
