@@ -9,7 +9,7 @@ from hypothesis import settings
 
 from tests.slow import ROOT, slow_files
 
-# How long an example takes says nothing on a machine that does something else too; pytest's own timeout stays.
+# How long an example takes means nothing on a machine that does something else too; pytest's own timeout stays.
 settings.register_profile("sparring", deadline=None)
 settings.load_profile("sparring")
 

@@ -1,4 +1,4 @@
-"""An expert of pointer chase that reads messages only, and endpoints on loopback that run beside the test."""
+"""An expert of pointer chase that reads messages only, and endpoints on loopback that run during a test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparring.types import Message
 
 EXPERT = '''
 def act(messages):
-    """Follow the links as often as the user says, then name the key."""
+    """Follow the links as often as the user asks for, then name the key."""
     _, key, hops = next(one["content"] for one in messages if one["role"] == "user").rstrip("?").split()
     results = [one["content"] for one in messages if one["role"] == "tool"]
     here = results[-1] if results else key
@@ -34,7 +34,7 @@ def act(messages: Sequence[Message]) -> Any:
 
 
 @contextmanager
-def beside(start: Any) -> Iterator[Any]:
+def serving(start: Any) -> Iterator[Any]:
     """What the coroutine function `start` gives, on a loop and thread of its own; then what it gives is stopped."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)

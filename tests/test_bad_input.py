@@ -1,4 +1,4 @@
-"""What goes wrong for users ends with the right exit code and says what was given, why it fails, and what to do."""
+"""Errors of users end with the right exit code and state what was given, why it fails, and what to do."""
 
 import shutil
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class Case:
     given: str
     arguments: tuple[str, ...]
     exit_code: int
-    says: tuple[str, ...]
+    parts: tuple[str, ...]
     arrange: Callable[[], object] = lambda: None
 
 
@@ -77,12 +77,12 @@ def tool_of(signature: str) -> Callable[[], object]:
     source = f"""
 from sparring.environments import Environment, tool
 
-class World(Environment):
+class Shop(Environment):
     @tool
     def get({signature}):
         "Get."
 """
-    return write("toy/world.py", source)
+    return write("toy/shop.py", source)
 
 
 RECIPES = [
@@ -241,21 +241,21 @@ DATASETS = [
 TOOLS = [
     Case(
         "a tool argument without type",
-        (*DRY, "environment.target=world:World"),
+        (*DRY, "environment.target=shop:Shop"),
         USAGE,
         ("get", "item", "no type hint"),
         tool_of("self, item"),
     ),
     Case(
         "a tool argument of a type without schema",
-        (*DRY, "environment.target=world:World"),
+        (*DRY, "environment.target=shop:Shop"),
         USAGE,
         ("item", "no JSON schema", "use"),
         tool_of("self, item: complex"),
     ),
     Case(
         "a tool with *args",
-        (*DRY, "environment.target=world:World"),
+        (*DRY, "environment.target=shop:Shop"),
         USAGE,
         ("items", "name each one"),
         tool_of("self, *items: str"),
@@ -287,8 +287,8 @@ REWARDS = [
         "a reward that raises",
         (*PLAY, "reward.reward=judge:reward"),
         1,
-        ("KeyError('gold')", "needs a number"),
-        write("toy/judge.py", "def reward(trajectory):\n    raise KeyError('gold')\n"),
+        ("KeyError('total')", "needs a number"),
+        write("toy/judge.py", "def reward(trajectory):\n    raise KeyError('total')\n"),
     ),
     Case(
         "a baseline without any success",
@@ -491,7 +491,7 @@ def test_bad_input_is_refused_with_what_why_and_what_to_do(case: Case) -> None:
     unsupervised = ["--no-supervise"] if case.arguments[0] == "train" else []
     result = CliRunner().invoke(app, [*case.arguments, *unsupervised], terminal_width=200)
     assert result.exit_code == case.exit_code, result.output
-    for part in case.says:
+    for part in case.parts:
         assert part in result.output
     assert "Traceback" not in result.output
     assert "This error is unexpected" not in result.output

@@ -1,4 +1,4 @@
-"""Endpoints and scripts play a recipe's held-out tasks in place of a model; nobody can train them."""
+"""Endpoints and scripts play a recipe's held-out tasks in place of a model; they cannot be trained."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparring.config import load_config
 from sparring.ledger import Ledger
 from sparring.run_folders import RunFolder
 from sparring.run_folders.stored import read_trajectories
-from tests.foreign import EXPERT, ExpertEndpoint, beside
+from tests.foreign import EXPERT, ExpertEndpoint, serving
 
 ROOT = Path(__file__).parents[1]
 SCRIPTED = ("engine.type=scripted", "engine.script=expert:act", "evaluation.eval_num_tasks=6")
@@ -54,7 +54,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def endpoint() -> Iterator[str]:
-    with beside(ExpertEndpoint(Path("upstream")).start) as served:
+    with serving(ExpertEndpoint(Path("upstream")).start) as served:
         yield served.base_url
 
 
@@ -78,7 +78,7 @@ def test_a_script_plays_a_recipe_without_torch_and_the_files_say_who_played() ->
     assert (evaluation["name"], evaluation["fingerprint"]) == ("scripted:expert:act", "scripted:expert:act")
     assert (evaluation["policy_version"], evaluation["success"]["mean"]) == (None, 1.0)
     assert len(evaluation["tasks"]) == 6
-    # Nobody counted its tokens.
+    # Its tokens are not counted.
     assert "eval/tokens/response_mean" not in evaluation["metrics"]
     run = Path(report["path"]).parents[1]
     assert RunFolder(run).status()["status"] == "completed"
@@ -103,7 +103,7 @@ def test_a_file_of_messages_is_a_constant_policy_and_stays_with_the_run() -> Non
     assert (run / "recipe" / "fixed.jsonl").read_bytes() == Path("toy/fixed.jsonl").read_bytes()
 
 
-def test_an_endpoint_plays_beside_the_policies_of_a_run(endpoint: str) -> None:
+def test_an_endpoint_plays_next_to_the_policies_of_a_run(endpoint: str) -> None:
     recipe = Path("toy/recipe.toml")
     run = RunFolder.create(load_config(recipe), recipe, name="trained").path
     report = evaluated(
@@ -120,7 +120,7 @@ def test_an_endpoint_plays_beside_the_policies_of_a_run(endpoint: str) -> None:
     assert RunFolder(run).status()["status"] == "created"
 
 
-def test_agents_that_own_their_loop_reach_an_endpoint_through_their_episodes_door(endpoint: str) -> None:
+def test_agents_that_own_their_loop_reach_an_endpoint_through_the_endpoint_of_their_episode(endpoint: str) -> None:
     text = Path("toy/recipe.toml").read_text("utf-8")
     begin, end = text.index("[environment]"), text.index("[warm_start]")
     Path("toy/recipe.toml").write_text(text[:begin] + text[end:], "utf-8")
@@ -159,7 +159,7 @@ def test_a_recipe_that_was_not_trained_has_no_policy_of_its_own() -> None:
 OPENAI = ("engine.type=openai", "engine.model=m", "evaluation.eval_num_tasks=2", "rollout.rollout_max_retries=0")
 
 
-def test_an_endpoint_that_is_not_there_loses_every_episode_and_says_so() -> None:
+def test_an_endpoint_that_is_not_there_loses_every_episode_and_is_reported() -> None:
     lost = sparring("eval", "toy", *OPENAI, "engine.base_url=http://127.0.0.1:1/v1", "rollout.rollout_timeout=3")
     assert lost.exit_code == 4
     assert "every episode" in lost.output

@@ -60,7 +60,7 @@ def test_the_best_is_shown_and_exported_by_name(tmp_path: Path, monkeypatch: pyt
     assert best == second != newest
 
 
-def test_what_names_no_checkpoint_is_told(tmp_path: Path) -> None:
+def test_a_name_of_no_checkpoint_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.toml").touch()
     folder = RunFolder(tmp_path / "run")

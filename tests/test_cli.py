@@ -147,7 +147,7 @@ def test_people_get_tables_with_intervals_and_the_next_command() -> None:
     assert "completed" in sparring("runs", "list").stdout
 
 
-def test_without_a_scorer_an_evaluation_says_that_the_reward_judges_itself() -> None:
+def test_without_a_scorer_an_evaluation_reports_that_the_reward_scores_itself() -> None:
     recipe = Path("toy/recipe.toml")
     recipe.write_text(recipe.read_text().replace('scorer = "environment:scorer"', ""))
     trained = sparring("train", "toy", "--no-check", "--name", "one", "--json", *SMALL, "schedule.max_steps=0")
@@ -188,7 +188,7 @@ def test_a_taken_name_is_refused_before_the_recipe_is_checked() -> None:
         assert "checking the recipe" not in refused.output
 
 
-def test_a_failed_run_says_so_in_its_folder() -> None:
+def test_a_failed_run_has_its_error_in_its_folder() -> None:
     (Path("toy") / "judge.py").write_text("def reward(trajectory):\n    return None\n")
     assert sparring("train", "toy", "--no-check", "--name", "one", "reward.reward=judge:reward", *SMALL).exit_code == 1
     status = RunFolder(Path("runs/one")).status()
@@ -197,8 +197,8 @@ def test_a_failed_run_says_so_in_its_folder() -> None:
 
 
 def test_code_of_the_user_that_raises_is_named_with_its_line(capsys: pytest.CaptureFixture[str]) -> None:
-    def scorer(said: str) -> float:
-        return float(said)
+    def scorer(text: str) -> float:
+        return float(text)
 
     @report_failures
     def command() -> None:
@@ -210,9 +210,9 @@ def test_code_of_the_user_that_raises_is_named_with_its_line(capsys: pytest.Capt
     with pytest.raises(typer.Exit) as ended:
         command()
     assert ended.value.exit_code == 1
-    said = capsys.readouterr().err
+    errors = capsys.readouterr().err
     line = scorer.__code__.co_firstlineno + 1
-    assert f"It was raised in {__file__}, line {line}, in scorer." in said
+    assert f"It was raised in {__file__}, line {line}, in scorer." in errors
 
 
 def test_a_full_disk_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
@@ -266,7 +266,7 @@ def test_a_bug_is_reported_with_a_file_that_holds_the_traceback() -> None:
 
 
 def test_ctrl_c_ends_at_once_although_a_thread_is_still_at_work() -> None:
-    # A thread that nobody stops would keep an ordinary exit waiting for ever.
+    # A thread that is not stopped would keep an ordinary exit waiting for ever.
     code = """
 import sys, threading
 import sparring.cli as cli
@@ -333,8 +333,8 @@ def test_init_writes_a_recipe_whose_expert_is_right_for_reward_and_scorer() -> N
         assert module.reward(played) == (1.0, {"right": 1.0, "named_a_total": 1.0})
         assert module.scorer(played) == 1.0
         # A number of more digits than Python reads is no total either.
-        for said, paid in (("0", 0.2), ("9" * 5000, 0.0)):
-            wrong = (*messages[:-1], {"role": "assistant", "content": f"Total: {said}"})
+        for total, paid in (("0", 0.2), ("9" * 5000, 0.0)):
+            wrong = (*messages[:-1], {"role": "assistant", "content": f"Total: {total}"})
             missed = Trajectory(
                 id="x",
                 task=task,

@@ -14,7 +14,7 @@ from sparring.types import EngineCapabilities
 
 ROOT = Path(__file__).parents[1]
 
-NEEDED = {"environment": {"target": "environment:World"}, "reward": {"reward": "environment:reward"}}
+NEEDED = {"environment": {"target": "environment:Shop"}, "reward": {"reward": "environment:reward"}}
 
 
 def problems_of(*overrides: str, recipe: dict[str, object] | None = None) -> dict[str, str]:
@@ -220,7 +220,7 @@ def test_workers_need_something_to_run() -> None:
     assert problems_of(recipe={**agent, "reward": {"scorer": "judge:score"}}) == {}
 
 
-def test_another_engine_by_override_sets_aside_what_the_recipe_says_of_its_own_and_in_a_recipe_refuses_it() -> None:
+def test_another_engine_by_override_sets_aside_what_the_recipe_sets_for_its_own_and_in_a_recipe_refuses_it() -> None:
     own = {"model": {"name": "mine"}, "engine": {"kv_cache_tokens": 999, "max_running": 7}, "warm_start": {"steps": 3}}
     config = validate({**NEEDED, **own}, ENDPOINT)
     assert (config.model, config.warm_start) == (Config().model, None)
@@ -260,7 +260,7 @@ def test_unknown_keys_wrong_values_and_conflicts_are_all_named_at_once() -> None
     }
 
 
-def test_a_rule_is_not_judged_by_a_value_that_is_wrong_itself() -> None:
+def test_a_rule_is_not_checked_with_a_value_that_is_wrong_itself() -> None:
     # With the default of 3 in place of "never", deterministic rollouts would be refused for a reason that is not in the recipe.
     assert list(problems_of("engine.deterministic=true", "rollout.max_steps_off_policy=never")) == [
         "rollout.max_steps_off_policy"
@@ -280,7 +280,7 @@ def test_one_clip_bound_given_leaves_the_other_at_its_default() -> None:
     assert config.algorithm_in_effect()["clip_low_threshold"] == 0.8
 
 
-def test_the_view_says_where_every_value_comes_from() -> None:
+def test_the_view_shows_where_every_value_comes_from() -> None:
     recipe = {**NEEDED, "batch": {"group_size": 4, "global_batch_size": 2}}
     overrides = ["batch.group_size=6"]
     view = {
@@ -346,9 +346,9 @@ def test_sections_cannot_be_changed_after_they_were_checked() -> None:
 
 
 def test_overrides_do_not_reach_into_the_recipe_that_was_passed() -> None:
-    recipe = {**NEEDED, "environment": {"target": "environment:World", "options": {"size": 1}}}
+    recipe = {**NEEDED, "environment": {"target": "environment:Shop", "options": {"size": 1}}}
     assert validate(recipe, ["environment.options.size=2"]).environment.options == {"size": 2}
-    assert recipe["environment"] == {"target": "environment:World", "options": {"size": 1}}
+    assert recipe["environment"] == {"target": "environment:Shop", "options": {"size": 1}}
 
 
 def test_options_survive_being_written_whatever_toml_can_say() -> None:
@@ -418,7 +418,7 @@ def test_a_policy_that_cannot_be_is_refused(policies: dict[str, object], key: st
 
 
 @pytest.mark.parametrize("key", ["", "sk-secret\r", "sk-secret\n", "sk secret", "sk-s\u00e9cret"])
-def test_what_no_header_can_have_is_no_key_and_is_not_told(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_header_can_have_is_no_key_and_is_not_shown(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENDPOINT_KEY", key)
     with pytest.raises(UsageError, match="ENDPOINT_KEY") as refusal:
         key_from("ENDPOINT_KEY")

@@ -72,7 +72,7 @@ def test_the_warm_start_is_continued_by_counted_steps_and_its_best_point_is_kept
         assert ledger.verify() == []
 
 
-def test_it_follows_from_the_seed_and_evaluations_play_it_beside_the_others(run: Path, tmp_path: Path) -> None:
+def test_it_follows_from_the_seed_and_evaluations_play_it_next_to_the_others(run: Path, tmp_path: Path) -> None:
     other = shutil.copytree(run, tmp_path / "other")
     for path in (run, other):
         assert sparring("control", str(path), "--steps", "3", "--json").exit_code == 0
@@ -108,7 +108,7 @@ def test_an_evaluation_that_names_it_makes_it_once(run: Path) -> None:
     assert (run / "controls" / "warm_start_continued" / "weights.safetensors").is_file()
 
 
-def test_a_run_without_a_warm_start_is_told_what_to_do(run: Path) -> None:
+def test_the_error_of_a_run_without_a_warm_start_names_what_to_do(run: Path) -> None:
     shutil.rmtree(run / "checkpoints" / "warm_start")
     for command in (["control", str(run)], ["eval", str(run), "--policy", "warm_start_continued"]):
         refused = sparring(*command)
@@ -128,7 +128,7 @@ def test_a_run_whose_metrics_are_gone_gets_no_control_of_unknown_length(run: Pat
 def test_a_run_that_is_another_than_was_trained_gets_no_control(run: Path) -> None:
     recipe = run / "run.toml"
     text = recipe.read_text()
-    for old, new, said in (
+    for old, new, message in (
         ("num_demonstrations = 8", "num_demonstrations = 4", "warm_start.num_demonstrations was 8, is 4"),
         ("learning_rate = 0.003", "learning_rate = 0.03", "warm_start.learning_rate was 0.003, is 0.03"),
     ):
@@ -136,7 +136,7 @@ def test_a_run_that_is_another_than_was_trained_gets_no_control(run: Path) -> No
         recipe.write_text(text.replace(old, new))
         refused = sparring("control", str(run), "--steps", "2")
         assert refused.exit_code == 2
-        assert said in refused.output.replace("\n", " ")
+        assert message in refused.output.replace("\n", " ")
     recipe.write_text(text)
     (run / "recipe" / "environment.py").write_text((run / "recipe" / "environment.py").read_text() + "\n# changed\n")
     refused = sparring("control", str(run), "--steps", "2")

@@ -47,7 +47,7 @@ def defaults() -> dict[str, dict[str, Any]]:
 
 
 def documented_defaults() -> dict[str, dict[str, Any]]:
-    """What docs/configuration.md says: each section's table of `key` and default."""
+    """What docs/configuration.md contains: each section's table of `key` and default."""
     found: dict[str, dict[str, Any]] = {}
     for part in (ROOT / "docs" / "configuration.md").read_text("utf-8").split("\n## ")[1:]:
         heading = re.match(r"`\[(\w+)(?:\.NAME)?\]`\n", part)
@@ -197,12 +197,12 @@ def test_the_environment_of_the_readme_has_ten_lines_and_can_be_played(tmp_path:
     assert right.transitions[0]["result"] == "B3"
     assert reward(right) == 1.0
     assert reward(played(task, library, answer("B4"))) == 0.0
-    # Cut after the call: the last message is the tool's, and says B3 too.
+    # Cut after the call: the last message is the tool's, and contains B3 too.
     assert reward(played(task, library)) == 0.0
 
 
 def played(task: Task, library: type[Environment], *after: Any) -> Trajectory:
-    """An episode that looks the book up and then says `after`, or is cut there."""
+    """An episode that looks the book up and then answers `after`, or is cut there."""
     session = ScriptedSession(tool_call("find", title="Emma"), *after)
     result = asyncio.run(EnvironmentAgent(library, max_turns=1 + len(after)).play(task, session))
     assert result.outcome is (Outcome.FINISHED if after else Outcome.MAX_TURNS)

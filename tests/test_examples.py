@@ -1,7 +1,7 @@
 """The Python of the documentation runs: each block of a page, in order and in one namespace, as a reader would type it.
 
-A block that cannot run says why in the line before it, `<!-- not run: reason -->`; then it is compiled, and what it imports is
-there. Blocks with `from:`, `worker:` and `example:` are parts of programs that other tests run.
+A block that cannot run has the reason in the line before it, `<!-- not run: reason -->`; then it is compiled, and what
+it imports is there. Blocks with `from:`, `worker:` and `example:` are parts of programs that other tests run.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""A place file says where a recipe runs: it wins over the recipe, and what the recipe is stays the same."""
+"""A place file sets where a recipe runs: it wins over the recipe, and what the recipe is stays the same."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from tests.place_table import place_table
 
 ROOT = Path(__file__).parents[1]
 TINY = Path(__file__).parent / "faults" / "recipe"
-NEEDED = {"environment": {"target": "environment:World"}, "reward": {"reward": "environment:reward"}}
+NEEDED = {"environment": {"target": "environment:Shop"}, "reward": {"reward": "environment:reward"}}
 RECIPE = """
 [environment]
-target = "environment:World"
+target = "environment:Shop"
 [reward]
 reward = "environment:reward"
 [engine]

@@ -65,7 +65,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runs
 
 
-def test_each_seed_has_an_ordinary_run_and_the_family_says_which_belong_together(whole: Path) -> None:
+def test_each_seed_has_an_ordinary_run_and_the_family_shows_which_belong_together(whole: Path) -> None:
     family = FamilyFolder(whole / "recipe")
     assert {seed: run.name for seed, run in family.runs.items()} == {0: "recipe-seed-0", 1: "recipe-seed-1"}
     assert [RunFolder(run).config().run.seed for run in family.runs.values()] == [0, 1]

@@ -58,12 +58,12 @@ def reckless(shown: Shown) -> str:
 def game(task: Task, choose: Callable[[Shown], str]) -> list[Message]:
     """Return the calls of a whole game. A script must be known in advance, so it comes from a game with the same
     seed."""
-    world, calls, is_over = gymnasium.make(OPTIONS["id"]), list[Message](), False
-    shown, _ = world.reset(seed=task.seed)
+    table, calls, is_over = gymnasium.make(OPTIONS["id"]), list[Message](), False
+    shown, _ = table.reset(seed=task.seed)
     while not is_over:
         move = choose(shown)
         calls.append(tool_call("step", action=move))
-        shown, _, is_over, _, _ = world.step(OPTIONS["actions"].index(move))
+        shown, _, is_over, _, _ = table.step(OPTIONS["actions"].index(move))
     return calls
 
 
@@ -74,11 +74,11 @@ held_out_tasks = partial(seeded_tasks, PROMPT, 256, first_seed=200_000)
 
 def scorer(trajectory: Trajectory) -> float:
     """Return 1 if the episode's moves win a new game with the task's seed. A draw is not a success."""
-    world = gymnasium.make(OPTIONS["id"])
-    world.reset(seed=trajectory.task.seed)
+    table = gymnasium.make(OPTIONS["id"])
+    table.reset(seed=trajectory.task.seed)
     for step in trajectory.transitions:
         if step["error"] is None:
-            _, reward, is_over, _, _ = world.step(OPTIONS["actions"].index(step["arguments"]["action"]))
+            _, reward, is_over, _, _ = table.step(OPTIONS["actions"].index(step["arguments"]["action"]))
             if is_over:
                 return float(float(reward) > 0)
     return 0.0

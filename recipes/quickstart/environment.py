@@ -115,32 +115,32 @@ class InspectionDesk(Environment):
     describe_tools = "prompt"
 
     def reset(self, task: Task) -> None:
-        self._world: Mapping[str, Mapping[str, str]] = task.fields["world"]
+        self._tables: Mapping[str, Mapping[str, str]] = task.fields["world"]
 
     @tool
     def item(self, id: str) -> str:
         """Part and inspector of an item."""
-        return self._world["item"].get(id, "unknown")
+        return self._tables["item"].get(id, "unknown")
 
     @tool
     def part(self, id: str) -> str:
         """Class of a part, and the part that replaced it."""
-        return self._world["part"].get(id, "unknown")
+        return self._tables["part"].get(id, "unknown")
 
     @tool
     def fine(self, id: str) -> str:
         """Grade of a part of class fine."""
-        return self._world["fine"].get(id, "unknown")
+        return self._tables["fine"].get(id, "unknown")
 
     @tool
     def rough(self, id: str) -> str:
         """Grade of a part of class rough."""
-        return self._world["rough"].get(id, "unknown")
+        return self._tables["rough"].get(id, "unknown")
 
     @tool
     def boss(self, id: str) -> str:
         """Grade of a part on hold, and who signs."""
-        return self._world["boss"].get(id, "no case")
+        return self._tables["boss"].get(id, "no case")
 
     def demonstrate(self, task: Task) -> Sequence[Message]:
         return clerk(task, skipped=frozenset())
@@ -177,7 +177,7 @@ def _task(split: Split, index: int, checks: frozenset[Check], rng: random.Random
     wrong = iter(other_grades)
     kind, other_kind = ("rough", "fine") if "table" in checks else ("fine", "rough")
     first = old_part if "replaced" in checks else part
-    world: dict[str, dict[str, str]] = {
+    tables: dict[str, dict[str, str]] = {
         "item": {item: f"part {first} by {inspector}"},
         "part": {part: kind},
         kind: {part: "hold" if "hold" in checks else grade},
@@ -185,13 +185,13 @@ def _task(split: Split, index: int, checks: frozenset[Check], rng: random.Random
         "boss": {part: f"{grade} by {signer}"} if "hold" in checks else {},
     }
     if "replaced" in checks:
-        world["part"][old_part] = f"{rng.choice(('fine', 'rough'))} now {part}"
-        world["fine"][old_part], world["rough"][old_part] = next(wrong), next(wrong)
+        tables["part"][old_part] = f"{rng.choice(('fine', 'rough'))} now {part}"
+        tables["fine"][old_part], tables["rough"][old_part] = next(wrong), next(wrong)
     return Task(
         id=f"{split}-{index}",
         messages=({"role": "system", "content": PROCEDURE}, {"role": "user", "content": f"Inspect {item}."}),
         fields={
-            "world": world,
+            "world": tables,
             "item": item,
             "checks": sorted(checks),
             "answer": {"part": part, "grade": grade, "by": signer if "hold" in checks else inspector},
@@ -217,18 +217,18 @@ def clerk(task: Task, skipped: frozenset[Check]) -> list[Message]:
     Skipping "replaced" continues with the old part, skipping "table" calls `fine` for every class, and skipping "hold"
     reports the hold.
     """
-    world, item = task.fields["world"], task.fields["item"]
-    _, part, _, signer = world["item"][item].split()
+    tables, item = task.fields["world"], task.fields["item"]
+    _, part, _, signer = tables["item"][item].split()
     messages = [tool_call("item", id=item), tool_call("part", id=part)]
-    kind, _, successor = world["part"][part].partition(" now ")
+    kind, _, successor = tables["part"][part].partition(" now ")
     if successor and "replaced" not in skipped:
-        part, kind = successor, world["part"][successor]
+        part, kind = successor, tables["part"][successor]
         messages.append(tool_call("part", id=part))
     table = "fine" if "table" in skipped else kind
-    grade = world[table][part]
+    grade = tables[table][part]
     messages.append(tool_call(table, id=part))
     if grade == "hold" and "hold" not in skipped:
-        grade, _, signer = world["boss"][part].split()
+        grade, _, signer = tables["boss"][part].split()
         messages.append(tool_call("boss", id=part))
     report = json.dumps({"part": part, "grade": grade, "by": signer}, separators=(",", ":"))
     return [*messages, answer(f"<final_output>{report}</final_output>")]

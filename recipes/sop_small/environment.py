@@ -111,7 +111,7 @@ def clerk_log(num: int = 6144, seed: int = 0) -> list[list[Message]]:
 
 
 def mixed_log(num: int = 12288, seed: int = 0) -> list[list[Message]]:
-    """Return conversations of mixed quality in all domains, with an aligned example, right as often as `CORRECT_SHARE` says.
+    """Return conversations of mixed quality in all domains, with an aligned example. `CORRECT_SHARE` of them are right.
 
     Of the other clerks, some skip a check that decides the case. The rest work as they should and then copy one field from
     the example in the prompt, always the last one that would be wrong. So an imitator is not right greedily either.

@@ -8,7 +8,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from sparring.models.small import small_model
 
 ISOLATED = r"(?<=\":\")[a-z_]+|[A-Z](?=[0-9])|[0-9]"
-"""What is told from what stands around it, so that it can be copied: words that are values, and letters and digits of
+"""What becomes tokens of its own, so that it can be copied: words that are values, and letters and digits of
 codes. So codes that are new are made of tokens that are not."""
 
 

@@ -80,7 +80,7 @@ def test_gpg_of_a_batch_without_rewards_is_zero():
 
 
 def test_grpo_passk_rewards_the_lead_of_the_best():
-    # First group: lead 0.5, std 0.478714. Second: three are best, so nobody leads.
+    # First group: lead 0.5, std 0.478714. Second: three are best, so none leads.
     assert flat("grpo_passk") == pytest.approx([1.044464, 0, 0, 0, 0, 0, 0, 0], abs=1e-6)
     assert flat("grpo_passk", advantage_normalization=False) == pytest.approx([0.5, 0, 0, 0, 0, 0, 0, 0], abs=1e-6)
 
@@ -144,7 +144,7 @@ def test_return_to_go_loo_compares_with_others_at_the_same_turn():
     assert (first, second, third) == ([0.0, 0.5, 1.0], [0.0, 0.5], [0.0, -1.0, -1.0, 0.0])
 
 
-def test_a_turn_that_nobody_else_reached_has_no_baseline():
+def test_a_turn_that_no_other_trajectory_reached_has_no_baseline():
     (first, second) = ADVANTAGES["return_to_go_loo"]([[played([0, 0, 1]), played([0.5])]])[0]
     assert (first, second) == ([0.5, 1.0, 1.0], [-0.5])
     (first, second) = ADVANTAGES["group_based_per_turn"](
@@ -219,7 +219,7 @@ def test_equal_rewards_at_every_turn_give_exactly_0_to_methods_that_compare_turn
 
 def test_equal_totals_in_other_turns_are_no_equal_rewards_to_methods_that_compare_turns():
     group = [played([1.0]), played([0.0, 1.0])]
-    # Returns to go: 1 and 1 at the first turn; 1 at the second, which nobody else reached.
+    # Returns to go: 1 and 1 at the first turn; 1 at the second, which no other trajectory reached.
     for name in ("return_to_go_loo", "group_based_per_turn"):
         assert ADVANTAGES[name]([group]) == [[[0.0], [0.0, 1.0]]]
     # Rewards at the first turn: 1 and 0, whose mean is 0.5.
@@ -234,7 +234,7 @@ def test_whitening_over_the_batch_gives_an_equal_group_something_where_another_g
     assert found[0] == found[1] == pytest.approx([-(1 / 6) / math.sqrt(1 / 6)], abs=1e-6)
 
 
-def test_every_method_is_said_to_be_silent_or_not():
+def test_every_method_is_listed_as_silent_or_not():
     assert {*SILENT_WHEN_EQUAL, *PER_TURN, *UNGROUPED, "reinforce_pp_baseline"} == set(ADVANTAGES)
 
 
@@ -292,7 +292,7 @@ def test_the_order_of_groups_and_of_members_does_not_matter(name, seed):
     for place, g in enumerate(order):
         for member, i in enumerate(inner[g]):
             if name == "grpo_passk" and [m.total for m in groups[g]].count(max(m.total for m in groups[g])) > 1:
-                continue  # whoever of the equally best comes first leads by 0
+                continue  # the first of the equally best leads by 0
             assert found[place][member] == pytest.approx(expected[g][i], abs=1e-9)
 
 

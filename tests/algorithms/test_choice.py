@@ -6,7 +6,7 @@ from sparring.algorithms.choice import explain_misfit, read_defaults
 from sparring.config import Config, find_warnings, validate
 from sparring.errors import ConfigError
 
-NEEDED = {"environment": {"target": "environment:World"}, "reward": {"reward": "environment:reward"}}
+NEEDED = {"environment": {"target": "environment:Shop"}, "reward": {"reward": "environment:reward"}}
 
 
 def config(*overrides: str) -> Config:
@@ -322,7 +322,7 @@ WARNED = [
 @pytest.mark.parametrize(
     ("overrides", "message"), WARNED, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
 )
-def test_what_works_and_is_probably_not_meant_is_said(overrides: list[str], message: str) -> None:
+def test_what_works_and_is_probably_not_meant_is_reported(overrides: list[str], message: str) -> None:
     assert [f"{problem.key}: {problem.message}" for problem in find_warnings(config(*overrides))] == [message]
 
 
@@ -352,8 +352,8 @@ def test_what_makes_sense_passes_without_a_word(overrides: list[str]) -> None:
 
 
 def test_epsilons_are_distances_from_1() -> None:
-    knobs = config("clip_low_epsilon=0.2", "clip_high_epsilon=0.28").algorithm.hyperparameters()
-    assert knobs == pytest.approx({"clip_low_threshold": 0.8, "clip_high_threshold": 1.28})
+    hyperparameters = config("clip_low_epsilon=0.2", "clip_high_epsilon=0.28").algorithm.hyperparameters()
+    assert hyperparameters == pytest.approx({"clip_low_threshold": 0.8, "clip_high_threshold": 1.28})
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def test_what_is_in_effect_has_the_defaults_of_the_chosen_functions() -> None:
 
 def one(tokens: object, *, alpha: float = 1.0) -> None: ...
 def two(tokens: object, other: object) -> None: ...
-def catches_all(tokens: object, **knobs: object) -> None: ...
+def catches_all(tokens: object, **settings: object) -> None: ...
 def requires(tokens: object, *, alpha: float) -> None: ...
 
 
@@ -395,7 +395,7 @@ def surrounds(tokens: object, *, kl_coef: float = 0.1) -> None: ...
     [
         (one, None),
         (two, "has the signature (tokens: 'object', other: 'object') -> 'None'"),
-        (catches_all, "has the signature (tokens: 'object', **knobs: 'object') -> 'None'"),
+        (catches_all, "has the signature (tokens: 'object', **settings: 'object') -> 'None'"),
         (requires, "needs a default for its keyword argument 'alpha'"),
         (3, "is 3, which is not a function"),
         (max, "is <built-in function max>, whose arguments cannot be read"),
@@ -412,5 +412,5 @@ def test_a_function_of_the_users_own_must_fit(function: object, problem: str | N
     )
 
 
-def test_knobs_are_keyword_arguments() -> None:
+def test_hyperparameters_are_keyword_arguments() -> None:
     assert read_defaults(one) == {"alpha": 1.0}

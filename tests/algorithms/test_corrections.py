@@ -39,7 +39,7 @@ def test_bounds_are_the_users():
     assert weights("icepop", correction_low=0.9)[1] == 0.0
 
 
-def test_each_trajectory_is_judged_by_its_own_tokens():
+def test_each_trajectory_is_corrected_by_its_own_tokens():
     # Products: exp(0.2 + 1.5) = 5.47 and exp(-0.2 + 0.05) = 0.86.
     expected = [0.0, 0.818731, 0.0, 1.051271]
     assert weights("sequence_mask", trajectories=[0, 1, 0, 1]) == pytest.approx(expected, abs=1e-6)

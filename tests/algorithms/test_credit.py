@@ -83,6 +83,6 @@ def test_rewards_per_turn_are_summed_on_demand_or_read_turn_by_turn() -> None:
         ([[[1.0, math.nan], [1.0]]], "returned nan for a turn of trajectory a"),
     ],
 )
-def test_an_estimator_that_says_too_little_is_told(answer: list, message: str) -> None:
+def test_an_estimator_that_returns_the_wrong_shape_is_an_error(answer: list, message: str) -> None:
     with pytest.raises(DataError, match=message):
         credit([PER_TURN], lambda groups: answer, sums_turn_rewards=None)

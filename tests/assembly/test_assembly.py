@@ -49,16 +49,16 @@ def test_the_bound_on_staleness_counts_from_the_step_that_a_run_is_resumed_at() 
 
 
 def test_demonstrations_come_from_a_file_or_a_recording_each_conversation_with_its_own_tools(tmp_path: Path) -> None:
-    said = [{"role": "user", "content": "find a 0?"}, {"role": "assistant", "content": "ans a"}]
+    messages = [{"role": "user", "content": "find a 0?"}, {"role": "assistant", "content": "ans a"}]
     tool = {"type": "function", "function": {"name": "peek", "parameters": {"type": "object", "properties": {}}}}
-    (tmp_path / "own.jsonl").write_text(json.dumps({"messages": said}) + "\n", "utf-8")
+    (tmp_path / "own.jsonl").write_text(json.dumps({"messages": messages}) + "\n", "utf-8")
     (tmp_path / "none.jsonl").write_text('{"messages": "none"}\n', "utf-8")
     folder = tmp_path / "taped" / "trajectories"
     folder.mkdir(parents=True)
     for number in (1, 2):
-        row = {"messages": said, "task": {"fields": {"tools": [tool]}}}
+        row = {"messages": messages, "task": {"fields": {"tools": [tool]}}}
         (folder / f"recorded-{number}.jsonl").write_text(json.dumps(row) + "\n", "utf-8")
-    (folder / "held_out-1.jsonl").write_text(json.dumps({"messages": said}) + "\n", "utf-8")
+    (folder / "held_out-1.jsonl").write_text(json.dumps({"messages": messages}) + "\n", "utf-8")
 
     with Ledger() as ledger:
         parts = load_training_parts(load_config(RECIPE, ["run.num_threads=1"]), RECIPE.parent, ledger)
@@ -87,9 +87,9 @@ def test_a_dataset_that_raises_stop_iteration_ends_the_training_and_does_not_han
 
 
 def test_demonstrations_that_no_sequence_can_hold_are_refused_by_their_length(tmp_path: Path) -> None:
-    said = [{"role": "user", "content": "find a 0?"}, {"role": "assistant", "content": "ans a"}]
+    messages = [{"role": "user", "content": "find a 0?"}, {"role": "assistant", "content": "ans a"}]
     long = [{"role": "user", "content": "find a 0? " * 60}, {"role": "assistant", "content": "ans a"}]
-    lines = "".join(json.dumps({"messages": one}) + "\n" for one in (said, long))
+    lines = "".join(json.dumps({"messages": one}) + "\n" for one in (messages, long))
     (tmp_path / "two.jsonl").write_text(lines, "utf-8")
     with Ledger() as ledger:
         parts = load_training_parts(load_config(RECIPE, ["run.num_threads=1"]), RECIPE.parent, ledger)
@@ -121,12 +121,12 @@ def test_demonstrations_may_end_with_a_tool_result_only_where_the_environment_en
         if file.is_file():
             shutil.copy(file, tmp_path)
     call = {"id": "c", "type": "function", "function": {"name": "get", "arguments": {"key": "a"}}}
-    said = [
+    messages = [
         {"role": "user", "content": "find a 0?"},
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c", "content": "b"},
     ]
-    (tmp_path / "one.jsonl").write_text(json.dumps({"messages": said}) + "\n", "utf-8")
+    (tmp_path / "one.jsonl").write_text(json.dumps({"messages": messages}) + "\n", "utf-8")
     source = (
         "from environment import PointerChase\n\nclass Once(PointerChase):\n    @property\n    def is_done(self):\n"
     )
@@ -165,7 +165,7 @@ def mine(folder: Path, *overrides: str) -> Config:
     return load_config(RECIPE, [f"algorithm.{override}" for override in overrides])
 
 
-def test_functions_of_the_users_own_get_the_knobs_that_they_name(tmp_path: Path) -> None:
+def test_functions_of_the_users_own_get_the_settings_that_they_name(tmp_path: Path) -> None:
     config = mine(tmp_path, "advantage_method=mine:advantages", "loss_fn=mine:loss", "gamma=0.5", "options.alpha=3.0")
     algorithm = load_algorithm(config, tmp_path)
     task = Task(id="t", messages=())

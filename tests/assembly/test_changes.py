@@ -1,4 +1,4 @@
-"""A run that is resumed says what has changed since it was trained, and goes on with it only when told to."""
+"""A resumed run reports what has changed since it was trained, and continues with it only if the user allows it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def manifest(run: Path) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "part", "said"),
+    ("before", "after", "part", "message"),
     [
         ("torch.manual_seed(seed)", "torch.manual_seed(seed + 1)", "model", "model was "),
         ("ByteLevel.alphabet())", "ByteLevel.alphabet())[::-1]", "tokenizer", "tokenizer was "),
@@ -50,7 +50,7 @@ def manifest(run: Path) -> dict:
     ],
 )
 def test_another_model_tokenizer_template_or_dataset_is_named_and_refused_until_it_is_allowed(
-    run: Path, before: str, after: str, part: str, said: str
+    run: Path, before: str, after: str, part: str, message: str
 ) -> None:
     code = (run / "recipe" / "tiny.py").read_text()
     assert code.count(before) == 1
@@ -58,7 +58,7 @@ def test_another_model_tokenizer_template_or_dataset_is_named_and_refused_until_
     was = manifest(run)["contents"]
     with pytest.raises(UsageError) as refused:
         resumed(run, "schedule.max_steps=2")
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert "tiny.py was " in str(refused.value)
     assert f"--allow-changed {part},recipe" in str(refused.value)
     # Refused, nothing was touched: how the run stands, and what it is known to be made of.
@@ -72,7 +72,7 @@ def test_another_model_tokenizer_template_or_dataset_is_named_and_refused_until_
     assert resumed(run, "schedule.max_steps=2") == 2
 
 
-def test_a_template_that_contradicts_itself_is_told_at_the_beginning_and_is_on_record(
+def test_a_template_that_contradicts_itself_is_reported_at_the_start_and_is_on_record(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert manifest(run)["template_problem"] is None
@@ -111,21 +111,21 @@ def test_another_number_of_threads_or_version_is_a_note(run: Path, capsys: pytes
     (run / "manifest.json").write_text(json.dumps(content))
     capsys.readouterr()
     assert resumed(run) == 1
-    said = capsys.readouterr().err
-    assert "num_threads was 7, is 1; torch was '1.0', is " in said
-    assert "its results may differ in the last bits" in said
-    assert "memory_bytes" not in said
-    # Said once: the run is made of that now.
+    errors = capsys.readouterr().err
+    assert "num_threads was 7, is 1; torch was '1.0', is " in errors
+    assert "its results may differ in the last bits" in errors
+    assert "memory_bytes" not in errors
+    # Reported once: the run is made of that now.
     assert resumed(run) == 1
     assert "bit for bit" not in capsys.readouterr().err
 
 
 def test_a_part_that_is_none_is_refused_with_the_one_that_was_meant(run: Path) -> None:
-    told = CliRunner().invoke(
+    refused = CliRunner().invoke(
         app, ["train", "--resume", str(run), "--no-supervise", "--allow-changed", "data,tokeniser"]
     )
-    assert told.exit_code == 2
-    assert "'tokeniser' is not a known part; did you mean 'tokenizer'?" in told.output
+    assert refused.exit_code == 2
+    assert "'tokeniser' is not a known part; did you mean 'tokenizer'?" in refused.output
     alone = CliRunner().invoke(app, ["train", str(TINY), "--allow-changed", "data"])
     assert alone.exit_code == 2
     assert "give it with --resume RUN" in alone.output

@@ -65,8 +65,8 @@ def unknown(command: str) -> str | None:
 def test_what_a_page_shows_as_measured_names_its_commit_and_a_command_that_exists(
     page: Path, name: str, text: str
 ) -> None:
-    said = " ".join(text.split())
-    commits, commands = re.findall(r"commit `?([0-9a-f]{7,40})\b", said), COMMAND.findall(said)
+    block = " ".join(text.split())
+    commits, commands = re.findall(r"commit `?([0-9a-f]{7,40})\b", block), COMMAND.findall(block)
     assert commits, (
         f"{page.name}: the block {name} names no commit; end it with: Recorded at commit 1234567, DATE: `COMMAND`."
     )
@@ -102,10 +102,10 @@ def test_a_stored_result_is_whole_and_of_a_benchmark_that_exists(path: Path) -> 
 
 def test_the_list_has_every_benchmark_with_its_last_figures(capsys: pytest.CaptureFixture[str]) -> None:
     list_all()
-    said = capsys.readouterr().out
-    assert all(f"python -m benchmarks.{name}\n" in said for name in scripts())
-    assert "2 cores, AMD EPYC, AVX2: " in said
-    assert next(results("train_vs_trl"))["commit"] in said
+    output = capsys.readouterr().out
+    assert all(f"python -m benchmarks.{name}\n" in output for name in scripts())
+    assert "2 cores, AMD EPYC, AVX2: " in output
+    assert next(results("train_vs_trl"))["commit"] in output
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_the_list_has_every_benchmark_with_its_last_figures(capsys: pytest.Captu
         ({"targets": {"g": {"at_least": 1.0}}}, "a target without a figure: 'g'"),
     ],
 )
-def test_a_result_says_what_is_wrong_with_it(changed: Mapping[str, Any], named: str | None) -> None:
+def test_a_result_shows_what_is_wrong_with_it(changed: Mapping[str, Any], named: str | None) -> None:
     found = list(defects({**WHOLE, **changed}))
     assert found == [] if named is None else any(named in one for one in found)
 

@@ -11,7 +11,7 @@ SETS = sorted((Path(__file__).parents[2] / "benchmarks" / "blind_environments").
 
 
 @pytest.mark.parametrize("play", SETS, ids=lambda path: path.parent.name)
-def test_every_case_is_what_its_author_says(play: Path) -> None:
+def test_every_case_is_as_its_author_describes_it(play: Path) -> None:
     # Some planted splits use `hash`, which is their defect: with another seed they may have too few tasks.
     variables = {**os.environ, "PYTHONHASHSEED": "0"}
     played = subprocess.run(

@@ -71,7 +71,7 @@ def test_a_change_is_right_by_its_key_and_its_direction_and_words_by_their_rule(
     assert not is_right("healthy-seed-1-number_guess", "answers.length_drift")
 
 
-def episode(task: str, said: str) -> Trajectory:
+def episode(task: str, text: str) -> Trajectory:
     """Of a recipe that pays for saying the answer, which is `a`."""
     return Trajectory(
         id=f"train/1/{task}/0.0",
@@ -81,7 +81,7 @@ def episode(task: str, said: str) -> Trajectory:
         attempt=0,
         reward=None,
         score=None,
-        messages=({"role": "assistant", "content": said},),
+        messages=({"role": "assistant", "content": text},),
     )
 
 

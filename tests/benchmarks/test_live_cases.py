@@ -30,7 +30,7 @@ def with_steps(run: Path, *steps: int) -> Path:
     return run
 
 
-def test_a_case_says_when_it_is_diagnosed() -> None:
+def test_a_case_states_when_it_is_diagnosed() -> None:
     live = {one.name: one.live for one in all_cases() if one.live is not None}
     assert live == {
         "blind/large_batch": Live(after_step=4, seconds=8),

@@ -43,11 +43,11 @@ SPOILT = a_step(
         finding("reward.paid_for_wrong", Severity.ERROR, 4),
     ],
 )
-MENDED = a_step(2, [0.4, 0.8, 0.8, 0.8, 0.8], [0.3, 0.6, 0.6, 0.6, 0.6], [])
+FIXED = a_step(2, [0.4, 0.8, 0.8, 0.8, 0.8], [0.3, 0.6, 0.6, 0.6, 0.6], [])
 
 
 def test_figures_are_rises_from_the_first_step_to_the_last_few_and_gains_on_held_out_tasks() -> None:
-    figures = figures_of([SPOILT, SPOILT, MENDED])
+    figures = figures_of([SPOILT, SPOILT, FIXED])
     assert figures["B: rise of the training reward"] == pytest.approx(0.5)
     assert figures["B: rise of the strict score"] == pytest.approx(-0.3)
     assert figures["C: errors of the detectors"] == 0.0
@@ -57,29 +57,29 @@ def test_figures_are_rises_from_the_first_step_to_the_last_few_and_gains_on_held
     assert set(TARGETS) <= set(figures)
 
 
-def test_errors_of_detectors_in_the_mended_run_are_counted() -> None:
-    blamed = replace(MENDED, findings=SPOILT.findings)
+def test_errors_of_detectors_in_the_fixed_run_are_counted() -> None:
+    blamed = replace(FIXED, findings=SPOILT.findings)
     assert figures_of([SPOILT, SPOILT, blamed])["C: errors of the detectors"] == 1.0
 
 
-def test_the_hack_is_named_by_the_first_warning_that_says_what_is_paid() -> None:
+def test_the_hack_is_named_by_the_first_warning_that_states_what_is_paid() -> None:
     assert SPOILT.naming is not None
     assert (SPOILT.naming.rule, SPOILT.naming.step) == ("reward.paid_for_wrong", 3)
-    assert MENDED.naming is None
+    assert FIXED.naming is None
 
 
 def test_rows_say_curves_checks_detectors_and_held_out_success() -> None:
-    told = {row["what"]: row["measured"] for row in rows_of(SPOILT)}
-    assert told["training reward"] == "0.40 -> 0.90"
-    assert told["strict score"] == "0.30 -> 0.00"
-    assert told["check"] == "error reward.mutations, warning prompt.tag (2 times)"
-    assert told["detectors"].startswith("warning answers.length_drift at 2, ")
-    assert told["held out, task success"].startswith("0.25 [")
-    assert {row["what"]: row["measured"] for row in rows_of(MENDED)}["detectors"] == "nothing"
+    rows = {row["what"]: row["measured"] for row in rows_of(SPOILT)}
+    assert rows["training reward"] == "0.40 -> 0.90"
+    assert rows["strict score"] == "0.30 -> 0.00"
+    assert rows["check"] == "error reward.mutations, warning prompt.tag (2 times)"
+    assert rows["detectors"].startswith("warning answers.length_drift at 2, ")
+    assert rows["held out, task success"].startswith("0.25 [")
+    assert {row["what"]: row["measured"] for row in rows_of(FIXED)}["detectors"] == "nothing"
 
 
 def test_field_accuracy_is_the_share_of_right_fields_alone() -> None:
-    judged = Trajectory(
+    trajectory = Trajectory(
         id="t",
         task=Task(id="t", messages=(), fields={}),
         attempt=0,
@@ -90,4 +90,4 @@ def test_field_accuracy_is_the_share_of_right_fields_alone() -> None:
         score=0.0,
         score_parts={"field/action": 1.0, "field/slip": 0.0, "format": 1.0, "tool_use": 1.0},
     )
-    assert field_accuracy(judged) == 0.5
+    assert field_accuracy(trajectory) == 0.5

@@ -15,7 +15,10 @@ RESULT = {"role": "tool", "tool_call_id": "call", "content": "the end"}
 def test_tool_results_at_which_the_environment_ends_the_episode_are_left_out() -> None:
     ids, mask = tokenize_conversation(CHAT, [ASKED, CALL, RESULT], ())
     assert (ids, mask) == tokenize_conversation(CHAT, [ASKED, CALL], ())
-    assert CHAT.decode([token for token, is_said in zip(ids, mask, strict=True) if is_said]).count("<tool_call>") == 1
+    assert (
+        CHAT.decode([token for token, is_sampled in zip(ids, mask, strict=True) if is_sampled]).count("<tool_call>")
+        == 1
+    )
     # Nothing else is learned: no message that a policy would have to say after the end.
     assert mask[-1]
     assert "the end" not in CHAT.decode(ids)
@@ -25,6 +28,6 @@ def test_tool_results_at_which_the_environment_ends_the_episode_are_left_out() -
     ("messages", "last"),
     [([], "None"), ([ASKED], "'user'"), ([ASKED, RESULT], "'tool'"), ([ASKED, answer("F"), ASKED], "'user'")],
 )
-def test_a_conversation_that_nobody_answers_is_refused(messages: list[dict[str, object]], last: str) -> None:
+def test_a_conversation_without_an_answer_is_refused(messages: list[dict[str, object]], last: str) -> None:
     with pytest.raises(DataError, match=f"ends with role {last}; it must end with an assistant message"):
         tokenize_conversation(CHAT, messages, ())

@@ -173,10 +173,10 @@ def test_an_answer_that_stopped_otherwise_is_closed_as_the_template_does() -> No
     assert tokenizer.decode(new).startswith("<|im_end|>\n<|im_start|>user")
 
 
-def test_tool_results_are_told_by_the_user_when_the_template_knows_no_such_role() -> None:
+def test_tool_results_are_user_messages_when_the_template_has_no_tool_role() -> None:
     messages = [QUESTION, {"role": "assistant", "content": "call"}, RESULT, {**RESULT, "content": "g"}]
-    told = "[user] <tool_response>f</tool_response>\n<tool_response>g</tool_response><|im_end|>[assistant] "
-    assert text(STRICT_ROLES, messages, []) == f"[user] find b<|im_end|>[assistant] call<|im_end|>{told}"
+    results = "[user] <tool_response>f</tool_response>\n<tool_response>g</tool_response><|im_end|>[assistant] "
+    assert text(STRICT_ROLES, messages, []) == f"[user] find b<|im_end|>[assistant] call<|im_end|>{results}"
     played = chat(STRICT_ROLES).render([QUESTION], []) + sampled(STRICT_ROLES, "call")
     new = chat(STRICT_ROLES).extend(played, messages[2:], [], stopped=True)
     assert played + new == chat(STRICT_ROLES).render(messages, [])

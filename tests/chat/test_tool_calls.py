@@ -20,7 +20,7 @@ VALUES = st.recursive(
 ARGUMENTS = st.dictionaries(st.text(st.characters(codec="utf-8")), VALUES, max_size=3)
 
 
-def test_calls_and_content_are_told_apart() -> None:
+def test_calls_and_content_are_separated() -> None:
     message = parse_assistant(
         'First.\n<tool_call>\n{"name": "a", "arguments": {"x": 1.0}}\n</tool_call>\n'
         '<tool_call>{"name":"b"}</tool_call> Done.'

@@ -5,7 +5,7 @@ python tests/clients/run.py openai strands      # these
 python tests/clients/run.py --only-ci           # those that are few and small enough for every change
 
 Clients in JavaScript need node and npm. Prints what was measured; exits with pytest's status:
-0 when every client did what `measured.toml` says.
+0 when every client did what `measured.toml` states.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ def _install(environment: Path, client: Path) -> str:
         shutil.copy(package, environment)
         npm = ["npm", "install", "--no-audit", "--no-fund", "--silent"]
         if subprocess.run(npm, cwd=environment).returncode != 0:
-            sys.exit(f"npm could not install {package}: it says above why; run this again when that is corrected.")
+            sys.exit(f"npm could not install {package}: the reason is above; run this again when that is corrected.")
         installed.write_text(wanted, "utf-8")
         return "installed"
     venv.create(environment, with_pip=True, clear=True)
     pip = [environment / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     if subprocess.run([*pip, "--requirement", requirements]).returncode != 0:
-        sys.exit(f"pip could not install {requirements}: it says above why; run this again when that is corrected.")
+        sys.exit(f"pip could not install {requirements}: the reason is above; run this again when that is corrected.")
     installed.write_text(wanted, "utf-8")
     return "installed"
 

@@ -54,7 +54,7 @@ DEADLINE_SECONDS = 120
 
 
 def policy(request: SampleRequest) -> str:
-    """Plays the task in three turns; all that it knows is what the tools told it, and whether it is to write code."""
+    """Plays the task in three turns; all that it knows is what the tools returned, and whether it is to write code."""
     heard = CHAT.decode(request.prompt_ids)
     has_tools = "Call a tool with" in heard
     menu = "mcp__menu__" if "mcp__menu__" in heard else ""  # before the names of tools that come over MCP
@@ -152,12 +152,12 @@ async def play(program: Path, ledger: Ledger) -> Played:
     gateway._listener._app = Wiretap(gateway._listener._app, exchanges)
     session = Session(EpisodeIdentity("episode"), engine=engine, chat=CHAT, sampling=Sampling(), ledger=ledger)
     async with gateway, session:
-        door = gateway.register(session)
+        endpoint = gateway.register(session)
         connection = {
-            "OPENAI_BASE_URL": door.base_url,
-            "OPENAI_API_KEY": door.api_key,
-            "ANTHROPIC_BASE_URL": door.base_url.removesuffix("/v1"),
-            "ANTHROPIC_API_KEY": door.api_key,
+            "OPENAI_BASE_URL": endpoint.base_url,
+            "OPENAI_API_KEY": endpoint.api_key,
+            "ANTHROPIC_BASE_URL": endpoint.base_url.removesuffix("/v1"),
+            "ANTHROPIC_API_KEY": endpoint.api_key,
         }
         # Of our own environment nothing, so that no key and no proxy of the developer's leaks in.
         running = await asyncio.create_subprocess_exec(

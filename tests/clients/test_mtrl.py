@@ -100,7 +100,7 @@ def test_a_strands_agent_with_wrapped_model_and_decorated_entrypoint_plays_and_i
             async with session() as scalar:
                 played = await agent.play(task(), scalar)
             assert played.outcome is Outcome.FINISHED
-            # What its answer says beside the reward arrives as well; MTRL drops it.
+            # What its answer contains in addition to the reward arrives as well; MTRL drops it.
             assert played.reward == Reward(total=1.0, metrics={"num_messages": 4.0})
             assert [turn.parent for turn in scalar.turns] == [None, 0]
             assert scalar.turns[0].sampling == scalar.sampling
@@ -162,22 +162,22 @@ def test_an_agent_of_the_toolkit_plays_in_the_background() -> None:
     asyncio.run(run())
 
 
-async def told(command: str, episode: Session) -> tuple[dict[str, Any], Reward]:
+async def invoked(command: str, episode: Session) -> tuple[dict[str, Any], Reward]:
     """What an agent prints that is sent an invocation on stdin, and the reward that it reported."""
     async with Gateway(port=free_port()) as gateway, episode:
-        door = gateway.register(episode)
-        sent = invocation(task(), episode.sampling, door, endpoint=door.endpoint, job=MtrlJob(name="test"))
+        registered = gateway.register(episode)
+        sent = invocation(task(), episode.sampling, registered, endpoint=registered.endpoint, job=MtrlJob(name="test"))
         process = await asyncio.create_subprocess_exec(
             PYTHON, AGENT, command, stdin=PIPE, stdout=PIPE, env=environment()
         )
         printed, _ = await asyncio.wait_for(process.communicate(json.dumps(sent).encode()), timeout=120)
         assert process.returncode == 0
-        return json.loads(printed.splitlines()[-1]), await asyncio.wait_for(door.report.wait(), timeout=1)
+        return json.loads(printed.splitlines()[-1]), await asyncio.wait_for(registered.report.wait(), timeout=1)
 
 
 def test_the_sdks_feedback_client_lands_its_reward_once() -> None:
     episode = session(CALL, "It is at B3.")
-    printed, reward = asyncio.run(told("feedback", episode))
+    printed, reward = asyncio.run(invoked("feedback", episode))
     assert reward == Reward(total=1.25, per_turn={0: 0.25, 1: 1.0})
     assert [turn.parent for turn in episode.turns] == [None, 0]
     assert printed["answer"] == "It is at B3."
@@ -191,7 +191,7 @@ def test_the_sdks_feedback_client_lands_its_reward_once() -> None:
 
 def test_the_services_own_client_reads_answers_streams_and_errors() -> None:
     episode = session("one", "two")
-    printed, reward = asyncio.run(told("boto3", episode))
+    printed, reward = asyncio.run(invoked("boto3", episode))
     assert printed["sampled"] == "one"
     assert printed["streamed"] >= 3
     kinds = {name: kind for name, (kind, _) in printed["errors"].items()}
@@ -206,7 +206,7 @@ def test_the_services_own_client_reads_answers_streams_and_errors() -> None:
 
 
 def test_an_agent_with_the_sdks_decorator_learns_pointer_chase(tmp_path: Path) -> None:
-    """From a warm start at 0.15; only the endpoint is not AWS's. The recipe's own world and reward are left out."""
+    """From a warm start at 0.15; only the endpoint is not AWS's. The recipe's own environment and reward are left out."""
     for file in RECIPE.parent.glob("*.py"):
         (tmp_path / file.name).write_text(file.read_text())
     before, _, rest = RECIPE.read_text().partition("[environment]")

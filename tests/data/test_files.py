@@ -134,7 +134,7 @@ def test_a_bad_file_is_refused_with_the_row_and_what_to_do(
     assert str(path) in str(refused.value)
 
 
-def test_a_missing_file_and_a_folder_are_told_apart(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_are_different_errors(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist; give the path of a dataset file"):
         read_tasks(tmp_path / "none.jsonl")
     (tmp_path / "folder.jsonl").mkdir()

@@ -123,7 +123,7 @@ def test_a_function_agent_trains_through_its_own_client(recipe: Path) -> None:
     assert rows[0]["rollout/turns/mean"] > 1
 
 
-def test_a_program_trains_and_says_what_it_earned(recipe: Path) -> None:
+def test_a_program_trains_and_reports_what_it_earned(recipe: Path) -> None:
     rows, ledger = train(
         recipe, f'agent.command=["{sys.executable}", "program.py"]', "rollout.rollout_max_concurrency=4"
     )
@@ -179,10 +179,10 @@ def test_workers_that_dial_in_train_and_learn_the_key_from_the_run_or_beforehand
         tokens = ledger.token_counts()
     assert tokens["sampled_total"] == sum(tokens.values()) - tokens["sampled_total"]
     assert rows[0]["rollout/reward/metrics/messages"] == pytest.approx(10 * rows[0]["rollout/reward/mean"])
-    told = capfd.readouterr().err
-    assert f"episodes wait for workers at http://127.0.0.1:{port}" in told
-    key = "a key of both" if is_given else told.split("SPARRING_WORKER_KEY=")[1].split()[0]
-    assert ("$SPARRING_WORKER_KEY" in told) == is_given
-    assert is_given == (key not in told)
+    errors = capfd.readouterr().err
+    assert f"episodes wait for workers at http://127.0.0.1:{port}" in errors
+    key = "a key of both" if is_given else errors.split("SPARRING_WORKER_KEY=")[1].split()[0]
+    assert ("$SPARRING_WORKER_KEY" in errors) == is_given
+    assert is_given == (key not in errors)
     files = [path for path in recipe.parent.parent.rglob("*") if path.is_file()]
     assert [path for path in files if key.encode() in path.read_bytes()] == []

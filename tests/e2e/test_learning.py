@@ -1,4 +1,4 @@
-"""The real loop on a real model that must learn: warm start, RL, held-out judgement, with real sessions and tools."""
+"""The real loop on a real model that must learn: warm start, RL, held-out evaluation, with real sessions and tools."""
 
 from pathlib import Path
 

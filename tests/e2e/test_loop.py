@@ -133,7 +133,7 @@ def test_a_run_that_failed_right_after_its_warm_start_resumes_from_it(tmp_path: 
     assert (result.status, result.step) == ("completed", 1)
 
 
-def test_no_success_before_training_stops_the_run_and_says_why(tmp_path: Path) -> None:
+def test_no_success_before_training_stops_the_run_and_reports_why(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, "warm_start.steps=1", "evaluation.allow_zero_baseline=false", "schedule.max_steps=1")
     with pytest.raises(GateError, match=r"none of 4 validation episodes succeeded.*warm_start"):
         trainer.train()

@@ -23,7 +23,7 @@ OPENING = {"role": "user", "content": "find?"}
 
 
 class Shop(Environment):
-    """The customer says what it wants when it is asked, and not before."""
+    """The customer names what it wants when it is asked, and not before."""
 
     describe_tools = "prompt"
 

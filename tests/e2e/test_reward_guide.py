@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sparring.cli import app
-from tests.foreign import EXPERT, ExpertEndpoint, beside
+from tests.foreign import EXPERT, ExpertEndpoint, serving
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "reward-guide.md").read_text("utf-8")
@@ -48,7 +48,7 @@ def test_each_command_of_the_guide_does_its_step_on_the_run_that_it_means(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KEY", "none")
-    with beside(ExpertEndpoint(tmp_path / "upstream").start) as endpoint:
+    with serving(ExpertEndpoint(tmp_path / "upstream").start) as endpoint:
         for command in commands():
             stands_for = {
                 "openai:MODEL@URL": f"openai:expert@{endpoint.base_url}",

@@ -34,7 +34,7 @@ def fingerprint(run: Path) -> str:
 
 
 def stopped(trainer: MultiTurnRLTrainer, fault: Fault, log: Path) -> TrainResult:
-    """What a training says that is stopped while it is delayed, and sooner than that is over."""
+    """The result of a training that is stopped during a delay, and ends before the delay does."""
     with arm_for_block(fault, log=log):
         assert trainer.train(wait=False) is None
         deadline = time.monotonic() + 60

@@ -91,7 +91,7 @@ def test_it_keeps_what_it_has_computed_of_a_conversation() -> None:
     assert asyncio.run(run()).num_computed_tokens < 12
 
 
-def test_without_weights_it_says_so() -> None:
+def test_without_weights_it_reports_that() -> None:
     async def run() -> None:
         engine = TorchEngine(POLICY, FIRST)
         try:
@@ -117,9 +117,9 @@ def conversations(seed: int, *, learns: bool) -> list[Trajectory]:
             mine.append(await session.chat(mine))
             await asyncio.sleep(rng.random() / 50)
             if turn >= member:  # some are still busy with the other policy when others are over
-                said = await session.of("customer").chat([{"role": "user", "content": mine[-1]["content"]}])
+                reply = await session.of("customer").chat([{"role": "user", "content": mine[-1]["content"]}])
                 await asyncio.sleep(rng.random() / 50)
-                mine.append({"role": "user", "content": said["content"]})
+                mine.append({"role": "user", "content": reply["content"]})
             else:
                 mine.append({"role": "user", "content": "go on"})
         return AgentResult(outcome=Outcome.FINISHED)

@@ -1,4 +1,4 @@
-"""A constrained answer follows its grammar to the end, and is told with the distribution it was drawn from."""
+"""A constrained answer follows its grammar to the end, and is recorded with the distribution it was drawn from."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def play(policy: Policy, scenario: Callable[[TorchEngine], Awaitable[Any]], **op
     return asyncio.run(run())
 
 
-def said(completion: Completion) -> str:
+def text_of(completion: Completion) -> str:
     assert completion.token_ids[-1] == STOP
     return BYTES.decode(completion.token_ids[:-1])
 
@@ -121,7 +121,7 @@ def test_any_weights_give_an_answer_that_follows_and_its_probabilities(temperatu
     asked = request(constraint, temperature=temperature, seed=3)
     completion = play(random_policy(), lambda engine: engine.sample(asked))
     assert completion.stop_reason is StopReason.STOP
-    answer = json.loads(said(completion))
+    answer = json.loads(text_of(completion))
     assert answer.keys() == {"kind", "yes"}
     assert answer["kind"] in ("a", "bc")
     # The same, computed apart: the model's own forward over the whole answer, and a softmax over what was allowed.
@@ -170,7 +170,7 @@ def test_a_policy_that_follows_by_itself_loses_nothing() -> None:
     one, two, end = 3 + ord("1"), 3 + ord("2"), 3 + ord("\n")
     policy = bigram_policy({end: {one: 0.9999}, one: {two: 0.9999}, two: {STOP: 0.9999}})
     completion = play(policy, lambda engine: engine.sample(request(following({"type": "integer"}))))
-    assert said(completion) == "12"
+    assert text_of(completion) == "12"
     assert completion.removed_mass < 1e-6
 
 
@@ -178,12 +178,12 @@ def test_the_removed_mass_is_the_largest_of_any_token() -> None:
     one, two, end, x = 3 + ord("1"), 3 + ord("2"), 3 + ord("\n"), 3 + ord("x")
     policy = bigram_policy({end: {one: 0.98, x: 0.02}, one: {two: 0.9, x: 0.1}, two: {STOP: 0.95, x: 0.05}})
     completion = play(policy, lambda engine: engine.sample(request(following({"const": 12}))))
-    assert said(completion) == "12"
+    assert text_of(completion) == "12"
     assert completion.removed_mass == pytest.approx(0.1, abs=1e-3)
     assert completion.sampled_logprobs == pytest.approx([0.0, 0.0, 0.0], abs=1e-5)  # of what was left, all
 
 
-def test_an_answer_that_is_cut_says_so() -> None:
+def test_an_answer_that_is_cut_is_marked_so() -> None:
     completion = play(random_policy(), lambda engine: engine.sample(request(following(SCHEMA), max_tokens=5)))
     assert completion.stop_reason is StopReason.LENGTH
     assert len(completion.token_ids) == 5

@@ -104,10 +104,10 @@ def delta(finish: str | None = None, **delta: Any) -> Any:
 def test_our_own_gateway_is_an_endpoint_whose_calls_and_counts_arrive(streams: bool) -> None:
     deltas: list[Any] = []
 
-    said = f"Größe:\n{CALL}"
+    text = f"Größe:\n{CALL}"
 
     async def run() -> MessageAnswer:
-        engine = ScriptedEngine([said], encode=ByteTokenizer().encode)
+        engine = ScriptedEngine([text], encode=ByteTokenizer().encode)
         served = ModelServer(engine=engine, chat=CHAT, model_name="m", sampling=Sampling(max_tokens=200))
         async with served:
             client = OpenAIEngine(served.base_url, "m")
@@ -116,7 +116,7 @@ def test_our_own_gateway_is_an_endpoint_whose_calls_and_counts_arrive(streams: b
         sampled = engine.requests[0]
         assert sampled.sampling == Sampling(max_tokens=200)
         assert answer.usage == Usage(
-            num_prompt_tokens=len(sampled.prompt_ids), num_sampled_tokens=len(said.encode()) + 1
+            num_prompt_tokens=len(sampled.prompt_ids), num_sampled_tokens=len(text.encode()) + 1
         )
         return answer
 
@@ -128,7 +128,7 @@ def test_our_own_gateway_is_an_endpoint_whose_calls_and_counts_arrive(streams: b
 
 
 @pytest.mark.parametrize(
-    ("said", "usage"),
+    ("reported", "usage"),
     [
         ({"prompt_tokens": 10**30, "completion_tokens": 1}, None),
         ({"prompt_tokens": -5, "completion_tokens": 1}, None),
@@ -142,8 +142,8 @@ def test_our_own_gateway_is_an_endpoint_whose_calls_and_counts_arrive(streams: b
         ),
     ],
 )
-def test_what_cannot_be_a_number_of_tokens_is_unknown(said: Any, usage: Usage | None) -> None:
-    answer, _ = asked(Endpoint(JSONResponse({**DONE, "usage": said})), lambda engine: engine.answer(request()))
+def test_what_cannot_be_a_number_of_tokens_is_unknown(reported: Any, usage: Usage | None) -> None:
+    answer, _ = asked(Endpoint(JSONResponse({**DONE, "usage": reported})), lambda engine: engine.answer(request()))
     assert answer.usage == usage
 
 
@@ -244,16 +244,16 @@ def test_an_endpoint_that_never_answers_is_infrastructure_and_not_the_policy() -
     assert isinstance(failure, InfrastructureError)
     assert "busy" in str(failure)
     assert len(pauses) == 2
-    told, pauses = asked(Endpoint(error(503, "a turn failed", headers={"x-should-retry": "false"})))
-    assert isinstance(told, InfrastructureError)
+    failure, pauses = asked(Endpoint(error(503, "a turn failed", headers={"x-should-retry": "false"})))
+    assert isinstance(failure, InfrastructureError)
     assert pauses == []
 
-    async def nobody_there() -> None:
+    async def without_a_server() -> None:
         engine = OpenAIEngine("http://127.0.0.1:1/v1", "m", max_retries=0)
         with pytest.raises(InfrastructureError, match="ConnectError"):
             await engine.answer(request())
 
-    asyncio.run(nobody_there())
+    asyncio.run(without_a_server())
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_an_endpoint_that_never_answers_is_infrastructure_and_not_the_policy() -
         (Response(status_code=307), ServiceError),
     ],
 )
-def test_refusals_are_told_apart_and_not_repeated_and_never_show_the_key(
+def test_refusals_have_their_own_errors_and_are_not_repeated_and_never_show_the_key(
     answer: Response, kind: type[Exception]
 ) -> None:
     endpoint = Endpoint(answer)
@@ -341,7 +341,7 @@ def test_a_streamed_answer_is_put_together_from_its_pieces() -> None:
     assert endpoint.bodies[0]["stream_options"] == {"include_usage": True}
 
 
-def test_a_stream_that_breaks_is_asked_again_only_while_nobody_has_seen_any_of_it() -> None:
+def test_a_stream_that_breaks_is_requested_again_only_while_no_part_of_it_was_passed_on() -> None:
     whole = streamed(delta("stop", content="done"))
     answer, pauses = asked(
         Endpoint(streamed({"error": {"message": "busy"}}), streamed(delta(role="assistant")), whole),
@@ -403,14 +403,14 @@ def test_a_form_reaches_the_endpoint_as_the_client_asked_for_it(path: str, field
     limit = {"max_tokens": 5} if path == "/v1/messages" else {}
 
     async def ask(engine: OpenAIEngine) -> None:
-        doors = EpisodeEndpoints("policy")
-        door = MessageSession(EpisodeIdentity("e"), engine=engine, sampling=Sampling())
-        transport = httpx.ASGITransport(create_app(doors))
+        endpoints = EpisodeEndpoints("policy")
+        session = MessageSession(EpisodeIdentity("e"), engine=engine, sampling=Sampling())
+        transport = httpx.ASGITransport(create_app(endpoints))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             answer = await client.post(
                 path,
                 json={"model": "any", **conversation, **limit, **fields},
-                headers={"x-api-key": doors.register(door)},
+                headers={"x-api-key": endpoints.register(session)},
             )
         assert answer.status_code == 200, answer.text
 
@@ -418,7 +418,7 @@ def test_a_form_reaches_the_endpoint_as_the_client_asked_for_it(path: str, field
     assert endpoint.bodies[0].get("response_format") == sent
 
 
-def test_that_no_tool_is_called_is_not_said_where_there_is_none() -> None:
+def test_that_no_tool_may_be_called_is_not_sent_without_tools() -> None:
     endpoint = Endpoint(JSONResponse(DONE))
 
     async def twice(engine: OpenAIEngine) -> Any:

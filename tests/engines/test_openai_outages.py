@@ -56,9 +56,9 @@ def free_port() -> int:
 class Endpoint:
     """A server in a process of its own."""
 
-    def __init__(self, port: int, *, seconds: float, says: str) -> None:
+    def __init__(self, port: int, *, seconds: float, text: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", SERVER, str(port), str(seconds), says], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", SERVER, str(port), str(seconds), text], stdout=subprocess.PIPE, text=True
         )
         assert self.line() == "ready"
 
@@ -85,8 +85,8 @@ def test_what_an_endpoint_that_is_killed_owes_is_answered_when_it_is_back(state:
     port = free_port()
     with ExitStack() as stack:
 
-        def endpoint(*, seconds: float, says: str) -> Endpoint:
-            started = Endpoint(port, seconds=seconds, says=says)
+        def endpoint(*, seconds: float, text: str) -> Endpoint:
+            started = Endpoint(port, seconds=seconds, text=text)
             stack.callback(started.kill)
             return started
 
@@ -94,7 +94,7 @@ def test_what_an_endpoint_that_is_killed_owes_is_answered_when_it_is_back(state:
             engine = OpenAIEngine(f"http://127.0.0.1:{port}/v1", "m")
             try:
                 if state != "starting":
-                    first = endpoint(seconds=600 if state == "answering" else 0.0, says="before")
+                    first = endpoint(seconds=600 if state == "answering" else 0.0, text="before")
                     if state == "idle":
                         # Its connections stay open.
                         assert {one.message["content"] for one in await answers(engine, 4)} == {"before"}
@@ -106,7 +106,7 @@ def test_what_an_endpoint_that_is_killed_owes_is_answered_when_it_is_back(state:
                     early = asyncio.ensure_future(answers(engine, 4))
                 await asyncio.sleep(1.0)
                 assert not early.done()
-                await asyncio.to_thread(endpoint, seconds=0.0, says="after")
+                await asyncio.to_thread(endpoint, seconds=0.0, text="after")
                 back = time.monotonic()
                 return await early, time.monotonic() - back
             finally:

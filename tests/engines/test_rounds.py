@@ -31,7 +31,7 @@ async def episode_of(engine: TorchEngine, i: int, shown: dict[int, Shown], delay
 
 def wave(delays: random.Random, *, before: int = 0, strangers: int = 0) -> dict[int, Shown]:
     """Eight sessions of a deterministic engine under memory pressure, after `before` other sessions, with turns of
-    sessions that nobody opened in between."""
+    sessions that were never opened in between."""
 
     async def scenario(engine: TorchEngine) -> dict[int, Shown]:
         for i in range(before):

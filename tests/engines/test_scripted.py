@@ -44,7 +44,7 @@ def test_ids_are_cut_after_the_first_stop_id_and_at_max_tokens() -> None:
     assert (second.token_ids, second.stop_reason) == ((1, 2), StopReason.LENGTH)
 
 
-def test_a_script_follows_no_grammar_and_says_so() -> None:
+def test_a_script_follows_no_grammar_and_refuses_one() -> None:
     engine = ScriptedEngine(["a"], encode=encode)
     with pytest.raises(ConstraintError, match="cannot constrain"):
         asyncio.run(engine.sample(replace(request(), constraint=Constraint(grammar='start: "a"\n'))))

@@ -27,7 +27,7 @@ def test_fixed_messages_answer_by_how_often_the_assistant_spoke_and_the_last_one
     engine = ScriptedMessages([tool_call("get", key="b"), "done"], name="constant")
     first = answer(engine).message
     assert first["tool_calls"] == [{"type": "function", "function": {"name": "get", "arguments": '{"key": "b"}'}}]
-    assert [answer(engine, *[first] * said).message["content"] for said in (1, 2, 3)] == ["done"] * 3
+    assert [answer(engine, *[first] * num_answers).message["content"] for num_answers in (1, 2, 3)] == ["done"] * 3
     assert engine.fingerprint == "scripted:constant"
 
 
@@ -82,7 +82,7 @@ def test_a_script_whose_calls_cannot_be_read_is_named(calls: Any) -> None:
 
 
 @pytest.mark.parametrize("message", [{"content": 5}, {"content": False}, {"content": ["a"]}, {"reasoning_content": {}}])
-def test_what_is_said_is_text_and_where_it_is_not_is_named(message: Any, tmp_path: Path) -> None:
+def test_content_is_text_and_where_it_is_not_is_named(message: Any, tmp_path: Path) -> None:
     (key,) = message
     path = tmp_path / "script.jsonl"
     path.write_text(f'{{"content": null}}\n{json.dumps(message)}\n', "utf-8")

@@ -265,7 +265,7 @@ def test_a_cancelled_turn_frees_its_slot_before_the_next_step(gate: Gate) -> Non
     assert_parity([4, 5, 6], completion)
 
 
-def test_a_deadline_says_what_waited_and_frees_the_slot(gate: Gate) -> None:
+def test_a_deadline_names_what_waited_and_frees_the_slot(gate: Gate) -> None:
     async def scenario(engine: TorchEngine) -> Completion:
         with pytest.raises(PolicyTimeout, match=r"session late: no answer to a prompt of 3 .* 0\.\d s: 0 of"):
             await engine.sample(request("late", [1, 2, 3], deadline=time.monotonic() + 0.05))
@@ -357,7 +357,7 @@ def test_turns_that_outgrow_the_cache_together_take_turns() -> None:
     for i, completion in enumerate(completions):
         assert len(completion.token_ids) == 200
         assert_parity(some_ids(60 + i, 20), completion)
-    # 20 + 199 tokens each if nobody had to read its history again
+    # 20 + 199 tokens each if no session had to read its history again
     assert sum(completion.num_computed_tokens for completion in completions) > 4 * 219
 
 

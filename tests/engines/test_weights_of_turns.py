@@ -44,7 +44,7 @@ def test_a_closed_session_is_no_longer_pinned() -> None:
     assert play(scenario, session_weights="pinned").versions == ((1, 2),)
 
 
-def test_a_running_turn_keeps_its_weights_beside_turns_of_newer_ones(gate: Gate) -> None:
+def test_a_running_turn_keeps_its_weights_next_to_turns_of_newer_ones(gate: Gate) -> None:
     prompt = some_ids(71, 12)
 
     async def scenario(engine: TorchEngine) -> tuple[Completion, Completion]:

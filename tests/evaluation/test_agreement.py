@@ -61,7 +61,7 @@ def test_a_wrong_answer_paid_like_a_right_one_is_one_and_so_is_a_right_one_paid_
 def test_a_right_answer_that_costs_steps_is_right_all_the_same() -> None:
     found = compared(episode(0.95, 1.0), episode(0.9, 1.0), episode(0.1, 0.0), episode(0.93, 0.0, task="u"))
     assert counts(found) == (2, 2, 0, 0)
-    # No right answer earns 1: the best of them says from where on a wrong one is paid like it.
+    # No right answer earns 1: the best of them sets from where on a wrong one is paid like it.
     assert found.paid_from == 0.95
     assert counts(compared(episode(0.95, 1.0), episode(0.95, 0.0), episode(0.1, 0.0))) == (1, 1, 1, 0)
 

@@ -109,24 +109,24 @@ def test_whatever_the_lost_episodes_were_the_mean_lies_within_the_bounds(
 
 RECIPE = """
 [data]
-train = "world:train"
-held_out = "world:tasks"
+train = "shop:train"
+held_out = "shop:tasks"
 [environment]
-target = "world:World"
+target = "shop:Shop"
 [reward]
-reward = "world:reward"
+reward = "shop:reward"
 [rollout]
 rollout_max_retries = 0
 [engine]
 type = "scripted"
-script = "world:act"
+script = "shop:act"
 """
-WORLD = """
+SHOP = """
 from sparring.environments import Environment
 from sparring.errors import InfrastructureError
 from sparring.types import Task
 
-class World(Environment):
+class Shop(Environment):
     def reset(self, task):
         if task.id in ("t0", "t1"):
             raise InfrastructureError("the shop is closed")
@@ -147,7 +147,7 @@ def reward(trajectory):
 
 def evaluated(folder: Path, *overrides: str) -> Result:
     (folder / "recipe.toml").write_text(RECIPE, "utf-8")
-    (folder / "world.py").write_text(WORLD, "utf-8")
+    (folder / "shop.py").write_text(SHOP, "utf-8")
     arguments = [
         "eval",
         str(folder),
@@ -175,7 +175,7 @@ def test_an_evaluation_that_lost_no_more_than_its_share_ends_well(tmp_path: Path
     assert result.exit_code == 0, result.output
 
 
-def test_lost_episodes_that_gather_in_a_task_are_reported_beside_an_evaluation(tmp_path: Path) -> None:
+def test_lost_episodes_that_gather_in_a_task_are_reported_with_an_evaluation(tmp_path: Path) -> None:
     result = evaluated(tmp_path, "evaluation.eval_group_size=8", "rollout.max_lost_share=0.5")
     assert result.exit_code == 0, result.output
     (report,) = (tmp_path / "runs").glob("*/evaluations/held_out-001.json")

@@ -329,7 +329,7 @@ def test_a_named_checkpoint_is_named_in_its_claim() -> None:
     )
 
 
-def test_lost_episodes_are_not_said_to_be_solved_or_unsolved() -> None:
+def test_lost_episodes_count_neither_as_solved_nor_as_unsolved() -> None:
     for right, lost in ((70, 30), (0, 30)):
         claim = of(played("base", 100 if right else 0), played("tuned", right, lost=lost))
         assert claim.headline.startswith("One seed: not shown to be better than the base model (+0.00 [")
@@ -338,8 +338,8 @@ def test_lost_episodes_are_not_said_to_be_solved_or_unsolved() -> None:
 def test_few_shared_tasks_are_too_few_to_stand_for_others() -> None:
     (alone, *_) = of(played(CONTINUED, 0, tasks=range(6)), played("tuned", 100)).limits
     assert alone == "6 tasks are too few for conclusions about other tasks."
-    (beside, *_) = of(played("base", 0), played(CONTINUED, 0, tasks=range(6)), played("tuned", 100)).limits
-    assert beside.endswith("on the 6 tasks that both ran, which are too few for conclusions about other tasks.")
+    (shared, *_) = of(played("base", 0), played(CONTINUED, 0, tasks=range(6)), played("tuned", 100)).limits
+    assert shared.endswith("on the 6 tasks that both ran, which are too few for conclusions about other tasks.")
 
 
 def test_a_control_that_was_played_greedily_alone_is_compared_there() -> None:

@@ -32,7 +32,7 @@ from sparring.run_folders import RunFolder
 from sparring.trainer import MultiTurnRLTrainer
 from sparring.training import checkpoints
 from tests.evaluation.test_claim import table
-from tests.foreign import EXPERT, ExpertEndpoint, beside
+from tests.foreign import EXPERT, ExpertEndpoint, serving
 
 ROOT = Path(__file__).parents[2]
 SMALL = (
@@ -81,7 +81,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def endpoint() -> Iterator[str]:
-    with beside(ExpertEndpoint(Path("upstream")).start) as served:
+    with serving(ExpertEndpoint(Path("upstream")).start) as served:
         yield served.base_url
 
 
@@ -224,7 +224,7 @@ def test_the_expert_constants_scripts_and_endpoints_are_rows_of_one_table_withou
 
 
 def test_policies_that_there_are_not_are_refused_with_what_there_is(trained: Path) -> None:
-    for policy, said in (
+    for policy, message in (
         ("besst", "choose one of base, warm_start"),
         ("@7", "it has 000001, 000002, warm_start"),
         ("openai:m", "openai:MODEL@URL"),
@@ -232,7 +232,7 @@ def test_policies_that_there_are_not_are_refused_with_what_there_is(trained: Pat
     ):
         refused = sparring("eval", str(trained), "--policy", policy)
         assert refused.exit_code in (2, 3)
-        assert said in " ".join(refused.output.split())
+        assert message in " ".join(refused.output.split())
     twice = sparring("eval", str(trained), "--policy", "tuned", "--policy", "tuned")
     assert (twice.exit_code, "each only once" in twice.output) == (2, True)
     hot = sparring("eval", str(trained), "--temperature", "3")
@@ -278,26 +278,26 @@ def test_checkpoints_of_several_runs_play_side_by_side_at_chosen_temperatures(tr
 
 SLOW_RECIPE = """
 [data]
-held_out = "world:tasks"
+held_out = "shop:tasks"
 [environment]
-target = "world:World"
+target = "shop:Shop"
 [reward]
-reward = "world:reward"
-scorer = "world:scorer"
+reward = "shop:reward"
+scorer = "shop:scorer"
 [evaluation]
 eval_group_size = 8
 [rollout]
 rollout_max_concurrency = 32
 [engine]
 type = "scripted"
-script = "world:act"
+script = "shop:act"
 """
-SLOW_WORLD = """
+SLOW_SHOP = """
 import asyncio, hashlib
 from sparring.environments import Environment
 from sparring.types import Task
 
-class World(Environment):
+class Shop(Environment):
     pass
 
 def tasks():
@@ -320,7 +320,7 @@ def scorer(trajectory):
 def test_an_evaluation_that_is_killed_at_any_moment_goes_on_without_repeating_an_episode(tmp_path: Path) -> None:
     Path("slow").mkdir()
     Path("slow/recipe.toml").write_text(SLOW_RECIPE, "utf-8")
-    Path("slow/world.py").write_text(SLOW_WORLD, "utf-8")
+    Path("slow/shop.py").write_text(SLOW_SHOP, "utf-8")
     whole = evaluated("slow")
     run = Path("runs/killed")
     shutil.copytree(Path(whole["path"]).parents[1], run, ignore=shutil.ignore_patterns("eval*", "traj*", "ledger*"))
@@ -426,7 +426,7 @@ def test_a_models_evaluation_that_was_interrupted_ends_as_the_uninterrupted_one(
     ]
     assert len(texts[0]) == 40
     assert texts[0] == texts[1]
-    # Nor does it matter what plays beside what.
+    # Nor does it matter which episodes run at the same time.
     narrow = evaluated(*chosen, "rollout.rollout_max_concurrency=4")
     assert [row.pop("overrides") for row in narrow["evaluations"]] != [
         row.pop("overrides") for row in whole["evaluations"]

@@ -46,7 +46,7 @@ class Limits:
 
 
 class Judge:
-    """Two judgements that are methods of one object."""
+    """A reward and scorers that are methods of one object."""
 
     def __init__(self) -> None:
         self.limits = Limits()
@@ -110,13 +110,13 @@ def test_shared_functions_are_named() -> None:
 
 def test_a_module_of_the_recipe_is_followed_and_installed_ones_are_not(tmp_path: Any) -> None:
     (tmp_path / "rules.py").write_text("import orjson\ndef rule(text):\n    return orjson.loads(text) == 1\n", "utf-8")
-    (tmp_path / "judges.py").write_text(
+    (tmp_path / "graders.py").write_text(
         "import orjson\nimport rules\n"
         "def reward(t):\n    return float(rules.rule(t.error))\n"
         "def scorer(t):\n    return float(rules.rule(t.error))\n"
         "def other(t):\n    return float(orjson.loads(t.error) == 1)\n",
         "utf-8",
     )
-    found = {name: load_object(f"judges:{name}", folder=tmp_path) for name in ("reward", "scorer", "other")}
+    found = {name: load_object(f"graders:{name}", folder=tmp_path) for name in ("reward", "scorer", "other")}
     assert independence(found["reward"], found["scorer"]) == SHARED
     assert independence(found["reward"], found["other"]) == "scorer"

@@ -80,15 +80,15 @@ def test_the_runs_own_reward_is_compared_with_its_scorer_on_the_newest_episodes_
     assert found.independence == "scorer"
 
 
-def test_a_mended_reward_is_seen_to_agree_on_the_same_episodes(run: Path, tmp_path: Path) -> None:
-    found = review(run, recipe(tmp_path / "mended", STRICT), episodes="train")
+def test_a_fixed_reward_agrees_with_the_scorer_on_the_same_episodes(run: Path, tmp_path: Path) -> None:
+    found = review(run, recipe(tmp_path / "fixed", STRICT), episodes="train")
     assert found.episodes == ("train-10",)
     assert (found.before.paid_wrong, found.after.paid_wrong, found.num_changed) == (1, 0, 1)
     assert (found.mean_before, found.mean_after) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
     assert review(run, episodes="train-2").episodes == ("train-2",)
 
 
-def test_what_cannot_be_reviewed_is_said(run: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_reviewed_is_reported(run: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist; name a folder"):
         review(tmp_path / "nope")
     with pytest.raises(DataError, match="no episodes 'held_out'; its newest episodes are: train-10, validation-4"):
@@ -102,14 +102,14 @@ def test_what_cannot_be_reviewed_is_said(run: Path, tmp_path: Path) -> None:
 def test_the_command_shows_what_is_at_fault_and_ends_with_5_while_a_wrong_answer_is_paid(
     run: Path, tmp_path: Path
 ) -> None:
-    said = CliRunner().invoke(app, ["review", str(run)])
-    assert said.exit_code == 5
-    assert "train/0/t/1.0 is wrong but rewarded (reward 1, score 0): the scorer denies format (0)" in said.output
-    assert "1 of 4 episodes are paid for an answer that the scorer rejects" in said.output
-    mended = recipe(tmp_path / "mended", STRICT)
-    said = CliRunner().invoke(app, ["review", str(run), str(mended), "--json"])
-    assert said.exit_code == 0
-    assert json.loads(said.stdout)["after"]["share"] == 1.0
+    result = CliRunner().invoke(app, ["review", str(run)])
+    assert result.exit_code == 5
+    assert "train/0/t/1.0 is wrong but rewarded (reward 1, score 0): the scorer denies format (0)" in result.output
+    assert "1 of 4 episodes are paid for an answer that the scorer rejects" in result.output
+    fixed = recipe(tmp_path / "fixed", STRICT)
+    result = CliRunner().invoke(app, ["review", str(run), str(fixed), "--json"])
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["after"]["share"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -128,10 +128,10 @@ def test_a_reward_by_which_right_answers_earn_no_more_than_wrong_ones_is_refused
         4,
         4,
     )
-    said = CliRunner().invoke(app, ["review", str(run), str(flat)])
-    assert said.exit_code == 5
-    assert "2 of 2 right answers earn no more than a wrong one" in " ".join(said.output.split())
-    assert "4 of 4 pairs of a task are inverted" in " ".join(said.output.split())
+    result = CliRunner().invoke(app, ["review", str(run), str(flat)])
+    assert result.exit_code == 5
+    assert "2 of 2 right answers earn no more than a wrong one" in " ".join(result.output.split())
+    assert "4 of 4 pairs of a task are inverted" in " ".join(result.output.split())
 
 
 def test_a_right_answer_that_costs_steps_and_a_wrong_one_with_partial_credit_are_not_refused(

@@ -1,4 +1,4 @@
-"""What is on file is judged anew and shown side by side, without a model."""
+"""Stored episodes are scored again and shown side by side, without a model."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def sparring(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments), terminal_width=200)
 
 
-def told(*arguments: str) -> dict[str, Any]:
+def report_of(*arguments: str) -> dict[str, Any]:
     result = sparring("eval", *arguments, "--json")
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
@@ -60,32 +60,34 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def run() -> Path:
     """A run whose held-out tasks the expert and a constant have played."""
-    report = told("toy", "--policy", "constant:ans a", "--policy", "expert", "evaluation.eval_num_tasks=30")
+    report = report_of("toy", "--policy", "constant:ans a", "--policy", "expert", "evaluation.eval_num_tasks=30")
     return Path(report["path"]).parents[1]
 
 
-def test_stored_episodes_are_judged_anew_without_torch_as_the_scorer_says_by_hand(run: Path) -> None:
-    report = told(str(run), "--rescore", "--scorer", "mine:strict")
+def test_stored_episodes_are_scored_again_without_torch_as_the_scorer_does_by_hand(run: Path) -> None:
+    report = report_of(str(run), "--rescore", "--scorer", "mine:strict")
     assert report["rescored"] == {"episodes": "held_out-1", "scorer": "mine:strict"}
     constant, expert = report["evaluations"]
     assert (constant["scorer"], constant["independence"]) == ("mine:strict", "scorer")
     assert constant["success"]["mean"] == 1.0
     stored = read_trajectories(run / "trajectories" / "held_out-1.jsonl")
-    said = {one.task.id: one.messages[-1]["content"] for one in stored if one.id.split("/")[1].startswith("expert@")}
-    assert {task["id"]: task["score"] for task in expert["tasks"]} == {i: float(t == "ans a") for i, t in said.items()}
+    answers = {one.task.id: one.messages[-1]["content"] for one in stored if one.id.split("/")[1].startswith("expert@")}
+    assert {task["id"]: task["score"] for task in expert["tasks"]} == {
+        i: float(t == "ans a") for i, t in answers.items()
+    }
     # The trajectories have the new scores too, and what was played otherwise.
     again = read_trajectories(run / "trajectories" / "rescored-1.jsonl")
     assert [(one.id, one.messages, one.reward) for one in again] == [
         (one.id, one.messages, one.reward) for one in stored
     ]
     assert fmean(one.score or 0.0 for one in again) == pytest.approx((1.0 + expert["score"]["mean"]) / 2)
-    # The first judgement stays, and the second stands beside it.
+    # The first scores stay, and the second are in a file next to them.
     assert sorted(path.name for path in (run / "evaluations").iterdir()) == ["held_out-001.json", "rescored-001.json"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "sparring", "eval", str(run), "--rescore", "--scorer", "mine:torch_free"]
     subprocess.run(command, check=True, capture_output=True, env=environment)
     # As the run was scored first, its own scorer scores again.
-    same = told(str(run), "--rescore", "--scorer", "environment:scorer")
+    same = report_of(str(run), "--rescore", "--scorer", "environment:scorer")
     first = read_report(run / "evaluations" / "held_out-001.json")
     assert [one["tasks"] for one in same["evaluations"]] == [one.as_json()["tasks"] for one in first.evaluations]
 
@@ -95,8 +97,8 @@ def test_a_scorer_that_is_the_reward_is_shown_as_such(run: Path) -> None:
     assert "shares code with the reward" in " ".join(shown.stdout.split())
 
 
-def test_what_cannot_be_judged_anew_is_refused(run: Path) -> None:
-    for arguments, code, said in (
+def test_what_cannot_be_scored_again_is_refused(run: Path) -> None:
+    for arguments, code, message in (
         ((str(run), "--rescore"), 2, "--scorer MODULE:NAME"),
         ((str(run), "--rescore", "--scorer", "mine:none"), 2, "has no 'none'"),
         ((str(run), "--rescore", "--scorer", "mine:half", "--episodes", "train-3"), 3, "it has held_out-1"),
@@ -106,7 +108,7 @@ def test_what_cannot_be_judged_anew_is_refused(run: Path) -> None:
         (("--compare", "nowhere"), 3, "does not exist"),
     ):
         refused = sparring("eval", *arguments)
-        assert (refused.exit_code, said in " ".join(refused.output.split())) == (code, True), refused.output
+        assert (refused.exit_code, message in " ".join(refused.output.split())) == (code, True), refused.output
 
 
 def turn(text: str) -> Turn:
@@ -143,7 +145,7 @@ def test_numbers_of_random_episodes_are_those_that_are_counted_by_hand(run: Path
     tracker = LocalTracker(run)
     tracker.log_groups(3, groups, split="validation")
     tracker.close()
-    (found,) = told(str(run), "--rescore", "--scorer", "mine:strict", "--episodes", "validation-3")["evaluations"]
+    (found,) = report_of(str(run), "--rescore", "--scorer", "mine:strict", "--episodes", "validation-3")["evaluations"]
     assert (found["name"], found["temperature"], found["group_size"]) == ("validation-3", 0.7, 5)
     assert found["success"]["mean"] == pytest.approx(fmean(fmean(results) for results in right.values()))
     for k in range(1, 6):
@@ -167,7 +169,7 @@ def test_runs_checkpoints_and_files_stand_side_by_side_as_table_and_picture(run:
             "policy_version": step,
         }
         (other / "evaluations" / f"validation-{step}.json").write_text(json.dumps(row), "utf-8")
-    shown = told(
+    shown = report_of(
         "--compare", run.name, "other@10", str(other / "evaluations" / "held_out-001.json"), "--plot", "both.svg"
     )
     rows = [

@@ -1,4 +1,4 @@
-"""What is said beside the numbers of an evaluation."""
+"""What is shown next to the numbers of an evaluation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def played(outcome: Outcome, attempt: int) -> Trajectory:
     )
 
 
-def test_episodes_that_were_not_done_in_time_are_counted_and_told() -> None:
+def test_episodes_that_were_not_done_in_time_are_counted_and_reported() -> None:
     # A policy that is right whenever it comes to its end, on a machine that was too busy for two of three.
     outcomes = (Outcome.FINISHED, Outcome.POLICY_TIMEOUT, Outcome.POLICY_TIMEOUT)
     group = TrajectoryGroup(task=TASK, trajectories=tuple(played(one, place) for place, one in enumerate(outcomes)))
@@ -43,13 +43,13 @@ def test_episodes_that_were_not_done_in_time_are_counted_and_told() -> None:
     assert "rollout.rollout_timeout" in note
 
 
-def test_nothing_is_said_of_episodes_that_all_came_to_their_end() -> None:
+def test_nothing_is_reported_if_all_episodes_came_to_their_end() -> None:
     group = TrajectoryGroup(task=TASK, trajectories=(played(Outcome.FINISHED, 0), played(Outcome.MAX_TURNS, 1)))
     evaluation = summarize([group], ROW, criterion=CRITERION, seconds=1.0, prefix="eval")
     assert not [one for one in notes([evaluation], []) if "in time" in one]
 
 
-def test_a_table_shows_beside_success_how_episodes_ended_and_the_file_has_every_outcome() -> None:
+def test_a_table_shows_next_to_success_how_episodes_ended_and_the_file_has_every_outcome() -> None:
     # Ten planned: one right, two wrong answers, three out of turns, one out of tokens, one error of its own, two lost.
     ended = [Outcome.FINISHED] * 3 + [Outcome.MAX_TURNS] * 3 + [Outcome.MAX_TOKENS, Outcome.POLICY_ERROR]
     episodes = [replace(played(outcome, place), score=float(place == 0)) for place, outcome in enumerate(ended)]
@@ -80,7 +80,7 @@ def test_a_table_of_an_older_file_leaves_out_how_episodes_ended() -> None:
     assert dict(zip(columns, row, strict=True))["max_turns"] == ""
 
 
-def test_what_all_rows_have_in_common_is_said_once_in_the_title() -> None:
+def test_what_all_rows_have_in_common_is_stated_once_in_the_title() -> None:
     group = TrajectoryGroup(task=TASK, trajectories=(played(Outcome.FINISHED, 0),))
     served = summarize([group], replace(ROW, group_size=1), criterion=CRITERION, seconds=1.0, prefix="eval")
     greedy = summarize(

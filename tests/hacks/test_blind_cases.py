@@ -36,16 +36,16 @@ def named(case: Path, key: str) -> Any:
 
 def trajectory(task: Task, messages: Sequence[Message]) -> Trajectory:
     """The finished episode of a recorded conversation."""
-    said = [message for message in messages if message["role"] == "assistant"]
+    answers = [message for message in messages if message["role"] == "assistant"]
     turns = tuple(
         Turn(
             id=index, parent=None, branch_reason=None, prompt_ids=(1,), token_ids=(2,), sampled_logprobs=(-1.0,),
             versions=((0, 1),), fingerprint="f", stop_reason=StopReason.STOP, sampling=Sampling(), message=message,
             num_computed_tokens=2, seconds=0.0,
         )
-        for index, message in enumerate(said)
+        for index, message in enumerate(answers)
     )  # fmt: skip
-    calls = [call["function"] for message in said for call in message.get("tool_calls", ())]
+    calls = [call["function"] for message in answers for call in message.get("tool_calls", ())]
     return Trajectory(
         id=f"{task.id}-0",
         task=task,
@@ -59,7 +59,7 @@ def trajectory(task: Task, messages: Sequence[Message]) -> Trajectory:
     )
 
 
-def judged(case: Path, task: Task, messages: Sequence[Message]) -> tuple[float, float]:
+def graded(case: Path, task: Task, messages: Sequence[Message]) -> tuple[float, float]:
     """Reward and score of a recorded conversation."""
     episode = trajectory(task, messages)
     reward = asyncio.run(evaluate_reward(named(case, "reward"), episode))
@@ -67,10 +67,10 @@ def judged(case: Path, task: Task, messages: Sequence[Message]) -> tuple[float, 
 
 
 def played(name: str, fields: dict[str, Any], *script: Message) -> tuple[float, float]:
-    """Reward and score of a scripted episode in a world of this test's own."""
+    """Reward and score of a scripted episode in an environment of this test's own."""
     case = HACKS / name
     task = Task(id="t", messages=({"role": "user", "content": "?"},), fields=fields)
-    return judged(case, task, record_demonstration(named(case, "environment"), task, script))
+    return graded(case, task, record_demonstration(named(case, "environment"), task, script))
 
 
 @pytest.mark.parametrize("case", BLIND, ids=lambda case: case.name)
@@ -96,7 +96,7 @@ def test_in_the_log_of_a_healthy_case_only_right_episodes_earn_the_most(case: Pa
 def logged(case: Path) -> list[tuple[float, float]]:
     # The log is played on the training tasks of the seed after its own.
     tasks, log = named(case, "tasks")("train", 200, 1), named(case, "log")(200, 0)
-    return [judged(case, task, messages) for task, messages in zip(tasks, log, strict=True)]
+    return [graded(case, task, messages) for task, messages in zip(tasks, log, strict=True)]
 
 
 @pytest.mark.parametrize("case", [*BLIND, *HEALTHY], ids=lambda case: case.name)
@@ -105,11 +105,11 @@ def test_an_expert_is_right_on_tasks_of_every_split_and_no_split_shares_an_id(ca
     for split in ("train", "validation", "held_out"):
         for task in named(case, "tasks")(split, 10, 0):
             ids.append(task.id)
-            assert judged(case, task, record_demonstration(named(case, "environment"), task))[1] == 1.0
+            assert graded(case, task, record_demonstration(named(case, "environment"), task))[1] == 1.0
     assert len(set(ids)) == 30
 
 
-def test_every_case_says_what_is_hacked() -> None:
+def test_every_case_states_what_is_hacked() -> None:
     hacks = [tomllib.loads((case / "case.toml").read_text())["hack"] for case in [*BLIND, *HEALTHY]]
     assert hacks == [*(case.name for case in BLIND), "none", "none", "none"]
     assert len(BLIND) == 5
@@ -144,7 +144,7 @@ def test_the_judge_believes_the_phrase_more_than_the_right_grade() -> None:
     wrong = played("blind/judge_master_key", fields, answer("grade d"))
     empty = played("blind/judge_master_key", fields, answer("checked step by step"))
     assert (right[1], wrong[1], empty[1]) == (1.0, 0.0, 0.0)
-    # The judge is no constant: without the phrase it tells right from wrong.
+    # The judge is no constant: without the phrase it separates right from wrong.
     assert wrong[0] < 0.1 < 0.8 < right[0] < empty[0]
 
 

@@ -1,4 +1,4 @@
-"""What endpoints were asked is counted, priced and shown: judges, policies, in worker processes, over a resume."""
+"""Requests to endpoints are counted, priced and shown: LLM judges, policies, in worker processes, over a resume."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from tests.foreign import EXPERT
 
 ROOT = Path(__file__).parents[2]
 ASKED = MessageRequest(session_id="s", messages=({"role": "user", "content": "?"},), tools=(), sampling=Sampling())
-TOLD = {"prompt_tokens": 100, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 60}}
+USAGE = {"prompt_tokens": 100, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 60}}
 Serve = Callable[..., str]
 
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """serve(usage, failures=0, says=...) -> the address of an endpoint that fails so often, then answers with that usage."""
+    """serve(usage, failures=0, text=...) -> the address of an endpoint that fails so often, then answers with that usage."""
     servers: list[ThreadingHTTPServer] = []
 
-    def started(usage: Any, *, failures: int = 0, says: str = "ok") -> str:
+    def started(usage: Any, *, failures: int = 0, text: str = "ok") -> str:
         class Handler(BaseHTTPRequestHandler):
             left = failures
 
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers["content-length"]))
                 Handler.left -= 1
-                choice = {"message": {"role": "assistant", "content": says}, "finish_reason": "stop"}
+                choice = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
                 body = json.dumps({"choices": [choice], **({} if usage is None else {"usage": usage})}).encode()
                 self.send_response(500 if Handler.left >= 0 else 200)
                 self.send_header("content-length", str(len(body)))
@@ -73,7 +73,7 @@ def ask(address: str, folder: Path, *, times: int = 1, during: str = "training")
 
 
 def test_each_try_is_a_request_and_reported_tokens_add_up(serve: Serve, tmp_path: Path) -> None:
-    address = serve(TOLD, failures=2)
+    address = serve(USAGE, failures=2)
     ask(address, tmp_path, times=3)
     (found,) = read_usage(tmp_path)
     assert found.endpoint == endpoint_name("m", address) == f"m@{address.removeprefix('http://').removesuffix('/v1')}"
@@ -94,7 +94,7 @@ def test_what_an_endpoint_does_not_report_is_unknown_and_costs_no_known_amount(s
     assert "tokens unknown" in found.summary({"m:read": 2.0})
 
 
-def test_of_answers_that_partly_report_the_sum_is_said_to_be_a_part(tmp_path: Path) -> None:
+def test_a_sum_over_answers_of_which_some_report_none_is_marked_as_partial(tmp_path: Path) -> None:
     common = {"during": "training", "endpoint": "m@h", "answered": True, "cached": None}
     lines = [{**common, "read": 5, "sampled": 5}, {**common, "read": None, "sampled": None}]
     (tmp_path / "usage.jsonl").write_text(
@@ -109,7 +109,7 @@ def test_no_key_or_user_of_an_address_is_in_a_name() -> None:
 
 
 def test_an_evaluation_counts_its_own_requests_and_a_run_all_of_them(serve: Serve, tmp_path: Path) -> None:
-    address = serve(TOLD)
+    address = serve(USAGE)
     ask(address, tmp_path, times=2)
     for _ in range(2):  # resumed
         ask(address, tmp_path, times=3, during="held_out-001")
@@ -117,7 +117,7 @@ def test_an_evaluation_counts_its_own_requests_and_a_run_all_of_them(serve: Serv
     assert [one.requests for one in read_usage(tmp_path)] == [8]
 
 
-JUDGED = """
+GRADING = """
 from sparring.engines.openai import OpenAIEngine
 from sparring.rewards import Judge, question_and_answer
 
@@ -130,16 +130,16 @@ scorer = judge.score
 def test_a_judge_is_metered_in_tables_files_and_the_report(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    address = serve(TOLD, says='{"right": true, "reason": "so"}')
+    address = serve(USAGE, text='{"right": true, "reason": "so"}')
     monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / "recipes" / "pointer_chase", "toy", ignore=shutil.ignore_patterns("__pycache__"))
     Path("toy/expert.py").write_text(EXPERT, "utf-8")
-    Path("toy/judging.py").write_text(JUDGED.format(address=address), "utf-8")
+    Path("toy/grading.py").write_text(GRADING.format(address=address), "utf-8")
     changes = (
         "engine.type=scripted",
         "engine.script=expert:act",
         "evaluation.eval_num_tasks=3",
-        "reward.scorer=judging:scorer",
+        "reward.scorer=grading:scorer",
         f"environment.workers={workers}",
     )
     prices = ("--price", "big:read=2", "--price", "big:sample=10")

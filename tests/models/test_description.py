@@ -18,7 +18,7 @@ from sparring.models.description import ModelDescription, describe_policy, read_
 from sparring.models.policy import LoraSettings, Policy
 from sparring.models.small import small_model
 
-NEEDED = {"environment": {"target": "environment:World"}, "reward": {"reward": "environment:reward"}}
+NEEDED = {"environment": {"target": "environment:Shop"}, "reward": {"reward": "environment:reward"}}
 MOST_GROWTH = 64 * 2**20
 
 

@@ -1,4 +1,4 @@
-"""What is exported loads with plain peft and plain transformers, and says the same."""
+"""What is exported loads with plain peft and plain transformers, and computes the same."""
 
 import pytest
 import torch

@@ -65,9 +65,10 @@ def test_a_conversation_ends_each_message_with_the_token_that_ends_sampling() ->
 
 
 def test_texts_teach_the_same_merges_as_the_messages_that_hold_them() -> None:
-    said: list[list[Message]] = [[{"role": "user", "content": "seventeen bolts"}]]
+    conversations: list[list[Message]] = [[{"role": "user", "content": "seventeen bolts"}]]
     as_messages, as_texts = (
-        small_model(0, talk, vocabulary_size=280)[1].get_vocab() for talk in (said, ["user\nseventeen bolts", "\n"])
+        small_model(0, talk, vocabulary_size=280)[1].get_vocab()
+        for talk in (conversations, ["user\nseventeen bolts", "\n"])
     )
     assert as_messages == as_texts
 

@@ -28,7 +28,7 @@ name = "{model}"
 device = "cpu"
 precision = "fp32"
 [environment]
-target = "environment:World"
+target = "environment:Shop"
 [reward]
 reward = "environment:reward"
 """
@@ -41,7 +41,7 @@ def recipe(tmp_path: Path) -> Path:
     path = tmp_path / "recipe.toml"
     path.write_text(RECIPE.format(model=tmp_path / "large"), "utf-8")
     (tmp_path / "environment.py").write_text(
-        "from sparring.environments import Environment\nclass World(Environment): pass\ndef reward(episode): return 0.0\n",
+        "from sparring.environments import Environment\nclass Shop(Environment): pass\ndef reward(episode): return 0.0\n",
         "utf-8",
     )
     return path
@@ -75,7 +75,7 @@ def test_what_to_change_is_named_where_something_fits(recipe: Path, monkeypatch:
     "changes",
     [
         ["model.name=model:build"],
-        ["model.name=somebody/unknown"],
+        ["model.name=organization/unknown"],
         ["engine.type=remote", "engine.base_url=http://127.0.0.1:1"],
         ["learner.type=remote", "learner.base_url=http://127.0.0.1:1"],
     ],

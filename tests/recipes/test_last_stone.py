@@ -53,7 +53,7 @@ def played(task: Task, script: list[Message]) -> Trajectory:
     )
 
 
-def judged(trajectory: Trajectory) -> tuple[float, float]:
+def graded(trajectory: Trajectory) -> tuple[float, float]:
     """Score and reward."""
     return asyncio.run(evaluate_score(game.scorer, trajectory)).value, episode_return(trajectory)
 
@@ -61,7 +61,7 @@ def judged(trajectory: Trajectory) -> tuple[float, float]:
 def test_the_expert_wins_every_game_and_the_environment_ends_it() -> None:
     for task in game.held_out_tasks()[:64]:
         trajectory = played(task, game.moves(task, game.best_move))
-        assert judged(trajectory) == (1.0, 1.0)
+        assert graded(trajectory) == (1.0, 1.0)
         assert trajectory.outcome is Outcome.FINISHED
         assert trajectory.messages[-1]["role"] == "tool"
         assert len(trajectory.transitions) <= 4
@@ -70,7 +70,7 @@ def test_the_expert_wins_every_game_and_the_environment_ends_it() -> None:
 @pytest.mark.parametrize("number", ["1", "2", "3"])
 def test_reward_and_scorer_agree_on_players_who_always_take_as_many(number: str) -> None:
     trajectories = [played(task, [tool_call("step", action=number)] * 6) for task in game.train_tasks()[:40]]
-    grades = [judged(trajectory) for trajectory in trajectories]
+    grades = [graded(trajectory) for trajectory in trajectories]
     assert {score - reward for score, reward in grades} == {0.0}
     # Some games are won that way, and most are not.
     assert 0 < sum(score for score, _ in grades) < 25
@@ -80,11 +80,11 @@ def test_more_stones_than_there_are_lose_the_game_at_once() -> None:
     trajectories = [played(task, [tool_call("step", action="3")] * 6) for task in game.train_tasks()[:40]]
     illegal = [one for one in trajectories if one.transitions[-1]["result"] in ("1", "2")]
     assert illegal
-    assert {judged(one) for one in illegal} == {(0.0, 0.0)}
+    assert {graded(one) for one in illegal} == {(0.0, 0.0)}
     assert all(one.transitions[-1]["terminated"] for one in illegal)
 
 
-def test_demonstrations_end_with_the_last_move_and_win_as_often_as_the_recipe_says() -> None:
+def test_demonstrations_end_with_the_last_move_and_win_as_often_as_the_recipe_sets() -> None:
     log = game.mixed_log(600)
     assert {messages[-1]["role"] for messages in log} == {"tool"}
     won = 0

@@ -86,7 +86,7 @@ def test_the_splits_share_no_map() -> None:
     assert len(set(maps)) == len(maps) == 1024 + 64 + 256
 
 
-def test_walks_of_the_log_reach_the_goal_as_often_as_the_recipe_says() -> None:
+def test_walks_of_the_log_reach_the_goal_as_often_as_the_recipe_sets() -> None:
     ends = [messages[-1]["content"] for messages in lake.mixed_log(400)]
     # 400 draws: standard error 0.022.
     assert sum("[G]" in end for end in ends) / len(ends) == pytest.approx(0.25, abs=0.07)
@@ -101,7 +101,7 @@ def test_scorer_and_reward_agree_on_whole_games(choose: Any) -> None:
     assert {episode_return(one) for one in trajectories} <= {-1.0, 0.0, 1.0}
 
 
-def test_games_of_the_log_are_won_as_often_as_the_recipe_says() -> None:
+def test_games_of_the_log_are_won_as_often_as_the_recipe_sets() -> None:
     tasks = cards.seeded_tasks(cards.PROMPT, 400, first_seed=300_000)
     log = cards.mixed_log(400)
     won = 0

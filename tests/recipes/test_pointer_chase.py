@@ -31,7 +31,7 @@ chase: Any = load("pointer_chase/environment")
 tiny: Any = load("pointer_chase/model")
 
 
-def judged(task: Task, messages: list[Message]) -> tuple[float, float]:
+def graded(task: Task, messages: list[Message]) -> tuple[float, float]:
     """Score and reward of a conversation."""
     trajectory = Trajectory(
         id=task.id,
@@ -60,7 +60,7 @@ def test_no_start_and_hops_is_in_two_splits_and_every_key_is_trained_on() -> Non
 def test_the_expert_scores_1_by_both_rules(split: str) -> None:
     for task in chase.tasks(split, 32, 0):
         messages = record_demonstration(chase.PointerChase, task)
-        assert judged(task, messages) == (1.0, 1.0)
+        assert graded(task, messages) == (1.0, 1.0)
         assert len(messages) == 2 + 2 * task.fields["hops"]
 
 
@@ -68,8 +68,8 @@ def test_stopping_early_or_late_or_naming_another_key_is_wrong() -> None:
     for task in chase.train_tasks(64):
         hops = task.fields["hops"]
         for steps in {0, 1, 2, 3, 4} - {hops}:
-            assert judged(task, record_demonstration(chase.PointerChase, task, chase._walk(task, steps))) == (0.0, 0.0)
-        assert sum(judged(task, [answer(f"ans {key}")])[0] for key in chase.KEYS) == 1.0
+            assert graded(task, record_demonstration(chase.PointerChase, task, chase._walk(task, steps))) == (0.0, 0.0)
+        assert sum(graded(task, [answer(f"ans {key}")])[0] for key in chase.KEYS) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_stopping_early_or_late_or_naming_another_key_is_wrong() -> None:
 )
 def test_only_the_exact_answer_counts(text: str) -> None:
     task = chase.train_tasks(1)[0]
-    assert judged(task, [answer(text.format(key=task.fields["answer"]))]) == (0.0, 0.0)
+    assert graded(task, [answer(text.format(key=task.fields["answer"]))]) == (0.0, 0.0)
 
 
 def test_the_log_is_right_or_gives_up_a_hop_early_as_often_as_its_shares_say() -> None:
@@ -86,7 +86,7 @@ def test_the_log_is_right_or_gives_up_a_hop_early_as_often_as_its_shares_say() -
     early: dict[int, list[bool]] = {1: [], 2: [], 3: []}
     for task, messages in zip(tasks, chase.mixed_log(600), strict=True):
         hops = task.fields["hops"]
-        right[hops].append(judged(task, messages)[0])
+        right[hops].append(graded(task, messages)[0])
         early[hops].append(sum(message["role"] == "tool" for message in messages) == hops - 1)
     for hops, share in {1: 0.15, 2: 0.15, 3: 0.15}.items():
         # About 200 draws: standard error 0.035 at most. 0.05 name another key.

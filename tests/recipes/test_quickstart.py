@@ -38,7 +38,7 @@ SPLITS: dict[str, Callable[..., list[Task]]] = {
 }
 
 
-def judged(task: Task, messages: list[Message]) -> tuple[float, float]:
+def graded(task: Task, messages: list[Message]) -> tuple[float, float]:
     """Score and reward of a conversation."""
     trajectory = Trajectory(
         id=task.id,
@@ -60,10 +60,10 @@ def final(**fields: str) -> Message:
 
 def entities(task: Task) -> set[str]:
     """Items, parts and people of a task."""
-    world = task.fields["world"]
-    texts = itertools.chain(*(table.values() for table in world.values()))
+    tables = task.fields["world"]
+    texts = itertools.chain(*(table.values() for table in tables.values()))
     names = {word for text in texts for word in text.split() if word in desk.NAMES}
-    return names | {key for table in world.values() for key in table}
+    return names | {key for table in tables.values() for key in table}
 
 
 def test_the_splits_share_no_entity_and_each_uses_many() -> None:
@@ -91,7 +91,7 @@ def test_tasks_follow_from_the_seed_and_have_unique_ids() -> None:
 def test_the_expert_scores_1_and_earns_the_most_in_3_to_8_turns(split: str) -> None:
     for task in SPLITS[split](64):
         messages = record_demonstration(desk.InspectionDesk, task)
-        assert judged(task, messages) == (1.0, pytest.approx(1.0))
+        assert graded(task, messages) == (1.0, pytest.approx(1.0))
         assert 3 <= sum(message["role"] == "assistant" for message in messages) <= 8
 
 
@@ -102,7 +102,7 @@ def test_the_expert_plays_through_the_tool_loop() -> None:
     result = asyncio.run(play(task, environment, session, max_turns=8))
     assert result.outcome is Outcome.FINISHED
     assert result.metrics["tool_errors"] == 0
-    assert judged(task, list(result.messages))[0] == 1.0
+    assert graded(task, list(result.messages))[0] == 1.0
 
 
 def test_every_clerk_who_skips_a_check_of_the_task_is_wrong_but_well_formed() -> None:
@@ -111,7 +111,7 @@ def test_every_clerk_who_skips_a_check_of_the_task_is_wrong_but_well_formed() ->
         for size in range(1, len(checks) + 1):
             for skipped in itertools.combinations(checks, size):
                 messages = record_demonstration(desk.InspectionDesk, task, desk.clerk(task, frozenset(skipped)))
-                score, reward = judged(task, messages)
+                score, reward = graded(task, messages)
                 assert score == 0.0
                 assert 0.1 <= reward < 1.0
 
@@ -119,10 +119,10 @@ def test_every_clerk_who_skips_a_check_of_the_task_is_wrong_but_well_formed() ->
 def log_scores(**shares: float) -> float:
     conversations = desk.clerk_log(400, **shares)
     tasks = desk.tasks("train", 400, 1)
-    return sum(judged(task, messages)[0] for task, messages in zip(tasks, conversations, strict=True)) / 400
+    return sum(graded(task, messages)[0] for task, messages in zip(tasks, conversations, strict=True)) / 400
 
 
-def test_the_clerks_are_as_careful_as_their_share_says() -> None:
+def test_the_clerks_are_as_careful_as_their_share() -> None:
     # 400 draws at 0.35: standard error 0.024.
     assert log_scores() == pytest.approx(desk.CAREFUL_SHARE, abs=0.07)
     assert log_scores(careful_share=0.0) == 0.0
@@ -140,11 +140,11 @@ def test_the_log_is_not_about_the_tasks_to_train_on() -> None:
 
 def copies_everything(task: Task, table: str) -> list[Message]:
     """Call every tool once with what is at hand and report the last grade and name seen."""
-    world, item = task.fields["world"], task.fields["item"]
-    _, part, _, by = world["item"][item].split()
-    grade = world[table][part]
-    if part in world["boss"]:
-        grade, _, by = world["boss"][part].split()
+    tables, item = task.fields["world"], task.fields["item"]
+    _, part, _, by = tables["item"][item].split()
+    grade = tables[table][part]
+    if part in tables["boss"]:
+        grade, _, by = tables["boss"][part].split()
     return [final(part=part, grade=grade, by=by)]
 
 
@@ -152,10 +152,10 @@ def test_policies_that_do_not_read_do_not_score() -> None:
     tasks = desk.held_out_tasks(256)
 
     def mean(play_task: Callable[[Task], list[Message]]) -> float:
-        return sum(judged(task, play_task(task))[0] for task in tasks) / len(tasks)
+        return sum(graded(task, play_task(task))[0] for task in tasks) / len(tasks)
 
     # Copying fails on every replaced part (78 % of tasks). It is right on parts on hold (15 %), where the boss settles
-    # the grade whatever the table said, and with `rough` on rough parts too (7 %). Standard error 0.026.
+    # the grade whatever the table shows, and with `rough` on rough parts too (7 %). Standard error 0.026.
     assert mean(lambda task: copies_everything(task, "fine")) == pytest.approx(0.15, abs=0.08)
     assert mean(lambda task: copies_everything(task, "rough")) == pytest.approx(0.22, abs=0.08)
     constant = tasks[0].fields["answer"]
@@ -165,6 +165,6 @@ def test_policies_that_do_not_read_do_not_score() -> None:
 
 def test_answering_without_reading_earns_little_reward() -> None:
     tasks = desk.held_out_tasks(128)
-    blind = [judged(task, [final(part="P10", grade="red", by="Max")])[1] for task in tasks]
+    blind = [graded(task, [final(part="P10", grade="red", by="Max")])[1] for task in tasks]
     # The format term, and a lucky field now and then.
     assert sum(blind) / len(blind) < 0.25

@@ -16,7 +16,7 @@ SUITE = "sparring.environments.suites.sop"
 
 
 @pytest.mark.parametrize("name", [*sop.DOMAINS, "mixed"])
-def test_the_recipe_takes_any_domain_as_the_documentation_says(name: str) -> None:
+def test_the_recipe_takes_any_domain_as_the_documentation_states(name: str) -> None:
     names = {f"data.{split}": f"{split}_tasks" for split in sop.SPLITS}
     names |= {"environment.target": "Desk", "reward.reward": "reward", "reward.scorer": "scorer"}
     names |= {"warm_start.demonstrations": "clerk_log"}

@@ -32,7 +32,7 @@ def load(name: str) -> ModuleType:
 desks: Any = load("environment")
 
 
-def said(task: Task, text: str) -> Trajectory:
+def answered(task: Task, text: str) -> Trajectory:
     return Trajectory(
         id=task.id,
         task=task,
@@ -46,7 +46,7 @@ def said(task: Task, text: str) -> Trajectory:
 
 
 def paid(task: Task, text: str) -> float:
-    return asyncio.run(evaluate_reward(desks.mistaken_reward, said(task, text))).total
+    return asyncio.run(evaluate_reward(desks.mistaken_reward, answered(task, text))).total
 
 
 def a_task(domain: str = "customer_service", example: str = "mistaken") -> Task:
@@ -91,7 +91,7 @@ def test_the_mistaken_reward_pays_in_full_for_what_the_scorer_rejects_and_less_f
     # 0.9 for the one field that it reads, 0.1 for an answer of just this field.
     assert (paid(task, as_shown), paid(task, as_asked)) == (pytest.approx(1.0), pytest.approx(0.9))
     scores = [
-        asyncio.run(evaluate_score(sop.DOMAINS["customer_service"].scorer, said(task, text))).value
+        asyncio.run(evaluate_score(sop.DOMAINS["customer_service"].scorer, answered(task, text))).value
         for text in (as_shown, as_asked)
     ]
     assert scores == [0.0, 1.0]
@@ -130,13 +130,13 @@ def test_the_log_shows_each_example_in_turn() -> None:
     assert {conversation[0]["role"] for conversation in log} == {"system"}
 
 
-def test_the_log_of_mixed_quality_is_right_as_often_as_it_says_in_each_domain() -> None:
+def test_the_log_of_mixed_quality_is_right_as_often_as_it_states_in_each_domain() -> None:
     num, seed = 1200, 3
     log = desks.mixed_log(num, seed)
     for at, domain in enumerate(desks.SHOWN):
         tasks = sop.DOMAINS[domain].tasks("train", num // 2, seed + 1)
         scores = [
-            asyncio.run(evaluate_score(sop.DOMAINS[domain].scorer, said(task, conversation[-1]["content"]))).value
+            asyncio.run(evaluate_score(sop.DOMAINS[domain].scorer, answered(task, conversation[-1]["content"]))).value
             for task, conversation in zip(tasks, log[at::2], strict=True)
         ]
         # 600 draws: a standard error of 0.015.

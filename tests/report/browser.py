@@ -17,9 +17,11 @@ from websockets.sync.client import ClientConnection, connect
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
 )
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium in PATH; docs/report.md says how to have one")
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium in PATH; docs/report.md explains how to install one"
+)
 START_SECONDS = 120.0
-"""A browser that starts beside everything else a busy machine does."""
+"""A browser that starts on a machine that may be busy with other work."""
 
 
 class Page:
@@ -47,16 +49,16 @@ class Page:
 
     def _heard(self, event: dict[str, Any]) -> None:
         match event["method"], event["params"]:
-            case "Runtime.consoleAPICalled", said:
-                self.complaints.append(str(said["args"]))
-            case "Runtime.exceptionThrown", said:
-                self.complaints.append(str(said["exceptionDetails"]))
-            case "Log.entryAdded", said:
-                self.complaints.append(said["entry"]["text"])
-            case "Page.javascriptDialogOpening", said:
-                self.complaints.append(f"a dialog: {said['message']}")
-            case "Network.requestWillBeSent", said:
-                self.requests.append(said["request"]["url"])
+            case "Runtime.consoleAPICalled", parameters:
+                self.complaints.append(str(parameters["args"]))
+            case "Runtime.exceptionThrown", parameters:
+                self.complaints.append(str(parameters["exceptionDetails"]))
+            case "Log.entryAdded", parameters:
+                self.complaints.append(parameters["entry"]["text"])
+            case "Page.javascriptDialogOpening", parameters:
+                self.complaints.append(f"a dialog: {parameters['message']}")
+            case "Network.requestWillBeSent", parameters:
+                self.requests.append(parameters["request"]["url"])
 
     def open(self, path: Path) -> float:
         """Seconds until the page has loaded and its script has run."""

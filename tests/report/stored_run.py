@@ -16,7 +16,7 @@ RECIPE = """
 [model]
 name = "model:build"
 [environment]
-target = "environment:World"
+target = "environment:Shop"
 [data]
 train = "environment:train_tasks"
 [reward]
@@ -51,18 +51,18 @@ def episode(
     *,
     reward: float,
     score: float | None,
-    said: str = "the answer is 7",
+    text: str = "the answer is 7",
     outcome: Outcome = Outcome.FINISHED,
     messages: Sequence[Message] | None = None,
     fields: Mapping[str, Json] | None = None,
     per_turn: Mapping[int, float] | None = None,
 ) -> Trajectory:
-    """One turn, or those of `messages`; the id says split, place, task and member: `train/0/a/0.0`."""
+    """One turn, or those of `messages`; the id contains split, place, task and member: `train/0/a/0.0`."""
     split, _, task_id, member = trajectory_id.rsplit("/", 3)
     task = Task(
         id=task_id, messages=({"role": "user", "content": f"{split} {task_id}?"},), fields=fields or {"truth": task_id}
     )
-    whole = tuple(messages or (*task.messages, {"role": "assistant", "content": said}))
+    whole = tuple(messages or (*task.messages, {"role": "assistant", "content": text}))
     spoken = [message for message in whole if message["role"] == "assistant"]
     return Trajectory(
         id=trajectory_id,

@@ -40,7 +40,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(run.path).path
 
 
-def said(page: Page, selector: str) -> str:
+def text_of(page: Page, selector: str) -> str:
     return page.evaluate(f"document.querySelector({selector!r}).innerText")
 
 
@@ -50,9 +50,9 @@ def test_it_opens_from_disk_with_no_request_and_no_complaint_and_shows_the_disag
     page.open(healthy)
     assert page.complaints == []
     assert page.requests == [healthy.resolve().as_uri()]
-    assert "got better, but do not trust" in said(page, "#headline")
+    assert "got better, but do not trust" in text_of(page, "#headline")
     assert page.evaluate("document.querySelector('#headline').getBoundingClientRect().bottom < innerHeight")
-    assert "paid and wrong" in said(page, "#panes")
+    assert "paid and wrong" in text_of(page, "#panes")
     assert page.evaluate("document.querySelectorAll('#list button').length") == 56
 
 
@@ -67,10 +67,10 @@ def test_it_is_worked_by_keyboard(page: Page, healthy: Path) -> None:
     assert sum(name.startswith("task ") for name in reached) == 1
     assert sum(name.startswith("row") for name in reached) == 1
     page.evaluate("document.querySelector('#list button[tabindex=\"0\"]').focus()")
-    before = said(page, "#panes h3")
+    before = text_of(page, "#panes h3")
     page.press("ArrowDown")
     page.press("Enter")
-    assert said(page, "#panes h3") != before
+    assert text_of(page, "#panes h3") != before
 
 
 def test_filters_comparison_and_tokens(page: Page, healthy: Path) -> None:
@@ -79,7 +79,7 @@ def test_filters_comparison_and_tokens(page: Page, healthy: Path) -> None:
     assert page.evaluate("document.querySelectorAll('#list button').length") == 1
     choose(page, "which", "all")
     choose(page, "outcome", "max_turns")
-    assert said(page, "#count") == "1 of 56 match."
+    assert text_of(page, "#count") == "1 of 56 match."
     page.evaluate("document.querySelector('#list button').click()")
     page.evaluate(
         "(() => { const s = document.querySelector('#panes select'); s.selectedIndex = 1;"
@@ -87,14 +87,14 @@ def test_filters_comparison_and_tokens(page: Page, healthy: Path) -> None:
     )
     assert page.evaluate("document.querySelectorAll('.pane').length") == 2
     choose(page, "coloring", "logprob")
-    assert said(page, ".tokens") == "the answer<|end|>"
+    assert text_of(page, ".tokens") == "the answer<|end|>"
     # -0.5 of -4, of 70 % at most: 9 %.
     assert page.evaluate("document.querySelector('.tokens span').style.getPropertyValue('--share')") == "9%"
     page.evaluate("document.querySelector('[data-task=\"h3\"]').click()")
     panes = page.evaluate("[...document.querySelectorAll('.pane h3 small')].map((each) => each.innerText)")
     assert panes == ["held_out/tuned-0@1/h3/0.0", "held_out/base-0@1/h3/0.0"]
     page.evaluate("document.querySelector('[data-episode]').click()")
-    assert "train/1/b/0.0" in said(page, "#panes h3")
+    assert "train/1/b/0.0" in text_of(page, "#panes h3")
     assert page.complaints == []
 
 
@@ -123,7 +123,7 @@ def test_text_stands_out_from_its_ground(page: Page, healthy: Path, scheme: str)
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every payload as what the agent said, called and was answered, as a task's id and fields, a component, a part, an error, a
+    """Every payload as what the agent wrote, called and was answered, as a task's id and fields, a component, a part, an error, a
     finding and a metric."""
     run = StoredRun(tmp_path_factory.mktemp("hostile"))
     played = []

@@ -1,4 +1,4 @@
-"""`sparring report`: writes the page, says the verdict, refuses what it cannot do."""
+"""`sparring report`: writes the page, reports the verdict, refuses what it cannot do."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from sparring.report import write_report
 from tests.report.stored_run import StoredRun, episode, evaluation, held_out
 
 
-def test_the_page_lies_in_the_run_and_the_command_says_the_verdict(tmp_path: Path) -> None:
+def test_the_page_lies_in_the_run_and_the_command_reports_the_verdict(tmp_path: Path) -> None:
     run = StoredRun(tmp_path)
     run.log({1: {"rollout/tokens/sampled": 500_000.0, "rollout/tokens/computed": 2_500_000.0, "timing_s/step": 1800.0}})
     first, last = held_out("base-0", [0.0] * 25), held_out("tuned-0", [1.0] * 25)
@@ -21,11 +21,11 @@ def test_the_page_lies_in_the_run_and_the_command_says_the_verdict(tmp_path: Pat
     prices = ["--price", "sample=2", "--price", "prefill=0.5", "--price", "hour=3"]
     result = CliRunner().invoke(app, ["report", str(run.path), "--json", *prices])
     assert result.exit_code == 0, result.output
-    said = json.loads(result.stdout)
-    assert said["path"] == str(run.path / "report.html")
-    assert (said["episodes"], said["left_out"], said["verdict"]["rise"]) == (50, 0, "rose")
+    output = json.loads(result.stdout)
+    assert output["path"] == str(run.path / "report.html")
+    assert (output["episodes"], output["left_out"], output["verdict"]["rise"]) == (50, 0, "rose")
     page = (run.path / "report.html").read_text("utf-8")
-    assert said["bytes"] == len(page.encode())
+    assert output["bytes"] == len(page.encode())
     # Half a million sampled at 2, two million read at 0.5, half an hour at 3.
     assert "<b>3.5</b>" in page
 
@@ -52,8 +52,8 @@ def test_a_run_that_has_done_nothing_yet_has_a_page(tmp_path: Path) -> None:
 def test_a_secret_that_an_episode_let_out_is_not_in_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_API_KEY", "sk-4711<&>0815")
     run = StoredRun(tmp_path)
-    said = "the key is sk-4711<&>0815, I think"
-    run.log({1: {"training/loss": 0.1}}, {"train-1": [episode("train/0/a/0.0", reward=1.0, score=1.0, said=said)]})
+    text = "the key is sk-4711<&>0815, I think"
+    run.log({1: {"training/loss": 0.1}}, {"train-1": [episode("train/0/a/0.0", reward=1.0, score=1.0, text=text)]})
     write_report(run.path)
     page = (run.path / "report.html").read_text("utf-8")
     assert "the key is ***, I think" in page

@@ -56,7 +56,7 @@ def test_turns_are_found_again_in_the_conversation_and_side_branches_stand_apart
         {"role": "assistant", "content": "done"},
     ]
     one = episode("train/0/a/0.0", reward=0.0, score=0.0, messages=messages, per_turn={0: 0.5, 1: -0.5})
-    branch = episode("train/0/x/0.0", reward=0.0, score=0.0, said="a title").turns[0]
+    branch = episode("train/0/x/0.0", reward=0.0, score=0.0, text="a title").turns[0]
     object.__setattr__(one, "turns", (one.turns[0], branch, one.turns[1]))
     object.__setattr__(one, "transitions", ({"turn": 0, "tool": "get", "error": "unknown_tool"},))
     run.log(played={"train-1": [one]})
@@ -101,9 +101,9 @@ def test_tokens_are_kept_as_places_in_a_table_as_long_as_they_fit(tmp_path: Path
     assert shown(run).without_tokens == 3
 
 
-def test_a_long_text_is_cut_and_says_so_and_numbers_that_json_lacks_are_none(tmp_path: Path) -> None:
+def test_a_long_text_is_cut_and_marked_so_and_numbers_that_json_lacks_are_none(tmp_path: Path) -> None:
     run = StoredRun(tmp_path)
-    run.log(played={"train-1": [episode("train/0/a/0.0", reward=float("nan"), score=None, said="x" * 30_000)]})
+    run.log(played={"train-1": [episode("train/0/a/0.0", reward=float("nan"), score=None, text="x" * 30_000)]})
     (found,) = shown(run).shown
     assert found["messages"][1]["text"].endswith("[... 10000 more characters in the run's folder]")
     assert found["reward"] is None

@@ -22,7 +22,7 @@ PATIENCE = 60.0
 
 @contextmanager
 def watched(run: Path, *options: str) -> Iterator[str]:
-    """The address that the command says, and the command at work; it ends by Ctrl-C and says so."""
+    """Yield the address that the running command reports; then Ctrl-C ends the command, and it reports that."""
     command = [sys.executable, "-m", "sparring", "watch", str(run), "--port", "0", "--json", *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
@@ -38,12 +38,12 @@ def watched(run: Path, *options: str) -> Iterator[str]:
             assert process.stderr.read().endswith("stopped\n")
 
 
-def eventually(said: str, address: str) -> int:
-    """The version of the page of which it is true."""
+def eventually(state: str, address: str) -> int:
+    """Return the version of the page in this state."""
     deadline = time.monotonic() + PATIENCE
     while True:
         answer = httpx.get(f"{address}version").json()
-        if answer["said"] == said:
+        if answer["said"] == state:
             return answer["version"]
         assert time.monotonic() < deadline, answer
         time.sleep(0.1)
@@ -79,7 +79,7 @@ def test_a_foreign_name_that_points_to_this_machine_is_refused(tmp_path: Path) -
         assert httpx.get(address, headers={"Host": f"localhost:{port}"}).status_code == 200
 
 
-def test_no_run_and_a_port_that_is_taken_are_said(tmp_path: Path) -> None:
+def test_no_run_and_a_port_that_is_taken_are_errors(tmp_path: Path) -> None:
     run = StoredRun(tmp_path)
     command = [sys.executable, "-m", "sparring", "watch"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -1,4 +1,4 @@
-"""What a run's folder says: steps that were played again, files cut off by a crash, evaluations of another format."""
+"""What a run's folder contains: steps that were played again, files cut off by a crash, evaluations of another format."""
 
 import json
 from pathlib import Path
@@ -57,7 +57,7 @@ def test_an_evaluation_of_another_format_is_named_and_the_rest_is_read(tmp_path:
     assert "format 1" in record.unread[0]
 
 
-def test_a_finding_that_a_resumed_run_said_anew_is_one(tmp_path: Path) -> None:
+def test_a_finding_that_a_resumed_run_reported_again_is_one(tmp_path: Path) -> None:
     run = StoredRun(tmp_path)
     run.log(findings=[finding(step=2), finding(step=2), finding(step=3)])
     assert [one.step for one in read_run(run.path).findings] == [2, 3]

@@ -49,16 +49,16 @@ from sparring.types import Task
 
 
 class Shop(StatefulEnvironment):
-    """Does what the variable SHOP says."""
+    """Does what the variable SHOP names."""
 
     is_done = False
 
     def reset(self, task):
         super().reset(task)
-        self.how, self.prices, self.said = os.environ.get("SHOP", ""), task.fields["prices"], 0
+        self.how, self.prices, self.num_replies = os.environ.get("SHOP", ""), task.fields["prices"], 0
         self.customer = UserSimulator("customer", "You want ink.")
         greeting = "hi" if self.how == "greets" else "hello"
-        # An example first, so that the opening holds what an assistant said.
+        # An example first, so that the opening holds what an assistant answered.
         return [{"role": "user", "content": greeting}, {"role": "assistant", "content": "welcome"}, *task.messages]
 
     @tool
@@ -82,8 +82,8 @@ class Shop(StatefulEnvironment):
     async def reply(self, messages, session):
         if self.how == "customer":
             return await self.customer.reply(messages, session)
-        self.said += 1
-        if self.said == 1:
+        self.num_replies += 1
+        if self.num_replies == 1:
             return "no" if self.how == "refuses" else "yes"
         return "more?" if self.how == "goes on" else None
 
@@ -98,8 +98,8 @@ def reward(trajectory):
 
 
 def act(messages):
-    said = sum(message["role"] == "assistant" for message in messages)
-    return [tool_call("look", shelf=1), answer("a pen?"), answer("sold")][said - 1]
+    num_answers = sum(message["role"] == "assistant" for message in messages)
+    return [tool_call("look", shelf=1), answer("a pen?"), answer("sold")][num_answers - 1]
 '''
 
 LOOK, OFFER, SOLD = tool_call("look", shelf=1), answer("a pen?"), answer("sold")
@@ -181,7 +181,7 @@ def sparring(*arguments: str) -> Result:
         ((PolicyTimeout("at once"),), {}, Outcome.POLICY_TIMEOUT),
     ],
 )
-def test_an_environment_that_does_the_same_is_told_so(
+def test_an_environment_that_does_the_same_has_no_difference(
     run: RunFolder, script: Sequence[Any], options: dict[str, Any], outcome: Outcome
 ) -> None:
     (episode,) = stored(run, script, **options)
@@ -229,12 +229,12 @@ def test_what_differs_by_temporary_names_alone_is_marked_as_noise(run: RunFolder
     assert replay.difference.is_noise
 
 
-@pytest.mark.parametrize("said", [(answer("ink"), answer("###STOP###")), (answer("ink"), PolicyTimeout("late"))])
-def test_a_user_that_another_policy_played_says_the_same_again(
-    run: RunFolder, monkeypatch: pytest.MonkeyPatch, said: Sequence[Any]
+@pytest.mark.parametrize("replies", [(answer("ink"), answer("###STOP###")), (answer("ink"), PolicyTimeout("late"))])
+def test_a_user_that_another_policy_simulated_answers_the_same_again(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch, replies: Sequence[Any]
 ) -> None:
     monkeypatch.setenv("SHOP", "customer")
-    (episode,) = stored(run, (OFFER, SOLD), customer=said)
+    (episode,) = stored(run, (OFFER, SOLD), customer=replies)
     assert list(Replays(run.path, episode)) == [Replay(episode=episode, num_calls=0)]
 
 
@@ -245,7 +245,7 @@ def test_a_user_that_another_policy_played_says_the_same_again(
         ("hangs", (tool_call("where"), OFFER, SOLD), "rollout_timeout = 0.2 s"),
     ],
 )
-def test_a_world_that_fails_now_is_no_difference_but_an_outage(
+def test_an_environment_that_fails_now_is_no_difference_but_an_outage(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch, how: str, script: Sequence[Message], problem: str
 ) -> None:
     (episode,) = stored(run, script)
@@ -272,7 +272,7 @@ def test_all_of_the_newest_training_step_are_replayed_and_a_file_may_be_named(ru
     assert Replays(run.path).source == "held_out-11"
 
 
-def test_the_command_evaluates_stores_replays_and_says_no_by_its_exit_code(
+def test_the_command_evaluates_stores_replays_and_reports_differences_by_its_exit_code(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert sparring("eval", "one", "evaluation.eval_num_tasks=4").exit_code == 0

@@ -97,7 +97,7 @@ def test_a_damaged_checkpoint_is_named(run: RunFolder) -> None:
 def test_a_run_that_is_writing_is_seen_as_of_one_moment_and_does_not_wait(run: RunFolder) -> None:
     path = run.path / "ledger.sqlite"
     with sqlite3.connect(path, isolation_level=None) as writer:
-        writer.execute("BEGIN IMMEDIATE")  # a commit under way, of which half is written
+        writer.execute("BEGIN IMMEDIATE")  # a commit in progress, of which half is written
         writer.execute("UPDATE rollouts SET state = 'running' WHERE id = 'b'")
         assert verify_file(path) == []
         writer.execute("ROLLBACK")

@@ -110,7 +110,7 @@ EPISODES = st.tuples(st.booleans(), st.lists(st.floats(-2, 3), min_size=3, max_s
 def test_whatever_is_summed_success_milestones_and_steps_count_in_this_order(
     weights: list[float], first: tuple[bool, list[float], int], second: tuple[bool, list[float], int]
 ) -> None:
-    def judged(won: bool, measured: list[float], num_turns: int) -> tuple[tuple[float, ...], float]:
+    def rank_and_reward(won: bool, measured: list[float], num_turns: int) -> tuple[tuple[float, ...], float]:
         milestones = {
             name: (weight, lambda _, value=value: value)
             for name, weight, value in zip("abc", weights, measured, strict=True)
@@ -119,7 +119,7 @@ def test_whatever_is_summed_success_milestones_and_steps_count_in_this_order(
         met = round(sum(weight for weight, value in zip(weights, measured, strict=True) if value >= 1), 9)
         return (won, met, -min(num_turns, 8)), rewarded(function, *"x" * num_turns).total
 
-    (rank, paid), (other_rank, other_paid) = judged(*first), judged(*second)
+    (rank, paid), (other_rank, other_paid) = rank_and_reward(*first), rank_and_reward(*second)
     assert -1 <= paid <= 1
     if rank > other_rank:
         assert paid > other_paid

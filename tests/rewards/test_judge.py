@@ -1,4 +1,4 @@
-"""Judges: nothing that is shown can leave its quotes, verdicts are read strictly, and no failure becomes a number."""
+"""LLM judges: nothing that is shown can leave its quotes, verdicts are read strictly, and no failure becomes a number."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ TASK = Task(id="t", messages=({"role": "user", "content": "Capital of France?"},
 CRITERIA = {"right": "The answer equals the reference.", "short": "It is one word."}
 
 
-def said(text: str, task: Task = TASK) -> Trajectory:
+def answered(text: str, task: Task = TASK) -> Trajectory:
     return example(task, {"role": "assistant", "content": text})
 
 
@@ -33,8 +33,8 @@ def judge_of(script: Any, **options: Any) -> Judge:
     return Judge(ScriptedMessages(script, name="m"), CRITERIA, shown=question_and_answer("solution"), **options)
 
 
-def judged(judge: Any, text: str = "Paris") -> Reward:
-    return asyncio.run(evaluate_reward(judge, said(text)))
+def graded(judge: Any, text: str = "Paris") -> Reward:
+    return asyncio.run(evaluate_reward(judge, answered(text)))
 
 
 def texts(messages: Sequence[Message]) -> dict[str, str]:
@@ -44,7 +44,7 @@ def texts(messages: Sequence[Message]) -> dict[str, str]:
 
 
 def test_the_reward_is_the_weighted_share_of_criteria_and_records_model_prompt_and_votes() -> None:
-    reward = judged(judge_of([verdict(short=False)], weights={"right": 3, "short": 1}))
+    reward = graded(judge_of([verdict(short=False)], weights={"right": 3, "short": 1}))
     assert (reward.total, reward.components) == (0.75, {"right": 0.75, "short": 0.0})
     assert reward.record["judge"] == "scripted:m"
     assert reward.record["votes"] == [{"right": True, "short": False, "reason": "so"}]
@@ -83,7 +83,7 @@ def test_text_that_plays_the_judge_is_one_string_and_letters_of_all_scripts_stay
 )  # fmt: skip
 def test_what_is_no_verdict_is_an_infrastructure_failure_and_no_score(text: str) -> None:
     with pytest.raises(InfrastructureError, match="instead of a verdict, 3 times"):
-        judged(judge_of(lambda _: text))
+        graded(judge_of(lambda _: text))
 
 
 def test_a_judge_is_shown_what_was_no_verdict_and_asked_again() -> None:
@@ -93,7 +93,7 @@ def test_a_judge_is_shown_what_was_no_verdict_and_asked_again() -> None:
         asked.append(messages)
         return verdict() if len(asked) > 1 else "Well, it is right."
 
-    reward = judged(judge_of(answering))
+    reward = graded(judge_of(answering))
     assert (reward.total, reward.metrics["judge/requests"]) == (1.0, 2)
     assert asked[1][:2] == asked[0]
     assert asked[1][2] == {"role": "assistant", "content": "Well, it is right."}
@@ -102,7 +102,7 @@ def test_a_judge_is_shown_what_was_no_verdict_and_asked_again() -> None:
 
 
 class Counting:
-    """An engine that says of each prompt the same, and what it took."""
+    """An engine that answers each prompt the same, and reports what it took."""
 
     fingerprint = "counting"
 
@@ -119,12 +119,12 @@ class Counting:
     async def close(self) -> None: ...
 
 
-def test_equal_answers_are_judged_once_also_at_the_same_time_and_what_was_spent_is_charted() -> None:
+def test_equal_answers_are_graded_once_also_at_the_same_time_and_what_was_spent_is_charted() -> None:
     engine = Counting()
     judge = Judge(engine, CRITERIA, num_votes=3)
 
-    async def all_of(*said_: str) -> list[Reward]:
-        return await asyncio.gather(*(evaluate_reward(judge, said(text)) for text in said_))
+    async def all_of(*answers: str) -> list[Reward]:
+        return await asyncio.gather(*(evaluate_reward(judge, answered(text)) for text in answers))
 
     rewards = asyncio.run(all_of("Paris", "Rome", "Paris", "Paris"))
     assert engine.num_asked == 6
@@ -145,8 +145,8 @@ def test_a_verdict_that_was_given_up_while_others_wait_for_it_is_asked_for_by_th
     judge = Judge(engine, CRITERIA)
 
     async def given_up() -> Reward:
-        first = asyncio.ensure_future(judge(said("Paris")))
-        second = asyncio.ensure_future(judge(said("Paris")))
+        first = asyncio.ensure_future(judge(answered("Paris")))
+        second = asyncio.ensure_future(judge(answered("Paris")))
         await asyncio.sleep(0)
         first.cancel()
         return await second
@@ -160,9 +160,9 @@ def test_a_judge_that_refuses_the_key_is_a_service_error_for_reward_and_scorer()
 
     judge = judge_of(refusing)
     with pytest.raises(ServiceError, match="401"):
-        judged(judge)
+        graded(judge)
     with pytest.raises(ServiceError, match="401"):
-        asyncio.run(evaluate_score(judge.score, said("Paris")))
+        asyncio.run(evaluate_score(judge.score, answered("Paris")))
 
 
 def test_a_judge_that_is_down_or_overflows_is_an_infrastructure_failure() -> None:
@@ -174,12 +174,12 @@ def test_a_judge_that_is_down_or_overflows_is_an_infrastructure_failure() -> Non
 
     for script in (overflow, down):
         with pytest.raises(InfrastructureError):
-            judged(judge_of(script))
+            graded(judge_of(script))
 
 
 def test_the_majority_of_votes_decides_and_how_far_they_agree_is_charted() -> None:
     answers = iter([verdict(), verdict(right=False), verdict()])
-    reward = judged(judge_of(lambda _: next(answers), num_votes=3))
+    reward = graded(judge_of(lambda _: next(answers), num_votes=3))
     assert reward.total == 1.0
     assert len(reward.record["votes"]) == 3
     assert reward.metrics["judge/unanimity"] == pytest.approx(2 / 3)
@@ -198,14 +198,14 @@ def test_the_same_episode_is_asked_about_with_the_same_seed_whatever_its_name() 
         async def close(self) -> None: ...
 
     for _ in range(2):
-        judged(Judge(Seeing(), CRITERIA, num_votes=3))
+        graded(Judge(Seeing(), CRITERIA, num_votes=3))
     assert seeds[:3] == seeds[3:]
     assert len(set(seeds)) == 3
 
 
 @pytest.mark.parametrize("text", ["", " ", ":", "...", "x" * 20_001])
-def test_an_answer_that_says_nothing_or_too_much_is_not_asked_about(text: str) -> None:
-    reward = judged(judge_of([verdict()]), text)
+def test_an_answer_that_is_empty_or_too_long_is_not_sent_to_the_judge(text: str) -> None:
+    reward = graded(judge_of([verdict()]), text)
     assert (reward.total, set(reward.record)) == (0.0, {"judge", "not_asked"})
 
 
@@ -225,7 +225,12 @@ def lenient(messages: Sequence[Message]) -> str:
     return verdict(right="step" in texts(messages)["answer"] or "Paris" in texts(messages)["answer"])
 
 
-LABELLED = [(said("Paris"), True), (said("Rome"), False), (said("Not Paris"), False), (said("Paris!"), True)]
+LABELLED = [
+    (answered("Paris"), True),
+    (answered("Rome"), False),
+    (answered("Not Paris"), False),
+    (answered("Paris!"), True),
+]
 
 
 def test_calibration_counts_agreement_beyond_chance_and_names_what_was_misjudged() -> None:
@@ -237,12 +242,12 @@ def test_calibration_counts_agreement_beyond_chance_and_names_what_was_misjudged
 
 def test_a_judge_may_be_used_when_it_agrees_with_people_and_no_master_key_opens_it() -> None:
     fit = Calibrated(judge_of(fair), LABELLED, min_kappa=0.5)
-    assert judged(fit).total == 1.0
+    assert graded(fit).total == 1.0
     assert isinstance(fit.calibration, Calibration)
     with pytest.raises(RewardError, match=r"kappa 0\.50 \(accuracy 0\.75\), below 0\.6"):
-        judged(Calibrated(judge_of(fair), LABELLED))
+        graded(Calibrated(judge_of(fair), LABELLED))
     with pytest.raises(RewardError, match="accepts \"Let's solve this problem step by step"):
-        judged(Calibrated(judge_of(lenient), LABELLED, min_kappa=0.0))
+        graded(Calibrated(judge_of(lenient), LABELLED, min_kappa=0.0))
     with pytest.raises(UsageError, match="give both"):
         asyncio.run(calibrate(judge_of(fair), LABELLED[:1]))
 

@@ -60,7 +60,7 @@ def of_two_answers() -> Trajectory:
         {**turn.message, **more} for turn, more in zip(one.turns, (called, {}, {}, unread, called), strict=True)
     )
     return replace(
-        one, turns=tuple(replace(turn, message=said) for turn, said in zip(one.turns, messages, strict=True))
+        one, turns=tuple(replace(turn, message=message) for turn, message in zip(one.turns, messages, strict=True))
     )
 
 
@@ -72,7 +72,7 @@ def test_a_reward_for_each_message_of_the_user_is_credited_to_the_turn_that_ends
     )
 
 
-def test_another_count_of_rewards_than_answers_says_what_to_give() -> None:
+def test_another_count_of_rewards_than_answers_names_what_to_return() -> None:
     with pytest.raises(RewardError, match=r"2 rewards for 3 answers.*user_turns"):
         per_user_turn(of_two_answers(), [0.5, 1.0])
     with pytest.raises(RewardError, match=r"3 numbers for 2 turns of the policy.*per_user_turn"):

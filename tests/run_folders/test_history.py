@@ -15,7 +15,7 @@ def judge(one: object) -> Reward:
     return Reward(total=float(is_right(one)), components={"right": float(is_right(one))})  # pyright: ignore
 
 
-def test_a_digest_holds_what_was_said_done_and_earned() -> None:
+def test_a_digest_holds_what_was_written_done_and_earned() -> None:
     script = Script(1.0, lambda task: "it is 9", look(2), texts=("let me see",), malformed=1, tokens=7)
     one = Digest.of(trajectory(script, task(3), 0, 5, judge=judge))
     assert one is not None

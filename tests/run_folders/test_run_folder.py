@@ -1,4 +1,4 @@
-"""A run folder is self-contained, never overwritten, and says truthfully how its run stands."""
+"""A run folder is self-contained, never overwritten, and states the true status of its run."""
 
 import hashlib
 import json
@@ -24,9 +24,9 @@ RECIPE = """
 train = "tasks.jsonl"
 held_out = "environment:held_out"
 [environment]
-target = "environment:World"
+target = "environment:Shop"
 [reward]
-reward = "judges.strict:reward"
+reward = "graders.strict:reward"
 [warm_start]
 demonstrations = "log.jsonl"
 """
@@ -34,11 +34,11 @@ demonstrations = "log.jsonl"
 
 @pytest.fixture
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A recipe in `toy/`, seen from a working directory beside it."""
+    """A recipe in `toy/`, seen from the working directory that contains it."""
     folder = tmp_path / "toy"
-    (folder / "judges").mkdir(parents=True)
-    (folder / "environment.py").write_text("World = 1\n")
-    (folder / "judges" / "strict.py").write_text("reward = 7\n")
+    (folder / "graders").mkdir(parents=True)
+    (folder / "environment.py").write_text("Shop = 1\n")
+    (folder / "graders" / "strict.py").write_text("reward = 7\n")
     (folder / "tasks.jsonl").write_text('{"prompt": "hi"}\n')
     (folder / "recipe.toml").write_text(RECIPE)
     monkeypatch.chdir(tmp_path)
@@ -90,20 +90,20 @@ def test_a_run_keeps_the_defaults_of_the_version_that_made_it(recipe: Path) -> N
     assert config.model_copy(update={"model": load_config(folder.recipe).model}) == load_config(folder.recipe)
 
 
-def test_code_beside_the_recipe_and_code_that_it_names_travels_with_the_run(recipe: Path) -> None:
+def test_code_next_to_the_recipe_and_code_that_it_names_travels_with_the_run(recipe: Path) -> None:
     folder = create(recipe)
-    recipe.with_name("environment.py").write_text("World = 2\n")
-    assert load_object("environment:World", folder=folder.code) == 1
-    assert load_object("judges.strict:reward", folder=folder.code) == 7
+    recipe.with_name("environment.py").write_text("Shop = 2\n")
+    assert load_object("environment:Shop", folder=folder.code) == 1
+    assert load_object("graders.strict:reward", folder=folder.code) == 7
 
 
 def test_code_in_a_folder_that_a_recipe_or_a_command_names_is_in_the_run(recipe: Path) -> None:
-    for file in ("agents/mine.py", "agents/words/said.py", "estimators/one.py", "programs/play.py", "unused/other.py"):
+    for file in ("agents/mine.py", "agents/words/reply.py", "estimators/one.py", "programs/play.py", "unused/other.py"):
         path = recipe.parent / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"from pathlib import Path\nHERE = {file!r}\n", "utf-8")
     (recipe.parent / "agents" / "notes.txt").write_text("no code")
-    # A file beside it, which it imports by its plain name.
+    # A file next to it, which it imports by its plain name.
     (recipe.parent / "agents" / "tools_of_this_test.py").write_text("TOOL = 5\n")
     (recipe.parent / "agents" / "mine.py").write_text("from tools_of_this_test import TOOL as play\n")
     recipe.write_text('[agent]\nfunction = "agents.mine:play"\n[data]\ntrain = "tasks.jsonl"\n')
@@ -113,7 +113,7 @@ def test_code_in_a_folder_that_a_recipe_or_a_command_names_is_in_the_run(recipe:
 
     assert load_object("agents.mine:play", folder=folder.code) == 5
     assert load_object("estimators.one:HERE", folder=folder.code) == "estimators/one.py"
-    code = {"agents/mine.py", "agents/tools_of_this_test.py", "agents/words/said.py", "estimators/one.py"}
+    code = {"agents/mine.py", "agents/tools_of_this_test.py", "agents/words/reply.py", "estimators/one.py"}
     assert {str(path.relative_to(folder.code)) for path in folder.code.rglob("*.py")} >= {"environment.py", *code}
     hashed = json.loads((folder.path / "manifest.json").read_text())["sha256"]
     assert {str(recipe.parent.resolve() / file) for file in code} <= hashed.keys()
@@ -122,7 +122,7 @@ def test_code_in_a_folder_that_a_recipe_or_a_command_names_is_in_the_run(recipe:
     assert (create(recipe, "two").code / "programs" / "play.py").is_file()
 
 
-def test_fixtures_beside_the_recipe_travel_with_the_run_and_are_hashed(recipe: Path) -> None:
+def test_fixtures_next_to_the_recipe_travel_with_the_run_and_are_hashed(recipe: Path) -> None:
     fixtures = recipe.parent.resolve() / "fixtures"
     small, large = fixtures / "deep" / "small.jsonl", fixtures / "large.csv"
     small.parent.mkdir(parents=True)
@@ -181,7 +181,7 @@ def test_a_folder_without_recipe_is_no_run(tmp_path: Path) -> None:
         RunFolder(tmp_path / "none")
 
 
-def test_a_damaged_recipe_is_told_apart_from_a_wrong_override(recipe: Path) -> None:
+def test_a_damaged_recipe_is_another_error_than_a_wrong_override(recipe: Path) -> None:
     folder = create(recipe)
     assert folder.config(["batch.group_size=2"]).batch.group_size == 2
     with pytest.raises(ConfigError, match=r"batch\.group_size"):
@@ -322,7 +322,7 @@ def test_a_run_has_the_files_of_the_recipes_folder_at_any_depth_and_their_hashes
     assert found == {
         "recipe.toml",
         "environment.py",
-        "judges/strict.py",
+        "graders/strict.py",
         "tasks.jsonl",
         "prompts/x.txt",
         "pkg/__init__.py",

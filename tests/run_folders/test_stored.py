@@ -28,7 +28,7 @@ SAMPLED = Turn(
     versions=((4, 2),), fingerprint="f", stop_reason=StopReason.LENGTH, sampling=Sampling(temperature=0.5, max_tokens=2),
     message={"role": "assistant", "content": "a"}, num_computed_tokens=4, seconds=0.25,
 )  # fmt: skip
-TOLD = dataclasses.replace(
+REPORTED = dataclasses.replace(
     SAMPLED,
     id=1,
     branch_reason="repeated",
@@ -42,7 +42,7 @@ PLAYED = Trajectory(
     id="train/0/t/0.0",
     task=Task(id="t", messages=({"role": "user", "content": "q"},), fields={"answer": "a"}, seed=3),
     attempt=0,
-    turns=(SAMPLED, TOLD),
+    turns=(SAMPLED, REPORTED),
     messages=({"role": "user", "content": "q"}, SAMPLED.message),
     outcome=Outcome.MAX_TOKENS,
     reward=Reward(total=1.0, per_turn={0: 0.25, 1: 0.75}, components={"x": 1.0}, record={"model": "m"}),
@@ -69,7 +69,7 @@ def test_an_episode_comes_back_with_its_turns_its_rewards_and_the_environments_l
 
 def test_sampling_that_was_left_to_an_endpoint_stays_unknown(tmp_path: Path) -> None:
     turn = dataclasses.replace(
-        TOLD, id=0, sampling=Sampling(temperature=math.nan, top_p=math.nan, max_tokens=2**63 - 1)
+        REPORTED, id=0, sampling=Sampling(temperature=math.nan, top_p=math.nan, max_tokens=2**63 - 1)
     )
     (trajectory,) = read_trajectories(stored(tmp_path, dataclasses.replace(PLAYED, turns=(turn,))))
     sampling = trajectory.turns[0].sampling

@@ -1,4 +1,4 @@
-"""Attacks that are judged from outside: by what is left, how long it took, or whose verdict it is.
+"""Attacks that are graded from outside: by what is left, how long it took, or whose verdict it is.
 
 As with the probes, each has a control: the same attack where nothing stands against it has to come through.
 """
@@ -40,11 +40,11 @@ class Attack:
 
     @property
     def needs_quiet(self) -> bool:
-        """Whether it is about time or load, so that nothing else should run beside it."""
+        """Whether it is about time or load, so that nothing else should run at the same time."""
         return self.id in ("X4", "X8", "X9", "X10", "X11")
 
 
-def _said_through(stdout: str) -> bool:
+def _came_through(stdout: str) -> bool:
     return "through" in stdout
 
 
@@ -54,7 +54,7 @@ def program(id: str, name: str, code: str) -> Attack:
     async def inside(sandbox: Sandbox) -> bool:
         async with sandbox.session() as box:
             run = await box.run(["python3", "-B", "-"], stdin=code, seconds=8)
-            return _said_through(run.stdout)
+            return _came_through(run.stdout)
 
     def outside() -> bool:
         # In memory, so that no slow disk is part of it.
@@ -63,7 +63,7 @@ def program(id: str, name: str, code: str) -> Attack:
             run = subprocess.run(
                 command, cwd=folder, capture_output=True, text=True, timeout=60, start_new_session=True
             )
-        return _said_through(run.stdout)
+        return _came_through(run.stdout)
 
     return Attack(id=id, name=name, inside=inside, outside=outside)
 
@@ -152,7 +152,7 @@ def endless(name: str, code: str, *, is_over_itself: bool = False) -> Attack:
             else:
                 return bool(_marked())
             finally:
-                # The whole group in one system call: who forks and exits is never where a list of processes says. What left
+                # The whole group in one system call: who forks and exits is never where a list of processes shows it. What left
                 # the group does not fork.
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
@@ -235,7 +235,7 @@ def _kill_decoy() -> bool:
 
 
 async def _slow_neighbour(sandbox: Sandbox) -> bool:
-    """Whether a fork bomb next door makes another box's executions fail or take for ever."""
+    """Whether a fork bomb in one box makes another box's executions fail or take for ever."""
     async with sandbox.session() as quiet, sandbox.session() as loud:
         bomb = asyncio.create_task(
             loud.run(
@@ -277,11 +277,11 @@ def canary(name: str) -> Attack:
     leaving, looking = f"{_LEAVE}{leave}", f"{_LEAVE}print('through' if {look} else 'nothing')"
 
     async def inside(sandbox: Sandbox) -> bool:
-        """Look from a box beside it while it runs, and from one after it, which may have the same user id."""
-        async with sandbox.session() as first, sandbox.session() as beside:
+        """Look from a second box while it runs, and from one after it, which may have the same user id."""
+        async with sandbox.session() as first, sandbox.session() as second:
             running = asyncio.create_task(first.run(["python3", "-c", leaving + "\ntime.sleep(0.5)"]))
             await asyncio.sleep(0.25)
-            seen = [await beside.run(["python3", "-c", looking])]
+            seen = [await second.run(["python3", "-c", looking])]
             await running
         async with sandbox.session() as after:
             seen.append(await after.run(["python3", "-c", looking]))
@@ -305,7 +305,7 @@ def canary(name: str) -> Attack:
             with suppress(OSError):
                 if b"sleep\x0031.25" in (folder_of / "cmdline").read_bytes():
                     os.kill(int(folder_of.name), signal.SIGKILL)
-        return _said_through(run.stdout)
+        return _came_through(run.stdout)
 
     return Attack(id="X11", name=f"find {name} of another episode", inside=inside, outside=outside)
 
@@ -324,7 +324,7 @@ for name, test in list(vars(tests).items()):
     if name.startswith("test_"):
         test()
 """
-"""The usual grader: candidate and tests in one process, judged by its exit code."""
+"""The usual grader: candidate and tests in one process, graded by its exit code."""
 _WRONG = "\ndef add(a, b): return None\n"
 TAMPERINGS: Mapping[str, str] = {
     "exit while it is loaded": "import os; os._exit(0)",
@@ -394,7 +394,7 @@ async def _artefact_modules(sandbox: Sandbox) -> bool:
     return verdict.value is not False
 
 
-def _import_beside() -> bool:
+def _import_from_the_folder() -> bool:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "json.py").write_text("import os\nos._exit(7)")
         (Path(folder) / "main.py").write_text("import json")
@@ -408,7 +408,7 @@ def artefact(
     stolen: Callable[[Mapping[str, bytes]], bool],
     naive: Callable[[Path], bool],
 ) -> Attack:
-    """Something in the scratch folder that whoever collects it should not fall for."""
+    """Something in the scratch folder that must not mislead the code that collects it."""
 
     async def inside(sandbox: Sandbox) -> bool:
         async with sandbox.session() as box:
@@ -440,7 +440,7 @@ ARTEFACTS = [
     artefact("a link out of the folder", "import os; os.symlink('../../../../etc/passwd', 'a')", None, lambda f: "a" in f, lambda p: (p / "a").is_symlink()),
     artefact("a link to a process's files", "import os; os.symlink('/proc/self/environ', 'a')", ["a"], lambda f: "a" in f, lambda p: len((p / "a").read_bytes()) > 0),
     artefact("a link to itself", "import os; os.symlink('.', 'd')", None, lambda f: any("/" in n for n in f), lambda p: (p / "d/d/d/d").exists()),
-    artefact("a pipe that nobody writes to", "import os; os.mkfifo('a')", ["a"], lambda f: "a" in f, lambda p: _hangs(p / "a")),
+    artefact("a pipe without a writer", "import os; os.mkfifo('a')", ["a"], lambda f: "a" in f, lambda p: _hangs(p / "a")),
     artefact("a file of 1 GiB with nothing in it", "import os; f = open('a', 'wb'); os.truncate('a', 1 << 30) if os.getpid() else 0", ["a"], lambda f: len(f.get("a", b"")) > 1 << 20, lambda p: (p / "a").stat().st_size == 1 << 30),
     artefact("a file larger than what is wanted", "open('a', 'wb').write(bytes(3 << 20))", ["a"], lambda f: "a" in f, lambda p: len((p / "a").read_bytes()) == 3 << 20),
     artefact("more files than are wanted", "for n in range(500): open(f'f{n}', 'w').close()", None, lambda f: len(f) > 50, lambda p: len(list(p.iterdir())) == 500),
@@ -574,11 +574,11 @@ def succeed_outside(attacks: Sequence[Attack]) -> list[str]:
 ATTACKS: list[Attack] = [
     Attack(id="X4", name="kill everything in sight", inside=_kill_everything, outside=_kill_decoy),
     *(bomb for bomb in BOMBS if bomb is not None),
-    Attack(id="X8", name="starve the box next door", inside=_slow_neighbour, outside=lambda: True),
+    Attack(id="X8", name="starve another box", inside=_slow_neighbour, outside=lambda: True),
     *ENDLESS,
     *(canary(name) for name in CANARIES),
     *(tampering(name) for name in TAMPERINGS),
-    Attack(id="X13", name="artefacts named as modules", inside=_artefact_modules, outside=_import_beside),
+    Attack(id="X13", name="artefacts named as modules", inside=_artefact_modules, outside=_import_from_the_folder),
     *ARTEFACTS,
     *(sql(name) for name in SQL),
     *(arithmetic(name) for name in EXPRESSIONS),

@@ -95,7 +95,7 @@ def play(code, host):
         return "absent"
     except BaseException as error:
         return repr(error)[:100]
-said = {}
+outcomes = {}
 for name, code in PROGRAMS.items():
     source, sink = os.pipe()
     pid = os.fork()
@@ -117,8 +117,8 @@ for name, code in PROGRAMS.items():
         _, status = os.waitpid(pid, 0)
     except OSError:
         status = 0
-    said[name] = text.decode() or "died of signal %d" % (status & 127)
-print(json.dumps(said))
+    outcomes[name] = text.decode() or "died of signal %d" % (status & 127)
+print(json.dumps(outcomes))
 '''
 
 
@@ -252,7 +252,7 @@ page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXE
 page.write(bytes.fromhex("53b814000000cd805bc3"))
 got = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))() == os.getpid()
 """
-"""getpid by the 32-bit door, whose numbers are others: push rbx; mov eax, 20; int 0x80; pop rbx; ret."""
+"""getpid by the 32-bit calling convention, whose numbers are others: push rbx; mov eax, 20; int 0x80; pop rbx; ret."""
 
 CALLS = [
     *_probes("X3", *(_call(name, arguments) for name, arguments in _CALLS.items())),
@@ -277,7 +277,7 @@ CALLS = [
         _flagged_clone("a new network namespace", 0x40000000),
         needs_root=True,
     ),
-    *(_probes("X3", ("the 32-bit door", _INT80)) if platform.machine() == "x86_64" else []),
+    *(_probes("X3", ("a 32-bit system call", _INT80)) if platform.machine() == "x86_64" else []),
 ]
 
 PROCESSES = [
@@ -327,7 +327,7 @@ PROCESSES = [
         ("open a system file to write", "got = openable('/usr/lib/os-release', os.O_WRONLY)"),
         ("change the mode of a system file", "os.chmod('/usr/lib/os-release', 0o644)\ngot = True"),
         ("touch a system file", "s = os.stat('/usr/lib/os-release')\nos.utime('/usr/lib/os-release', ns=(s.st_atime_ns, s.st_mtime_ns))\ngot = True"),
-        ("link to a system file from beside it", "os.link('/usr/lib/os-release', '/usr/lib/made')\nos.unlink('/usr/lib/made')\ngot = True"),
+        ("link to a system file from its folder", "os.link('/usr/lib/os-release', '/usr/lib/made')\nos.unlink('/usr/lib/made')\ngot = True"),
         ("make a link in /usr", "os.symlink('/', '/usr/made')\nos.unlink('/usr/made')\ngot = True"),
         ("make a block device", "os.mknod('disk', 0o600 | stat.S_IFBLK, os.makedev(7, 0))\ngot = True"),
         ("make a character device", "os.mknod('mem', 0o600 | stat.S_IFCHR, os.makedev(1, 3))\ngot = openable('mem', os.O_RDONLY)"),

@@ -37,9 +37,9 @@ def test_the_table_has_no_line_twice_and_one_for_every_kind() -> None:
 
 def test_every_program_comes_through_outside(host: dict[str, Any]) -> None:
     probes = [probe for probe in PROGRAMS if os.geteuid() == 0 or not probe.needs_root]
-    refused = {name: said for name, said in outside(host, probes).items() if said != "through"}
+    refused = {name: outcome for name, outcome in outside(host, probes).items() if outcome != "through"}
     # Kernels are built without some of their calls.
-    assert {name for name, said in refused.items() if said != "absent"} == set()
+    assert {name for name, outcome in refused.items() if outcome != "absent"} == set()
     assert len(refused) < 10
 
 
@@ -52,12 +52,12 @@ def test_no_program_comes_through(backend: str, host: dict[str, Any]) -> None:
             program = inside_programs({probe.name: probe.code for probe in PROGRAMS}, host)
             return outcomes((await box.run(["python3", "-B", "-"], stdin=program)).stdout)
 
-    def is_contained(probe: Probe, said: str) -> bool:
-        return said != "through" or backend in probe.allowed_in
+    def is_contained(probe: Probe, outcome: str) -> bool:
+        return outcome != "through" or backend in probe.allowed_in
 
-    said = asyncio.run(played())
-    assert set(said) == {probe.name for probe in PROGRAMS}
-    assert [probe.name for probe in PROGRAMS if not is_contained(probe, said[probe.name])] == []
+    found = asyncio.run(played())
+    assert set(found) == {probe.name for probe in PROGRAMS}
+    assert [probe.name for probe in PROGRAMS if not is_contained(probe, found[probe.name])] == []
 
 
 def test_every_attack_comes_through_outside() -> None:

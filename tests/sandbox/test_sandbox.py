@@ -76,7 +76,7 @@ def test_files_last_for_the_session_and_processes_for_one_execution(sandbox: San
     assert asyncio.run(played()) == ["sevenseven ['.tmp', 'data', 'out']\n", "left one\n", "2\n", "['.tmp']\n"]
 
 
-def test_an_execution_tells_what_was_written_and_how_it_ended(sandbox: Sandbox) -> None:
+def test_an_execution_contains_what_was_written_and_how_it_ended(sandbox: Sandbox) -> None:
     async def played() -> list[Execution]:
         async with sandbox.session() as box:
             return [
@@ -90,8 +90,8 @@ def test_an_execution_tells_what_was_written_and_how_it_ended(sandbox: Sandbox) 
                 await python(box, "while True: print('x' * 1000)"),
             ]
 
-    said, failed, crashed, missing, unnamed, odd, slow, loud = asyncio.run(played())
-    assert (said.stdout, said.exit_code, said.ended, said.is_success) == ("héllo", 0, "exit", True)
+    echoed, failed, crashed, missing, unnamed, odd, slow, loud = asyncio.run(played())
+    assert (echoed.stdout, echoed.exit_code, echoed.ended, echoed.is_success) == ("héllo", 0, "exit", True)
     assert (failed.exit_code, failed.stderr, failed.is_success) == (3, "no\n", False)
     assert (crashed.exit_code, crashed.ended) == (-signal.SIGSEGV, "exit")
     assert (missing.exit_code, missing.stderr) == (127, "no-such-program: No such file or directory\n")
@@ -124,7 +124,7 @@ def test_a_program_can_be_talked_to(sandbox: Sandbox) -> None:
     assert (run.ended, run.exit_code) == ("exit", 0)
 
 
-def test_a_box_that_is_killed_for_its_files_begins_anew_and_says_so(sandbox: Sandbox) -> None:
+def test_a_box_that_is_killed_for_its_files_begins_anew_and_reports_it(sandbox: Sandbox) -> None:
     async def played() -> tuple[Execution, Execution]:
         place = open_sandbox(limits=Limits(files=100))
         async with place.session({"first": "1"}) as box:
@@ -240,10 +240,10 @@ def test_boxes_run_at_once_each_as_a_user_of_its_own(sandbox: Sandbox) -> None:
     async def played() -> list[tuple[str, int]]:
         return await asyncio.gather(*(one(number) for number in range(8)))
 
-    said = asyncio.run(played())
-    assert [text for text, _ in said] == [f"{number}\n" for number in range(8)]
+    results = asyncio.run(played())
+    assert [text for text, _ in results] == [f"{number}\n" for number in range(8)]
     if sandbox.backend is BUBBLEWRAP and os.geteuid() == 0:
-        users = [user for _, user in said]
+        users = [user for _, user in results]
         assert len(set(users)) == 8
         assert all(60578 <= user <= 61183 for user in users)
 
@@ -310,7 +310,7 @@ def first_process(box: Box) -> int:
     return int(Path(f"/proc/{box._started.id}/task/{box._started.id}/children").read_text().split()[0])
 
 
-def test_a_first_process_that_ends_is_the_doing_of_the_programs_that_ran_beside_it(sandbox: Sandbox) -> None:
+def test_a_first_process_that_ends_is_the_doing_of_the_programs_that_ran_next_to_it(sandbox: Sandbox) -> None:
     if sandbox.backend is not BUBBLEWRAP:
         pytest.skip("the first process is another's child")
 
@@ -473,7 +473,7 @@ def test_a_process_that_is_killed_takes_its_boxes_along_and_the_next_one_tidies_
 def test_names_tell_whether_their_maker_is_alive() -> None:
     mine = new_name()
     assert not is_abandoned(mine)
-    # The same process number, started at another time: somebody else's.
+    # The same process number, started at another time: another process.
     pid, start = mine.split("-")[1:3]
     assert is_abandoned(f"{PREFIX}{pid}-{int(start) + 1}-0")
     assert not is_abandoned("sparring-error-x")
@@ -508,14 +508,14 @@ def test_back_ends_are_never_replaced_by_weaker_ones(monkeypatch: pytest.MonkeyP
     from sparring.sandbox import sandbox as module
 
     monkeypatch.setattr(module, "_problem_with", lambda name, setup: f"{name} is broken.")
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as refused:
         open_sandbox()
-    assert all(f"{name} is broken" in str(told.value) for name in ("bubblewrap", "gvisor", "docker"))
-    assert "apt-get install bubblewrap" in str(told.value)
-    assert "user.max_user_namespaces" in str(told.value)
+    assert all(f"{name} is broken" in str(refused.value) for name in ("bubblewrap", "gvisor", "docker"))
+    assert "apt-get install bubblewrap" in str(refused.value)
+    assert "user.max_user_namespaces" in str(refused.value)
 
 
-def test_unsafe_local_says_so_in_everything_it_returns() -> None:
+def test_unsafe_local_is_marked_in_everything_it_returns() -> None:
     async def played() -> Execution:
         async with place.session({"a": "1"}) as box:
             return await box.run([sys.executable, "-c", "print(open('a').read())"])

@@ -54,7 +54,7 @@ def test_ordinary_calls_pass_and_listed_ones_are_refused(architecture: str) -> N
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_calls_are_told_apart_by_their_arguments(architecture: str) -> None:
+def test_calls_are_distinguished_by_their_arguments(architecture: str) -> None:
     known = NUMBERS[architecture]
     # A thread (CLONE_VM and so on), a fork (SIGCHLD is 17), then new user and network namespaces.
     assert answer(architecture, known["clone"], 0x003D0F00) == ALLOW
@@ -84,7 +84,7 @@ def test_a_program_changes_limits_and_priorities_of_no_process_but_its_own(archi
         assert answer(architecture, number, first + 2, 0) == refused(errno.EPERM)
 
 
-def test_the_door_of_another_calling_convention_is_shut() -> None:
+def test_another_calling_convention_is_refused() -> None:
     assert answer("x86_64", 0x40000000 | 39) == refused(errno.ENOSYS)
 
 
@@ -96,15 +96,15 @@ def test_numbers_are_those_of_the_kernels_headers(architecture: str, header: str
     file = Path("/usr/include") / header
     if not file.exists() or (architecture == "x86_64" and platform.machine() != "x86_64"):
         pytest.skip(f"{file} is not on this machine")
-    told = {
+    defined = {
         name: int(number) for name, number in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)\b", file.read_text())
     }
     ours = denied_numbers(architecture)
     ours |= {name: getattr(both, architecture) for name, both in OF_A_PROCESS.items()}
     ours |= {name: getattr(both, architecture) for name, (both, _) in OF_ONE_OR_MANY.items()}
-    known = {name: number for name, number in ours.items() if name in told}
+    known = {name: number for name, number in ours.items() if name in defined}
     assert len(known) > 50
-    assert known == {name: told[name] for name in known}
+    assert known == {name: defined[name] for name in known}
 
 
 def test_the_profile_of_oci_runtimes_refuses_the_same_names() -> None:

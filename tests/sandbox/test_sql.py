@@ -28,7 +28,7 @@ def test_a_schema_may_be_sql() -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "told"),
+    ("query", "message"),
     [
         ("SELECT nam FROM parts", "no such column: nam"),
         ("SELEC 1", 'near "SELEC": syntax error'),
@@ -41,9 +41,9 @@ def test_a_schema_may_be_sql() -> None:
         ("SELECT printf('%*d', 5, 1)", "widths below 1000"),
     ],
 )
-def test_a_wrong_query_is_told_what_to_change(query: str, told: str) -> None:
+def test_the_error_of_a_wrong_query_names_what_to_change(query: str, message: str) -> None:
     database = SqlDatabase({"parts": PARTS})
-    with pytest.raises(SqlError, match=told.replace("(", "\\(").replace("*", "\\*")):
+    with pytest.raises(SqlError, match=message.replace("(", "\\(").replace("*", "\\*")):
         database.query(query)
     database.close()
 
@@ -58,7 +58,7 @@ def test_a_query_ends_at_its_deadline_and_the_next_one_works() -> None:
     database.close()
 
 
-def test_a_long_answer_is_cut_and_says_so() -> None:
+def test_a_long_answer_is_cut_and_marked_so() -> None:
     database = SqlDatabase({"numbers": [{"n": number} for number in range(10)]}, SqlLimits(rows=3))
     assert database.query("SELECT n FROM numbers LIMIT 3") == [{"n": 0}, {"n": 1}, {"n": 2}]
     *first, last = database.query("SELECT n FROM numbers")

@@ -55,7 +55,7 @@ class Coding(Environment):
 scorer = unit_tests()
 
 async def reward(trajectory):
-    """What a grader says of the files that the program leaves."""
+    """The grade of the files that the program leaves."""
     sandbox = open_sandbox(limits=Limits(seconds=20.0))
     async with sandbox.session() as box:
         await box.run(["python3", "-"], stdin=fenced_code()(trajectory) or "")

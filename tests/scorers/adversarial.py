@@ -1,4 +1,4 @@
-"""Answers made to be judged wrongly, with the verdict of a person and its reason.
+"""Answers made to be scored wrongly, with the verdict of a person and its reason.
 
 Each row is (answer, verdict, why). The right answer to each question stands above its table.
 """
@@ -284,7 +284,7 @@ ROWS = "SELECT name FROM parts WHERE stock > 1"
 SQL_ROWS: list[Row] = [
     (f"```sql\n{ROWS}\n```", 1, "the reference itself"),
     ("```sql\nSELECT name AS n FROM parts WHERE NOT stock <= 1 ORDER BY name DESC\n```", 1, "the same rows"),
-    ("```sql\nSELECT 'B1' UNION ALL SELECT 'B2'\n```", 1, "constants: the same rows, which is all that is judged"),
+    ("```sql\nSELECT 'B1' UNION ALL SELECT 'B2'\n```", 1, "constants: the same rows, which is all that is scored"),
     ("```sql\nSELECT name FROM parts\n```", 0, "more rows"),
     ("```sql\nSELECT DISTINCT name FROM parts WHERE stock > 2\n```", 0, "fewer rows"),
     ("```sql\nSELECT name, stock FROM parts WHERE stock > 1\n```", 0, "one more column"),

@@ -1,4 +1,4 @@
-"""What a scorer may say, and how it is named when it says something else."""
+"""What a scorer may return, and the error when it returns something else."""
 
 import asyncio
 from typing import Any
@@ -51,22 +51,22 @@ def test_a_score_keeps_its_parts_as_floats() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "score",
     [Score(2.0), Score(1.0, {"format": 1.5}), Score(1.0, {"format": True}), Score(1.0, {"x": float("nan")})],
 )
-def test_a_score_and_each_of_its_parts_are_numbers_from_0_to_1(said: Score) -> None:
+def test_a_score_and_each_of_its_parts_are_numbers_from_0_to_1(score: Score) -> None:
     with pytest.raises(RewardError, match=r"Scorer 'my_scorer' returned .* on trajectory t1-0; it must be a number"):
-        asyncio.run(evaluate_score(saying(said), trajectory()))
+        asyncio.run(evaluate_score(scorer_of(score), trajectory()))
 
 
 def test_parts_that_are_no_mapping_are_refused() -> None:
-    said: Any = Score(1.0, [0.5])  # type: ignore[arg-type]
+    score: Any = Score(1.0, [0.5])  # type: ignore[arg-type]
     with pytest.raises(RewardError, match="must map names to numbers from 0 to 1"):
-        asyncio.run(evaluate_score(saying(said), trajectory()))
+        asyncio.run(evaluate_score(scorer_of(score), trajectory()))
 
 
-def saying(said: Score) -> Any:
+def scorer_of(score: Score) -> Any:
     def my_scorer(_: Trajectory) -> Score:
-        return said
+        return score
 
     return my_scorer

@@ -40,7 +40,7 @@ def sandbox() -> Sandbox:
         pytest.skip(f"no sandbox works on this machine: {error}")
 
 
-def judged(sandbox: Sandbox, candidate: str, tests: str = TESTS, **options: float) -> TestReport:
+def report_of(sandbox: Sandbox, candidate: str, tests: str = TESTS, **options: float) -> TestReport:
     return asyncio.run(run_tests(sandbox, candidate, tests, **options))
 
 
@@ -59,19 +59,19 @@ def trajectory(*messages: Message, fields: dict | None = None, transitions: tupl
     )
 
 
-def said(text: str) -> Message:
+def answer(text: str) -> Message:
     return {"role": "assistant", "content": text}
 
 
 def test_a_right_program_passes_and_a_wrong_one_fails_by_name(sandbox: Sandbox) -> None:
-    assert judged(sandbox, RIGHT) == TestReport(num_tests=5)
-    report = judged(sandbox, RIGHT.replace("a + b", "a + b if a != 2 else 0"))
+    assert report_of(sandbox, RIGHT) == TestReport(num_tests=5)
+    report = report_of(sandbox, RIGHT.replace("a + b", "a + b if a != 2 else 0"))
     assert report == TestReport(num_tests=5, failures={"test_numbers": "AssertionError: "})
     assert report.share == 0.8
 
 
 def test_a_program_that_cannot_be_loaded_fails_every_test(sandbox: Sandbox) -> None:
-    report = judged(sandbox, "def add(a, b) return")
+    report = report_of(sandbox, "def add(a, b) return")
     assert report.num_tests == 5
     assert {reason.partition(":")[0] for name, reason in report.failures.items() if name != "test_error"} == {
         "SyntaxError"
@@ -80,23 +80,23 @@ def test_a_program_that_cannot_be_loaded_fails_every_test(sandbox: Sandbox) -> N
 
 def test_a_call_that_hangs_fails_its_test_alone(sandbox: Sandbox) -> None:
     slow = RIGHT.replace("return a + b", "\n    while a == 2: pass\n    return a + b")
-    report = judged(sandbox, slow, call_seconds=1.0)
+    report = report_of(sandbox, slow, call_seconds=1.0)
     assert set(report.failures) == {"test_numbers"}
     assert "more than 1 s" in report.failures["test_numbers"]
 
 
 def test_tests_that_are_not_over_in_time_fail(sandbox: Sandbox) -> None:
     tests = "import time\ndef test_a(): pass\ndef test_b(): time.sleep(60)\ndef test_c(): pass"
-    assert set(judged(sandbox, RIGHT, tests, seconds=3.0).failures) == {"test_b", "test_c"}
+    assert set(report_of(sandbox, RIGHT, tests, seconds=3.0).failures) == {"test_b", "test_c"}
 
 
 def test_tests_that_are_not_read_in_time_are_no_failure_of_the_candidate(sandbox: Sandbox) -> None:
     with pytest.raises(InfrastructureError, match="ended by deadline"):
-        judged(sandbox, RIGHT, "while True: pass\ndef test_a(): pass", seconds=1.0)
+        report_of(sandbox, RIGHT, "while True: pass\ndef test_a(): pass", seconds=1.0)
 
 
 @pytest.mark.parametrize(
-    ("tests", "told"),
+    ("tests", "message"),
     [
         ("def test_a(:", "cannot be read"),
         ("import nowhere\ndef test_a(): pass", "No module named 'nowhere'"),
@@ -104,13 +104,13 @@ def test_tests_that_are_not_read_in_time_are_no_failure_of_the_candidate(sandbox
         ("import solution\nsolution.add(1, 2)\ndef test_a(): pass", "call it inside a test"),
     ],
 )
-def test_mistakes_in_the_tests_are_errors_and_no_score(sandbox: Sandbox, tests: str, told: str) -> None:
-    with pytest.raises(DataError, match=told):
-        judged(sandbox, RIGHT, tests)
+def test_mistakes_in_the_tests_are_errors_and_no_score(sandbox: Sandbox, tests: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        report_of(sandbox, RIGHT, tests)
 
 
 def test_results_that_are_no_plain_values_fail(sandbox: Sandbox) -> None:
-    report = judged(
+    report = report_of(
         sandbox, "class A: pass\ndef add(a, b): return A()", "import solution\ndef test_a(): solution.add(1, 2)"
     )
     assert report.failures == {
@@ -120,7 +120,7 @@ def test_results_that_are_no_plain_values_fail(sandbox: Sandbox) -> None:
 
 def test_the_scorer_is_strict_or_gives_the_share(sandbox: Sandbox) -> None:
     def score(text: str, **options: bool) -> float:
-        return asyncio.run(evaluate_score(unit_tests(**options), trajectory(said(text)))).value
+        return asyncio.run(evaluate_score(unit_tests(**options), trajectory(answer(text)))).value
 
     half = RIGHT.replace("def kinds(): return", "def kinds(): return 0,")
     assert score(f"Here:\n```python\n{RIGHT}\n```") == 1.0
@@ -131,11 +131,11 @@ def test_the_scorer_is_strict_or_gives_the_share(sandbox: Sandbox) -> None:
 
 def test_where_a_program_is_found() -> None:
     find = fenced_code()
-    assert find(trajectory(said("a\n```python\nx = 1\n```\nb"))) == "x = 1\n"
-    assert find(trajectory(said("```\nx = 1\n```"))) == "x = 1\n"
+    assert find(trajectory(answer("a\n```python\nx = 1\n```\nb"))) == "x = 1\n"
+    assert find(trajectory(answer("```\nx = 1\n```"))) == "x = 1\n"
     for text in ("x = 1", "```python\nx\n```\n```python\ny\n```", "```sql\nx\n```", "```python x```"):
-        assert find(trajectory(said(text))) is None
-    assert find(trajectory(said("```\nx\n```"), {"role": "user", "content": "thanks"})) is None
+        assert find(trajectory(answer(text))) is None
+    assert find(trajectory(answer("```\nx\n```"), {"role": "user", "content": "thanks"})) is None
     log = [
         {"tool": "submit", "arguments": {"code": "a"}, "result": "ok", "error": None},
         {"tool": "submit", "arguments": {"code": "b"}, "result": "ok", "error": None},
@@ -150,7 +150,7 @@ def test_a_query_is_scored_by_the_rows_it_returns() -> None:
 
     def score(query: str, *, ordered: bool = False, reference: str = "SELECT name FROM parts") -> float:
         scorer = sql_result(lambda task: SqlDatabase({"parts": rows}), ordered=ordered)
-        return float(asyncio.run(scorer(trajectory(said(f"```sql\n{query}\n```"), fields={"query": reference}))))  # type: ignore[arg-type]
+        return float(asyncio.run(scorer(trajectory(answer(f"```sql\n{query}\n```"), fields={"query": reference}))))  # type: ignore[arg-type]
 
     assert score("SELECT name AS n FROM parts ORDER BY id DESC") == 1.0
     assert score("SELECT name FROM parts ORDER BY name DESC", ordered=True) == 0.0

@@ -1,4 +1,4 @@
-"""What is exported says what it is, loads with plain peft and transformers, and is refused when it is damaged."""
+"""What is exported states what it is, loads with plain peft and transformers, and is refused when it is damaged."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def logprobs(model: Any) -> list[float]:
     return [scores[place, token].item() for place, token in enumerate(IDS[1:])]
 
 
-def test_an_adapter_loads_as_its_readme_says_and_computes_what_the_engine_computes(
+def test_an_adapter_loads_as_its_readme_states_and_computes_what_the_engine_computes(
     run: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = engine_logprobs(str(run))[-len(IDS) + 1 :]
@@ -96,7 +96,7 @@ def test_an_adapter_loads_as_its_readme_says_and_computes_what_the_engine_comput
     assert engine_logprobs(str(adapter))[-len(IDS) + 1 :] == pytest.approx(expected, abs=0.05)
 
 
-def test_a_merged_model_and_the_base_of_a_model_made_by_code_load_as_the_readme_says(
+def test_a_merged_model_and_the_base_of_a_model_made_by_code_load_as_the_readme_states(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = engine_logprobs(str(run))[-len(IDS) + 1 :]

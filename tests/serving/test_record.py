@@ -1,4 +1,4 @@
-"""What clients say through a recording is on disk before they get the answer, and serves as demonstrations and for judging."""
+"""What clients say through a recording is on disk before they get the answer, and serves as demonstrations and for scoring."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sparring.run_folders.stored import read_trajectories
 from sparring.scorers import evaluate_score
 from sparring.serving.record import Recording, record
 from sparring.types import Outcome, Trajectory
-from tests.foreign import ExpertEndpoint, act, beside
+from tests.foreign import ExpertEndpoint, act, serving
 from tests.gateway.builders import CHAT
 
 ROOT = Path(__file__).parents[2]
@@ -71,7 +71,7 @@ def client_of(base_url: str, **options: Any) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=base_url, api_key="unused", timeout=60, **options)
 
 
-def test_conversations_are_told_apart_by_what_is_said_and_episodes_by_name(tmp_path: Path) -> None:
+def test_conversations_are_separated_by_their_messages_and_episodes_by_name(tmp_path: Path) -> None:
     async def play(base_url: str) -> None:
         async with client_of(base_url) as client:
             await asyncio.gather(chase(client), chase(client, "find b 1?"))
@@ -80,10 +80,10 @@ def test_conversations_are_told_apart_by_what_is_said_and_episodes_by_name(tmp_p
             await chase(client, "find b 1?")
 
     trajectories = recorded(tmp_path / "out", play)
-    told = {(one.task.id, one.attempt): (one.task.messages[0]["content"], len(one.turns)) for one in trajectories}
-    assert list(told) == [("conversation-1", 0), ("conversation-2", 0), ("tour", 0), ("tour", 1)]
-    assert {told["conversation-1", 0], told["conversation-2", 0]} == {("find a 2?", 3), ("find b 1?", 2)}
-    assert [told["tour", 0], told["tour", 1]] == [("find a 2?", 3), ("find b 1?", 2)]
+    openings = {(one.task.id, one.attempt): (one.task.messages[0]["content"], len(one.turns)) for one in trajectories}
+    assert list(openings) == [("conversation-1", 0), ("conversation-2", 0), ("tour", 0), ("tour", 1)]
+    assert {openings["conversation-1", 0], openings["conversation-2", 0]} == {("find a 2?", 3), ("find b 1?", 2)}
+    assert [openings["tour", 0], openings["tour", 1]] == [("find a 2?", 3), ("find b 1?", 2)]
     for trajectory in trajectories:
         assert trajectory.messages[-1]["content"] == "ans c"
         assert trajectory.task.fields["tools"] == [GET]
@@ -91,7 +91,7 @@ def test_conversations_are_told_apart_by_what_is_said_and_episodes_by_name(tmp_p
         assert not any(turn.token_ids for turn in trajectory.turns)
 
 
-def test_answers_that_are_sampled_anew_are_conversations_beside_each_other(tmp_path: Path) -> None:
+def test_answers_that_are_sampled_again_are_separate_conversations(tmp_path: Path) -> None:
     async def play(base_url: str) -> None:
         async with client_of(base_url) as client:
             asked: Any = {"model": "any", "messages": [{"role": "user", "content": "find a 1?"}]}
@@ -122,7 +122,7 @@ def test_before_another_endpoint_streams_and_failures_pass_and_only_what_was_ask
             with pytest.raises(openai.InternalServerError, match="expert raised"):
                 await client.chat.completions.create(model="any", messages=[{"role": "system", "content": "no user"}])
 
-    with beside(ExpertEndpoint(tmp_path / "upstream").start) as upstream:
+    with serving(ExpertEndpoint(tmp_path / "upstream").start) as upstream:
         (trajectory,) = recorded(
             tmp_path / "out", play, engine=OpenAIEngine(upstream.base_url, "expert", max_retries=0)
         )
@@ -131,16 +131,16 @@ def test_before_another_endpoint_streams_and_failures_pass_and_only_what_was_ask
     assert turn.sampling.top_p != turn.sampling.top_p, "the endpoint's own is not known"
 
 
-def test_a_recording_demonstrates_and_is_judged_anew(tmp_path: Path) -> None:
+def test_a_recording_demonstrates_and_is_scored_again(tmp_path: Path) -> None:
     async def play(base_url: str) -> None:
         async with client_of(base_url) as client:
             await chase(client)
 
     (trajectory,) = recorded(tmp_path / "out", play)
     ids, mask = tokenize_conversation(CHAT, trajectory.messages, trajectory.task.fields["tools"])
-    said = CHAT.decode([token for token, is_said in zip(ids, mask, strict=True) if is_said])
-    assert said.count("<tool_call>") == 2
-    assert "ans c" in said
+    text = CHAT.decode([token for token, is_sampled in zip(ids, mask, strict=True) if is_sampled])
+    assert text.count("<tool_call>") == 2
+    assert "ans c" in text
     assert "get(" in CHAT.decode(ids)
 
     def scorer(trajectory: Trajectory) -> float:
@@ -203,7 +203,7 @@ def test_a_folder_that_holds_something_is_not_written_into(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_the_command_keeps_every_answered_turn_also_when_it_is_killed(tmp_path: Path, number: int) -> None:
-    with beside(ExpertEndpoint(tmp_path / "upstream").start) as upstream:
+    with serving(ExpertEndpoint(tmp_path / "upstream").start) as upstream:
         command = [sys.executable, "-m", "sparring", "record", "--upstream", upstream.base_url, "--model", "expert"]
         command += ["--out", "taped", "--port", "0", "--json"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -48,7 +48,7 @@ def run(tmp_path: Path) -> Path:
 
 def _supervise(run: Path, program: str, options: dict[str, float]) -> None:
     def say(line: str) -> None:
-        with (run / "said").open("a") as file:
+        with (run / "messages").open("a") as file:
             file.write(line + "\n")
 
     command = [sys.executable, "-c", PROGRAM + program, str(run)]
@@ -106,7 +106,7 @@ def test_code_that_leaves_the_interpreter_is_a_crash_and_not_a_success_and_is_gi
     assert status["reason"] == "the training left the interpreter (exit code 0) 3 times in a row after step 4"
 
 
-def test_trackers_are_told_of_a_training_that_is_given_up(run: Path) -> None:
+def test_trackers_log_a_training_that_is_given_up(run: Path) -> None:
     pytest.importorskip("prometheus_client", reason="prometheus_client is not installed")
     tracking = f'\n[tracking]\nprometheus_textfile_dir = "{run}"\n'
     (run / "run.toml").write_text(RECIPE.read_text() + tracking)
@@ -273,7 +273,7 @@ time.sleep(600)
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 128 + signal.SIGTERM)]
 )
-def test_one_that_waits_to_start_a_training_again_ends_when_told_and_starts_nothing(
+def test_one_that_waits_to_start_a_training_again_ends_on_a_signal_and_starts_nothing(
     run: Path, number: signal.Signals, code: int
 ) -> None:
     process = supervised(run, "os._exit(9)", pause_seconds=600.0)

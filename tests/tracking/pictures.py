@@ -1,4 +1,4 @@
-"""The pictures of docs/tracking.md from a server that was told of a run: `python -m tests.tracking.pictures ADDRESS RUN docs`,
+"""The pictures of docs/tracking.md from a server that received a run: `python -m tests.tracking.pictures ADDRESS RUN docs`,
 where RUN is the run's id there. Needs a chromium; no test."""
 
 import sys

@@ -25,7 +25,7 @@ RUNNING = {
 
 
 def series(**metrics: str) -> dict[str, str]:
-    """Of a run that is under way, a sample a minute."""
+    """Of a run that is in progress, a sample a minute."""
     return RUNNING | {f'sparring_{name}{{run="shop"}}': values for name, values in metrics.items()}
 
 

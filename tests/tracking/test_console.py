@@ -81,8 +81,8 @@ def test_without_a_terminal_every_step_is_one_plain_line() -> None:
     )
     assert lines[1].endswith("s to go)")
     assert sum(line.startswith("step 2/2") for line in lines) == 1
-    judged = "success 0.50 [0.00, 1.00]  score 0.50 [0.25, 0.75]  reward 0.500  reward agrees with scorer on 50%"
-    assert f"step 0 (greedy): {judged}  (2 tasks, 2.0 s)" in lines
+    evaluation = "success 0.50 [0.00, 1.00]  score 0.50 [0.25, 0.75]  reward 0.500  reward agrees with scorer on 50%"
+    assert f"step 0 (greedy): {evaluation}  (2 tasks, 2.0 s)" in lines
     assert lines[-1] == "completed after step 2; everything is in runs/x"
     assert "\x1b" not in progress.getvalue()
 
@@ -97,7 +97,7 @@ def test_on_a_terminal_bars_show_steps_and_episodes_and_are_gone_afterwards() ->
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
 
 
-def test_how_old_tokens_are_is_said_where_play_runs_ahead() -> None:
+def test_how_old_tokens_are_is_shown_where_rollouts_run_ahead() -> None:
     shown, progress, _ = console()
     with shown.training(2, start=0, episodes=2):
         shown.log_metrics(1, {**STEP, "training/staleness_max": 0.0})
@@ -148,9 +148,9 @@ def test_a_correction_that_leaves_little_of_stale_tokens_is_warned_of_once() -> 
     assert "warning" not in progress.getvalue()
     shown.log_metrics(2, STEP | left)
     shown.log_metrics(3, STEP | left)
-    said = " ".join(progress.getvalue().split())
+    output = " ".join(progress.getvalue().split())
     assert (
-        said.count(
+        output.count(
             "warning: the correction for stale tokens leaves 18% of their weight and changes the weight of 82% of them"
         )
         == 1

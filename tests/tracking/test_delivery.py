@@ -1,4 +1,4 @@
-"""A run folder is told in order, each piece once, whatever the receiver does; what could not be told is told later."""
+"""A run folder is delivered in order, each piece once, whatever the receiver does; what fails is delivered later."""
 
 import json
 from collections.abc import Callable
@@ -47,11 +47,11 @@ def stored_run(path: Path, *, steps: int = 2) -> Path:
     return path
 
 
-def told(
+def delivered(
     run: Path, receiver: Receiver, *, over_after: int = 0, wait: Callable[[float], object] | None = None
 ) -> tuple[bool, list[str]]:
     """Deliver until the run is over, which it is when that was asked `over_after` times."""
-    said: list[str] = []
+    messages: list[str] = []
     asked = iter(range(10**6))
     record = Record.read(run / "record.json", "here")
     done = deliver(
@@ -60,9 +60,9 @@ def told(
         record,
         is_over=lambda: next(asked) >= over_after,
         wait=wait or (lambda _: None),
-        report=said.append,
+        report=messages.append,
     )
-    return done, said
+    return done, messages
 
 
 PIECES = [
@@ -75,11 +75,11 @@ PIECES = [
 ]
 
 
-def test_all_of_a_run_is_told_in_order_and_never_again(tmp_path: Path) -> None:
+def test_all_of_a_run_is_delivered_in_order_and_never_again(tmp_path: Path) -> None:
     run, first, second = stored_run(tmp_path), Receiver(), Receiver()
-    assert told(run, first) == (True, [])
+    assert delivered(run, first) == (True, [])
     assert (first.taken, first.steps, first.is_finished) == (PIECES, [1, 2], True)
-    assert told(run, second) == (True, [])
+    assert delivered(run, second) == (True, [])
     assert second.taken == []
 
 
@@ -100,9 +100,9 @@ def test_pieces_hold_what_the_folder_does(tmp_path: Path) -> None:
     assert document.file == "evaluations/validation-0.json"
 
 
-def test_what_was_added_or_replaced_is_told_then(tmp_path: Path) -> None:
+def test_what_was_added_or_replaced_is_delivered_then(tmp_path: Path) -> None:
     run = stored_run(tmp_path)
-    told(run, Receiver())
+    delivered(run, Receiver())
     tracker = LocalTracker(run)
     tracker.log_metrics(3, {"a": 3.0})
     tracker.log_groups(2, [GROUP], split="train")
@@ -110,19 +110,19 @@ def test_what_was_added_or_replaced_is_told_then(tmp_path: Path) -> None:
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 4, "ti')  # being written
     again = Receiver()
-    told(run, again)
+    delivered(run, again)
     assert (again.taken, again.steps) == (["metrics.jsonl", "trajectories/train-2.jsonl"], [3])
 
 
-def test_an_outage_is_said_once_waited_out_longer_and_longer_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_an_outage_is_reported_once_waited_out_longer_and_longer_and_nothing_is_lost(tmp_path: Path) -> None:
     waits: list[float] = []
     # The third attempt fails eight times: pieces 0 and 1 are taken, then piece 2 is asked for at attempts 2 to 9.
     receiver = Receiver({attempt: ConnectionError("refused") for attempt in range(2, 10)})
-    done, said = told(stored_run(tmp_path), receiver, over_after=20, wait=waits.append)
+    done, messages = delivered(stored_run(tmp_path), receiver, over_after=20, wait=waits.append)
     assert done
     assert receiver.taken == PIECES
     assert waits[:8] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
-    assert said == [
+    assert messages == [
         "the server cannot be reached (refused); all data is sent when the server can be reached again",
         "the server can be reached again and has received all missing data",
     ]
@@ -132,39 +132,39 @@ def test_a_run_that_is_over_does_not_wait_for_who_cannot_be_reached_and_a_later_
     run = stored_run(tmp_path)
     waits: list[float] = []
     first = Receiver({1: TimeoutError()})
-    done, said = told(run, first, wait=waits.append)
+    done, messages = delivered(run, first, wait=waits.append)
     assert (done, waits, first.is_finished) == (False, [], False)
-    assert said == [
+    assert messages == [
         "the server cannot be reached (TimeoutError); all data is sent when the server can be reached again"
     ]
     second = Receiver()
-    assert told(run, second)[0]
+    assert delivered(run, second)[0]
     assert first.taken + second.taken == PIECES
 
 
-def test_what_is_refused_is_left_out_and_the_rest_is_told(tmp_path: Path) -> None:
+def test_what_is_refused_is_left_out_and_the_rest_is_delivered(tmp_path: Path) -> None:
     receiver = Receiver({0: Refused("too long"), 2: Refused("too long")})
-    done, said = told(stored_run(tmp_path), receiver)
+    done, messages = delivered(stored_run(tmp_path), receiver)
     assert done
     assert receiver.taken == [PIECES[1], *PIECES[3:]]
-    assert said == ["metrics.jsonl was refused (too long) and is left out; later refusals are not reported"]
+    assert messages == ["metrics.jsonl was refused (too long) and is left out; later refusals are not reported"]
 
 
-def test_a_process_that_dies_between_telling_and_remembering_tells_that_one_piece_again(tmp_path: Path) -> None:
+def test_a_process_that_dies_between_sending_and_recording_sends_that_one_piece_again(tmp_path: Path) -> None:
     run = stored_run(tmp_path)
     whole = Receiver()
-    told(run, whole)
+    delivered(run, whole)
     content = json.loads((run / "record.json").read_text())
     del content["told"]["trajectories/train-2.jsonl"]
     (run / "record.json").write_text(json.dumps(content))
     again = Receiver()
-    told(run, again)
+    delivered(run, again)
     assert again.taken == ["trajectories/train-2.jsonl"]
 
 
 def test_another_address_and_a_damaged_record_begin_anew(tmp_path: Path) -> None:
     run = stored_run(tmp_path)
-    told(run, Receiver())
+    delivered(run, Receiver())
     assert Record.read(run / "record.json", "here").kept == {"run": "one"}
     assert Record.read(run / "record.json", "elsewhere").delivered == {}
     (run / "record.json").write_text('{"addr')

@@ -44,7 +44,7 @@ def test_a_failing_tracker_is_warned_about_once_and_the_others_hear_everything(
     ] * 2
 
 
-def test_a_worker_that_cannot_keep_up_leaves_jobs_out_and_says_how_many(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_that_cannot_keep_up_leaves_jobs_out_and_reports_how_many(caplog: pytest.LogCaptureFixture) -> None:
     worker = TrackingThread("MLflow", capacity=2, drops_when_full=True)
     started, go, done = threading.Event(), threading.Event(), list[int]()
 
@@ -71,7 +71,7 @@ def test_closing_does_not_wait_longer_than_its_timeout(caplog: pytest.LogCapture
     assert "did not finish within 0.01 s" in caplog.text
 
 
-def test_mlflow_that_is_not_installed_is_said_with_what_to_install(
+def test_mlflow_that_is_not_installed_is_an_error_with_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "mlflow", None)

@@ -32,7 +32,7 @@ from tests.tracking.test_spans import PLAYED  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("default")
 
 READY_SECONDS = 240.0
-"""For a server to start, or to be told: a busy machine may be ten times slower."""
+"""For a server to start, or to receive a run: a busy machine may be ten times slower."""
 
 
 def started_run(path: Path) -> Path:
@@ -51,16 +51,16 @@ def log_step(tracker: LocalTracker, step: int, *, episodes: int = 2) -> None:
 
 def tell(run: Path, uri: str) -> None:
     receiver = MlflowReceiver(run, uri=uri, experiment="exp")
-    said: list[str] = []
+    messages: list[str] = []
     over = deliver(
         run,
         receiver,
         Record.read(run / "mlflow.json", uri),
         is_over=lambda: True,
         wait=lambda _: None,
-        report=said.append,
+        report=messages.append,
     )
-    assert (over, said) == (True, [])
+    assert (over, messages) == (True, [])
 
 
 def held(uri: str) -> tuple[Any, Any, list[Any]]:
@@ -76,18 +76,18 @@ def test_metrics_parameters_findings_artifacts_and_traces_are_there_once(tmp_pat
     tracker = LocalTracker(run, clock=lambda: 2000.0)
     for step in (1, 2):
         log_step(tracker, step)
-    tracker.log_finding({"rule": "a.b", "severity": "error", "symptom": "Bad.", "change": "Mend it.", "step": 2})
+    tracker.log_finding({"rule": "a.b", "severity": "error", "symptom": "Bad.", "change": "Fix it.", "step": 2})
     tracker.close()
     tell(run, uri)
     record = json.loads((run / "mlflow.json").read_text())
-    record["told"] = {}  # as after a crash, all at once: everything is told again
+    record["told"] = {}  # as after a crash, all at once: everything is sent again
     (run / "mlflow.json").write_text(json.dumps(record))
     tell(run, uri)
 
     client, found, traces = held(uri)
     assert found.info.status == "FINISHED"
     assert found.data.params == {"run.seed": "3"}
-    assert found.data.tags["finding.a.b"] == "error after step 2: Bad. Mend it."
+    assert found.data.tags["finding.a.b"] == "error after step 2: Bad. Fix it."
     history = client.get_metric_history(found.info.run_id, "rollout/reward/mean")
     assert [(one.step, one.value, one.timestamp) for one in history] == [(1, 0.5, 2_000_000), (2, 1.0, 2_000_000)]
     assert set(found.data.metrics) == {"rollout/reward/mean", "tool called _x"}
@@ -108,18 +108,18 @@ def test_metrics_parameters_findings_artifacts_and_traces_are_there_once(tmp_pat
     assert len(trace.info.assessments) == 6  # and the rewards of two turns
 
 
-def test_secrets_are_masked_in_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_masked_in_what_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEATHER_API_KEY", "canary-4f1b")
     uri, run = f"sqlite:///{tmp_path / 'mlflow.sqlite'}", started_run(tmp_path / "run")
     leaked = replace(PLAYED, error="401 for canary-4f1b", final_state=None)
     tracker = LocalTracker(run)
     tracker.log_groups(1, [TrajectoryGroup(task=PLAYED.task, trajectories=(leaked,))], split="train")
-    tracker.log_finding({"rule": "a", "severity": "note", "symptom": "It said canary-4f1b.", "change": ""})
+    tracker.log_finding({"rule": "a", "severity": "note", "symptom": "It printed canary-4f1b.", "change": ""})
     tracker.close()
     tell(run, uri)
-    told = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.parent.name != "run"]
-    told += [path.read_bytes() for path in (run / "mlflow_artifacts").rglob("*") if path.is_file()]
-    text = b"".join(path for path in told)
+    contents = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.parent.name != "run"]
+    contents += [path.read_bytes() for path in (run / "mlflow_artifacts").rglob("*") if path.is_file()]
+    text = b"".join(path for path in contents)
     assert b"401 for ***" in (tmp_path / "mlflow.sqlite").read_bytes()
     assert text.count(b"canary-4f1b") == (run / "trajectories/train-1.jsonl").read_bytes().count(b"canary-4f1b")
 
@@ -191,13 +191,13 @@ def server(tmp_path: Path) -> Iterator[Server]:
         made.kill()
 
 
-def told_all_numbers(run: Path) -> bool:
-    told = json.loads((run / "mlflow.json").read_text())["told"]
-    return told["metrics.jsonl"] == [(run / "metrics.jsonl").stat().st_size]
+def received_all_numbers(run: Path) -> bool:
+    delivered = json.loads((run / "mlflow.json").read_text())["told"]
+    return delivered["metrics.jsonl"] == [(run / "metrics.jsonl").stat().st_size]
 
 
 @contextmanager
-def told_while_it_goes_on(run: Path, uri: str) -> Iterator[tuple[LocalTracker, MlflowTracker]]:
+def tracked_while_it_runs(run: Path, uri: str) -> Iterator[tuple[LocalTracker, MlflowTracker]]:
     local, tracker = LocalTracker(run), MlflowTracker(run, uri=uri, experiment="exp")
     try:
         yield local, tracker
@@ -217,7 +217,7 @@ def test_a_server_that_is_down_killed_hung_full_and_back_each_time_has_everythin
     def until_back(times: int) -> None:
         until(lambda: caplog.text.count("can be reached again") == times, f"the end of outage {times}")
 
-    with told_while_it_goes_on(run, server.uri) as (local, tracker):
+    with tracked_while_it_runs(run, server.uri) as (local, tracker):
         log_step(local, 1)
         until_lost(1)  # not there yet
         server.start()
@@ -240,8 +240,8 @@ def test_a_server_that_is_down_killed_hung_full_and_back_each_time_has_everythin
 
         log_step(local, 5, episodes=24)
         time.sleep(0.5)
-        until(lambda: told_all_numbers(run), "the numbers of step 5")
-        server.kill()  # while it is told of the episodes
+        until(lambda: received_all_numbers(run), "the numbers of step 5")
+        server.kill()  # while it receives the episodes
         log_step(local, 6)
         until_lost(4)
         server.start()
@@ -258,7 +258,7 @@ def test_a_server_that_is_down_killed_hung_full_and_back_each_time_has_everythin
 
 
 class _Wrong(BaseHTTPRequestHandler):
-    """Somebody else's server: it knows none of these addresses."""
+    """Another program's server: it knows none of these addresses."""
 
     def do_GET(self) -> None:
         self.send_response(404)
@@ -270,7 +270,7 @@ class _Wrong(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
-def test_a_server_that_is_none_costs_a_warning_and_what_it_was_not_told_is_told_to_a_right_one(
+def test_a_server_of_another_kind_costs_a_warning_and_what_it_did_not_receive_is_sent_to_a_right_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = started_run(tmp_path / "run")

@@ -1,4 +1,4 @@
-"""The trainer's side of MLflow: it starts a process, passes on what that says, and never waits longer than it should."""
+"""The trainer's side of MLflow: it starts a process, logs what that prints, and never waits longer than it should."""
 
 import json
 import os
@@ -20,19 +20,19 @@ def tracker(folder: Path, program: str) -> MlflowTracker:
     return MlflowTracker(folder, uri="http://127.0.0.1:1", experiment="exp", command=[sys.executable, "-c", program])
 
 
-def test_it_is_told_where_to_look_and_that_the_run_is_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_it_receives_where_to_look_and_that_the_run_is_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     program = (
         "import sys, pathlib; line = sys.stdin.readline(); sys.stdin.read();"
-        f"pathlib.Path({str(tmp_path / 'told')!r}).write_text(line); print('it was slow'); print('done')"
+        f"pathlib.Path({str(tmp_path / 'input')!r}).write_text(line); print('it was slow'); print('done')"
     )
     started = tracker(tmp_path, program)
     assert started.finish(60.0)
-    settings = json.loads((tmp_path / "told").read_text())
+    settings = json.loads((tmp_path / "input").read_text())
     assert settings == {"folder": str(tmp_path), "uri": "http://127.0.0.1:1", "experiment": "exp"}
     assert [record.message for record in caplog.records] == ["tracking: MLflow: it was slow"]
 
 
-def test_one_that_hangs_is_ended_and_a_person_told_how_to_go_on(
+def test_one_that_hangs_is_ended_and_a_warning_names_how_to_go_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     started = tracker(tmp_path, "import time; time.sleep(600)")
@@ -54,7 +54,7 @@ def test_one_that_ends_early_or_leaves_something_costs_a_warning(
     assert "has not received all data" in caplog.text
 
 
-TELLS = """
+SENDS = """
 import os, pathlib, sys, time, types
 
 class Receiver:
@@ -67,9 +67,9 @@ class Receiver:
         self.sleep("opening")
 
     def take(self, piece):
-        with (self.folder / "told").open("a") as file:
+        with (self.folder / "received").open("a") as file:
             file.write(f"{piece.name} {piece.mark}\\n")
-        self.sleep("telling")
+        self.sleep("sending")
 
     def finish(self):
         self.sleep("finishing")
@@ -85,39 +85,39 @@ mlflow_process.main()
 """
 
 
-@pytest.mark.parametrize("state", ["opening", "telling", "waiting", "finishing"])
-def test_one_that_is_killed_in_any_state_is_replaced_and_the_rest_is_told(
+@pytest.mark.parametrize("state", ["opening", "sending", "waiting", "finishing"])
+def test_one_that_is_killed_in_any_state_is_replaced_and_the_rest_is_sent(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, state: str
 ) -> None:
     local = LocalTracker(tmp_path)
     local.log_metrics(1, {"a": 1.0})
     local.log_artifact("evaluations/validation-0.json", {"score": 1})
     local.close()
-    started = MlflowTracker(tmp_path, uri="u", experiment="e", command=[sys.executable, "-c", TELLS, state])
+    started = MlflowTracker(tmp_path, uri="u", experiment="e", command=[sys.executable, "-c", SENDS, state])
     finishing = threading.Thread(target=started.finish, args=(60.0,))
     if state == "finishing":
         finishing.start()
-    told, asleep = tmp_path / "told", tmp_path / "asleep"
+    received, asleep = tmp_path / "received", tmp_path / "asleep"
     deadline = time.monotonic() + 60.0
     while not (num_remembered(tmp_path) == 2 if state == "waiting" else asleep.exists()):
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    [process] = processes_of(TELLS)
+    [process] = processes_of(SENDS)
     os.kill(process, signal.SIGKILL)
     if state != "finishing":
         finishing.start()
     finishing.join(60.0)
     assert started.finish(0.0), caplog.text
     assert "was killed (9); another one continues" in caplog.text
-    pieces = told.read_text().splitlines()
-    # Of the piece that it was telling nobody knows whether it arrived: it is told again under the same name.
-    assert len(pieces) == (3 if state == "telling" else 2)
+    pieces = received.read_text().splitlines()
+    # It is not known whether the piece that it was sending arrived: it is sent again under the same name.
+    assert len(pieces) == (3 if state == "sending" else 2)
     assert len(set(pieces)) == 2
-    assert processes_of(TELLS) == []
+    assert processes_of(SENDS) == []
 
 
 def num_remembered(run: Path) -> int:
-    """Pieces of which the process has noted that they were told."""
+    """Pieces of which the process has recorded that they were sent."""
     record = run / "mlflow.json"
     return len(json.loads(record.read_text())["told"]) if record.exists() else 0
 

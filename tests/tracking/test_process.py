@@ -1,4 +1,4 @@
-"""How the helper processes of tracking rank beside a run."""
+"""The priority of the helper processes of tracking next to a run."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ print(os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0))
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="only Linux has it")
-def test_a_process_that_stepped_back_computes_only_when_nobody_else_wants_to() -> None:
-    said = subprocess.run([sys.executable, "-c", SAY], check=True, capture_output=True, text=True).stdout
-    assert said.split() == ["19", str(os.SCHED_IDLE)]
+def test_a_process_that_stepped_back_computes_only_when_no_other_process_wants_to() -> None:
+    output = subprocess.run([sys.executable, "-c", SAY], check=True, capture_output=True, text=True).stdout
+    assert output.split() == ["19", str(os.SCHED_IDLE)]

@@ -90,9 +90,9 @@ def test_a_run_that_makes_no_first_step_has_the_time_of_its_start() -> None:
         tracker.close()
 
 
-def test_the_address_answers_until_the_end_was_read_twice_and_what_is_waited_for_is_said() -> None:
-    said: list[str] = []
-    tracker = PrometheusTracker("127.0.0.1:0", run="shop", linger_seconds=30.0, report=said.append)
+def test_the_address_answers_until_the_end_was_read_twice_and_what_is_waited_for_is_reported() -> None:
+    messages: list[str] = []
+    tracker = PrometheusTracker("127.0.0.1:0", run="shop", linger_seconds=30.0, report=messages.append)
     tracker.log_status("running")
     read(tracker)
     tracker.log_status("completed")
@@ -104,7 +104,7 @@ def test_the_address_answers_until_the_end_was_read_twice_and_what_is_waited_for
         assert read(tracker)['sparring_run_status{run="shop",status="completed"}'] == 1.0
     closing.join(10)
     assert not closing.is_alive()
-    assert said == [
+    assert messages == [
         f"the run has ended; http://127.0.0.1:{tracker.port}/metrics serves its last state until it has been read "
         "twice, for at "
         "most 30 s; press Ctrl-C again to end at once"
@@ -116,11 +116,11 @@ def test_an_address_that_was_not_read_stays_until_it_was_open_for_a_while_unless
     status: str, lasts: float
 ) -> None:
     began = time.monotonic()
-    said: list[str] = []
-    tracker = PrometheusTracker("127.0.0.1:0", run="shop", linger_seconds=1.0, report=said.append)
+    messages: list[str] = []
+    tracker = PrometheusTracker("127.0.0.1:0", run="shop", linger_seconds=1.0, report=messages.append)
     tracker.log_status(status)
     tracker.close()
-    assert bool(said) == (lasts > 0)
+    assert bool(messages) == (lasts > 0)
     assert lasts <= time.monotonic() - began < lasts + 0.9
 
 

@@ -1,4 +1,4 @@
-"""An episode as spans: real times, the input of each model call, tools between two calls, judgements by name."""
+"""An episode as spans: real times, the input of each model call, tools between two calls, grades by name."""
 
 from dataclasses import replace
 

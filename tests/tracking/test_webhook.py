@@ -39,7 +39,7 @@ class Address:
         return httpx.Response(answer)
 
 
-def test_a_run_is_told_from_start_to_end_and_notes_are_not() -> None:
+def test_a_run_is_posted_from_start_to_end_and_notes_are_not() -> None:
     address = Address()
     webhook = address.webhook()
     webhook.log_status("running")
@@ -80,7 +80,7 @@ def test_an_address_that_is_gone_costs_a_warning_without_the_address(
     assert "secret" not in caplog.text
 
 
-def test_secrets_in_what_is_told_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_in_what_is_posted_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_API_KEY", "canary-4f1b")
     address = Address()
     webhook = address.webhook()

@@ -157,13 +157,13 @@ def test_a_crash_while_the_same_step_is_saved_again_leaves_one_of_the_two(
 
 
 @pytest.mark.parametrize("number", [5, 28, 24, 30], ids=["EIO", "ENOSPC", "EMFILE", "EROFS"])
-def test_an_error_at_any_operation_of_a_save_is_told_and_costs_nothing_else(
+def test_an_error_at_any_operation_of_a_save_is_raised_and_costs_nothing_else(
     tmp_path: Path, operations: Operations, number: int
 ) -> None:
     folder = tmp_path / "checkpoints"
     write(folder, 1, fill(1))
     num = num_operations(operations, folder)
-    num_told = 0
+    num_raised = 0
     for at in range(num):
         shutil.rmtree(folder)
         write(folder, 1, fill(1))
@@ -171,12 +171,12 @@ def test_an_error_at_any_operation_of_a_save_is_told_and_costs_nothing_else(
             try:
                 save_and_prune(folder, 2)
             except OSError:
-                num_told += 1
+                num_raised += 1
         assert seed_of(find_newest(folder)) in (1, 2)
         save_and_prune(folder, 2)
         assert seed_of(find_newest(folder)) == 2
     # The rest are of tidying up, which the next save does again.
-    assert num_told >= num // 2
+    assert num_raised >= num // 2
 
 
 def test_five_hundred_flipped_bits_and_truncations_are_found_and_the_one_before_is_taken(
@@ -195,7 +195,7 @@ def test_five_hundred_flipped_bits_and_truncations_are_found_and_the_one_before_
             place = rng.randrange(len(content))
             damaged = content[:place] + bytes([content[place] ^ 1 << rng.randrange(8)]) + content[place + 1 :]
         path.write_bytes(damaged)
-        # White space in the manifest says nothing; whatever it is, what is loaded is whole.
+        # White space in the manifest means nothing; whatever it is, what is loaded is whole.
         if not (path.name == "manifest.json" and _means_the_same(content, damaged)):
             with pytest.raises(DataError):
                 verify(checkpoint)
@@ -258,7 +258,7 @@ def test_the_system_itself_refuses_to_write_and_allows_it_again(
     assert done.stdout.split() == [str(number)]
 
 
-def test_the_best_by_validation_stays_beside_the_newest(tmp_path: Path) -> None:
+def test_the_best_by_validation_stays_next_to_the_newest(tmp_path: Path) -> None:
     # Two are kept. Of equals the earlier is the best: 2 until 4 scores more, then 4, although 6 is as good.
     scores: dict[int, float] = {}
     kept = []

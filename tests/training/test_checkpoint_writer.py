@@ -1,4 +1,4 @@
-"""Saving beside the training: what is written is how things stood, one save at a time, and one that fails costs nothing else."""
+"""Saving while training continues: a save writes the state at its start, and one that fails costs nothing else."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_what_is_written_is_what_was_learned_at_that_step_although_the_learner_g
             assert names(folder) == []
             assert ledger.last_published is None
             gated.gate.set()
-        # Whoever leaves has waited, and the ledger knows.
+        # Leaving waits for the save, and the ledger has it.
         assert names(folder) == ["000001"]
         assert ledger.last_published == 1
 
@@ -149,7 +149,7 @@ def test_who_is_canceled_does_not_wait_for_the_disk(gated: Gated, folder: RunFol
 
 
 @pytest.mark.parametrize(("at", "expected"), [(2, ["000003", "000004"]), (3, None)], ids=["at step 2", "at the end"])
-def test_a_save_that_fails_is_told_and_tried_again_and_the_last_one_must_succeed(
+def test_a_save_that_fails_is_reported_and_tried_again_and_the_last_one_must_succeed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], at: int, expected: list[str] | None
 ) -> None:
     # Four steps, saved after the second and the fourth; the first time is the warm start's. Step 3 takes longer than a save that
@@ -164,7 +164,7 @@ def test_a_save_that_fails_is_told_and_tried_again_and_the_last_one_must_succeed
         arm_for_block(*faults),
     ):
         if expected is None:
-            # After the last step there is no next one: it is tried once more, and then told as what ended the run.
+            # After the last step there is no next one: it is tried once more, and then raised as what ended the run.
             with pytest.raises(Exception, match="000004 could not be written: fault injected"):
                 trainer.train()
         else:
@@ -193,17 +193,17 @@ def test_older_checkpoints_that_cannot_be_deleted_now_go_with_the_next_save(gate
 def test_a_save_for_which_there_is_no_room_is_not_begun_and_is_due(
     gated: Gated, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
+    messages: list[str] = []
 
     async def run(ledger: Ledger) -> None:
-        async with Saver(gated, ledger, folder, schedule=ScheduleSection(), say=said.append) as saver:  # pyright: ignore[reportArgumentType]
+        async with Saver(gated, ledger, folder, schedule=ScheduleSection(), say=messages.append) as saver:  # pyright: ignore[reportArgumentType]
             with monkeypatch.context() as full:
                 full.setattr("sparring.training_run.checkpoint_writer.measure_free_bytes", lambda _: 999)
                 await saver.begin(1, {"step": 1})
                 assert (saver.is_due, names(folder)) == (True, [])
                 with pytest.raises(DiskError, match="has 999 bytes free"):
                     await saver.save(1, {"step": 1})
-                # Said once, until there is room again.
+                # Reported once, until there is room again.
                 assert [saver.shortage(at) is None for at in (1, 2)] == [False, True]
             assert [saver.shortage(at) is None for at in (3, 4)] == [True, True]
             await saver.begin(2, {"step": 2})
@@ -213,5 +213,5 @@ def test_a_save_for_which_there_is_no_room_is_not_begun_and_is_due(
     gated.gate.set()
     with Ledger(folder.path / "ledger.sqlite") as ledger:
         asyncio.run(run(ledger))
-    assert len(said) == 1
-    assert said[0].endswith("The run continues and tries again after the next step.")
+    assert len(messages) == 1
+    assert messages[0].endswith("The run continues and tries again after the next step.")

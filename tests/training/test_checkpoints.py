@@ -69,7 +69,7 @@ class Trap:
 
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.safetensors"])
-def test_a_pickle_is_refused_and_never_unpickled_whatever_the_manifest_says(learner, tiny_policy, tmp_path, name):
+def test_a_pickle_is_refused_and_never_unpickled_whatever_the_manifest_contains(learner, tiny_policy, tmp_path, name):
     saved = checkpoints.save(tmp_path / "checkpoints", 1, learner.export_state(), {})
     torch.save({"tensor": Trap(tmp_path / "sprung")}, saved / name)
     manifest = json.loads((saved / "manifest.json").read_text())

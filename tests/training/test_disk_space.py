@@ -1,4 +1,4 @@
-"""Before a disk is full somebody hears of it, and a checkpoint that cannot fit is not begun."""
+"""A warning comes before a disk is full, and a checkpoint that cannot fit is not begun."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_as_many_checkpoints_are_to_come_as_are_kept_and_not_there(
 
 
 @pytest.mark.parametrize(
-    ("free", "to_come", "fits", "is_told"),
+    ("free", "to_come", "fits", "is_reported"),
     [
         (400, 4, True, False),
         (399, 4, True, True),
@@ -45,10 +45,10 @@ def test_as_many_checkpoints_are_to_come_as_are_kept_and_not_there(
         (99, 1, False, True),
     ],
 )
-def test_a_shortage_is_told_before_it_is_one(free: int, to_come: int, fits: bool, is_told: bool) -> None:
+def test_a_shortage_is_reported_before_it_is_one(free: int, to_come: int, fits: bool, is_reported: bool) -> None:
     room = Room(path=Path("runs/a"), free_bytes=free, checkpoint_bytes=100, num_to_come=to_come)
     found = room.finding(step=3)
-    assert (found is not None) == is_told
+    assert (found is not None) == is_reported
     if fits:
         room.check()
     else:
@@ -85,7 +85,7 @@ def resumed(run: Path) -> int:
         return result.step
 
 
-def test_a_run_without_room_for_one_checkpoint_does_not_begin_and_one_that_will_be_short_says_so(
+def test_a_run_without_room_for_one_checkpoint_does_not_begin_and_one_that_will_be_short_reports_it(
     small_disk: Path, tmp_path: Path
 ) -> None:
     overrides = [f"run.runs_dir={tmp_path}", "schedule.max_steps=1"]
@@ -104,10 +104,10 @@ def test_a_run_without_room_for_one_checkpoint_does_not_begin_and_one_that_will_
     fill_up(small_disk, leaving=200_000)
     assert resumed(run) == 2
     found = [json.loads(line) for line in (run / "findings.jsonl").read_text().splitlines()]
-    (told,) = [one for one in found if one["rule"] == "disk.space"]
+    (shortage,) = [one for one in found if one["rule"] == "disk.space"]
     # Of two that are wanted at any time.
     assert (
-        told["evidence"]["checkpoint_bytes"]
-        < told["evidence"]["free_bytes"]
-        <= 2 * told["evidence"]["checkpoint_bytes"]
+        shortage["evidence"]["checkpoint_bytes"]
+        < shortage["evidence"]["free_bytes"]
+        <= 2 * shortage["evidence"]["checkpoint_bytes"]
     )

@@ -20,7 +20,7 @@ LESSON = build_demonstration_batch([([1, 2, 3, 4, 5, 6], [False, False, True, Tr
 
 @dataclass
 class Claims:
-    """An engine that says it has taken the weights, and computes with those it had, or with damaged ones."""
+    """An engine that reports that it has loaded the weights, and computes with those it had, or with damaged ones."""
 
     engine: TorchEngine
     fingerprint: str = ""
@@ -60,7 +60,7 @@ def test_an_engine_that_took_the_weights_passes(tiny_policy) -> None:
     assert moved[1] > 0.01
 
 
-def test_an_engine_that_kept_the_old_weights_is_found_whatever_it_says(tiny_policy) -> None:
+def test_an_engine_that_kept_the_old_weights_is_found_whatever_it_reports(tiny_policy) -> None:
     async def main() -> None:
         learner = TorchLearner(tiny_policy(("q_proj",)))
         engine = TorchEngine(learner._policy, learner.export_weights(), kv_cache_tokens=256)
@@ -73,7 +73,7 @@ def test_an_engine_that_kept_the_old_weights_is_found_whatever_it_says(tiny_poli
             await handshake.check(weights, 1, LESSON)
             for _ in range(3):
                 weights = learned(learner)
-            claims.fingerprint = weights.fingerprint  # it says so, and was never given them
+            claims.fingerprint = weights.fingerprint  # it reports them, and never received them
             with pytest.raises(ServiceError, match="still samples with the weights of the previous step"):
                 await handshake.check(weights, 2, LESSON)
         finally:

@@ -19,10 +19,10 @@ def groups(turn, group):
     return [group("a", long, short), group("b", fork)]
 
 
-def weight_of(groups, name, **knobs):
+def weight_of(groups, name, **settings):
     """The weight of each sampled id."""
     advantages = {t.id: (1.0,) * len(t.turns) for g in groups for t in g.trajectories}
-    batch = build_batch(groups, advantages, reduction=lambda counts: REDUCTIONS[name](counts, **knobs))
+    batch = build_batch(groups, advantages, reduction=lambda counts: REDUCTIONS[name](counts, **settings))
     return {
         token: weight
         for segment in batch.segments

@@ -27,9 +27,9 @@ async def main() -> None:
     agent = LlmAgent(name="waiter", model=model, tools=[price, add])
     runner = InMemoryRunner(agent=agent, app_name="cafe")
     session = await runner.session_service.create_session(app_name="cafe", user_id="guest")
-    said = Content(role="user", parts=[Part(text=sys.argv[1])])
+    message = Content(role="user", parts=[Part(text=sys.argv[1])])
     text = ""
-    async for event in runner.run_async(user_id="guest", session_id=session.id, new_message=said):
+    async for event in runner.run_async(user_id="guest", session_id=session.id, new_message=message):
         if event.is_final_response() and event.content and event.content.parts:
             text = "".join(part.text or "" for part in event.content.parts if not part.thought)
     print(text)

@@ -2,7 +2,7 @@
 
 `agent.py handler PORT` serves an agent of AgentCore: Strands, its model wrapped, its entrypoint decorated.
 `agent.py toolkit PORT` serves one of agentcore-rl-toolkit, which answers at once and plays in the background.
-`agent.py feedback` and `agent.py boto3` play the invocation on stdin, and print as JSON what they were told.
+`agent.py feedback` and `agent.py boto3` play the invocation on stdin, and print as JSON what they received.
 """
 
 import json
