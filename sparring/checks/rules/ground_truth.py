@@ -40,6 +40,8 @@ UNBALANCED, CONSTANT = 0.6, 0.9
 RARE = 0.2
 """Another type or an empty cell is a mistake, not a kind of answer, up to this share of the rows."""
 NUM_SHOWN = 5
+MOST_CONFIRMED = 20
+"""The maximum number of values that are compared with the prompt of their own task."""
 CANDIDATES = 2
 """A prompt with this number of other answers lists candidates, and the task is to find the right one."""
 MANY_WORDS = 3
@@ -410,7 +412,7 @@ async def schema(subject: Subject) -> Iterable[Finding]:
     found: list[Finding] = []
     for name, cells in columns.items():
         found += [*_mixed_types(name, cells), *_empty_cells(name, cells), *_spelled_twice(name, cells)]
-        found += _outside_the_list(name, cells, prompt)
+        found += await _outside_the_list(subject, name, cells, prompt)
     return found
 
 
@@ -506,9 +508,11 @@ def _spelled_twice(name: str, cells: Sequence[tuple[Placed, Json]]) -> Iterator[
             )
 
 
-def _outside_the_list(name: str, cells: Sequence[tuple[Placed, Json]], prompt: str) -> list[Finding]:
-    """Return findings on values that the prompt does not name although one sentence of the prompt lists a larger number
-    of the other values."""
+async def _outside_the_list(
+    subject: Subject, name: str, cells: Sequence[tuple[Placed, Json]], prompt: str
+) -> list[Finding]:
+    """Return findings on values that the prompt of their task does not name although one sentence of it lists a larger
+    number of the other values. `prompt` is the prompt of one task; other tasks may have other prompts."""
     counts = Counter(value for _, value in cells if isinstance(value, str) and not _is_empty(value))
     listed = _listed(name, set(counts), prompt) if len(counts) <= MANY_LISTED else set()
     if len(listed) < 2:
@@ -517,14 +521,20 @@ def _outside_the_list(name: str, cells: Sequence[tuple[Placed, Json]], prompt: s
     outside = [(one, value) for one, value in cells if isinstance(value, str) and value in unknown]
     if not outside or len(unknown) >= len(listed):
         return []
+    confirmed = []
+    for one, value in outside[:MOST_CONFIRMED]:
+        own = await get_prompt(subject, one.task)
+        if listed <= _listed(name, set(counts), own) and not _stands_in(value, own):
+            confirmed.append((one, value))
+    if not confirmed:
+        return []
     return [
         Finding(
             rule="data.schema",
             severity=Severity.ERROR,
-            symptom=f"The ground truth {name!r} is {outside[0][1]!r} in row {_rows(outside[:1])}, but the prompt only "
-            f"allows "
-            f"{', '.join(sorted(listed)[:8])}.",
-            evidence={"field": name, "allowed": sorted(listed), "tasks": [_cell(*one) for one in outside[:NUM_SHOWN]]},
+            symptom=f"The ground truth {name!r} is {confirmed[0][1]!r} in row {_rows(confirmed[:1])}, but the prompt only "
+            f"allows {', '.join(sorted(listed)[:8])}.",
+            evidence={"field": name, "allowed": sorted(listed), "tasks": [_cell(*one) for one in confirmed[:NUM_SHOWN]]},
             change="Correct these rows, or name the value in the prompt.",
             confirm="Every value is one that the prompt names.",
         )
