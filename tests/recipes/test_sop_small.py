@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from sparring.checks import CHECKS
+from sparring.checks.evidence.subject import Subject
+from sparring.config import load_config
 from sparring.environments.suites import sop
 from sparring.rewards import evaluate_reward
 from sparring.scorers import evaluate_score
@@ -141,3 +144,11 @@ def test_the_log_of_mixed_quality_is_right_as_often_as_it_states_in_each_domain(
         ]
         # 600 draws: a standard error of 0.015.
         assert sum(scores) / len(scores) == pytest.approx(desks.CORRECT_SHARE, abs=0.045)
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_an_answer_is_compared_with_the_prompt_of_its_own_task(seed: int) -> None:
+    """With seed 3, the first prompt is of the domain whose prompt does not name the actions of the other."""
+    config = load_config(RECIPE / "recipe.toml", [f"run.seed={seed}"])
+    found = asyncio.run(CHECKS["data.schema"].function(Subject(config, RECIPE / "recipe.toml")))  # type: ignore[arg-type]
+    assert list(found) == []

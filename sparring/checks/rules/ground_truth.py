@@ -534,7 +534,11 @@ async def _outside_the_list(
             severity=Severity.ERROR,
             symptom=f"The ground truth {name!r} is {confirmed[0][1]!r} in row {_rows(confirmed[:1])}, but the prompt only "
             f"allows {', '.join(sorted(listed)[:8])}.",
-            evidence={"field": name, "allowed": sorted(listed), "tasks": [_cell(*one) for one in confirmed[:NUM_SHOWN]]},
+            evidence={
+                "field": name,
+                "allowed": sorted(listed),
+                "tasks": [_cell(*one) for one in confirmed[:NUM_SHOWN]],
+            },
             change="Correct these rows, or name the value in the prompt.",
             confirm="Every value is one that the prompt names.",
         )
