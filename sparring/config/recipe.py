@@ -45,7 +45,7 @@ def restore_defaults(config: Config, recorded: Mapping[str, Any]) -> Config:
             continue
         kept = {}
         for key, field in type(section).model_fields.items():
-            if key in section.model_fields_set or key not in values or field.default is None:
+            if key in section.model_fields_set or key not in values or field.default is None or not field.annotation:
                 continue
             with suppress(ValidationError):
                 kept[key] = TypeAdapter(field.annotation).validate_json(json.dumps(values[key]), strict=True)
