@@ -298,14 +298,14 @@ def tasks():
 @pytest.mark.parametrize(
     ("test", "expected"),
     [
-        ("self.role == 'owner' or 'clerk'", ["purge is accepted if the task's 'role' is 'guest'"]),
-        ("self.role == 'owner'", ["purge is refused if the task's 'role' is 'clerk'"]),
+        ("self.role == 'owner' or 'clerk'", ["A call of purge is accepted if the task's 'role' is 'guest'"]),
+        ("self.role == 'owner'", ["A call of purge is refused if the task's 'role' is 'clerk'"]),
         ("self.role in ('owner', 'clerk')", []),
     ],
 )
 def test_a_tool_that_does_not_care_who_may_is_named(test: str, expected: list[str], tmp_path: Path) -> None:
     found = symptoms(tmp_path, "environment.access", PORTAL.replace("TEST", test))
-    assert [one.partition(", although only")[0] for one in found] == expected
+    assert [one.partition(", although ")[0] for one in found] == expected
 
 
 TARIFFS = """
