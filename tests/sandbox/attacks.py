@@ -49,12 +49,15 @@ def _came_through(stdout: str) -> bool:
 
 
 def program(id: str, name: str, code: str) -> Attack:
-    """A program that prints `through` when it got what it wanted; in a box of its own, for it may break it."""
+    """A program that prints `through` when it got what it wanted; in a box of its own, for it may break it.
+
+    A run that a limit ended did not come through: between two counts of the files a program may print before it is killed.
+    """
 
     async def inside(sandbox: Sandbox) -> bool:
         async with sandbox.session() as box:
             run = await box.run(["python3", "-B", "-"], stdin=code, seconds=8)
-            return _came_through(run.stdout)
+            return _came_through(run.stdout) and run.ended == "exit"
 
     def outside() -> bool:
         # In memory, so that no slow disk is part of it.
