@@ -83,6 +83,7 @@ def build_learner(config: Config, policy: Policy, algorithm: Algorithm) -> Learn
             lora_plus_lr_ratio=optimizer.lora_plus_lr_ratio,
         ),
         max_tokens_per_microbatch=optimizer.max_tokens_per_microbatch,
+        activation_checkpointing=optimizer.activation_checkpointing,
         losses={**LOSSES, config.algorithm.loss_fn: algorithm.loss},
     )
 

@@ -20,18 +20,24 @@ if TYPE_CHECKING:
 def load_policy(config: Config, recipe_dir: Path) -> Policy:
     """Load the model with its trained tensors. Raises ServiceError if it cannot be loaded."""
     from sparring.models.policy import LoraSettings, Policy
-    from sparring.models.precision import resolve_device, resolve_precision
+    from sparring.models.precision import resolve_base_precision, resolve_device, resolve_precision
     from sparring.models.pretrained import load_pretrained
 
     section = config.model
+    device = resolve_device(section.device)
+    is_adapted = section.trained_weights == "lora"
+    base_precision = resolve_base_precision(section.base_precision, device) if is_adapted else "fp32"
     if ":" in section.name:
         make = load_function(section.name, "seed", key="model.name", folder=recipe_dir)
         model, tokenizer = make(config.run.seed)
     else:
-        model, tokenizer = load_pretrained(section.name)
-    device = resolve_device(section.device)
+        model, tokenizer = load_pretrained(section.name, precision=base_precision)
     lora = LoraSettings(
-        rank=section.lora_rank, alpha=section.lora_alpha, targets=section.lora_targets, layers=section.lora_layers
+        rank=section.lora_rank,
+        alpha=section.lora_alpha,
+        targets=section.lora_targets,
+        layers=section.lora_layers,
+        is_merged=None if section.lora_merged == "auto" else section.lora_merged,
     )
     return Policy(
         model,
@@ -39,8 +45,9 @@ def load_policy(config: Config, recipe_dir: Path) -> Policy:
         precision=resolve_precision(section.precision, device),
         device=device,
         max_positions=section.max_sequence_length,
-        lora=lora if section.trained_weights == "lora" else None,
+        lora=lora if is_adapted else None,
         seed=config.run.seed,
+        base_precision=base_precision,
     )
 
 

@@ -37,6 +37,7 @@ PLACES: Mapping[str, str] = {
     **{f"learner.{key}": f"learner.{key}" for key in LearnerSection.model_fields},
     "learner.device": "model.device",
     "learner.max_tokens_per_microbatch": "optimizer.max_tokens_per_microbatch",
+    "learner.activation_checkpointing": "optimizer.activation_checkpointing",
     "environment.workers": "environment.workers",
     "environment.worker_timeout": "environment.worker_timeout",
     "launch.num_threads": "run.num_threads",

@@ -18,7 +18,7 @@ from torch import Tensor
 from sparring.engines.kv_cache import KVCache, Row, common_prefix
 from sparring.models.forest import forest_logprobs, layout
 from sparring.models.generic import GenericModel
-from sparring.models.llama import LlamaShape, LlamaWeights, attend_causally, forward
+from sparring.models.llama import LlamaShape, LlamaWeights, Masks, attend_causally, forward
 from sparring.models.packed import PackedMatrices
 from sparring.models.policy import Policy
 from sparring.types import TokenSegment, Weights
@@ -69,9 +69,10 @@ class LeanForward:
         )
 
     def materialize(self, weights: Weights) -> LlamaWeights:
-        merged = self._policy.materialize(weights)
-        self._packed.add(merged)
-        return merged
+        loaded = self._policy.materialize(weights)
+        if self._policy.is_merged:
+            self._packed.add(loaded)
+        return loaded
 
     @torch.inference_mode()
     def prefill(self, weights: LlamaWeights, chunks: Sequence[tuple[Row, Sequence[int]]]) -> None:
@@ -82,6 +83,7 @@ class LeanForward:
         places_N = torch.cat(
             [torch.arange(offset + begin, offset + end, device=device) for offset, begin, end in spans]
         )
+        masks: Masks = {}
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys, values = (tensor.transpose(0, 1) for tensor in cache.write(layer, places_N, k, v))
@@ -89,7 +91,7 @@ class LeanForward:
             for offset, begin, end in spans:
                 known = slice(offset, offset + end)
                 outputs.append(
-                    attend_causally(weights.shape, q[first : first + end - begin], keys[known], values[known])
+                    attend_causally(weights.shape, q[first : first + end - begin], keys[known], values[known], masks)
                 )
                 first += end - begin
             return torch.cat(outputs)
@@ -101,7 +103,7 @@ class LeanForward:
     @torch.inference_mode()
     def decode(self, weights: LlamaWeights, rows: Sequence[Row], token_ids: Sequence[int]) -> Tensor:
         shape, cache, device = weights.shape, self.cache, self._policy.device
-        runs = _runs(rows, device=device, dtype=weights.embed.dtype)
+        runs = _runs(rows, device=device, dtype=weights.final_norm.dtype)
         positions_B = torch.tensor([len(row.token_ids) for row in rows], device=device)
         places_B = torch.tensor([row.offset + len(row.token_ids) for row in rows], device=device)
         repeat = shape.num_heads // shape.num_kv_heads
@@ -113,10 +115,8 @@ class LeanForward:
             out = torch.cat(outputs) if len(outputs) > 1 else outputs[0]
             return out.reshape(len(rows), shape.num_heads * shape.head_dim)
 
-        def linear(layer: int, name: str, inputs: Tensor) -> Tensor:
-            return self._packed.product(inputs, weights.layers[layer].linears[name])
-
-        hidden_B_H = forward(weights, torch.tensor(token_ids, device=device), positions_B, attend, linear)
+        ids_B = torch.tensor(token_ids, device=device)
+        hidden_B_H = forward(weights, ids_B, positions_B, attend, product=self._packed.product)
         for row, token in zip(rows, token_ids, strict=True):
             row.token_ids.append(token)
         return self._packed.product(hidden_B_H, weights.lm_head)

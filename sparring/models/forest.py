@@ -17,11 +17,14 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from sparring.models.llama import Linear, LlamaWeights, attend_causally, forward
+from sparring.models.llama import LlamaWeights, Masks, attend_causally, forward
+from sparring.models.products import project, project_back
 from sparring.types import TokenSegment
 
 LOGIT_BYTES = 64 * 2**20
 """The most memory that one chunk of logits may take, in bytes."""
+MIXED_LOGIT_BYTES = 256 * 2**20
+"""The same where each chunk converts the whole output matrix from another precision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,17 +83,18 @@ def layout(segments: Sequence[TokenSegment], *, device: torch.device | str = "cp
 
 
 def forest_logprobs(
-    weights: LlamaWeights, forest: ForestLayout, *, linear: Linear | None = None, with_entropy_gradient: bool = False
+    weights: LlamaWeights, forest: ForestLayout, *, with_entropy_gradient: bool = False, checkpointing: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Return the log-probability [M] of each predicted token at its temperature, and the entropy [M].
 
     Log-probabilities are differentiable; entropies only with `with_entropy_gradient`, since
-    that takes one more product with the output matrix.
+    that takes one more product with the output matrix. `checkpointing` keeps only the input of each layer.
     """
 
     sizes = [place.stop - place.start for place, _ in forest.segments]
     index_at = {place.start: index for index, (place, _) in enumerate(forest.segments)}
     paths = [[index_at[other.start] for other in ancestors] + [i] for i, (_, ancestors) in enumerate(forest.segments)]
+    masks: Masks = {}
 
     def attend(_: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         # One split for all segments: its backward pass is one concatenation, where slices would each fill a whole tensor.
@@ -104,10 +108,10 @@ def forest_logprobs(
                 )
             else:
                 seen_k, seen_v = keys[index], values[index]
-            outputs.append(attend_causally(weights.shape, queries[index], seen_k, seen_v))
+            outputs.append(attend_causally(weights.shape, queries[index], seen_k, seen_v, masks))
         return torch.cat(outputs)
 
-    hidden_N_H = forward(weights, forest.ids_N, forest.positions_N, attend, linear)
+    hidden_N_H = forward(weights, forest.ids_N, forest.positions_N, attend, checkpointing=checkpointing)
     # Not by indexing: its backward pass adds repeated rows (the end of a shared prompt) in the order of threads.
     hidden_M_H = hidden_N_H.index_select(0, forest.predictors_M)
     if weights.lm_head.requires_grad:
@@ -136,10 +140,12 @@ class FrozenHeadLogprobs(torch.autograd.Function):
         entropies_M = torch.empty_like(logprobs_M)
         num_derivatives = (1 + with_entropy) if ctx.needs_input_grad[0] else 0
         derivatives = [torch.empty_like(hidden_M_H) for _ in range(num_derivatives)]
-        step = max(1, LOGIT_BYTES // (4 * head_V_H.shape[0]))
+        dtype = hidden_M_H.dtype
+        logit_bytes = LOGIT_BYTES if head_V_H.dtype == dtype else MIXED_LOGIT_BYTES
+        step = max(1, logit_bytes // (4 * head_V_H.shape[0]))
         for start in range(0, len(targets_M), step):
             part = slice(start, start + step)
-            scores = (hidden_M_H[part] @ head_V_H.T).float()
+            scores = project(hidden_M_H[part], head_V_H).float()
             scores /= temperatures_M[part, None]
             highest = scores.amax(dim=-1)
             chosen = scores.gather(1, targets_M[part, None])[:, 0] - highest
@@ -148,7 +154,7 @@ class FrozenHeadLogprobs(torch.autograd.Function):
             odds = scores.sub_(highest[:, None]).exp_()
             total = odds.sum(dim=-1)
             logprobs_M[part] = chosen - total.log()
-            expected = (odds.to(head_V_H.dtype) @ head_V_H).float() / total[:, None]
+            expected = project_back(odds.to(dtype), head_V_H).float() / total[:, None]
             # H = log(sum_v e^s_v) - sum_v p_v s_v, and the mean score is the score of the mean row of the matrix.
             mean_score = (hidden_M_H[part].float() * expected).sum(dim=-1) / temperatures_M[part]
             entropies_M[part] = total.log() + highest - mean_score
@@ -158,7 +164,7 @@ class FrozenHeadLogprobs(torch.autograd.Function):
             if kept is not None:
                 # dH / ds_v = -p_v (s_v - mean score)
                 odds *= mean_score[:, None] - kept
-                slope = (odds.to(head_V_H.dtype) @ head_V_H).float() / (total * temperatures_M[part])[:, None]
+                slope = project_back(odds.to(dtype), head_V_H).float() / (total * temperatures_M[part])[:, None]
                 derivatives[1][part] = slope.to(hidden_M_H.dtype)
         ctx.save_for_backward(*derivatives)
         return logprobs_M, entropies_M

@@ -15,10 +15,11 @@ from sparring.models.policy import Policy
 
 
 class GenericModel:
-    """A private copy of the policy's module, which the learner's changes do not reach."""
+    """A private copy of the policy's module without tensors of its own. Each call sets the trained ones; the base is shared."""
 
     def __init__(self, policy: Policy) -> None:
-        self._module = copy.deepcopy(policy.module).eval().requires_grad_(False)
+        shared = {id(one): one for one in (*policy.module.parameters(), *policy.module.buffers())}
+        self._module = copy.deepcopy(policy.module, shared).eval()
         self._config = policy.base.config
         self._device = policy.device
         self._is_bf16 = policy.dtype == torch.bfloat16

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from sparring.models.policy import Policy
 from sparring.types import TrainingBatch
@@ -46,3 +49,13 @@ def _logits(policy: Policy, ids_T: Tensor, predictors_M: Tensor) -> Tensor:
             kept = policy.module(input_ids=ids_T[None], use_cache=False, logits_to_keep=predictors_M)
             return kept.logits[0]
         return policy.module(input_ids=ids_T[None], use_cache=False).logits[0, predictors_M]
+
+
+def checkpoint_layers(policy: Policy) -> None:
+    """Keep only the input of each layer for the backward pass from now on."""
+    for module in policy.base.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            module.gradient_checkpointing = True
+            vars(module)["_gradient_checkpointing_func"] = partial(checkpoint, use_reentrant=False)
+            # Only a layer in training mode is checkpointed. What it contains stays in evaluation mode, without dropout.
+            module.training = True

@@ -9,14 +9,16 @@ Shapes: N tokens of the flat batch, H hidden, Q query heads, K key/value heads, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from sparring.models.products import Matrix, multiply
 
 LINEARS = ("qkv", "o", "gate_up", "down")
 """The fused matrices of a layer, in the order they are applied."""
@@ -34,8 +36,14 @@ SUPPORTED = ("llama", "mistral", "qwen2", "qwen3")
 Attend: TypeAlias = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, q [N,Q,D], k [N,K,D], v [N,K,D]) -> [N, Q*D]; q and k are already rotated."""
 
-Linear: TypeAlias = Callable[[int, str, Tensor], Tensor]
-"""(layer, fused matrix, x [N,in]) -> [N,out]."""
+Product: TypeAlias = Callable[[Tensor, Matrix], Tensor]
+"""(x [N,in], matrix [out,in]) -> [N,out]."""
+
+Masks: TypeAlias = MutableMapping[tuple[int, int], Tensor]
+"""The masks of one pass through the model, which all layers share, by the numbers of new and of all tokens."""
+
+MASK_ELEMENTS = 2**20
+"""The largest mask, in elements. Longer segments with ancestors attend in blocks of queries, each with its own mask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +63,7 @@ class LlamaShape:
 class LayerWeights:
     """The weights of one layer. `linears` maps LINEARS to [out, in] matrices; norms are [H] or [D]."""
 
-    linears: dict[str, Tensor]
+    linears: dict[str, Matrix]
     qkv_bias: Tensor | None
     input_norm: Tensor
     post_norm: Tensor
@@ -65,7 +73,10 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True, eq=False)
 class LlamaWeights:
-    """All weights that the forward reads. `rotary` is [positions, D/2, 2] with cosine and sine in fp32."""
+    """All weights that the forward reads. `rotary` is [positions, D/2, 2] with cosine and sine in fp32.
+
+    The norms have the precision of the computation. Matrices and embedding may be stored in another one.
+    """
 
     shape: LlamaShape
     embed: Tensor
@@ -96,21 +107,18 @@ def fuse(
     *,
     max_positions: int,
     read: Callable[[str, Tensor], Tensor],
-    reuse: Callable[[tuple[str, ...], Callable[[], Tensor]], Tensor] | None = None,
+    stack: Callable[[Sequence[Tensor]], Tensor] | None = None,
 ) -> LlamaWeights:
     """Arrange a transformers causal LM for the forward. `read(name, tensor)` returns the tensor to use for a named parameter;
-    `reuse(names, stack)` may return an earlier stacked matrix of these parameters instead of calling `stack`."""
+    `stack` joins the parts of a fused matrix, by default in a copy."""
     config, base = model.config, model.model
 
     def stacked(prefix: str, parts: tuple[str, ...], kind: str) -> Tensor:
-        names = tuple(f"{prefix}.{part}.{kind}" for part in parts)
         modules = [base.get_submodule(f"{prefix.removeprefix('model.')}.{part}") for part in parts]
-
-        def stack() -> Tensor:
-            pieces = [read(name, getattr(module, kind)) for name, module in zip(names, modules, strict=True)]
-            return torch.cat(pieces) if len(pieces) > 1 else pieces[0]
-
-        return stack() if reuse is None else reuse(names, stack)
+        pieces = [
+            read(f"{prefix}.{part}.{kind}", getattr(module, kind)) for part, module in zip(parts, modules, strict=True)
+        ]
+        return (stack or torch.cat)(pieces) if len(pieces) > 1 else pieces[0]
 
     layers = []
     for index, layer in enumerate(base.layers):
@@ -153,24 +161,28 @@ def fuse(
 
 
 def forward(
-    weights: LlamaWeights, ids_N: Tensor, positions_N: Tensor, attend: Attend, linear: Linear | None = None
+    weights: LlamaWeights,
+    ids_N: Tensor,
+    positions_N: Tensor,
+    attend: Attend,
+    *,
+    product: Product = multiply,
+    checkpointing: bool = False,
 ) -> Tensor:
-    """Return the final hidden states [N, H], normalised and ready for `lm_head`. `linear` replaces the plain matrix
-    products."""
+    """Return the final hidden states [N, H], normalised and ready for `lm_head`. `product` computes the matrix products.
+
+    With `checkpointing` the backward pass computes each layer again from its input, so that only the inputs are kept.
+    """
     shape = weights.shape
     num_tokens, head_dim = ids_N.shape[0], shape.head_dim
     num_q, num_k = shape.num_heads, shape.num_kv_heads
-    x = F.embedding(ids_N, weights.embed)
+    x = F.embedding(ids_N, weights.embed).to(weights.final_norm.dtype)
     cos_sin = weights.rotary[positions_N].to(x.dtype)
     cos, sin = cos_sin[:, None, :, 0], cos_sin[:, None, :, 1]
 
-    def plain(index: int, name: str, inputs: Tensor) -> Tensor:
-        return F.linear(inputs, weights.layers[index].linears[name])
-
-    linear = linear or plain
-
-    for index, layer in enumerate(weights.layers):
-        qkv = linear(index, "qkv", F.rms_norm(x, (shape.hidden_size,), layer.input_norm, shape.rms_eps))
+    def run_layer(index: int, x: Tensor) -> Tensor:
+        layer = weights.layers[index]
+        qkv = product(F.rms_norm(x, (shape.hidden_size,), layer.input_norm, shape.rms_eps), layer.linears["qkv"])
         if layer.qkv_bias is not None:
             qkv = qkv + layer.qkv_bias
         qkv = qkv.view(num_tokens, num_q + 2 * num_k, head_dim)
@@ -181,10 +193,16 @@ def forward(
         else:
             rotated = rotate(qkv[:, : num_q + num_k], cos, sin)
         attended = attend(index, rotated[:, :num_q], rotated[:, num_q:], qkv[:, num_q + num_k :])
-        x = x + linear(index, "o", attended)
-        gate_up = linear(index, "gate_up", F.rms_norm(x, (shape.hidden_size,), layer.post_norm, shape.rms_eps))
+        x = x + product(attended, layer.linears["o"])
+        gate_up = product(F.rms_norm(x, (shape.hidden_size,), layer.post_norm, shape.rms_eps), layer.linears["gate_up"])
         gate, up = gate_up.chunk(2, dim=-1)
-        x = x + linear(index, "down", F.silu(gate) * up)
+        return x + product(F.silu(gate) * up, layer.linears["down"])
+
+    for index in range(len(weights.layers)):
+        if checkpointing and torch.is_grad_enabled():
+            x = checkpoint(run_layer, index, x, use_reentrant=False, preserve_rng_state=False)
+        else:
+            x = run_layer(index, x)
     return F.rms_norm(x, (shape.hidden_size,), weights.final_norm, shape.rms_eps)
 
 
@@ -194,28 +212,59 @@ def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
-def attend_causally(shape: LlamaShape, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def attend_causally(shape: LlamaShape, q: Tensor, k: Tensor, v: Tensor, masks: Masks) -> Tensor:
     """Return the causal attention of one sequence for the queries of its last T tokens: q [T,Q,D], k and v [S,K,D], S >= T ->
     [T, Q*D].
 
-    The queries that share a key head are stacked as rows of one matrix, so keys and values are never repeated.
+    A whole sequence needs no mask. `masks` is empty at the start of a pass through the model, and shared by its layers.
     """
     num_new, num_all = q.shape[0], k.shape[0]
-    repeat, head_dim = shape.num_heads // shape.num_kv_heads, shape.head_dim
+    repeat = shape.num_heads // shape.num_kv_heads
+    if num_new == num_all:
+        return _attend_to_itself(q, k, v, repeat)
+    step = max(1, MASK_ELEMENTS // (repeat * num_all))
+    if num_new <= step:
+        return _attend_with_mask(q, k, v, repeat, masks)
+    outputs = []
+    for start in range(0, num_new, step):
+        stop = min(start + step, num_new)
+        end = num_all - num_new + stop
+        arguments = (q[start:stop], k[:end], v[:end], repeat)
+        if torch.is_grad_enabled():
+            outputs.append(checkpoint(_attend_in_block, *arguments, use_reentrant=False, preserve_rng_state=False))
+        else:
+            outputs.append(_attend_in_block(*arguments))
+    return torch.cat(outputs)
+
+
+def _attend_to_itself(q: Tensor, k: Tensor, v: Tensor, repeat: int) -> Tensor:
+    if repeat > 1 and k.is_cuda and k.dtype == torch.float32:
+        # In fp32 no fused kernel of CUDA has grouped heads.
+        k, v, repeat = k.repeat_interleave(repeat, dim=1), v.repeat_interleave(repeat, dim=1), 1
+    queries, keys, values = (tensor.transpose(0, 1)[None] for tensor in (q, k, v))
+    out = F.scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=repeat > 1)
+    return out[0].transpose(0, 1).reshape(len(q), -1)
+
+
+def _attend_in_block(q: Tensor, k: Tensor, v: Tensor, repeat: int) -> Tensor:
+    # Its mask is not kept for the backward pass: those of all blocks and layers are as large as a dense one for each layer.
+    return _attend_with_mask(q, k, v, repeat, {})
+
+
+def _attend_with_mask(q: Tensor, k: Tensor, v: Tensor, repeat: int, masks: Masks) -> Tensor:
+    """Stack the queries that share a key head as rows of one matrix, so that keys and values are never repeated."""
+    num_new, num_all = q.shape[0], k.shape[0]
+    num_kv_heads, head_dim = k.shape[1:]
     rows = (
-        q.view(num_new, shape.num_kv_heads, repeat, head_dim)
-        .permute(1, 2, 0, 3)
-        .reshape(1, -1, repeat * num_new, head_dim)
+        q.view(num_new, num_kv_heads, repeat, head_dim).permute(1, 2, 0, 3).reshape(1, -1, repeat * num_new, head_dim)
     )
-    mask = causal_mask(num_new, num_all, repeat, q.device) if num_new > 1 else None
+    mask = None
+    if num_new > 1:
+        if (num_new, num_all) not in masks:
+            is_seen = torch.ones(num_new, num_all, dtype=torch.bool, device=q.device).tril(num_all - num_new)
+            hidden = torch.zeros(num_new, num_all, dtype=q.dtype, device=q.device).masked_fill_(~is_seen, -torch.inf)
+            masks[num_new, num_all] = hidden.repeat(repeat, 1)
+        mask = masks[num_new, num_all]
     out = F.scaled_dot_product_attention(rows, k.transpose(0, 1)[None], v.transpose(0, 1)[None], attn_mask=mask)
-    out = out.view(shape.num_kv_heads, repeat, num_new, head_dim).permute(2, 0, 1, 3)
-    return out.reshape(num_new, shape.num_heads * head_dim)
-
-
-@lru_cache(maxsize=128)
-def causal_mask(num_new: int, num_all: int, repeat: int, device: torch.device) -> Tensor:
-    """Return the mask [repeat*T, S] of the keys that each query attends to. The queries are the last T of S tokens, stacked
-    `repeat` times."""
-    with torch.inference_mode(False):
-        return torch.ones(num_new, num_all, dtype=torch.bool, device=device).tril(num_all - num_new).repeat(repeat, 1)
+    out = out.view(num_kv_heads, repeat, num_new, head_dim).permute(2, 0, 1, 3)
+    return out.reshape(num_new, -1)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any, final
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from sparring.models.llama import LlamaWeights
+from sparring.models.products import Matrix, multiply
 
 MIN_ELEMENTS = 2**19
 """The smallest matrix to pack. Smaller ones stay in the cache of a core, where packing gains nothing."""
@@ -29,14 +29,14 @@ class PackedMatrices:
     def add(self, weights: LlamaWeights) -> None:
         """Pack the matrices that are large enough and not packed yet; none where oneDNN is not available."""
         for matrix in (weights.lm_head, *(matrix for layer in weights.layers for matrix in layer.linears.values())):
-            if matrix not in self._packed and _can_pack(matrix):
+            if isinstance(matrix, Tensor) and matrix not in self._packed and _can_pack(matrix):
                 self._packed[matrix] = torch.ops.mkldnn._reorder_linear_weight(matrix.detach(), 32)
 
-    def product(self, inputs_N_I: Tensor, matrix_O_I: Tensor) -> Tensor:
-        """Return `F.linear` [N, O], with the packed copy where there is one."""
-        packed = self._packed.get(matrix_O_I)
+    def product(self, inputs_N_I: Tensor, matrix_O_I: Matrix) -> Tensor:
+        """Return the product [N, O], with the packed copy where there is one."""
+        packed = self._packed.get(matrix_O_I) if isinstance(matrix_O_I, Tensor) else None
         if packed is None:
-            return F.linear(inputs_N_I, matrix_O_I)
+            return multiply(inputs_N_I, matrix_O_I)
         return torch.ops.mkldnn._linear_pointwise(inputs_N_I, packed, None, "none", [], "")
 
 

@@ -1,27 +1,30 @@
 """The policy: a transformers causal LM, its trained tensors, and the lean weights that are built from both.
 
-Only the transformers model holds the base weights. The trained tensors are a LoRA adapter (through peft) or all weights.
-`snapshot` copies the trained tensors with a fingerprint of their content; `materialize` converts a snapshot to fused
-weights with the adapter merged in, once per content, so that an engine and a learner in one process share them.
+The trained tensors are a LoRA adapter (through peft) or all weights. Under an adapter the base weights are held once, frozen
+and in their own precision: the matrices of the transformers model are views of the fused ones, which the learner and an
+engine in this process multiply with. `snapshot` copies the trained tensors with a fingerprint of their content;
+`materialize` converts a snapshot to the weights that an engine samples with, once per content.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
-import torch.nn.functional as F
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 
 from sparring.errors import ConfigError, ConfigProblem
 from sparring.models.architectures.families import choose_lora_targets
-from sparring.models.llama import PARTS, Linear, LlamaWeights, fuse, is_supported
+from sparring.models.llama import PARTS, LlamaWeights, fuse, is_supported
+from sparring.models.products import AdaptedMatrix, Matrix
 from sparring.types import Weights
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,8 @@ class LoraSettings:
     targets: tuple[str, ...] = ()
     """The names of the linear layers, and of the experts' parameters, that are adapted; empty for those of the model's
     family."""
+    is_merged: bool | None = None
+    """Whether an engine's weights have the adapter merged in; None for the faster way on the device."""
     layers: int | None = None
     """The number of last layers that are adapted; None adapts all. With fewer layers less is computed and stored."""
 
@@ -50,18 +55,24 @@ class Policy:
         max_positions: int = 2048,
         lora: LoraSettings | None = None,
         seed: int = 0,
+        base_precision: str | None = None,
     ) -> None:
         """Create a policy. `lora` None trains every weight; otherwise only an adapter is trained, initialised from `seed`.
 
-        Raises ConfigError when `lora.targets` names no linear layer of this model.
+        `base_precision` is that of the frozen weights under an adapter, None for that of `model`.
+
+        Raises ConfigError when `lora.targets` names no linear layer of this model, and for frozen weights of a precision
+        that its forward cannot multiply with.
         """
         self.tokenizer = tokenizer
-        self.dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+        self.dtype = DTYPES[precision]
         limit = getattr(model.config, "max_position_embeddings", max_positions)
         self.max_positions = min(max_positions, limit)
         self.device = torch.device(device)
         self.base: Any = model.to(self.device).eval()
         self.is_lean = is_supported(model.config)
+        self.is_merged = lora is None or (self.device.type == "cpu" if lora.is_merged is None else lora.is_merged)
+        self._set_base_dtype(None if base_precision is None else DTYPES[base_precision], is_trained=lora is None)
         self.lora_config: LoraConfig | None = None
         self.module: Any = self.base
         if lora is not None:
@@ -92,8 +103,10 @@ class Policy:
                     )
                 ]
             )
-        self._frozen: dict[str, Tensor] = {}
-        self._base_weights: LlamaWeights | None = None
+        self._base_weights = self._hold_base() if self.is_lean and lora is not None else None
+        self._heights = _heights(self.base) if self._base_weights is not None else {}
+        self._converted: dict[int, Tensor] = {}
+        """Copies of base matrices in the precision of the products, by identity, for weights with a merged adapter."""
         self._materialized: WeakValueDictionary[str, LlamaWeights] = WeakValueDictionary()
 
     @property
@@ -138,85 +151,138 @@ class Policy:
                 parameter.copy_(tensors[name])
 
     def materialize(self, weights: Weights) -> LlamaWeights:
-        """Return fused weights of the computing precision with `weights` merged in; the same object for the same content."""
+        """Return the weights that an engine computes with; the same object for the same content."""
         cached = self._materialized.get(weights.fingerprint)
         if cached is None:
-            cached = self._merge(weights.tensors)
+            if self.lora_config is None:
+                cached = self._fuse(lambda name, _: weights.tensors[name].to(self.dtype, copy=True))
+            else:
+                cached = self._merge(weights.tensors) if self.is_merged else self._adapt(weights.tensors)
             self._materialized[weights.fingerprint] = cached
         return cached
 
     def base_weights(self) -> LlamaWeights:
-        """Return fused weights without the adapter. They share every matrix that is not adapted with `materialize`."""
-        assert self.lora_config is not None, "with every weight trained there is no base left"
-        if self._base_weights is None:
-            self._base_weights = self._merge({})
+        """Return the fused weights without the adapter, which training does not change."""
+        assert self._base_weights is not None, "with every weight trained there is no base left"
         return self._base_weights
 
-    def differentiable(self, merged: LlamaWeights) -> tuple[LlamaWeights, Linear | None]:
-        """Return the weights for a training forward (and for an adapter a linear function), whose gradients reach `trained`.
+    def differentiable(self) -> LlamaWeights:
+        """Return the weights for a training forward, whose gradients reach `trained`."""
+        if self.lora_config is None:
+            return self._fuse(lambda _, tensor: tensor.to(self.dtype))
+        return self._adapt(self.trained)
 
-        `merged` must be the materialization of the current snapshot.
-        """
-        config = self.lora_config
-        if config is None:
-            return self._fuse(lambda _, tensor: tensor.to(self.dtype)), None
-        scale = config.lora_alpha / config.r
-        first_layer = self.base.model.layers[0]
-        heights = {
-            name: tuple(first_layer.get_submodule(part).weight.shape[0] for part in parts)
-            for name, parts in PARTS.items()
-        }
+    def _set_base_dtype(self, dtype: torch.dtype | None, *, is_trained: bool) -> None:
+        """Convert the parameters. Buffers stay, since the rotary frequencies need fp32."""
+        if is_trained:
+            dtype = torch.float32  # the optimizer changes these, and bf16 would round most of its steps away
+        elif not self.is_lean and self.dtype == torch.float32:
+            if dtype == torch.bfloat16:
+                message = (
+                    f"is bf16, but products in fp32 with weights in bf16 need a Llama-shaped model, and this is a "
+                    f"{type(self.base).__name__}. Set it to fp32, or model.precision to bf16."
+                )
+                raise ConfigError([ConfigProblem("model.base_precision", message)])
+            dtype = torch.float32
+        if dtype is not None:
+            for parameter in self.base.parameters():
+                parameter.data = parameter.data.to(dtype)
 
-        def linear(index: int, name: str, inputs: Tensor) -> Tensor:
-            factors = [
-                factor
-                for part in PARTS[name]
-                for factor in _factors(self.trained, f"model.layers.{index}.{part}.weight")
-            ]
-            matrix = merged.layers[index].linears[name]
+    @torch.no_grad()
+    def _hold_base(self) -> LlamaWeights:
+        """Return the fused base, and make the matrices of the transformers model views of it."""
+
+        def read(_: str, tensor: Tensor) -> Tensor:
+            return tensor.detach().to(self.dtype) if tensor.ndim == 1 else tensor
+
+        return fuse(self.base, max_positions=self.max_positions, read=read, stack=_stack_in_place)
+
+    def _adapt(self, tensors: Mapping[str, Tensor]) -> LlamaWeights:
+        """Return the base with an adapter that is not merged into it."""
+
+        def adapt(index: int, name: str, matrix: Tensor) -> Matrix:
+            factors = self._factors_of(tensors, index, name)
             if all(factor is None for factor in factors):
-                return F.linear(inputs, matrix)
-            return AdaptedLinear.apply(inputs, matrix, heights[name], scale, *factors)
+                return matrix
+            return AdaptedMatrix(base_O_I=matrix, heights=self._heights[name], scale=self._scale, factors=factors)
 
-        return self._with_adapted_head(merged, self.trained), linear
+        return self._with_linears(self.base_weights(), adapt, tensors)
 
     @torch.no_grad()
     def _merge(self, tensors: Mapping[str, Tensor]) -> LlamaWeights:
-        config = self.lora_config
-        if config is None:
-            return self._fuse(lambda name, _: tensors[name].to(self.dtype, copy=True))
-        scale = config.lora_alpha / config.r
+        """Return a copy of the adapted matrices with the adapter merged in, and the others, in the precision of the products."""
 
-        def read(name: str, tensor: Tensor) -> Tensor:
-            a, b = _factors(tensors, name)
-            if a is None or b is None:
-                return tensor.detach().to(self.dtype)
-            return torch.addmm(tensor.detach(), b, a, alpha=scale).to(self.dtype)
+        def merge(index: int, name: str, matrix: Tensor) -> Tensor:
+            factors = self._factors_of(tensors, index, name)
+            if all(factor is None for factor in factors):
+                return self._convert(matrix)
+            pieces = [
+                part.to(self.dtype) if a is None or b is None else self._merged(part, a, b)
+                for part, a, b in zip(matrix.split(self._heights[name]), factors[0::2], factors[1::2], strict=True)
+            ]
+            return torch.cat(pieces) if len(pieces) > 1 else pieces[0]
 
-        def reuse(names: tuple[str, ...], stack: Callable[[], Tensor]) -> Tensor:
-            if any(_factors(tensors, name)[0] is not None for name in names):
-                return stack()
-            key = "+".join(names)
-            if not tensors:  # only the base: its adapted matrices must not be reused as frozen ones
-                return self._frozen[key] if key in self._frozen else stack()
-            if key not in self._frozen:
-                self._frozen[key] = stack()
-            return self._frozen[key]
+        base = self.base_weights()
+        converted = replace(base, embed=self._convert(base.embed), lm_head=self._convert(base.lm_head))
+        return self._with_linears(converted, merge, tensors)
 
-        merged = fuse(self.base, max_positions=self.max_positions, read=read, reuse=reuse)
-        return self._with_adapted_head(merged, tensors)
+    def _merged(self, matrix: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return torch.addmm(matrix.detach().float(), b, a, alpha=self._scale).to(self.dtype)
 
-    def _with_adapted_head(self, merged: LlamaWeights, tensors: Mapping[str, Tensor]) -> LlamaWeights:
-        """Return the weights with a separate output matrix where it is adapted, even if the base ties it to the embedding."""
+    def _convert(self, matrix: Tensor) -> Tensor:
+        if matrix.dtype == self.dtype:
+            return matrix
+        if id(matrix) not in self._converted:
+            self._converted[id(matrix)] = matrix.to(self.dtype)
+        return self._converted[id(matrix)]
+
+    def _with_linears(
+        self, base: LlamaWeights, build: Callable[[int, str, Tensor], Matrix], tensors: Mapping[str, Tensor]
+    ) -> LlamaWeights:
+        """Return the weights with other matrices. An adapted output matrix is always merged, and separate from the embedding
+        even if the base ties them."""
+        layers = tuple(
+            replace(
+                layer,
+                linears={
+                    name: build(index, name, matrix)
+                    for name, matrix in layer.linears.items()
+                    if isinstance(matrix, Tensor)
+                },
+            )
+            for index, layer in enumerate(base.layers)
+        )
         a, b = _factors(tensors, "lm_head.weight")
-        if a is None or b is None or self.lora_config is None:
-            return merged
-        scale = self.lora_config.lora_alpha / self.lora_config.r
-        head = torch.addmm(self.base.lm_head.weight.detach(), b, a, alpha=scale).to(self.dtype)
-        return replace(merged, lm_head=head)
+        head = base.lm_head if a is None or b is None else self._merged(self.base.lm_head.weight, a, b)
+        return replace(base, layers=layers, lm_head=head)
+
+    @property
+    def _scale(self) -> float:
+        assert self.lora_config is not None, "only an adapter has a scale"
+        return self.lora_config.lora_alpha / self.lora_config.r
+
+    def _factors_of(self, tensors: Mapping[str, Tensor], index: int, name: str) -> tuple[Tensor | None, ...]:
+        """Return A and B of each part of a fused matrix."""
+        return tuple(
+            factor for part in PARTS[name] for factor in _factors(tensors, f"model.layers.{index}.{part}.weight")
+        )
 
     def _fuse(self, read: Callable[[str, Tensor], Tensor]) -> LlamaWeights:
         return fuse(self.base, max_positions=self.max_positions, read=read)
+
+
+def _stack_in_place(pieces: Sequence[Tensor]) -> Tensor:
+    """Join the rows of the pieces, and make each piece a view of the result, so that there is one copy."""
+    whole = torch.cat([piece.detach() for piece in pieces])
+    for piece, part in zip(pieces, whole.split([len(piece) for piece in pieces]), strict=True):
+        piece.data = part
+    return whole
+
+
+def _heights(model: Any) -> dict[str, tuple[int, ...]]:
+    """Return the numbers of rows of the parts of each fused matrix."""
+    layer = model.model.layers[0]
+    return {name: tuple(len(layer.get_submodule(part).weight) for part in parts) for name, parts in PARTS.items()}
 
 
 def _lora_config(model: Any, lora: LoraSettings) -> LoraConfig:
@@ -256,41 +322,11 @@ def _known_endings(lora: LoraSettings | None) -> tuple[str, ...]:
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
-    """Return a hash of names, shapes and content, which is equal exactly when the weights are."""
+    """Return a hash of names, shapes and content in fp32, which is equal exactly when the weights are. So weights that are
+    stored in bf16 have the same hash in either precision."""
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(tensors):
-        tensor = tensors[name].detach().contiguous().cpu()
+        tensor = tensors[name].detach().float().contiguous().cpu()
         digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
         digest.update(tensor.view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-class AdaptedLinear(torch.autograd.Function):
-    """A fused linear layer whose matrix already holds the merged adapter (LoRA, arXiv:2106.09685).
-
-    Forward is one product with W' = W + scale * B A, exactly what the sampler computes. The factors' gradients need
-    only low-rank products: dB = scale * dy^T (x A^T), dA = scale * (dy B)^T x; W' itself gets none.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, merged: Tensor, heights: tuple[int, ...], scale: float, *factors: Tensor | None
-    ) -> Tensor:
-        """Compute the product. `heights` are the numbers of rows of the parts that `merged` stacks; `factors` are A and B
-        of each, None for a part without an adapter."""
-        ctx.save_for_backward(x, merged, *factors)
-        ctx.heights, ctx.scale = heights, scale
-        return F.linear(x, merged)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (grad,) = gradients
-        x, merged, *factors = ctx.saved_tensors
-        factor_gradients: list[Tensor | None] = []
-        for part, a, b in zip(grad.split(ctx.heights, dim=-1), factors[0::2], factors[1::2], strict=True):
-            if a is None or b is None:
-                factor_gradients += [None, None]
-                continue
-            factor_gradients.append(((part @ b.to(x.dtype)).T @ x).float() * ctx.scale)
-            factor_gradients.append((part.T @ (x @ a.to(x.dtype).T)).float() * ctx.scale)
-        return (grad @ merged if ctx.needs_input_grad[0] else None), None, None, None, *factor_gradients

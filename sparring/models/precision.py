@@ -24,3 +24,10 @@ def resolve_precision(precision: str, device: str) -> str:
         return "bf16" if torch.cuda.is_bf16_supported() else "fp32"
     is_fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()  # pyright: ignore[reportPrivateUsage]
     return "bf16" if is_fast else "fp32"
+
+
+def resolve_base_precision(precision: str, device: str) -> str | None:
+    """Return the floating-point format of stored frozen weights; None for that of the checkpoint."""
+    if precision != "auto":
+        return precision
+    return None if device.startswith("cuda") else "fp32"

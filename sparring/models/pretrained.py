@@ -13,15 +13,17 @@ from sparring.errors import ServiceError, SparringError
 from sparring.models import export_files, smollm2
 from sparring.models.architectures.loading import load_model
 from sparring.models.export import untie_adapted_head
-from sparring.models.policy import fingerprint
+from sparring.models.policy import DTYPES, fingerprint
 
 BASE_FOLDER = "base_model"
 """The subfolder of an exported adapter with its base model, where that is not available elsewhere."""
 
 
-def load_pretrained(name: str) -> tuple[Any, Any]:
-    """Load a causal LM in fp32 and its tokenizer, by embedded name, local folder or Hugging Face id. An adapter is merged into
-    its base.
+def load_pretrained(name: str, *, precision: str | None = "fp32") -> tuple[Any, Any]:
+    """Load a causal LM and its tokenizer, by embedded name, local folder or Hugging Face id. An adapter is merged into its base.
+
+    `precision` None is that of the files. A merged adapter is in fp32 whatever `precision` is, since bf16 would round its
+    changes away.
 
     Raises ServiceError, with what was tried, when the model is not available, and for a damaged export.
     """
@@ -37,7 +39,7 @@ def load_pretrained(name: str) -> tuple[Any, Any]:
         if is_adapter(folder):
             model = _adapted(folder, manifest.get("base", {}))
         else:
-            model = load_model(folder if folder.is_dir() else path)
+            model = load_model(folder if folder.is_dir() else path, dtype=DTYPES.get(precision or "", "auto"))
         tokenizer = AutoTokenizer.from_pretrained(folder if folder.is_dir() else path)
     except SparringError:
         raise

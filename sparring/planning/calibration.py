@@ -85,7 +85,7 @@ def _measure(
 ) -> tuple[float, float]:
     """Return the seconds of a learner's step on `tokens` tokens, and of a decoding step with `running` rows."""
     policy = _policy(sizes, count, settings, device)
-    learner = TorchLearner(policy, max_tokens_per_microbatch=tokens)
+    learner = TorchLearner(policy, max_tokens_per_microbatch=tokens, activation_checkpointing=settings.checkpointing)
     batch = _batch(tokens, segments=4)
 
     def step() -> None:
@@ -113,9 +113,17 @@ def _policy(sizes: dict[str, Any], count: int, settings: Settings, device: str) 
     if settings.lora_rank is not None:
         known = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
         targets = tuple(name for name in settings.lora_targets if name in known)
-        lora = LoraSettings(rank=settings.lora_rank, targets=targets or known)
+        lora = LoraSettings(rank=settings.lora_rank, targets=targets or known, is_merged=settings.is_merged)
     precision = "bf16" if settings.compute_bytes == 2 else "fp32"
-    return Policy(model, None, precision=precision, device=device, max_positions=1024, lora=lora)
+    return Policy(
+        model,
+        None,
+        precision=precision,
+        device=device,
+        max_positions=1024,
+        lora=lora,
+        base_precision="bf16" if settings.base_bytes == 2 else "fp32",
+    )
 
 
 def _batch(tokens: int, *, segments: int) -> TrainingBatch:

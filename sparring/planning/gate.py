@@ -27,7 +27,7 @@ def refuse_too_large(config: Config) -> None:
     place = resolve_device(config.model.device)
     device = this_machine(flops=1.0, bandwidth=1.0, is_cuda=place.startswith("cuda"), gpu_bytes=gpu_bytes(place))
     model = config.model.model_copy(update={"precision": resolve_precision(config.model.precision, place)})
-    refusal = make_plan(config.model_copy(update={"model": model}), shape, device, can_checkpoint=False).refusal()
+    refusal = make_plan(config.model_copy(update={"model": model}), shape, device).refusal()
     if refusal is not None:
         raise GateError(f"{refusal} `sparring plan` shows all items; --no-check trains anyway.")
 

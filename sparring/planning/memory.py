@@ -8,10 +8,12 @@ from sparring.planning.shapes import ATTENTION, MLP, LayerShape, ModelShape
 
 LOGIT_BYTES = {True: 256 * 2**20, False: 64 * 2**20}
 """The bytes of one chunk of logits. The key is whether the output matrix is stored in another precision than the products."""
-COPIES_OF_LOGITS = 3
-"""The copies of a chunk: the scores, their exponentials in the precision of the products, and the product with the output
-matrix."""
-PROCESS_BYTES = 0.55e9
+COPIES_OF_LOGITS = {2: 2, 4: 1}
+"""The copies of a chunk in fp32, by the bytes of one number in the products: in bf16 also the product with the output matrix
+and the exponentials, half a copy each."""
+SMALLEST_PACKED = 2**19
+"""The fewest elements of a matrix that decoding on the CPU reads from a packed copy."""
+PROCESS_BYTES = 0.45e9
 """The memory of a process with torch and transformers on the CPU. On a GPU, the share that a plan leaves free covers it."""
 
 
@@ -29,7 +31,8 @@ class Settings:
     compute_bytes: int
     """The bytes of one number in the products."""
     is_merged: bool
-    """Whether the engine's weights are a copy with the adapter merged in (the CPU), or the base itself (CUDA)."""
+    """Whether the engine's weights are a copy with the adapter merged in, or the base itself."""
+    is_cuda: bool
     lora_rank: int | None
     """The rank of the adapter; None trains every weight."""
     lora_targets: tuple[str, ...] = ()
@@ -58,7 +61,7 @@ def memory_lines(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
     cache = sum(layer.count * _cached(layer, settings) for layer in shape.layers)
     lines = (
         Line(name="weights", bytes=shape.parameters * settings.base_bytes, key="model.name"),
-        Line(name="weights of the engine", bytes=copies, key="model.device"),
+        Line(name="weights of the engine", bytes=copies, key="model.lora_merged"),
         # In fp32: the trained numbers, and copies of the start and of the version that the engine samples with.
         Line(
             name="adapter and its versions" if settings.lora_rank else "master weights and versions",
@@ -71,7 +74,7 @@ def memory_lines(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
         Line(name="activations", bytes=activation_bytes(shape, settings), key="optimizer.max_tokens_per_microbatch"),
         Line(name="logits", bytes=_logit_bytes(shape, settings), key="optimizer.max_tokens_per_microbatch"),
     )
-    process = () if not settings.is_merged else (Line(name="process", bytes=PROCESS_BYTES, key="run.num_threads"),)
+    process = () if settings.is_cuda else (Line(name="process", bytes=PROCESS_BYTES, key="run.num_threads"),)
     return tuple(line for line in (*lines, *process) if line.bytes)
 
 
@@ -132,13 +135,28 @@ def _trained_layers(shape: ModelShape, settings: Settings) -> int:
 
 
 def _copies_bytes(shape: ModelShape, settings: Settings) -> float:
-    """Return the engine's own weights: on the CPU the fused copy with the adapter merged in, and the packed copy of it that
-    decoding reads; on CUDA none."""
+    """Return the engine's own weights where it merges: the fused copy of what is trained and of what is stored in another
+    precision, and on the CPU the packed copies that decoding reads."""
     if not settings.is_merged:
         return 0.0
-    fused = shape.linear_parameters * settings.compute_bytes
-    packed = (shape.linear_parameters + shape.vocab_size * shape.hidden_size) * settings.compute_bytes
-    return fused + (packed if settings.compute_bytes == 4 else 0)
+    embeddings = shape.vocab_size * shape.hidden_size * (1 if shape.is_tied else 2)
+    if settings.lora_rank is None:
+        copied: float = shape.parameters
+    elif settings.base_bytes != settings.compute_bytes:
+        copied = shape.linear_parameters + embeddings
+    else:
+        copied = shape.linear_parameters * _trained_layers(shape, settings) / shape.num_layers
+    is_packed = not settings.is_cuda and settings.compute_bytes == 4
+    return (copied + (_packed_parameters(shape) if is_packed else 0)) * settings.compute_bytes
+
+
+def _packed_parameters(shape: ModelShape) -> int:
+    fused = [(1, shape.vocab_size * shape.hidden_size)]
+    for layer in shape.layers:
+        sizes = {name: rows * columns for name, (rows, columns) in {**layer.attention, **layer.mlp}.items()}
+        for names in (("q_proj", "k_proj", "v_proj"), ("o_proj",), ("gate_proj", "up_proj"), ("down_proj",)):
+            fused.append((layer.count, sum(sizes.get(name, 0) for name in names)))
+    return sum(count * size for count, size in fused if size >= SMALLEST_PACKED)
 
 
 def _cached(layer: LayerShape, settings: Settings) -> float:
@@ -149,7 +167,7 @@ def _cached(layer: LayerShape, settings: Settings) -> float:
 def _logit_bytes(shape: ModelShape, settings: Settings) -> float:
     chunk = LOGIT_BYTES[settings.base_bytes != settings.compute_bytes]
     rows = min(settings.tokens, max(1, chunk // (4 * shape.vocab_size)))
-    return COPIES_OF_LOGITS * 4.0 * rows * shape.vocab_size
+    return COPIES_OF_LOGITS[settings.compute_bytes] * 4.0 * rows * shape.vocab_size
 
 
 def _intermediate(layer: LayerShape) -> int:

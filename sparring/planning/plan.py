@@ -106,12 +106,10 @@ class Plan:
         }
 
 
-def make_plan(
-    config: Config, model: ModelShape, device: Device, episodes: Episodes | None = None, *, can_checkpoint: bool = True
-) -> Plan:
+def make_plan(config: Config, model: ModelShape, device: Device, episodes: Episodes | None = None) -> Plan:
     """Return the plan of a recipe. If `episodes` is None, episodes are as long as the recipe allows."""
     asked = settings_of(config, device)
-    candidates = list(_candidates(asked, can_checkpoint=can_checkpoint))
+    candidates = list(_candidates(asked))
     chosen = next((one for one in candidates if _total(model, one) <= device.memory_bytes), None)
     counted = episodes or longest_episodes(config)
     return Plan(
@@ -133,16 +131,20 @@ def settings_of(config: Config, device: Device) -> Settings:
     section = config.model
     precision = section.precision if section.precision != "auto" else "bf16" if device.is_cuda else "fp32"
     size = 2 if precision == "bf16" else 4
+    is_adapted = section.trained_weights == "lora"
+    is_stored_in_half = section.base_precision == "bf16" or (section.base_precision == "auto" and device.is_cuda)
+    is_merged = not device.is_cuda if section.lora_merged == "auto" else section.lora_merged
     return Settings(
         max_sequence_length=section.max_sequence_length,
         microbatch_tokens=config.optimizer.max_tokens_per_microbatch,
         kv_cache_tokens=config.engine.kv_cache_tokens,
         max_running=config.engine.max_running,
-        checkpointing=False,
-        base_bytes=2 if device.is_cuda else 4,
+        checkpointing=config.optimizer.activation_checkpointing,
+        base_bytes=2 if is_adapted and is_stored_in_half else 4,
         compute_bytes=size,
-        is_merged=not device.is_cuda,
-        lora_rank=section.lora_rank if section.trained_weights == "lora" else None,
+        is_merged=is_merged or not is_adapted,
+        is_cuda=device.is_cuda,
+        lora_rank=section.lora_rank if is_adapted else None,
         lora_targets=section.lora_targets or DENSE_TARGETS,
         lora_layers=section.lora_layers,
     )
@@ -222,7 +224,7 @@ def changes(before: Settings, after: Settings) -> list[str]:
         f"{key}={getattr(after, name)}" for name, key in keys.items() if getattr(after, name) != getattr(before, name)
     ]
     if after.checkpointing and not before.checkpointing:
-        found.append("activation checkpointing")
+        found.append("optimizer.activation_checkpointing=true")
     return found
 
 
@@ -231,7 +233,7 @@ def show_bytes(num_bytes: float) -> str:
     return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
 
 
-def _candidates(asked: Settings, *, can_checkpoint: bool) -> Iterator[Settings]:
+def _candidates(asked: Settings) -> Iterator[Settings]:
     """Yield the recipe's settings, followed by smaller ones.
 
     First microbatches shrink to SMALLEST_MICROBATCH, then checkpointing is added, then microbatches shrink further, and
@@ -240,7 +242,7 @@ def _candidates(asked: Settings, *, can_checkpoint: bool) -> Iterator[Settings]:
     kv_tokens = asked.kv_cache_tokens
     while True:
         for least in (max(SMALLEST_MICROBATCH, asked.max_sequence_length), asked.max_sequence_length):
-            for checkpointing in (False, True) if can_checkpoint else (False,):
+            for checkpointing in (asked.checkpointing, True):
                 tokens = asked.microbatch_tokens
                 while True:
                     yield replace(

@@ -43,12 +43,15 @@ def _cell(model: ModelShape, device: str) -> str:
     plan = make_plan(table_config(model), model, GPUS[device])
     if plan.chosen is None:
         return f"no: {show_bytes(plan.smallest_bytes)}"
-    words = {"engine.kv_cache_tokens": "KV", "optimizer.max_tokens_per_microbatch": "microbatch"}
-    found = [
-        f"{words[change.partition('=')[0]]} {change.partition('=')[2]}" if "=" in change else "checkpointing"
-        for change in changes(plan.asked, plan.chosen)
-    ]
-    return ", ".join([show_bytes(plan.total_bytes), *found])
+    words = {
+        "engine.kv_cache_tokens": "KV ",
+        "optimizer.max_tokens_per_microbatch": "microbatch ",
+        "optimizer.activation_checkpointing": "checkpointing",
+    }
+    found = [change.partition("=") for change in changes(plan.asked, plan.chosen)]
+    return ", ".join(
+        [show_bytes(plan.total_bytes), *(words[key] + value.removeprefix("true") for key, _, value in found)]
+    )
 
 
 if __name__ == "__main__":

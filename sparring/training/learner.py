@@ -16,8 +16,7 @@ from sparring.algorithms.losses import LOSSES, PerToken, Tokens, policy_metrics
 from sparring.algorithms.objective import Objective, reference_metrics, weight_metrics
 from sparring.errors import DataError
 from sparring.models.forest import forest_logprobs, layout
-from sparring.models.generic_training import sequence_logprobs
-from sparring.models.llama import LlamaWeights
+from sparring.models.generic_training import checkpoint_layers, sequence_logprobs
 from sparring.models.policy import Policy
 from sparring.models.threads import releases_threads
 from sparring.runtime.cancellable import guard_change, raise_if_cancelled
@@ -56,10 +55,15 @@ class TorchLearner:
         *,
         adam: AdamWSettings = ADAMW,
         max_tokens_per_microbatch: int = 8192,
+        activation_checkpointing: bool = False,
         losses: Mapping[str, Callable[..., PerToken]] = LOSSES,
     ) -> None:
-        """Create a learner. `max_tokens_per_microbatch` counts distinct tokens."""
+        """Create a learner. `max_tokens_per_microbatch` counts distinct tokens. `activation_checkpointing` keeps only the input
+        of each layer for the backward pass, which computes the layer again."""
         self._policy = policy
+        self._checkpointing = activation_checkpointing
+        if activation_checkpointing and not policy.is_lean:
+            checkpoint_layers(policy)
         self._adam = adam
         self._max_tokens = max_tokens_per_microbatch
         self._losses = losses
@@ -263,12 +267,11 @@ class TorchLearner:
         policy = self._policy
         if not policy.is_lean:
             return sequence_logprobs(policy, batch, with_entropy_gradient=with_entropy_gradient)
-        weights, linear = policy.differentiable(self._current())
         return forest_logprobs(
-            weights,
+            policy.differentiable(),
             layout(batch.segments, device=policy.device),
-            linear=linear,
             with_entropy_gradient=with_entropy_gradient,
+            checkpointing=self._checkpointing,
         )
 
     @torch.no_grad()
@@ -284,14 +287,8 @@ class TorchLearner:
         """Return a field of the segments at their masked tokens, [M]."""
         return torch.tensor(_trained(batch, name), dtype=torch.float32, device=self._policy.device)
 
-    def _current(self) -> LlamaWeights:
-        if self._merged is None:
-            self._merged = self._policy.materialize(self.export_weights())
-        return self._merged
-
     def _forget_weights(self) -> None:
         self._snapshot: Weights | None = None
-        self._merged: LlamaWeights | None = None
 
 
 def _trained(batch: TrainingBatch, name: str) -> list[float]:

@@ -96,7 +96,8 @@ def adapter_keys_without_adapter(config: Config) -> Iterator[Conflict]:
     if config.model.trained_weights != "full":
         return
     message = "is given, but trained_weights = 'full' trains no adapter; leave it out."
-    for key in find_given(config, "model", "lora_rank", "lora_alpha", "lora_layers", "lora_targets"):
+    keys = ("lora_rank", "lora_alpha", "lora_layers", "lora_targets", "lora_merged", "base_precision")
+    for key in find_given(config, "model", *keys):
         yield Conflict(f"model.{key}", message, ("model.trained_weights",))
     for key in find_given(config, "optimizer", "lora_plus_lr_ratio"):
         yield Conflict(f"optimizer.{key}", message, ("model.trained_weights",))

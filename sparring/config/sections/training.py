@@ -21,6 +21,11 @@ class ModelSection(Section):
         description="Precision of the forward passes that sample and train; trained weights and the optimizer stay fp32. "
         "`auto` is bf16 if the hardware supports it, else fp32.",
     )
+    base_precision: Literal["auto", "fp32", "bf16"] = Field(
+        default="auto",
+        description="Of the stored frozen weights under an adapter, which learner and engine share. Products in another "
+        "precision convert them block by block. `auto` is the checkpoint's on CUDA, else fp32.",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(
         default="auto", description="Device of the model; `auto` is CUDA if there is a GPU, else the CPU."
     )
@@ -41,6 +46,11 @@ class ModelSection(Section):
         strict=False,
         default=(),
         description="Linear layers that get an adapter. Empty: the defaults of the model's family (docs/models.md).",
+    )
+    lora_merged: bool | Literal["auto"] = Field(
+        default="auto",
+        description="Whether the engine merges the adapter into a copy of the adapted matrices: faster on a CPU, but more "
+        "memory. `auto` is true on the CPU, false on CUDA. The learner never merges.",
     )
 
 
@@ -203,6 +213,11 @@ class OptimizerSection(Section):
         default=8192,
         ge=1,
         description="Maximum number of distinct tokens in one forward and backward pass; lower it to save memory.",
+    )
+    activation_checkpointing: bool = Field(
+        default=False,
+        description="Keep only the input of each layer for the backward pass, which computes the layer again: the same "
+        "gradients with less memory, in a third more time.",
     )
 
 

@@ -21,8 +21,9 @@ _TEXT_KEYS = {
 """How the tensors of the text part are named in a model that also reads images, and by themselves."""
 
 
-def load_model(source: Path | str, *, dtype: torch.dtype = torch.float32) -> Any:
-    """Load a causal LM. Of a model that also reads images or sound only the text part is loaded.
+def load_model(source: Path | str, *, dtype: torch.dtype | str = torch.float32) -> Any:
+    """Load a causal LM. Of a model that also reads images or sound only the text part is loaded. `dtype` "auto" is that of the
+    files.
 
     Raises ServiceError for a model type that is not supported, and where the files lack weights of the model.
     """

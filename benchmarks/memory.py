@@ -1,0 +1,185 @@
+"""Peak memory of one LoRA training step against what `sparring plan` predicts for it, each shape in a process of its own.
+
+The model has random weights, an engine with a small cache holds the first version, and the learner takes one step on a batch
+of one sequence: gradient, optimizer, export. The peak is what the kernel reports (VmHWM). `--shapes 1B` takes minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import options, report
+from sparring.config import Config, validate
+
+LEAN = ("model.base_precision=bf16", "model.lora_merged=false", "optimizer.activation_checkpointing=true")
+SHAPES: Mapping[str, Mapping[str, Any]] = {
+    "0.1B": {
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "vocab_size": 49152,
+    },
+    "1B": {
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 128256,
+    },
+    "tiny": {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 320,
+    },
+}
+"""SmolLM2-135M, Llama 3.2 1B, and one to try the program."""
+WAYS: Mapping[str, tuple[str, ...]] = {
+    "0.1B": (),
+    "0.1B, lean": LEAN,
+    "0.1B, checkpointing": ("optimizer.activation_checkpointing=true",),
+    "1B": LEAN,
+    "tiny": LEAN,
+}
+"""The settings of each row, by the name of its shape and way: those of a recipe, or those that take the least memory."""
+LIMIT_GIB = {"1B": 12}
+TOKENS = 2048
+TOLERANCE = 0.1
+
+
+def build_config(way: str, tokens: int) -> Config:
+    """Return the settings of a row."""
+    return validate(
+        {},
+        [
+            "environment.target=a:B",
+            "reward.reward=a:b",
+            "model.device=cpu",
+            "model.precision=fp32",
+            f"model.max_sequence_length={tokens}",
+            "sampling.sampling_max_tokens=32",
+            "model.lora_rank=16",
+            f"optimizer.max_tokens_per_microbatch={tokens}",
+            f"engine.kv_cache_tokens={tokens}",
+            *WAYS[way],
+        ],
+    )
+
+
+def measure(way: str, tokens: int) -> dict[str, float]:
+    """Take one step in this process, and return its peak and the predicted one in bytes, and its seconds."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from sparring.assembly.engines import build_engine
+    from sparring.models.memory import keep_freed_memory
+    from sparring.models.policy import LoraSettings, Policy
+    from sparring.planning.devices import this_machine
+    from sparring.planning.plan import make_plan
+    from sparring.planning.shapes import shape_from_config
+    from sparring.training.learner import TorchLearner
+    from sparring.training.sequences import build_demonstration_batch
+
+    config = build_config(way, tokens)
+    sizes = {**SHAPES[way.partition(",")[0]], "tie_word_embeddings": True, "max_position_embeddings": tokens}
+    torch.set_num_threads(2)
+    stored = "bf16" if config.model.base_precision == "bf16" else "fp32"
+    torch.set_default_dtype(torch.bfloat16 if stored == "bf16" else torch.float32)
+    model = LlamaForCausalLM(LlamaConfig(**sizes))
+    torch.set_default_dtype(torch.float32)
+    section = config.model
+    policy = Policy(
+        model,
+        None,
+        max_positions=tokens,
+        lora=LoraSettings(
+            rank=section.lora_rank,
+            alpha=section.lora_alpha,
+            is_merged=None if section.lora_merged == "auto" else section.lora_merged,
+        ),
+        base_precision=stored,
+    )
+    engine = build_engine(config, policy, policy.snapshot())
+    keep_freed_memory()
+    learner = TorchLearner(
+        policy,
+        max_tokens_per_microbatch=tokens,
+        activation_checkpointing=config.optimizer.activation_checkpointing,
+    )
+    ids = [(7 * place + 11) % sizes["vocab_size"] for place in range(tokens)]
+    batch = build_demonstration_batch([(ids, [False] + [True] * (tokens - 1))])
+    start = time.perf_counter()
+    metrics = learner.forward_backward(batch, "cross_entropy", {})
+    learner.optim_step(1e-5)
+    learner.export_weights()
+    seconds = time.perf_counter() - start
+    asyncio.run(engine.close())
+    plan = make_plan(config, shape_from_config(way, sizes), this_machine(flops=1.0, bandwidth=1.0))
+    predicted = {line.name: line.bytes for line in plan.asked_lines}
+    return {
+        "peak": peak_bytes(),
+        "predicted": sum(predicted.values()),
+        "seconds": seconds,
+        "trained tokens": metrics["training/trained_tokens"],
+    }
+
+
+def peak_bytes() -> float:
+    """Return the largest resident memory of this process so far."""
+    status = Path("/proc/self/status").read_text("ascii")
+    return 1024.0 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")))
+
+
+def run(way: str, tokens: int) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.memory", "--child", way, "--tokens", str(tokens)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = options(__doc__)
+    parser.add_argument("--shapes", nargs="+", default=["0.1B", "0.1B, lean"], choices=list(WAYS), metavar="SHAPE")
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="of the batch, in one sequence")
+    parser.add_argument("--child", choices=list(WAYS), help=argparse.SUPPRESS)
+    asked = parser.parse_args(arguments)
+    if asked.child:
+        print(json.dumps(measure(asked.child, asked.tokens)))
+        return 0
+    ways, tokens = (["tiny"], 64) if asked.smoke else (asked.shapes, asked.tokens)
+    results = {way: run(way, tokens) for way in ways}
+    figures, targets = dict[str, float](), dict[str, Mapping[str, float]]()
+    for way, one in results.items():
+        figures[f"{way}: peak by prediction"] = one["peak"] / one["predicted"]
+        targets[f"{way}: peak by prediction"] = {"at_least": 1 - TOLERANCE, "at_most": 1 + TOLERANCE}
+        if way in LIMIT_GIB:
+            figures[f"{way}: peak, GiB"] = one["peak"] / 2**30
+            targets[f"{way}: peak, GiB"] = {"at_most": LIMIT_GIB[way]}
+    rows = [
+        {
+            "model": way,
+            "tokens": tokens,
+            "peak, GB": one["peak"] / 1e9,
+            "predicted, GB": one["predicted"] / 1e9,
+            "seconds": one["seconds"],
+        }
+        for way, one in results.items()
+    ]
+    sides = {f"{way}: trained tokens": one["trained tokens"] for way, one in results.items()}
+    return report("memory", rows, figures=figures, targets=targets, path=asked.json, sides=sides, smoke=asked.smoke)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""Products with matrices that are stored in another precision than the one of the computation, and with adapted ones.
+
+A base model is stored once, frozen. Where its format is not that of the products, a block of rows is converted at a time,
+forward and backward, so that a converted copy of the whole matrix never exists.
+
+Shapes: N tokens, I inputs, O outputs, r rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+BLOCK_ELEMENTS = 2**22
+"""The most elements of a matrix that are converted at once: 16 MiB in fp32."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AdaptedMatrix:
+    """A frozen matrix with low-rank adapters that are not merged into it (LoRA, arXiv:2106.09685): W + scale * B A."""
+
+    base_O_I: Tensor
+    heights: tuple[int, ...]
+    """The numbers of rows of the parts that the matrix stacks."""
+    scale: float
+    factors: tuple[Tensor | None, ...]
+    """A [r, I] and B [height, r] of each part, None for a part without an adapter."""
+
+
+Matrix: TypeAlias = Tensor | AdaptedMatrix
+
+
+def multiply(inputs_N_I: Tensor, matrix_O_I: Matrix) -> Tensor:
+    """Return x W^T [N, O] in the precision of `inputs_N_I`. Differentiable by the inputs, and by an adapter's factors."""
+    if isinstance(matrix_O_I, AdaptedMatrix):
+        matrix = matrix_O_I
+        return AdaptedProduct.apply(inputs_N_I, matrix.base_O_I, matrix.heights, matrix.scale, *matrix.factors)
+    if matrix_O_I.dtype == inputs_N_I.dtype:
+        return F.linear(inputs_N_I, matrix_O_I)
+    return MixedProduct.apply(inputs_N_I, matrix_O_I)
+
+
+def project(inputs_N_I: Tensor, matrix_O_I: Tensor) -> Tensor:
+    """Return x W^T [N, O], block by block where the precisions differ. Not differentiable."""
+    if matrix_O_I.dtype == inputs_N_I.dtype:
+        return F.linear(inputs_N_I, matrix_O_I)
+    outputs_N_O = inputs_N_I.new_empty(len(inputs_N_I), len(matrix_O_I))
+    for rows in _blocks(matrix_O_I):
+        torch.mm(inputs_N_I, matrix_O_I[rows].to(inputs_N_I.dtype).T, out=outputs_N_O[:, rows])
+    return outputs_N_O
+
+
+def project_back(gradient_N_O: Tensor, matrix_O_I: Tensor) -> Tensor:
+    """Return g W [N, I], block by block where the precisions differ. Not differentiable."""
+    if matrix_O_I.dtype == gradient_N_O.dtype:
+        return gradient_N_O @ matrix_O_I
+    inputs_N_I = gradient_N_O.new_zeros(len(gradient_N_O), matrix_O_I.shape[1])
+    for rows in _blocks(matrix_O_I):
+        inputs_N_I.addmm_(gradient_N_O[:, rows], matrix_O_I[rows].to(gradient_N_O.dtype))
+    return inputs_N_I
+
+
+class MixedProduct(torch.autograd.Function):
+    """x W^T with a frozen matrix of another precision. It keeps a reference to the matrix for the backward pass, no copy."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs_N_I: Tensor, matrix_O_I: Tensor) -> Tensor:
+        ctx.save_for_backward(matrix_O_I)
+        return project(inputs_N_I, matrix_O_I)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (matrix_O_I,) = ctx.saved_tensors
+        return project_back(gradients[0], matrix_O_I), None
+
+
+class AdaptedProduct(torch.autograd.Function):
+    """x W^T + scale * (x A^T) B^T. It keeps x, a reference to W, and the narrow x A^T.
+
+    dB = scale * dy^T (x A^T), dA = scale * (dy B)^T x, dx = dy W + scale * (dy B) A; the frozen W gets no gradient.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, base: Tensor, heights: tuple[int, ...], scale: float, *factors: Tensor | None
+    ) -> Tensor:
+        outputs = project(x, base)
+        narrow: list[Tensor | None] = []
+        for part, a, b in zip(outputs.split(heights, dim=-1), factors[0::2], factors[1::2], strict=True):
+            reduced = None if a is None else x @ a.to(x.dtype).T
+            if reduced is not None and b is not None:
+                part.addmm_(reduced, b.to(x.dtype).T, alpha=scale)
+            narrow.append(reduced)
+        ctx.save_for_backward(x, base, *narrow, *factors)
+        ctx.heights, ctx.scale = heights, scale
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,) = gradients
+        x, base, *others = ctx.saved_tensors
+        narrow, factors = others[: len(ctx.heights)], others[len(ctx.heights) :]
+        grad_x = project_back(grad, base) if ctx.needs_input_grad[0] else None
+        factor_gradients: list[Tensor | None] = []
+        parts = zip(grad.split(ctx.heights, dim=-1), narrow, factors[0::2], factors[1::2], strict=True)
+        for part, reduced, a, b in parts:
+            if a is None or b is None:
+                factor_gradients += [None, None]
+                continue
+            grad_reduced = part @ b.to(x.dtype)
+            factor_gradients.append((grad_reduced.T @ x).float() * ctx.scale)
+            factor_gradients.append((part.T @ reduced).float() * ctx.scale)
+            if grad_x is not None:
+                grad_x.addmm_(grad_reduced, a.to(x.dtype), alpha=ctx.scale)
+        return grad_x, None, None, None, *factor_gradients
+
+
+def _blocks(matrix_O_I: Tensor) -> Iterator[slice]:
+    step = max(1, BLOCK_ELEMENTS // matrix_O_I.shape[1])
+    for start in range(0, len(matrix_O_I), step):
+        yield slice(start, min(start + step, len(matrix_O_I)))
