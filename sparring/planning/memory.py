@@ -8,13 +8,15 @@ from sparring.planning.shapes import ATTENTION, MLP, LayerShape, ModelShape
 
 LOGIT_BYTES = {True: 256 * 2**20, False: 64 * 2**20}
 """The bytes of one chunk of logits. The key is whether the output matrix is stored in another precision than the products."""
-COPIES_OF_LOGITS = {2: 2, 4: 1}
-"""The copies of a chunk in fp32, by the bytes of one number in the products: in bf16 also the product with the output matrix
-and the exponentials, half a copy each."""
+COPIES_OF_LOGITS = {True: 1.5, False: 2.0}
+"""The number of fp32 chunks of logits that exist at once. The key is the same. Without a conversion, the next chunk is
+computed while the last one still exists; with one, the converted blocks take half a chunk."""
 SMALLEST_PACKED = 2**19
 """The fewest elements of a matrix that decoding on the CPU reads from a packed copy."""
 PROCESS_BYTES = 0.45e9
 """The memory of a process with torch and transformers on the CPU. On a GPU, the share that a plan leaves free covers it."""
+PRODUCT_BUFFERS = 0.6
+"""The buffers of the CPU's matrix products, as a share of the output matrix (measured with three vocabulary sizes)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +76,8 @@ def memory_lines(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
         Line(name="activations", bytes=activation_bytes(shape, settings), key="optimizer.max_tokens_per_microbatch"),
         Line(name="logits", bytes=_logit_bytes(shape, settings), key="optimizer.max_tokens_per_microbatch"),
     )
-    process = () if settings.is_cuda else (Line(name="process", bytes=PROCESS_BYTES, key="run.num_threads"),)
+    buffers = PRODUCT_BUFFERS * shape.vocab_size * shape.hidden_size * settings.compute_bytes
+    process = () if settings.is_cuda else (Line(name="process", bytes=PROCESS_BYTES + buffers, key="run.num_threads"),)
     return tuple(line for line in (*lines, *process) if line.bytes)
 
 
@@ -165,9 +168,9 @@ def _cached(layer: LayerShape, settings: Settings) -> float:
 
 
 def _logit_bytes(shape: ModelShape, settings: Settings) -> float:
-    chunk = LOGIT_BYTES[settings.base_bytes != settings.compute_bytes]
-    rows = min(settings.tokens, max(1, chunk // (4 * shape.vocab_size)))
-    return COPIES_OF_LOGITS[settings.compute_bytes] * 4.0 * rows * shape.vocab_size
+    is_converted = settings.base_bytes != settings.compute_bytes
+    rows = min(settings.tokens, max(1, LOGIT_BYTES[is_converted] // (4 * shape.vocab_size)))
+    return COPIES_OF_LOGITS[is_converted] * 4.0 * rows * shape.vocab_size
 
 
 def _intermediate(layer: LayerShape) -> int:
