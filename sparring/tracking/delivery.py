@@ -116,9 +116,7 @@ def deliver(
                 receiver.finish()
         except Exception as error:  # noqa: BLE001 - the run folder has all data, and a retry may help
             if not pause:
-                report(
-                    f"the server cannot be reached ({_short(error)}); all data is sent when the server can be reached again"
-                )
+                report(f"the server cannot be reached ({_short(error)}); all data is sent after the outage")
             if over:
                 return False
             pause = min(LONGEST_WAIT_SECONDS, 2 * pause or FIRST_WAIT_SECONDS)
