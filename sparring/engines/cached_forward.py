@@ -21,6 +21,7 @@ from sparring.models.generic import GenericModel
 from sparring.models.llama import LlamaShape, LlamaWeights, Masks, attend_causally, forward
 from sparring.models.packed import PackedMatrices
 from sparring.models.policy import Policy
+from sparring.models.products import compute_logits, is_exact
 from sparring.types import TokenSegment, Weights
 
 MIN_SHARING_ROWS, MIN_SHARED_PROMPT = 16, 64
@@ -119,6 +120,8 @@ class LeanForward:
         hidden_B_H = forward(weights, ids_B, positions_B, attend, product=self._packed.product)
         for row, token in zip(rows, token_ids, strict=True):
             row.token_ids.append(token)
+        if is_exact(hidden_B_H):
+            return compute_logits(hidden_B_H, weights.lm_head)
         return self._packed.product(hidden_B_H, weights.lm_head)
 
     @torch.no_grad()
@@ -162,24 +165,25 @@ class GenericForward:
     @torch.inference_mode()
     def prefill(self, weights: Mapping[str, Tensor], chunks: Sequence[tuple[Row, Sequence[int]]]) -> None:
         for row, new in chunks:
-            self._feed(weights, row, new)
+            self._model.prefill(weights, new, self._cache_of(row))
+            row.token_ids += new
 
     @torch.inference_mode()
     def decode(self, weights: Mapping[str, Tensor], rows: Sequence[Row], token_ids: Sequence[int]) -> Tensor:
-        return torch.stack([self._feed(weights, row, [token])[-1] for row, token in zip(rows, token_ids, strict=True)])
+        logits = []
+        for row, token in zip(rows, token_ids, strict=True):
+            logits.append(self._model.logits(weights, [token], self._cache_of(row))[-1])
+            row.token_ids.append(token)
+        return torch.stack(logits)
 
     @torch.inference_mode()
     def logprobs(self, weights: Mapping[str, Tensor], token_ids: Sequence[int], temperature: float) -> Tensor:
-        all_logprobs = (self._model.logits(weights, token_ids[:-1]).float() / temperature).log_softmax(dim=-1)
-        targets = torch.tensor(token_ids[1:], device=all_logprobs.device)
-        return all_logprobs.gather(1, targets[:, None])[:, 0]
+        return self._model.logprobs(weights, token_ids, temperature)
 
-    def _feed(self, weights: Mapping[str, Tensor], row: Row, new: Sequence[int]) -> Tensor:
+    def _cache_of(self, row: Row) -> Any:
         if row not in self._caches:
             self._caches[row] = self._model.new_cache()
-        logits = self._model.logits(weights, new, self._caches[row])
-        row.token_ids += new
-        return logits
+        return self._caches[row]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,20 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from sparring.models.llama import LlamaWeights, Masks, attend_causally, forward
-from sparring.models.products import project, project_back
+from sparring.models.output_layer import FrozenHeadLogprobs, differentiable_logits, recomputed_logprobs
 from sparring.types import TokenSegment
-
-LOGIT_BYTES = 64 * 2**20
-"""The most memory that one chunk of logits may take, in bytes."""
-MIXED_LOGIT_BYTES = 256 * 2**20
-"""The same where each chunk converts the whole output matrix from another precision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,90 +108,16 @@ def forest_logprobs(
     # Not by indexing: its backward pass adds repeated rows (the end of a shared prompt) in the order of threads.
     hidden_M_H = hidden_N_H.index_select(0, forest.predictors_M)
     if weights.lm_head.requires_grad:
-        logprobs_M, entropies_M = _trainable_head_logprobs(
-            hidden_M_H, weights.lm_head, forest.targets_M, forest.temperatures_M
+        head_V_H = weights.lm_head
+        logprobs_M, entropies_M = recomputed_logprobs(
+            hidden_M_H,
+            lambda hidden: differentiable_logits(hidden, head_V_H),
+            forest.targets_M,
+            forest.temperatures_M,
+            vocab_size=len(head_V_H),
         )
     else:
         logprobs_M, entropies_M = FrozenHeadLogprobs.apply(
             hidden_M_H, weights.lm_head, forest.targets_M, forest.temperatures_M, with_entropy_gradient
         )
     return logprobs_M, entropies_M if with_entropy_gradient else entropies_M.detach()
-
-
-class FrozenHeadLogprobs(torch.autograd.Function):
-    """Log-probabilities under a frozen output matrix, in chunks, without keeping logits for the backward pass.
-
-    The derivative of log p(target) by the hidden state, (W[target] - sum_v p_v W[v]) / temperature, does not depend on
-    later computations, so the forward pass computes it from its logits and keeps [M, H] instead of [M, V].
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, hidden_M_H: Tensor, head_V_H: Tensor, targets_M: Tensor, temperatures_M: Tensor, with_entropy: bool
-    ) -> tuple[Tensor, Tensor]:
-        logprobs_M = torch.empty(len(targets_M), dtype=torch.float32, device=hidden_M_H.device)
-        entropies_M = torch.empty_like(logprobs_M)
-        num_derivatives = (1 + with_entropy) if ctx.needs_input_grad[0] else 0
-        derivatives = [torch.empty_like(hidden_M_H) for _ in range(num_derivatives)]
-        dtype = hidden_M_H.dtype
-        logit_bytes = LOGIT_BYTES if head_V_H.dtype == dtype else MIXED_LOGIT_BYTES
-        step = max(1, logit_bytes // (4 * head_V_H.shape[0]))
-        for start in range(0, len(targets_M), step):
-            part = slice(start, start + step)
-            scores = project(hidden_M_H[part], head_V_H).float()
-            scores /= temperatures_M[part, None]
-            highest = scores.amax(dim=-1)
-            chosen = scores.gather(1, targets_M[part, None])[:, 0] - highest
-            kept = scores.clone() if len(derivatives) > 1 else None
-            # In place, since each pass over a chunk of logits takes a fifth of the time of a product.
-            odds = scores.sub_(highest[:, None]).exp_()
-            total = odds.sum(dim=-1)
-            logprobs_M[part] = chosen - total.log()
-            expected = project_back(odds.to(dtype), head_V_H).float() / total[:, None]
-            # H = log(sum_v e^s_v) - sum_v p_v s_v, and the mean score is the score of the mean row of the matrix.
-            mean_score = (hidden_M_H[part].float() * expected).sum(dim=-1) / temperatures_M[part]
-            entropies_M[part] = total.log() + highest - mean_score
-            if derivatives:
-                derivative = (head_V_H[targets_M[part]].float() - expected) / temperatures_M[part, None]
-                derivatives[0][part] = derivative.to(hidden_M_H.dtype)
-            if kept is not None:
-                # dH / ds_v = -p_v (s_v - mean score)
-                odds *= mean_score[:, None] - kept
-                slope = project_back(odds.to(dtype), head_V_H).float() / (total * temperatures_M[part])[:, None]
-                derivatives[1][part] = slope.to(hidden_M_H.dtype)
-        ctx.save_for_backward(*derivatives)
-        return logprobs_M, entropies_M
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        derivatives = ctx.saved_tensors
-        total = derivatives[0] * gradients[0][:, None]
-        if len(derivatives) > 1:
-            total = total + derivatives[1] * gradients[1][:, None]
-        return total.to(derivatives[0].dtype), None, None, None, None
-
-
-def _trainable_head_logprobs(
-    hidden_M_H: Tensor, head_V_H: Tensor, targets_M: Tensor, temperatures_M: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the same values, with gradients for the output matrix too. The backward pass recomputes the logits of a chunk."""
-
-    def chunk(hidden: Tensor, head: Tensor, targets: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
-        all_logprobs = ((hidden @ head.T).float() / temperatures[:, None]).log_softmax(dim=-1)
-        entropies = -(all_logprobs.exp() * all_logprobs).sum(dim=-1)
-        return all_logprobs.gather(1, targets[:, None])[:, 0], entropies
-
-    step = max(1, LOGIT_BYTES // (4 * head_V_H.shape[0]))
-    logprobs, entropies = [], []
-    for start in range(0, len(targets_M), step):
-        part = slice(start, start + step)
-        arguments = (hidden_M_H[part], head_V_H, targets_M[part], temperatures_M[part])
-        if torch.is_grad_enabled():
-            result = checkpoint(chunk, *arguments, use_reentrant=False)
-        else:
-            result = chunk(*arguments)
-        logprobs.append(result[0])
-        entropies.append(result[1])
-    if not logprobs:
-        return hidden_M_H.sum(dim=-1), hidden_M_H.sum(dim=-1).detach()
-    return torch.cat(logprobs), torch.cat(entropies)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 from transformers import DynamicCache
 
+from sparring.models.output_layer import recomputed_logprobs
 from sparring.models.policy import Policy
+from sparring.models.split_model import SplitModel
 
 
 class GenericModel:
@@ -19,18 +21,53 @@ class GenericModel:
 
     def __init__(self, policy: Policy) -> None:
         shared = {id(one): one for one in (*policy.module.parameters(), *policy.module.buffers())}
-        self._module = copy.deepcopy(policy.module, shared).eval()
+        module = copy.deepcopy(policy.module, shared).eval()
+        base = module if policy.lora_config is None else module.get_base_model()
+        self._caller = _Caller(module)
+        self._split = SplitModel(base, is_bf16=policy.dtype == torch.bfloat16)
         self._config = policy.base.config
+        self._vocab_size: int = policy.base.get_input_embeddings().weight.shape[0]
         self._device = policy.device
-        self._is_bf16 = policy.dtype == torch.bfloat16
 
     def new_cache(self) -> Any:
         """Return an empty cache of one sequence for the layers of the architecture."""
         return DynamicCache(config=self._config)
 
+    def prefill(self, trained: Mapping[str, Tensor], token_ids: Sequence[int], cache: Any) -> None:
+        """Add `token_ids` to the cache, without logits."""
+        self._call(trained, lambda: self._split.hidden(self._tensor(token_ids), cache))
+
     def logits(self, trained: Mapping[str, Tensor], token_ids: Sequence[int], cache: Any = None) -> Tensor:
         """Return the logits [T, V] after each of `token_ids`, which follow the tokens in `cache` and are added to it."""
-        ids_1_T = torch.tensor([list(token_ids)], device=self._device)
-        arguments = {"input_ids": ids_1_T, "past_key_values": cache, "use_cache": cache is not None}
-        with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._is_bf16):
-            return functional_call(self._module, dict(trained), kwargs=arguments).logits[0]
+        return self._call(trained, lambda: self._split.logits(self._split.hidden(self._tensor(token_ids), cache)))
+
+    def logprobs(self, trained: Mapping[str, Tensor], token_ids: Sequence[int], temperature: float) -> Tensor:
+        """Return the log-probability of each id but the first, with the logits of a bounded number of ids at a time."""
+        temperatures = torch.full((len(token_ids) - 1,), temperature, device=self._device)
+        targets = self._tensor(token_ids[1:])
+
+        def score() -> Tensor:
+            hidden = self._split.hidden(self._tensor(token_ids[:-1]))
+            return recomputed_logprobs(hidden, self._split.logits, targets, temperatures, vocab_size=self._vocab_size)[
+                0
+            ]
+
+        return self._call(trained, score)
+
+    def _tensor(self, token_ids: Sequence[int]) -> Tensor:
+        return torch.tensor(list(token_ids), device=self._device)
+
+    def _call(self, trained: Mapping[str, Tensor], compute: Callable[[], Any]) -> Any:
+        """Return what `compute` returns while the module has these trained tensors."""
+        return functional_call(self._caller, {f"module.{name}": one for name, one in trained.items()}, (compute,))
+
+
+class _Caller(nn.Module):
+    """Calls a function that computes with `module`."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, compute: Callable[[], Any]) -> Any:
+        return compute()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from functools import partial
 
 import torch
@@ -10,7 +9,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from sparring.models.output_layer import recomputed_logprobs
 from sparring.models.policy import Policy
+from sparring.models.split_model import SplitModel
 from sparring.types import TrainingBatch
 
 
@@ -23,6 +24,7 @@ def sequence_logprobs(
     segments of a sequence are consecutive, so that M is in segment order.
     """
     assert sorted(index for s in batch.sequences for index in s.segments) == list(range(len(batch.segments)))
+    model = SplitModel(policy.base, is_bf16=policy.dtype == torch.bfloat16)
     logprobs, entropies = [], []
     for sequence in batch.sequences:
         segments = [batch.segments[index] for index in sequence.segments]
@@ -33,22 +35,16 @@ def sequence_logprobs(
         if not len(places_M):
             continue
         ids_T = torch.tensor(ids, device=policy.device)
-        logits_M_V = _logits(policy, ids_T, places_M - 1)
-        temperatures_M = torch.tensor(temperatures, device=policy.device)
-        all_logprobs = (logits_M_V.float() / temperatures_M[:, None]).log_softmax(dim=-1)
-        logprobs.append(all_logprobs.gather(1, ids_T[places_M, None])[:, 0])
-        entropies_M = -(all_logprobs.exp() * all_logprobs).sum(dim=-1)
-        entropies.append(entropies_M if with_entropy_gradient else entropies_M.detach())
+        found = recomputed_logprobs(
+            model.hidden(ids_T).index_select(0, places_M - 1),
+            model.logits,
+            ids_T[places_M],
+            torch.tensor(temperatures, device=policy.device),
+            vocab_size=policy.base.get_input_embeddings().weight.shape[0],
+        )
+        logprobs.append(found[0])
+        entropies.append(found[1] if with_entropy_gradient else found[1].detach())
     return torch.cat(logprobs), torch.cat(entropies)
-
-
-def _logits(policy: Policy, ids_T: Tensor, predictors_M: Tensor) -> Tensor:
-    """Return the logits [M, V] at the given positions, computed only there where the architecture supports it."""
-    with torch.autocast(policy.device.type, dtype=torch.bfloat16, enabled=policy.dtype == torch.bfloat16):
-        if "logits_to_keep" in inspect.signature(policy.base.forward).parameters:
-            kept = policy.module(input_ids=ids_T[None], use_cache=False, logits_to_keep=predictors_M)
-            return kept.logits[0]
-        return policy.module(input_ids=ids_T[None], use_cache=False).logits[0, predictors_M]
 
 
 def checkpoint_layers(policy: Policy) -> None:

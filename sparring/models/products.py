@@ -18,6 +18,9 @@ from torch import Tensor
 
 BLOCK_ELEMENTS = 2**22
 """The most elements of a matrix that are converted at once: 16 MiB in fp32."""
+EXACT_DEVICES = frozenset({"cuda"})
+"""The types of devices where logits of bf16 operands keep the precision of their fp32 sums. The CPU rounds them to bf16, because
+its product with an fp32 result takes many times as long."""
 
 
 @final
@@ -64,6 +67,46 @@ def project_back(gradient_N_O: Tensor, matrix_O_I: Tensor) -> Tensor:
     for rows in _blocks(matrix_O_I):
         inputs_N_I.addmm_(gradient_N_O[:, rows], matrix_O_I[rows].to(gradient_N_O.dtype))
     return inputs_N_I
+
+
+def compute_logits(hidden_N_I: Tensor, matrix_O_I: Tensor) -> Tensor:
+    """Return x W^T [N, O] in fp32: on `EXACT_DEVICES` not rounded to the precision of the operands. Not differentiable."""
+    return multiply_in_fp32(hidden_N_I, matrix_O_I) if is_exact(hidden_N_I) else project(hidden_N_I, matrix_O_I).float()
+
+
+def is_exact(hidden: Tensor) -> bool:
+    """Return whether logits of these hidden states are computed with an fp32 result."""
+    return hidden.dtype == torch.bfloat16 and hidden.device.type in EXACT_DEVICES
+
+
+def multiply_in_fp32(inputs_N_I: Tensor, matrix_O_I: Tensor) -> Tensor:
+    """Return x W^T [N, O] in fp32, with sums in fp32 that are never rounded. Not differentiable.
+
+    CUDA multiplies bf16 operands in this way; elsewhere the operands are converted, a block of rows at a time.
+    """
+    if inputs_N_I.is_cuda and inputs_N_I.dtype == matrix_O_I.dtype == torch.bfloat16:
+        return torch.mm(inputs_N_I, matrix_O_I.T, out_dtype=torch.float32)
+    inputs = inputs_N_I.float()
+    outputs_N_O = inputs.new_empty(len(inputs), len(matrix_O_I))
+    for rows in _blocks(matrix_O_I):
+        torch.mm(inputs, matrix_O_I[rows].float().T, out=outputs_N_O[:, rows])
+    return outputs_N_O
+
+
+class ExactProduct(torch.autograd.Function):
+    """x W^T in fp32 for operands in bf16, whose gradients are products in bf16."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs_N_I: Tensor, matrix_O_I: Tensor) -> Tensor:
+        ctx.save_for_backward(inputs_N_I, matrix_O_I)
+        return multiply_in_fp32(inputs_N_I, matrix_O_I)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        inputs_N_I, matrix_O_I = ctx.saved_tensors
+        gradient_N_O = gradients[0].to(inputs_N_I.dtype)
+        to_inputs = project_back(gradient_N_O, matrix_O_I) if ctx.needs_input_grad[0] else None
+        return to_inputs, gradient_N_O.T @ inputs_N_I if ctx.needs_input_grad[1] else None
 
 
 class MixedProduct(torch.autograd.Function):

@@ -83,6 +83,6 @@ def test_the_generic_forward_shares_the_tensors_of_the_policy() -> None:
         vocab_size=20, hidden_size=8, intermediate_size=12, num_hidden_layers=1, num_attention_heads=2
     )
     policy = Policy(GPTNeoXForCausalLM(config), None, lora=LoraSettings(rank=2, targets=("query_key_value",)))
-    module = GenericModel(policy)._module
+    module = GenericModel(policy)._caller.module
     assert module is not policy.module
     assert {one.data_ptr() for one in module.parameters()} == {one.data_ptr() for one in policy.module.parameters()}
