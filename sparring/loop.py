@@ -188,7 +188,8 @@ def learn(update_rule: UpdateRule, groups: Sequence[TrajectoryGroup], step: int)
 def optimize(update_rule: UpdateRule, batch: TrainingBatch, step: int) -> dict[str, float]:
     """Take the optimizer steps on one batch. A batch in which no turn has an advantage leaves the weights unchanged.
 
-    The metrics are those of the first pass, before the weights change. The metrics of the last pass are under
+    The metrics are those of the first pass, before the weights change. The metrics of the last pass have the
+    prefix `training/last_pass/`.
     """
     if batch.num_trained_tokens == 0:
         return {"training/steps_without_signal": 1.0}

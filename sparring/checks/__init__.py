@@ -36,6 +36,7 @@ from sparring.checks.rules import (
     prompt,
     reachable,
     repairs,
+    review,
     reward,
     reward_changes,
     same_elsewhere,
@@ -48,6 +49,7 @@ from sparring.checks.rules import (
     whole,
 )
 from sparring.checks.rules.source import rules as source
+from sparring.checks.running.time_budget import REVIEW_SECONDS
 from sparring.findings import rules_by_name
 
 CHECKS: dict[str, Check] = rules_by_name(
@@ -148,6 +150,7 @@ CHECKS: dict[str, Check] = rules_by_name(
     Check("weights.logprobs", weights.logprobs, needs=("model",), seconds=600),
     Check("weights.served", weights.served, needs=("model", "trained_weights"), seconds=600),
     Check("weights.export", weights.export, needs=("model", "weights"), seconds=600),
+    Check("review.defects", review.defects, needs=("reviewer", "environment"), seconds=REVIEW_SECONDS),
 )
 """The checks by name, in the order in which they run and are documented."""
 

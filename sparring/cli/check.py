@@ -49,6 +49,13 @@ def check(
     reference: Annotated[
         list[str] | None, typer.Option(metavar="URL#MODEL", help="An endpoint whose score to show; may be repeated.")
     ] = None,
+    reviewer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL#MODEL",
+            help="A model that reads source, tasks and episodes, which are sent to it, for defects.",
+        ),
+    ] = None,
     run: Annotated[
         Path | None, typer.Option(metavar="RUN", help="A run whose stored episodes count as the baseline.")
     ] = None,
@@ -67,6 +74,7 @@ def check(
         production=production,
         schemas=schemas,
         reference=tuple(reference or ()),
+        reviewer=reviewer,
         run=None if run is None else resolve_run(run),
         minutes=minutes,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sparring.assembly import EvaluationParts, TrainingParts, load_evaluation_parts
 from sparring.checks.evidence.subject import Subject, UndecidedError
-from sparring.checks.evidence.user_inputs import split_reference
+from sparring.checks.evidence.user_inputs import endpoint_overrides
 from sparring.config import Config, load_config
 from sparring.errors import SparringError
 from sparring.evaluation.evaluation import Evaluation, Row, evaluate
@@ -71,9 +71,7 @@ async def run_model_baseline(subject: Subject) -> BaselineRun:
 async def run_reference_baseline(subject: Subject, reference: str) -> BaselineRun:
     """Run a reference endpoint, `URL#MODEL` or `URL#MODEL#KEY_VARIABLE`, on NUM_REFERENCE training tasks. Raises
     UndecidedError if the endpoint cannot be used."""
-    url, model, variable = split_reference(reference)
-    overrides = ["engine.type=openai", f"engine.base_url={url}", f"engine.model={model}"]
-    overrides += [f"engine.api_key_env={variable}"] if variable else []
+    overrides = endpoint_overrides(reference, option="--reference")
     config = load_config(subject.recipe, [*subject.overrides, *overrides])
     async with Ledger() as ledger:
         baseline = load_evaluation_parts(config, subject.folder, ledger)
@@ -83,7 +81,7 @@ async def run_reference_baseline(subject: Subject, reference: str) -> BaselineRu
                 baseline,
                 subject.looked_at[:NUM_REFERENCE],
                 config,
-                name=model,
+                name=str(config.engine.model),
                 group_size=1,
                 sampling=sampling,
                 fingerprint=baseline.engine.fingerprint,

@@ -71,6 +71,8 @@ class UserInputs:
     """The production tools by name."""
     reference: tuple[str, ...] = ()
     """Addresses of reference endpoints, `URL#MODEL`."""
+    reviewer: tuple[str, ...] = ()
+    """The address of the model that reviews the recipe, or nothing."""
     run: Path | None = None
     """A stored run whose trajectories count as the baseline."""
 
@@ -197,6 +199,7 @@ class Subject:
             "production": (self.user_inputs.production, "needs a sample of production logs: --production FILE"),
             "schemas": (self.user_inputs.schemas, "needs the tool schemas of production: --schemas FILE"),
             "reference": (self.user_inputs.reference, "needs a reference endpoint: --reference URL#MODEL"),
+            "reviewer": (self.user_inputs.reviewer, "needs a model that reads the recipe: --reviewer URL#MODEL"),
             "run": (self.user_inputs.run, "needs a stored run: --run RUN"),
         }
         value, reason = there[need]

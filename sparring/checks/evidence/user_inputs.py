@@ -21,12 +21,19 @@ _METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 
 
 def read_user_inputs(
-    *, production: str | None, schemas: str | None, reference: Sequence[str], run: str | None
+    *,
+    production: str | None,
+    schemas: str | None,
+    reference: Sequence[str],
+    run: str | None,
+    reviewer: str | None = None,
 ) -> UserInputs:
     """Read the user's files. Raises DataError with the error in a file, and UsageError for a reference without a
     model."""
     for one in reference:
-        split_reference(one)
+        split_endpoint(one, option="--reference")
+    if reviewer is not None:
+        split_endpoint(reviewer, option="--reviewer")
     if run is not None and not any((Path(run) / "trajectories").glob("*.jsonl")):
         raise DataError(
             f"--run {run} contains no trajectories/*.jsonl; name the folder of a run (`sparring runs list`)."
@@ -35,18 +42,26 @@ def read_user_inputs(
         production=None if production is None else read_production(Path(production)),
         schemas=None if schemas is None else read_schemas(Path(schemas)),
         reference=tuple(reference),
+        reviewer=() if reviewer is None else (reviewer,),
         run=None if run is None else Path(run),
     )
 
 
-def split_reference(reference: str) -> tuple[str, str, str | None]:
-    """Return address, model and key variable of `URL#MODEL` or `URL#MODEL#VARIABLE`. Raises UsageError if there is no
-    model."""
-    url, _, rest = reference.partition("#")
+def split_endpoint(endpoint: str, *, option: str) -> tuple[str, str, str | None]:
+    """Return address, model and key variable of `URL#MODEL` or `URL#MODEL#VARIABLE`. Raises UsageError, which names the
+    command's option, if there is no model."""
+    url, _, rest = endpoint.partition("#")
     model, _, variable = rest.partition("#")
     if not model:
-        raise UsageError(f"--reference {reference} has no model; write URL#MODEL, e.g. https://HOST/v1#large-model.")
+        raise UsageError(f"{option} {endpoint} has no model; write URL#MODEL, e.g. https://HOST/v1#large-model.")
     return url, model, variable or None
+
+
+def endpoint_overrides(endpoint: str, *, option: str) -> list[str]:
+    """Return the overrides with which a recipe uses an endpoint as its engine. Raises what `split_endpoint` raises."""
+    url, model, variable = split_endpoint(endpoint, option=option)
+    overrides = ["engine.type=openai", f"engine.base_url={url}", f"engine.model={model}"]
+    return [*overrides, f"engine.api_key_env={variable}"] if variable else overrides
 
 
 def read_production(path: Path) -> tuple[Mapping[str, Json], ...]:

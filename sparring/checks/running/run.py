@@ -26,6 +26,7 @@ from sparring.checks.running.deadlines import read_note
 from sparring.checks.running.time_budget import (
     CALL_SECONDS,
     MOST_STRETCHED,
+    REVIEW_SECONDS,
     START_SECONDS,
     TOTAL_SECONDS,
     VERDICT_SECONDS,
@@ -61,6 +62,8 @@ class Options:
     production: Path | None = None
     schemas: Path | None = None
     reference: tuple[str, ...] = ()
+    reviewer: str | None = None
+    """The address of the model that reviews the recipe, `URL#MODEL`."""
     run: Path | None = None
     minutes: float = 1.0
     """The time for the check without the model. The limits of single calls are proportional to it."""
@@ -180,7 +183,8 @@ class _Run:
         self.measured: Mapping[str, Json] = {}
         self._recipe, self._options, self._folder = recipe, options, folder
         self._began, self._seconds, self._on_rule = time.monotonic(), seconds, on_rule
-        self._deadline = self._began + seconds
+        self._review_seconds = 0.0 if options.reviewer is None else REVIEW_SECONDS
+        self._deadline = self._began + seconds + self._review_seconds
         self._announce = announce
         self._announced: set[str] = set()
 
@@ -213,7 +217,7 @@ class _Run:
                 if line["announced"] not in self._announced:
                     self._announced.add(line["announced"])
                     self._announce(line["announced"])
-            longest_check = self._seconds * min(MOST_STRETCHED, slowness) + waited
+            longest_check = self._seconds * min(MOST_STRETCHED, slowness) + waited + self._review_seconds
             self._deadline = max(self._deadline, self._began + longest_check)
             while left:
                 name = worker.line(until=self._deadline + _END_SECONDS)["begin"]
@@ -248,12 +252,13 @@ class _Run:
             "verdict_seconds": VERDICT_SECONDS * options.minutes,
             "verdicts_seconds": VERDICTS_SECONDS * options.minutes,
             "began": time.monotonic(),
-            "seconds": self._deadline - time.monotonic(),
+            "seconds": self._deadline - self._review_seconds - time.monotonic(),
             "model": options.model,
             "given": {
                 "production": None if options.production is None else str(options.production),
                 "schemas": None if options.schemas is None else str(options.schemas),
                 "reference": list(options.reference),
+                "reviewer": options.reviewer,
                 "run": None if options.run is None else str(options.run),
             },
         }
