@@ -61,7 +61,7 @@ faults: .venv/dev
 
 # Everything that needs a GPU, in ten minutes, with the interpreter that has torch for it: PYTHON=python3 make gpu.
 gpu:
-	$(PYTHON) -m benchmarks.gpu $(GPU)
+	$(PYTHON) -m benchmarks.gpu --json benchmarks/results/gpu.json $(GPU)
 
 benchmarks: .venv/benchmarks
 	$(BIN)/python -m benchmarks

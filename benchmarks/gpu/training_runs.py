@@ -12,7 +12,13 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu.models import build_model
 from sparring import MultiTurnRLEvaluator, MultiTurnRLTrainer
+from sparring.config import load_config
+from sparring.planning.calibration import gpu_bytes
+from sparring.planning.devices import this_machine
+from sparring.planning.plan import Plan, changes, make_plan
+from sparring.planning.shapes import shape_from_config
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "pointer_chase"
 ASYNCHRONOUS = ("rollout.max_steps_off_policy=2", "engine.deterministic=false")
@@ -42,40 +48,50 @@ def measure_job(shape: str, builder: str, runs: str, device: str, settings: Sequ
     Rewards are random, so that random weights have a learning signal. Rates and memory do not depend on what is
     learned.
     """
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
     began = time.perf_counter()
-    run = _train(
-        f"job-{shape}",
-        runs,
-        [
-            f"model.name={builder}",
-            f"model.device={device}",
-            "model.precision=auto",
-            "model.trained_weights=lora",
-            "model.lora_rank=16",
-            "model.lora_alpha=32",
-            "reward.reward=environment:shuffled_reward",
-            "warm_start.steps=1",
-            "warm_start.num_demonstrations=32",
-            "evaluation.allow_zero_baseline=true",
-            "evaluation.val_num_tasks=4",
-            "schedule.val_every=0",
-            "schedule.save_every=0",
-            *ASYNCHRONOUS,
-            *settings,
-        ],
+    overrides = [
+        f"model.name={builder}",
+        f"model.device={device}",
+        "model.precision=auto",
+        "model.trained_weights=lora",
+        "model.lora_rank=16",
+        "model.lora_alpha=32",
+        "reward.reward=environment:shuffled_reward",
+        "warm_start.steps=1",
+        "warm_start.num_demonstrations=32",
+        "evaluation.allow_zero_baseline=true",
+        "evaluation.val_num_tasks=4",
+        "schedule.val_every=0",
+        "schedule.save_every=0",
+        *ASYNCHRONOUS,
+        *settings,
+    ]
+    plan = _plan(shape, device, overrides)
+    fitting = [] if plan.chosen is None else changes(plan.asked, plan.chosen)
+    print(f"{shape}: the plan changes {', '.join(fitting) or 'nothing'}: {plan.as_json()['lines']}", file=sys.stderr)
+    run = _train(f"job-{shape}", runs, [*overrides, *fitting])
+    peak = max(
+        (row["system/memory_device_bytes"] for row in _rows(run) if "system/memory_device_bytes" in row), default=0
     )
-    memory = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else None
+    memory = {"peak memory, GB": peak / 1e9, "peak / plan": peak / plan.total_bytes} if peak else {}
     return [
         {
             "shape": shape,
             "what": "LoRA run, sampler and learner on one device",
             "seconds": time.perf_counter() - began,
-            "peak memory, GiB": memory,
+            "planned memory, GB": plan.total_bytes / 1e9,
+            **memory,
             **_of_steps(run),
         }
     ]
+
+
+def _plan(shape: str, device: str, overrides: Sequence[str]) -> Plan:
+    """Return the plan of a job. The model of a job is built by a function, so its sizes come from its config."""
+    with torch.device("meta"):
+        sizes = build_model(shape, "meta", torch.bfloat16).config.to_dict()
+    machine = this_machine(flops=1.0, bandwidth=1.0, is_cuda=device == "cuda", gpu_bytes=gpu_bytes(device))
+    return make_plan(load_config(RECIPE, overrides), shape_from_config(shape, sizes), machine)
 
 
 def _train(name: str, runs: str, settings: Sequence[str]) -> Path:
@@ -88,14 +104,18 @@ def _train(name: str, runs: str, settings: Sequence[str]) -> Path:
     return result.run
 
 
+def _rows(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line)["metrics"] for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+
+
 def _of_steps(run: Path) -> dict[str, float]:
     """Return the rates of the run's steps after the first, and the age of the oldest trained token."""
-    rows = [json.loads(line)["metrics"] for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
-    steps = [row for row in rows if "training/trained_tokens" in row and "timing_s/step" in row]
+    steps = [row for row in _rows(run) if "training/trained_tokens" in row and "timing_s/step" in row]
     later = steps[1:] or steps
     return {
         "steps": len(steps),
         "seconds a step": median(row["timing_s/step"] for row in later),
+        "tokens a step": fmean(row["training/tokens"] for row in later),
         "trained tokens/s": fmean(row["training/trained_tokens"] / row["timing_s/step"] for row in later),
         "oldest weights, steps": max(row.get("training/staleness_max", 0.0) for row in steps),
     }

@@ -26,6 +26,7 @@ from sparring.engines.sampling import constrain, draw
 from sparring.engines.turns import RunningTurn, Version
 from sparring.errors import ConstraintError, ContextOverflow, InfrastructureError, PolicyTimeout, SparringError
 from sparring.models.policy import Policy
+from sparring.models.streams import own_stream
 from sparring.models.threads import release_threads, releases_threads
 from sparring.protocols import TokenCallback
 from sparring.runtime.faults import fault_point
@@ -240,22 +241,26 @@ class TorchEngine:
     def _work(self) -> None:
         closed = InfrastructureError("the engine was closed before this turn was complete.")
         try:
-            while self._take_work():
-                began = time.monotonic()
-                try:
-                    self._admit()
-                    self._step()
-                except Exception as error:  # noqa: BLE001 - the waiting callers get the error; the engine continues
-                    failure = InfrastructureError(f"the engine failed while it computed a turn: {error!r}.")
-                    failure.__cause__ = error
-                    self._fail(self._running + self._queue, failure)
-                    self._running, self._queue = [], []
-                self._load.worked(time.monotonic() - began)
+            with own_stream(self._device):
+                self._compute()
         finally:
             with self._wake:
                 self._is_closed = True
                 left = self._running + self._queue + self._waiting
             self._fail(left, closed)
+
+    def _compute(self) -> None:
+        while self._take_work():
+            began = time.monotonic()
+            try:
+                self._admit()
+                self._step()
+            except Exception as error:  # noqa: BLE001 - the waiting callers get the error; the engine continues
+                failure = InfrastructureError(f"the engine failed while it computed a turn: {error!r}.")
+                failure.__cause__ = error
+                self._fail(self._running + self._queue, failure)
+                self._running, self._queue = [], []
+            self._load.worked(time.monotonic() - began)
 
     def _take_work(self) -> bool:
         """Wait until there is something to compute; False when the engine closes."""

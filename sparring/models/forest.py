@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sparring.models.llama import LlamaWeights, Masks, attend_causally, forward
+from sparring.models.forest_attention import build_attention
+from sparring.models.llama import LlamaWeights, forward
 from sparring.models.output_layer import FrozenHeadLogprobs, differentiable_logits, recomputed_logprobs
 from sparring.types import TokenSegment
 
@@ -83,27 +84,12 @@ def forest_logprobs(
     Log-probabilities are differentiable; entropies only with `with_entropy_gradient`, since
     that takes one more product with the output matrix. `checkpointing` keeps only the input of each layer.
     """
-
     sizes = [place.stop - place.start for place, _ in forest.segments]
     index_at = {place.start: index for index, (place, _) in enumerate(forest.segments)}
-    paths = [[index_at[other.start] for other in ancestors] + [i] for i, (_, ancestors) in enumerate(forest.segments)]
-    masks: Masks = {}
-
-    def attend(_: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        # One split for all segments: its backward pass is one concatenation, where slices would each fill a whole tensor.
-        queries, keys, values = q.split(sizes), k.split(sizes), v.split(sizes)
-        outputs = []
-        for index, path in enumerate(paths):
-            if len(path) > 1:
-                seen_k, seen_v = (
-                    torch.cat([keys[other] for other in path]),
-                    torch.cat([values[other] for other in path]),
-                )
-            else:
-                seen_k, seen_v = keys[index], values[index]
-            outputs.append(attend_causally(weights.shape, queries[index], seen_k, seen_v, masks))
-        return torch.cat(outputs)
-
+    paths = [
+        (*(index_at[other.start] for other in ancestors), index) for index, (_, ancestors) in enumerate(forest.segments)
+    ]
+    attend = build_attention(weights.shape, sizes, paths, like=weights.final_norm)
     hidden_N_H = forward(weights, forest.ids_N, forest.positions_N, attend, checkpointing=checkpointing)
     # Not by indexing: its backward pass adds repeated rows (the end of a shared prompt) in the order of threads.
     hidden_M_H = hidden_N_H.index_select(0, forest.predictors_M)

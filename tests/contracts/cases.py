@@ -29,6 +29,8 @@ CONTEXT = 128
 SLOW = VOCAB - 1
 """A prompt that begins with this id is sampled slowly: a turn of it takes as long as the tests need."""
 STOP = 7
+DEVICE = os.environ.get("SPARRING_TEST_DEVICE", "cpu")
+"""Where the models of the cases compute; `make gpu` sets it to cuda."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def make_policy(seed: int = 0, *, lora: bool = False) -> Policy:
         initializer_range=0.3,
     )
     settings = LoraSettings(rank=2, alpha=4, targets=("q_proj", "v_proj", "down_proj")) if lora else None
-    return Policy(LlamaForCausalLM(config), None, max_positions=CONTEXT, lora=settings)
+    return Policy(LlamaForCausalLM(config), None, device=DEVICE, max_positions=CONTEXT, lora=settings)
 
 
 def torch_engine() -> TorchEngine:

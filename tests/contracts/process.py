@@ -16,7 +16,7 @@ from tests.contracts import cases
 async def main(kind: str) -> None:
     torch.set_num_threads(1)
     learner = cases.torch_learner()
-    model = ServedModel(device="cpu", weights=learner.export_weights(), base_fingerprint=lambda: "base")
+    model = ServedModel(device=cases.DEVICE, weights=learner.export_weights(), base_fingerprint=lambda: "base")
     app = engine_app(cases.torch_engine(), model=model) if kind == "engine" else learner_app(learner)
     listener = Listener(app, "127.0.0.1", 0)
     await listener.start()
