@@ -2,7 +2,15 @@
 
 import errno
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -183,3 +191,61 @@ def test_a_control_that_cannot_be_written_leaves_the_earlier_one_with_what_it_wa
     damaged = sparring("eval", str(run), "--policy", "warm_start_continued")
     assert damaged.exit_code == 3
     assert f"`sparring control {run}` trains it again" in damaged.output.replace("\n", " ")
+
+
+MARK = "SPARRING_TEST_MARK"
+
+
+def marked(mark: str) -> list[int]:
+    """The processes that inherited the mark and live."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if f"{MARK}={mark}".encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
+
+
+def until(condition: Callable[[], bool], within: float) -> None:
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {within:g} s"
+        time.sleep(0.02)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what is left is looked for in /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_control_that_is_stopped_or_killed_leaves_the_earlier_one_and_no_process(
+    run: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    """SIGTERM goes to the command, SIGKILL to the process that trains."""
+    assert sparring("control", str(run), "--steps", "2", "--json").exit_code == 0
+    kept = run / "controls" / "warm_start_continued"
+    before = {path.name: path.read_bytes() for path in kept.iterdir()}
+    mark, log = uuid.uuid4().hex, tmp_path / "log"
+    with log.open("w") as output:
+        command = subprocess.Popen(
+            [sys.executable, "-P", "-m", "sparring", "control", str(run), "--steps", "100"],
+            env={**os.environ, MARK: mark},
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        until(lambda: "the warm start continued: 20/100" in log.read_text() or command.poll() is not None, within=120)
+        (trains,) = (pid for pid in marked(mark) if pid != command.pid)
+        os.kill(command.pid if number is signal.SIGTERM else trains, number)
+        code = command.wait(60)
+        output_text = " ".join(log.read_text().split())
+        assert marked(mark) == []
+    finally:
+        for pid in marked(mark):  # of a test that failed
+            os.kill(pid, signal.SIGKILL)
+        command.wait()
+    if number is signal.SIGTERM:
+        assert code == 128 + signal.SIGTERM
+        assert "the control was stopped before its last step, so the earlier control is unchanged" in output_text
+    else:
+        assert code == 1
+        assert "`sparring control` died of SIGKILL" in output_text
+    assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
+    assert [path.name for path in kept.parent.iterdir()] == ["warm_start_continued"]

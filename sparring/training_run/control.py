@@ -74,6 +74,9 @@ def continue_warm_start(
     enough steps to take longer than RL did. From then on, `sparring eval` and MultiTurnRLEvaluator evaluate the control in
     addition to the other policies. `overrides` change the run's recipe.
 
+    An interrupted control starts again from the warm start, because its learning rate depends on the number of steps, and
+    the run keeps its earlier control.
+
     Raises UsageError for a run without a warm start, if the recipe differs from the trained one, and if a control with
     more steps exists. Raises DataError if the warm start's checkpoint is missing or damaged.
     """
@@ -102,7 +105,17 @@ def continue_warm_start(
         loader.use_folder(folder)
         loaded = event_loop.submit(loader.load()).result()
         refuse_another_control(loaded.parts, folder, config)
-        return interrupts.run(_continue(loaded, section, steps, console))
+        try:
+            return interrupts.run(_continue(loaded, section, steps, console))
+        except KeyboardInterrupt:
+            console.announced(_describe_interruption(folder))
+            raise
+
+
+def _describe_interruption(folder: RunFolder) -> str:
+    """Return what is left of a control that was stopped, and what to do."""
+    earlier = "the earlier control is unchanged" if (folder.controls / CONTINUED).is_dir() else "no control was stored"
+    return f"the control was stopped before its last step, so {earlier}; run the command again to start from the warm start"
 
 
 def _refuse_shorter(folder: RunFolder, steps: int | None) -> None:
