@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -185,7 +186,11 @@ def _not_known(against: Sequence[Against], facts: RunFacts) -> NotKnown:
     missing = facts.missing(against)
     if not missing or (against and against[0].rise is Rise.FELL):
         return NotKnown()
-    return NotKnown(controls=missing, remedies=(facts.remedy(missing),))
+    # A run with random rewards that was too short has taken the usual name.
+    is_taken = any(one.before is not None and one.before.is_random_control for one in against)
+    return NotKnown(
+        controls=missing, remedies=(facts.remedy(missing, random="random-longer" if is_taken else "random"),)
+    )
 
 
 def _alike(evaluations: Sequence[Evaluation]) -> str:
@@ -205,6 +210,8 @@ def _scope(seen: Seen, *, is_disagreed: bool) -> Iterator[str]:
         yield "greedily"
     elif is_disagreed:
         yield f"at temperature {tuned.temperature:g}"
+    if changed := tuned.differs_with:
+        yield f"with {listed([f'{key}={_value(value)}' for key, value in changed.items()])}"
     if tuned.criterion.scorer is None:
         yield "graded by its training reward"
     elif tuned.criterion.independence != "scorer":
@@ -213,6 +220,11 @@ def _scope(seen: Seen, *, is_disagreed: bool) -> Iterator[str]:
         yield f"on tasks of which {facts.seen_in_training} of {len(planned(tuned))} were trained on"
     if (num := common_part(tuned, seen.against)) is not None:
         yield f"on the {num} tasks that {'both' if len(seen.against) == 1 else 'all'} ran"
+
+
+def _value(value: Json) -> str:
+    """Return the value of a setting as it is written in a command."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,7 +328,7 @@ def claim_over(seeds: Mapping[int, Claim], *, without: Mapping[int, str] = Mappi
     alike = {claim.alike for claim in seeds.values()}
     num = f"{len(seeds)} of {len(seeds) + len(without)}" if without else f"{len(seeds)}"
     return Claim(
-        scope=(f"{num} seeds", *dict.fromkeys(part for claim in seeds.values() for part in claim.scope[1:])),
+        scope=(f"{num} seeds", *_scope_over(seeds)),
         against=tuple(strongest_first(against)),
         alike=alike.pop() if len(alike) == 1 else "",
         is_incomplete=is_incomplete,
@@ -327,6 +339,17 @@ def claim_over(seeds: Mapping[int, Claim], *, without: Mapping[int, str] = Mappi
         ),
         findings=tuple(finding for claim in seeds.values() for finding in claim.findings),
     )
+
+
+def _scope_over(seeds: Mapping[int, Claim]) -> Iterator[str]:
+    """Yield the conditions of all claims. A condition that only some seeds have names these seeds.
+
+    Only claims of which a result at another temperature disagrees name their temperature, so it is the temperature of
+    all."""
+    for part in dict.fromkeys(part for claim in seeds.values() for part in claim.scope[1:]):
+        having = [str(seed) for seed, claim in seeds.items() if part in claim.scope]
+        is_general = len(having) == len(seeds) or part.startswith("at temperature")
+        yield part if is_general else f"{part} for {_seeds(having)}"
 
 
 def _left_out(without: Mapping[int, str]) -> Iterator[str]:

@@ -89,17 +89,17 @@ class RunFacts:
         compared = {one.control for one in against}
         if self.has_warm_start:
             return tuple(control for control in (CONTINUED, WARM_START, BASE) if control not in compared)
-        has_random = any(one.before is not None and one.before.is_random_control for one in against)
+        has_random = any(one.is_random_control for one in against)
         return (*(() if BASE in compared else (BASE,)), *(() if has_random else (RANDOM,)))
 
-    def remedy(self, missing: Collection[str]) -> str:
-        """Return the command that evaluates the missing controls."""
+    def remedy(self, missing: Collection[str], *, random: str = "random") -> str:
+        """Return the command that evaluates the missing controls. `random` names a new run with random rewards."""
         evaluate = self.evaluates
         if RANDOM in missing:
             return (
-                f"`sparring train {self.recipe} reward.reward=sparring.rewards:random_reward run.name=random "
+                f"`sparring train {self.recipe} reward.reward=sparring.rewards:random_reward run.name={random} "
                 f"--no-check` trains {'that control' if len(missing) == 1 else 'the latter'}, and `{evaluate} --policy "
-                f"base --policy {self.runs}/random --policy tuned`"
+                f"base --policy {self.runs}/{random} --policy tuned`"
             )
         if CONTINUED in missing:
             return f"`{evaluate} --policy base --policy warm_start --policy warm_start_continued --policy tuned`"
@@ -120,6 +120,8 @@ class Against:
     """The opposite result at another temperature or seed, if there is one, such as "greedily worse than"."""
     by_seed: tuple[float, ...] = ()
     """The differences by seed, for several seeds."""
+    is_random_control: bool = False
+    """Whether the control was trained with random rewards for at least as many steps as the tuned policy."""
     before: Evaluation | None = None
     comparison: Comparison | None = None
     """`before` and `comparison` are None for several seeds."""
@@ -146,7 +148,11 @@ def compared(
     against, limits = [], []
     for name, rows in controls.items():
         shown = facts.shown(name)
-        alike = [one for one in rows if one.temperature in (None, tuned.temperature)]
+        # Of several evaluations, one with the same settings counts, although a newer one may have others.
+        alike = sorted(
+            (one for one in rows if one.temperature in (None, tuned.temperature)),
+            key=lambda one: bool(_other_settings(one, tuned)),
+        )
         if not alike:
             how = f"sampled at temperature {tuned.temperature:g}" if tuned.temperature else "evaluated greedily"
             limits.append(f"Not compared with {shown}: it was not {how}.")
@@ -166,11 +172,17 @@ def compared(
                     shown=shown,
                     difference=comparison.difference.mean,
                     rise=rise_of(comparison),
+                    is_random_control=alike[0].is_random_control and not is_shorter(alike[0], tuned),
                     before=alike[0],
                     comparison=comparison,
                 )
             )
     return strongest_first(against), limits
+
+
+def is_shorter(one: Evaluation, tuned: Evaluation) -> bool:
+    """Return whether a policy was trained for fewer steps than the tuned policy, or for an unknown number of steps."""
+    return one.policy_version is None or tuned.policy_version is None or one.policy_version < tuned.policy_version
 
 
 def _graded(one: Evaluation) -> tuple[str | None, float]:

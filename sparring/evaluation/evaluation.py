@@ -136,6 +136,13 @@ class Evaluation:
         }
 
     @property
+    def differs_with(self) -> dict[str, Json]:
+        """The overrides that affect what happens in an episode, or whether it counts as a success."""
+        threshold = "evaluation.success_threshold"
+        graded = {threshold: self.overrides[threshold]} if threshold in self.overrides else {}
+        return self.plays_with | graded
+
+    @property
     def setting(self) -> str:
         """A short name of the sampling: a script, greedy, or the temperature."""
         if self.temperature is None:

@@ -189,6 +189,23 @@ def _too_short(seen: Seen) -> Iterator[str]:
     )
 
 
+def _short_random(seen: Seen) -> Iterator[str]:
+    """Yield the runs with random rewards that were trained for fewer steps than the tuned policy."""
+    for one in seen.against:
+        if one.before is None or not one.before.is_random_control or one.is_random_control:
+            continue
+        steps, most = one.before.policy_version, seen.tuned.policy_version
+        length = (
+            "for an unknown number of steps"
+            if steps is None or most is None
+            else f"for {steps} {'step' if steps == 1 else 'steps'}, and {seen.tuned.name} for {most}"
+        )
+        yield (
+            f"{one.control} was trained with random rewards {length}, so nothing is known about training with random "
+            "rewards for as long."
+        )
+
+
 def _endings(seen: Seen) -> Iterator[str]:
     """Yield the most frequent ending of the wrong episodes: a wrong answer, or no answer. Right episodes are assumed to
     have finished."""
@@ -226,5 +243,5 @@ def _percent(share: float) -> str:
 
 _LIMITS: tuple[Callable[[Seen], Iterator[str]], ...] = (
     _unsampled, _partly_shared, _few_tasks, _cannot_tell, _ceiling, _decided_by_lost, _lost, _graded, _trained_on, _too_short,
-    _endings, _exploited,
+    _short_random, _endings, _exploited,
 )  # fmt: skip

@@ -34,7 +34,7 @@ class Evaluated:
 
     held_out: EvaluationReport | None
     """The newest report that compares tuned with other policies, else the newest that compares policies, else the
-    newest."""
+    newest. Reports with the run's own settings come before reports with other settings."""
     validations: Mapping[int, Evaluation]
     """The validations by step, in ascending order."""
     earlier: tuple[Evaluation, ...] = ()
@@ -57,9 +57,10 @@ def evaluated(run: RunFolder) -> Evaluated:
     )
 
 
-def _rank(report: EvaluationReport) -> tuple[bool, bool]:
+def _rank(report: EvaluationReport) -> tuple[bool, bool, bool]:
     has_tuned = any(row.name == "tuned" for row in report.evaluations)
-    return bool(report.comparisons) and has_tuned, bool(report.comparisons)
+    is_own = not any(row.differs_with for row in report.evaluations)
+    return bool(report.comparisons) and has_tuned, is_own, bool(report.comparisons)
 
 
 def claim_of_run(
@@ -140,7 +141,7 @@ def claim_of_report(report: EvaluationReport) -> Claim:
 
 def is_random_control(run: RunFolder, of: RunFolder) -> bool:
     """Return whether a run is the random-reward control of another run: it has the same recipe except for its reward,
-    its evaluation and its tracking."""
+    its evaluation and its tracking. A claim also requires that it was trained for as many steps."""
     reward = (run.config().reward.reward or "").rpartition(":")[2]
     if run.path.resolve() == of.path.resolve() or reward not in RANDOM_REWARDS:
         return False

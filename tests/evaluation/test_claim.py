@@ -20,7 +20,7 @@ from sparring.report.reading import read_run
 from sparring.report.verdict import build_verdict
 from sparring.run_folders import RunFolder
 from sparring.trainer import TrainResult
-from sparring.types import Outcome, Task
+from sparring.types import Json, Outcome, Task
 from tests.report.stored_run import RECIPE, StoredRun, episode, evaluation
 
 DOCS = Path(__file__).parents[2] / "docs" / "verdicts.md"
@@ -90,6 +90,10 @@ def graded_otherwise(one: Evaluation) -> Evaluation:
     return replace(one, criterion=replace(one.criterion, scorer="environment:another"))
 
 
+def changed(overrides: Mapping[str, Json], *evaluations: Evaluation) -> list[Evaluation]:
+    return [replace(one, overrides=overrides) for one in evaluations]
+
+
 SCENARIOS: Mapping[str, Callable[[], Claim]] = {
     "imitation_as_good": lambda: of(*table(*AS_GOOD)),
     "imitation_beaten": lambda: of(*table(*BEATEN)),
@@ -111,11 +115,24 @@ SCENARIOS: Mapping[str, Callable[[], Claim]] = {
         played("tuned", 97),
         has_warm_start=False,
     ),
+    "random_rewards_too_short": lambda: of(
+        replace(played("base", 10), policy_version=0),
+        replace(played("runs/random@1", 50), is_random_control=True, policy_version=1),
+        replace(played("tuned", 97), policy_version=60),
+        has_warm_start=False,
+    ),
     "another_run": lambda: of(*table(("base", 10), ("runs/other", 50), ("tuned", 97)), has_warm_start=False),
     "other_settings": lambda: of(
         played("warm start", 36),
         replace(played(CONTINUED, 50), overrides={"environment.max_turns": 3}),
         played("tuned", 100),
+    ),
+    "changed_settings": lambda: of(*changed({"environment.max_turns": 9}, *table(*BEATEN))),
+    "changed_settings_of_one_seed": lambda: claim_over(
+        {
+            0: of(*table(*BEATEN)),
+            1: of(*changed({"environment.max_turns": 9, "sampling.top_p": 0.9}, *table(*BEATEN))),
+        }
     ),
     "constant_as_good": lambda: of(
         played("base", 10), played("constant:no", 50, temperature=None), played("tuned", 50), has_warm_start=False
@@ -235,6 +252,32 @@ def test_more_episodes_and_another_speed_leave_evaluations_comparable() -> None:
     overrides = {"evaluation.eval_group_size": 4, "sampling.temperature": 0.5, "engine.max_running": 2}
     rows = [replace(one, overrides=overrides) if one.name == CONTINUED else one for one in table(*BEATEN)]
     assert of(*rows).headline == SCENARIOS["imitation_beaten"]().headline
+
+
+def test_a_changed_threshold_is_named_and_settings_of_speed_are_not() -> None:
+    overrides: Mapping[str, Json] = {"evaluation.success_threshold": 0.5, "evaluation.eval_num_tasks": 9}
+    assert of(*changed(overrides, *table(*BEATEN))).headline.startswith(
+        "One seed, with evaluation.success_threshold=0.5: better than"
+    )
+    fast = of(*changed({"rollout.rollout_max_concurrency": 2}, *table(*BEATEN)))
+    assert fast.headline == SCENARIOS["imitation_beaten"]().headline
+
+
+def test_a_control_with_random_rewards_counts_from_as_many_steps_as_tuned_on() -> None:
+    def claim(control: int | None, tuned: int | None) -> Claim:
+        return of(
+            played("base", 10),
+            replace(played("runs/random", 50), is_random_control=True, policy_version=control),
+            replace(played("tuned", 97), policy_version=tuned),
+            has_warm_start=False,
+        )
+
+    for steps in (60, 80):
+        assert claim(steps, 60).limits == ()
+    for control, tuned in ((59, 60), (0, 60), (None, 60), (60, None)):
+        found = claim(control, tuned)
+        assert found.not_known.controls == ("random rewards",)
+        assert "runs/random was trained with random rewards for" in found.limits[0]
 
 
 def test_a_file_in_which_several_tasks_share_an_id_is_refused(tmp_path: Path) -> None:
@@ -402,6 +445,28 @@ def test_a_control_that_only_an_earlier_evaluation_has_still_counts(tmp_path: Pa
     # Another scorer's grades of the newest say nothing about an evaluation that it did not grade.
     alone = claim_of_report(replace(report, rescored={"episodes": "held_out-2", "scorer": "m:s"}))
     assert alone.headline == SCENARIOS["base_and_warm_start"]().headline
+
+
+def test_an_evaluation_with_other_settings_is_not_the_headline_of_a_run_that_has_one_with_its_own(
+    tmp_path: Path,
+) -> None:
+    folder = stored(tmp_path / "run", 0, "", BEATEN)
+    other = changed({"environment.max_turns": 9}, *table(*AS_GOOD))
+    path = folder.evaluations / "held_out-002.json"
+    report = EvaluationReport(evaluations=tuple(other), comparisons=comparisons(other), path=path)
+    report.write([])
+    assert claim_of_run(folder).headline == SCENARIOS["imitation_beaten"]().headline
+    assert claim_of_report(report).headline.startswith(
+        "One seed, with environment.max_turns=9: better than the warm start"
+    )
+    # A control that the newest lacks comes from the evaluation with the same settings.
+    newest = [one for one in table(*BEATEN) if one.name != CONTINUED]
+    path = folder.evaluations / "held_out-003.json"
+    EvaluationReport(evaluations=tuple(newest), comparisons=comparisons(newest), path=path).write([])
+    assert claim_of_run(folder).headline == SCENARIOS["imitation_beaten"]().headline
+    (folder.evaluations / "held_out-001.json").unlink()
+    path.unlink()
+    assert claim_of_run(folder).headline == claim_of_report(report).headline
 
 
 def test_report_eval_diagnosis_and_result_show_the_same_claim(tmp_path: Path) -> None:
