@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
+from typing import Any
 
-from benchmarks.smoke import results, scripts, smoke_all
+from benchmarks.report import holds, words_of
+from benchmarks.smoke import BUDGET_SECONDS, results, scripts, smoke_all
 
 SHOWN_FIGURES = 3
 
@@ -14,14 +17,24 @@ SHOWN_FIGURES = 3
 def list_all() -> None:
     for name, summary in scripts().items():
         print(f"python -m benchmarks.{name}\n    {summary}")
-        for stored in results(name):
-            # Figures with a target come first.
-            figures = sorted(stored["figures"], key=lambda figure: figure not in stored["targets"])
-            shown = [f"{figure} {stored['figures'][figure]:.3g}" for figure in figures]
-            more = f"; {len(shown) - SHOWN_FIGURES} more" if len(shown) > SHOWN_FIGURES else ""
-            print(
-                f"    {stored['date']}, {stored['commit']}, {stored['machine']}: {'; '.join(shown[:SHOWN_FIGURES])}{more}"
-            )
+        found = list(results(name))
+        for stored in found:
+            print(f"    {stored['date']}, {stored['commit']}, {stored['machine']}: {describe_figures(stored)}")
+        if not found:
+            print("    no stored result")
+
+
+def describe_figures(stored: Mapping[str, Any]) -> str:
+    """Return the most important figures of a stored result. Missed targets come first, and are never left out."""
+    figures, targets = stored["figures"], stored["targets"]
+    missed = [figure for figure in figures if figure in targets and not holds(figures[figure], targets[figure])]
+    ordered = sorted(figures, key=lambda figure: (figure not in missed, figure not in targets))
+    shown = [
+        f"{figure} {figures[figure]:.3g}" + (f" (MISSED: {words_of(targets[figure])})" if figure in missed else "")
+        for figure in ordered
+    ]
+    num = max(SHOWN_FIGURES, len(missed))
+    return "; ".join([*shown[:num], *([f"{len(shown) - num} more"] if len(shown) > num else [])])
 
 
 def main() -> int:
@@ -30,12 +43,15 @@ def main() -> int:
     parser.add_argument(
         "--smoke", action="store_true", help="run small versions in a few minutes, to test that every side runs"
     )
+    parser.add_argument(
+        "--budget-seconds", type=float, default=BUDGET_SECONDS, help="--smoke fails if all together take longer"
+    )
     parser.add_argument("names", nargs="*", help="only these")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(known):
         parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     if arguments.smoke:
-        return smoke_all(arguments.names or list(known))
+        return smoke_all(arguments.names or list(known), budget_seconds=arguments.budget_seconds)
     list_all()
     return 0
 

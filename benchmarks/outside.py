@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.evidence import ROOT, SMOKE, kept, run, runs_folder, shuffled, table
+from benchmarks.evidence import GAINED, ROOT, SMOKE, kept, run, runs_folder, shuffled, table
 from benchmarks.report import options, report
 from sparring.checks.running.run import Options, check_recipe
 from sparring.diagnosis.reading import diagnose_run
@@ -25,7 +25,7 @@ class Target:
     """The target of a family, which was set before its runs."""
 
     gain: float
-    """The least lower bound, over the seeds, of the paired gain over the control."""
+    """The least lower bound, over the seeds, of the paired gain over the strongest control."""
     shuffled: float
     """The most that RL on shuffled rewards may gain over the warm start."""
 
@@ -71,7 +71,7 @@ def measured(content: Mapping[str, Any], family: str) -> str:
     lines = [table({**content, "rows": of_runs}), ""]
     experts = [row["expert"]["success"] for row in of_runs if "expert" in row]
     lines += [f"The expert succeeds on {fmean(experts):.2f} of the tasks. Command: `{content['command']}`.", ""]
-    lines += ["In the product's own words:", ""]
+    lines += ["What the product reports (the claim in its present words, check and diagnosis as recorded):", ""]
     loud = [one for one in found if one["severity"] != "note"]
     lines += [f"- `sparring check`: {one['severity']} `{one['rule']}`: {one['symptom']}" for one in loud]
     if not loud:
@@ -129,10 +129,10 @@ def main() -> int:
             ]
             rows += [claimed(family, [RunFolder(Path(here) / f"seed-{seed}") for seed in seeds]), *of_runs, *drawn]
             gain, flat = (
-                f"{family}: least lower bound of the gain over the control",
+                f"{family}: least lower bound of the gain over the strongest control",
                 f"{family}: gain from shuffled rewards",
             )
-            figures[gain] = min(row["gain over the control"][1] for row in of_runs)
+            figures[gain] = min(row[GAINED][1] for row in of_runs)
             figures[flat] = max(row["tuned"]["sampled"] - row["warm start"]["sampled"] for row in drawn)
             targets |= {gain: {"at_least": FAMILIES[family].gain}, flat: {"at_most": FAMILIES[family].shuffled}}
     played = [row for row in rows if "RL seconds" in row]

@@ -34,6 +34,9 @@ FIELDS: Mapping[str, type | tuple[type, ...]] = {
     "targets": dict,
 }
 """The fields of a result, with their types."""
+OPTIONAL = frozenset({"provenance"})
+"""Fields that only some results have. `provenance`: how the commit relates to the code that was measured, if that commit
+was landed together with others."""
 CANNOT_RUN = 3
 """The exit code of a benchmark if a requirement is missing."""
 
@@ -88,9 +91,9 @@ def report(
     )
     console.table(name, columns, [[_shown(row.get(column, "")) for column in columns] for row in rows])
     targets = {} if smoke else targets
-    missed = [key for key, target in targets.items() if not _holds(figures[key], target)]
+    missed = [key for key, target in targets.items() if not holds(figures[key], target)]
     for key, value in figures.items():
-        wanted = " ".join(f"{word.replace('_', ' ')} {number:g}" for word, number in targets.get(key, {}).items())
+        wanted = words_of(targets.get(key, {}))
         print(f"{key}: {value:.3g}" + (f"  ({'MISSED: ' if key in missed else ''}{wanted})" if wanted else ""))
     content = {
         "name": name,
@@ -118,8 +121,8 @@ def defects(content: Mapping[str, Any]) -> Iterator[str]:
     for field, kind in FIELDS.items():
         if not isinstance(content.get(field), kind):
             yield f"{field} is {content.get(field)!r}"
-    if set(content) - set(FIELDS):
-        yield f"unknown fields {', '.join(sorted(set(content) - set(FIELDS)))}"
+    if unknown := set(content) - set(FIELDS) - OPTIONAL:
+        yield f"unknown fields {', '.join(sorted(unknown))}"
     if not content.get("rows") or not content.get("figures"):
         yield "nothing was measured: no rows or no figures"
     if content.get("smoke") and not content.get("sides"):
@@ -164,7 +167,13 @@ def commit() -> str | None:
     return described.stdout.strip()
 
 
-def _holds(value: float, target: Mapping[str, float]) -> bool:
+def words_of(target: Mapping[str, float]) -> str:
+    """Return a target as text: `at least 0.3`."""
+    return " ".join(f"{word.replace('_', ' ')} {number:g}" for word, number in target.items())
+
+
+def holds(value: float, target: Mapping[str, float]) -> bool:
+    """Return whether a figure meets its target."""
     return value >= target.get("at_least", float("-inf")) and value <= target.get("at_most", float("inf"))
 
 

@@ -29,6 +29,8 @@ PRELOADED = ("sparring.trainer", "sparring.evaluator", "transformers.models.llam
 """Modules that are imported once instead of once per script."""
 SMOKE_SECONDS = 400
 """A benchmark that takes longer than this counts as hung."""
+BUDGET_SECONDS = 300.0
+"""The time that the small versions of all benchmarks may take together."""
 AT_ONCE = 2
 CONTEXT = multiprocessing.get_context("forkserver")
 
@@ -141,8 +143,9 @@ def _wrong(name: str, result: Path) -> Iterator[str]:
             yield f"figures that its stored result of {stored['date']} does not have: {', '.join(unknown)}; measure it again"
 
 
-def smoke_all(names: Sequence[str]) -> int:
-    """Run small versions of all benchmarks, several at a time. Returns 1 if one failed."""
+def smoke_all(names: Sequence[str], *, budget_seconds: float = BUDGET_SECONDS) -> int:
+    """Run small versions of benchmarks, several at a time. Returns 1 if one failed, or if they took longer than
+    `budget_seconds` together."""
     os.environ["OMP_NUM_THREADS"] = "1"
     CONTEXT.set_forkserver_preload(list(PRELOADED))
     began, done = time.monotonic(), list[Smoke]()
@@ -157,8 +160,17 @@ def smoke_all(names: Sequence[str]) -> int:
             if one.state != "ok":
                 print("\n".join(["", *one.output.splitlines()[-30:], *one.wrong, ""]), flush=True)
     failed = [one.name for one in done if one.state == "FAILED"]
+    seconds = time.monotonic() - began
     print(
-        f"{len(done)} benchmarks in {time.monotonic() - began:.0f} s, {sum(one.processor_seconds for one in done):.0f} of "
+        f"{len(done)} benchmarks in {seconds:.0f} s, {sum(one.processor_seconds for one in done):.0f} of "
         f"a processor; failed: {', '.join(failed) or 'none'}"
     )
-    return 1 if failed else 0
+    is_late = seconds > budget_seconds
+    if is_late:
+        slowest = sorted(done, key=lambda one: -one.seconds)[:3]
+        names_of = ", ".join(f"{one.name} ({one.seconds:.0f} s)" for one in slowest)
+        print(
+            f"FAILED: the smoke tests took {seconds:.0f} s, and their budget is {budget_seconds:g} s. The slowest are "
+            f"{names_of}. Make them smaller, or change the budget with --budget-seconds."
+        )
+    return 1 if failed or is_late else 0

@@ -2,23 +2,34 @@
 
 import json
 import re
+import sqlite3
+import subprocess
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import ledger, per_turn_bias, train_vs_trl
-from benchmarks.__main__ import list_all
+from benchmarks import gateway, ledger, per_turn_bias, train_vs_trl
+from benchmarks.__main__ import describe_figures, list_all
+from benchmarks.__main__ import main as run_benchmarks
 from benchmarks.report import CANNOT_RUN, defects, needs, report
 from benchmarks.smoke import RESULTS, results, scripts
 from sparring.config import validate
+from sparring.errors import ConfigError
+from sparring.ledger.writer import GroupCommitWriter
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "recipes").glob("*/README.md"))]
+NAMING = [*PAGES, *sorted((ROOT / "docs" / "notebook").glob("*.md")), *sorted(BENCHMARKS.glob("**/README.md"))]
+COMMIT = re.compile(r"\b(?:commits?|at|of|landed (?:as|in)) `?([0-9a-f]{7,40})\b")
+FIRST_RECIPE = {"evidence": "pointer_chase", "outside": "frozen_lake"}
+"""The recipe of a benchmark's overrides if its command names none."""
 BLOCK = re.compile(r"<!-- measured:(.+?) -->(.+?)<!-- /measured:\1 -->", re.DOTALL)
 COMMAND = re.compile(r"`((?:python -m benchmarks|make |sparring train )[^`]*)`")
 BLOCKS = [(page, name, text) for page in PAGES for name, text in BLOCK.findall(page.read_text("utf-8"))]
@@ -58,7 +69,42 @@ def unknown(command: str) -> str | None:
     if name not in scripts():
         return words[2]
     flags = [word for word in words[3:] if word.startswith("--")]
-    return next((flag for flag in flags if flag not in ("--json", "--smoke") and f'"{flag}"' not in source(name)), None)
+    gone = next((flag for flag in flags if flag not in ("--json", "--smoke") and f'"{flag}"' not in source(name)), None)
+    return gone or (unknown_override(words[3:], FIRST_RECIPE[name]) if name in FIRST_RECIPE else None)
+
+
+def unknown_override(words: Sequence[str], recipe: str) -> str | None:
+    """The recipe or the first setting among the positional arguments that does not exist."""
+    if words and not words[0].startswith("--") and "=" not in words[0]:
+        recipe = words[0]
+    file = ROOT / "recipes" / recipe / "recipe.toml"
+    if not file.is_file():
+        return recipe
+    for word in words:
+        if "=" in word and not word.startswith("--"):
+            try:
+                validate(tomllib.loads(file.read_text("utf-8")), [word])
+            except ConfigError:
+                return word
+    return None
+
+
+@cache
+def history() -> frozenset[str]:
+    """The commits that this checkout contains."""
+    git = ["git", "-C", str(ROOT)]
+    try:
+        shallow = subprocess.run([*git, "rev-parse", "--is-shallow-repository"], capture_output=True, check=True)
+        found = subprocess.run([*git, "rev-list", "HEAD"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this is not a git checkout")
+    if shallow.stdout.strip() == b"true":
+        pytest.skip("the history is not complete here")
+    return frozenset(found.stdout.split())
+
+
+def is_ancestor(commit: str) -> bool:
+    return any(one.startswith(commit.removesuffix("+")) for one in history())
 
 
 @pytest.mark.parametrize(("page", "name", "text"), BLOCKS, ids=lambda one: getattr(one, "stem", str(one)[:20]))
@@ -80,8 +126,42 @@ def test_what_a_page_shows_as_measured_names_its_commit_and_a_command_that_exist
 def test_a_command_that_is_gone_is_noticed() -> None:
     assert unknown("python -m benchmarks.pointer_chase") == "benchmarks.pointer_chase"
     assert unknown("python -m benchmarks.train_vs_trl --bounds 2") == "--bounds"
+    assert unknown("python -m benchmarks.evidence pointer_jump") == "pointer_jump"
+    assert unknown("python -m benchmarks.evidence quickstart warm_start.control_step=2") == "warm_start.control_step=2"
+    assert unknown("python -m benchmarks.outside --seeds 0 batch.group_siz=2") == "batch.group_siz=2"
+    assert unknown("python -m benchmarks.evidence quickstart warm_start.control_steps=2 --seeds 0") is None
     assert unknown("make no-such-target") == "no-such-target"
     assert unknown("python -m benchmarks.diagnosis.generator --half fresh --branches") is None
+
+
+@pytest.mark.parametrize("page", NAMING, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_commit_that_a_page_names_is_in_the_history(page: Path) -> None:
+    named = COMMIT.findall(" ".join(page.read_text("utf-8").split()))
+    assert [one for one in named if any(map(str.isdigit, one)) and not is_ancestor(one)] == []
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
+def test_the_commit_of_a_stored_result_is_in_the_history(path: Path) -> None:
+    assert is_ancestor(json.loads(path.read_text("utf-8"))["commit"])
+
+
+def test_a_commit_that_is_gone_is_noticed() -> None:
+    assert is_ancestor("16393a59")
+    assert not is_ancestor("e7bd6239")
+    assert COMMIT.findall("commit `e7bd6239`, recorded at 355e571") == ["e7bd6239", "355e571"]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/benchmarks.md"])
+def test_the_comparison_with_trl_that_a_page_shows_is_the_stored_one(page: str) -> None:
+    content = json.loads((RESULTS / "train_vs_trl.json").read_text("utf-8"))
+    (text,) = (text for at, name, text in BLOCKS if at == ROOT / page and name == "train_vs_trl")
+    shown = [re.split(r" *\| *", line.strip("| ")) for line in text.splitlines() if line.startswith("|")]
+    header, _, *rows = shown
+    assert header == list(content["rows"][0])[1:] or header[-3:] == list(content["rows"][0])[1:]
+    assert rows == [list(row.values()) for row in content["rows"]]
+    low, high = sorted(re.findall(r"\b(4\.\d\d)\b", text.partition("medians")[2]))
+    assert float(low) <= content["figures"]["trajectories/s"] <= float(high)
+    assert content["command"] in text
 
 
 @pytest.mark.parametrize("name", scripts())
@@ -104,6 +184,10 @@ def test_the_list_has_every_benchmark_with_its_last_figures(capsys: pytest.Captu
     list_all()
     output = capsys.readouterr().out
     assert all(f"python -m benchmarks.{name}\n" in output for name in scripts())
+    listed = [*re.split(r"^python -m benchmarks\.", output, flags=re.MULTILINE)[1:]]
+    assert all(("no stored result" in one) == (not list(results(one.splitlines()[0]))) for one in listed)
+    assert "least gain over the strongest control 0.188 (MISSED: at least 0.3)" in output
+    assert "least lower bound of it 0.105 (MISSED: at least 0.15)" in output
     assert "2 cores, AMD EPYC, AVX2: " in output
     assert next(results("train_vs_trl"))["commit"] in output
 
@@ -124,6 +208,48 @@ def test_the_list_has_every_benchmark_with_its_last_figures(capsys: pytest.Captu
 def test_a_result_shows_what_is_wrong_with_it(changed: Mapping[str, Any], named: str | None) -> None:
     found = list(defects({**WHOLE, **changed}))
     assert found == [] if named is None else any(named in one for one in found)
+
+
+def test_every_missed_target_is_listed_and_other_figures_are_counted() -> None:
+    figures = {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0, "e": 5.0}
+    one = {"figures": figures, "targets": {"b": {"at_most": 2.0}, "d": {"at_least": 4.5}}}
+    assert describe_figures(one) == "d 4 (MISSED: at least 4.5); b 2; a 1; 2 more"
+    all_missed = {"figures": figures, "targets": {key: {"at_least": 9.0} for key in figures}}
+    assert describe_figures(all_missed).count("MISSED") == 5
+
+
+def test_smoke_runs_that_take_longer_than_their_budget_fail(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for budget, code in (("0.001", 1), ("300", 0)):
+        monkeypatch.setattr(sys, "argv", ["benchmarks", "--smoke", "loss_weights", "--budget-seconds", budget])
+        assert run_benchmarks() == code
+        output = capsys.readouterr().out
+        assert "1 benchmarks in" in output
+        assert ("FAILED: the smoke tests took" in output) == bool(code)
+        assert ("and their budget is 0.001 s. The slowest are loss_weights (" in output) == bool(code)
+
+
+def test_a_server_that_is_not_the_gateway_and_a_bare_app_that_records_nothing_fail_the_smoke_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Idle:
+        def __init__(self, db: sqlite3.Connection) -> None:
+            self._writer = GroupCommitWriter(db)
+            self.close = self._writer.close
+
+        def submit(self, _: Callable[[sqlite3.Connection], Any]) -> Future[Any]:
+            return self._writer.submit(lambda _: None)
+
+    monkeypatch.setattr(sys, "argv", ["gateway", "--smoke"])
+    assert gateway.main() == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(gateway, "serve_gateway", gateway.serve_bare)
+        assert gateway.main() == 1
+        assert "the side 'gateway' did nothing" in capsys.readouterr().err
+    monkeypatch.setattr("sparring.ledger.writer.GroupCommitWriter", Idle)
+    assert gateway.main() == 1
+    assert "the side 'bare' did nothing" in capsys.readouterr().err
 
 
 def test_targets_do_not_count_in_small_but_sides_do() -> None:
