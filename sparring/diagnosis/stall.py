@@ -24,6 +24,7 @@ from sparring.diagnosis.course import (
 from sparring.diagnosis.observed import LATE_STEPS, Observed
 from sparring.diagnosis.proposal import possible, rounded, warmer
 from sparring.diagnosis.sampling import COLD
+from sparring.diagnosis.variety import for_stopped, stopped_varying
 from sparring.findings import Finding, Severity
 from sparring.types import Json
 
@@ -102,8 +103,9 @@ def groups_agree(observed: Observed) -> Iterable[Finding]:
     learned.
 
     Also report that sampling is so cold that the episodes of a group are identical word for word. The proposal follows
-    from how often each task succeeds. MTRL's own advice (smaller groups, and more of them) is reported with the signal
-    that it would give at these numbers."""
+    from how often each task succeeds. If the groups agree because the policy has stopped varying, other groups would
+    agree, too, so the proposal is a smaller learning rate. Otherwise, MTRL's own advice (smaller groups, and more of
+    them) is reported with the signal that it would give at these numbers."""
     agreeing = 1 - observed.now("analysis/batch_valid_ratio", 1.0)
     if agreeing < AGREEING or not observed.silent_groups_agree or observed.is_solved:
         return
@@ -132,19 +134,27 @@ def groups_agree(observed: Observed) -> Iterable[Finding]:
             "groups_without_signal": round(silent, 4),
             "groups_with_signal_a_step_with_twice_the_batch": round((1 - silent) * 2 * batch.global_batch_size, 2),
         }
-    change, settings = _for_agreeing_groups(observed, tallies, right)
+    # Cold sampling alone makes the entropy low.
+    stopped = stopped_varying(observed) if 0 < right < 1 and not is_cold else None
+    if stopped is not None:
+        change, settings = for_stopped(observed.config, stopped)
+        evidence |= stopped.evidence
+    else:
+        change, settings = _for_agreeing_groups(observed, tallies, right)
     yield Finding(
         rule="stall.groups_agree",
         severity=Severity.WARNING,
         symptom=("the reward does not rise, and " if is_still else "")
-        + f"in {agreeing:.0%} of the last groups, all episodes earned the same.",
+        + f"in {agreeing:.0%} of the last groups, all episodes earned the same"
+        + (", because the policy has stopped varying." if stopped else "."),
         evidence=evidence,
-        change=f"{change} MTRL's guide recommends group_size 4 instead of 8 with a larger batch; "
-        "`at_half_the_group_size` shows the effect of that here.",
-        confirm="analysis/batch_valid_ratio rises (analysis/zero_adv_groups falls), then the reward does.",
+        change=change,
+        confirm=("training/entropy stays higher, " if stopped else "")
+        + "analysis/batch_valid_ratio rises (analysis/zero_adv_groups falls), then the reward does.",
         step=observed.history.last_step,
         trajectories=named(_of_agreeing(observed)),
         settings=settings,
+        before_step=stopped.step if stopped else None,
         confirm_after=JUDGE_AFTER,
     )
 
@@ -334,7 +344,18 @@ def _noise_hides_it(observed: Observed, agreeing: float) -> bool:
 def _for_agreeing_groups(
     observed: Observed, tallies: Mapping[object, SuccessCount], right: float
 ) -> tuple[str, Mapping[str, Json]]:
-    """Return the change that the success of single tasks supports."""
+    """Return the change that the success of single tasks supports, with MTRL's advice."""
+    change, settings = _for_success(observed, tallies, right)
+    advice = (
+        "MTRL's guide recommends group_size 4 instead of 8 with a larger batch; `at_half_the_group_size` shows the effect "
+        "of that here."
+    )
+    return f"{change} {advice}", settings
+
+
+def _for_success(
+    observed: Observed, tallies: Mapping[object, SuccessCount], right: float
+) -> tuple[str, Mapping[str, Json]]:
     batch = observed.config.batch
     if right == 0:
         return (

@@ -573,6 +573,63 @@ def test_the_advice_of_smaller_groups_states_its_expected_effect() -> None:
     assert at_half["groups_with_signal_a_step_with_twice_the_batch"] == pytest.approx(1.8)
 
 
+def stands(
+    *, entropy: tuple[float, float], at: int = 6, varies: bool = False, more: tuple[str, ...] = ()
+) -> Finding | None:
+    """A run of which seven of eight groups are right or wrong as a whole, as with cards that only the task determines."""
+    first, last = entropy
+
+    def change(digest: Digest, step: int) -> Digest:
+        text = f"stand {digest.id}" if varies or number(digest) % 8 == 0 else "stand"
+        return replace(digest, texts=(text,), answer=text)
+
+    observed = run(
+        lambda step, task: float(task % 2) if task % 8 else 0.5,
+        num_tasks=10_000,
+        change=change,
+        metrics=lambda step: {"training/entropy": first if step < at else last},
+        more=["optimizer.learning_rate=5e-4", *more],
+    )
+    return diagnose_run(observed).get("stall.groups_agree")
+
+
+def test_groups_of_identical_episodes_of_a_policy_that_stopped_varying_ask_for_a_smaller_learning_rate() -> None:
+    found = stands(entropy=(0.08, 0.002))
+    assert found is not None
+    assert found.settings == {"optimizer.learning_rate": 0.000125}
+    assert found.before_step == 6
+    assert found.symptom.endswith("all episodes earned the same, because the policy has stopped varying.")
+    assert found.evidence["entropy"] == [0.08, 0.002]
+    assert found.evidence["identical_of_groups_that_agree"] == 1.0
+    assert "in 100% of the groups that agree, all episodes are identical" in found.change
+    assert "entropy bonus (algorithm.entropy_coef)" in found.change
+    # Nearly the temperature of the policy: a warmer one gives nothing to choose from either.
+    cooler = stands(entropy=(0.08, 0.002), more=("sampling.temperature=0.8",))
+    less = stands(entropy=(0.13, 0.04))
+    for other in (cooler, less):
+        assert other is not None
+        assert set(other.settings) == {"optimizer.learning_rate"}
+
+
+def test_other_groups_are_proposed_where_episodes_differ_or_the_policy_varies_as_before() -> None:
+    for found in (
+        stands(entropy=(0.08, 0.002), varies=True),  # groups agree on the reward alone
+        stands(entropy=(0.08, 0.06)),  # as certain before training
+        stands(entropy=(0.9, 0.4)),  # still varies much
+        stands(entropy=(0.08, 0.002), at=0),  # as certain from the first step on
+    ):
+        assert found is not None
+        assert set(found.settings) == {"batch.refill_groups"}
+        assert found.before_step is None
+        assert found.symptom.endswith("all episodes earned the same.")
+
+
+def test_cold_sampling_that_alone_makes_the_entropy_low_asks_for_temperature_1() -> None:
+    found = stands(entropy=(0.08, 0.002), more=("sampling.temperature=0.2",))
+    assert found is not None
+    assert set(found.settings) == {"sampling.temperature"}
+
+
 def test_tasks_that_never_come_again_ask_for_other_groups_in_their_place() -> None:
     assert set(diagnose_run(run(hopeless, num_tasks=10_000))["stall.groups_agree"].settings) == {"batch.refill_groups"}
 
