@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
@@ -9,16 +10,30 @@ import torch
 
 from benchmarks.gpu.models import SHAPES
 from benchmarks.gpu.rates import timed
-from sparring.models import forest_attention
-from sparring.models.llama import LlamaShape
+from sparring.models.forest_attention import (
+    Path,
+    attend_by_segment,
+    attend_with_kernel,
+    has_kernel,
+    see_ancestors,
+)
+from sparring.models.llama import Attend, LlamaShape
 
 GROUPS, MEMBERS = 4, 8
 """The forest: groups of answers that share a prompt."""
 
 
 def measure_attention(shape: str, device: str, *, prompt: int, answer: int) -> list[dict[str, Any]]:
-    """Return the seconds of one layer's attention in each way, and their difference from fp32."""
-    sizes, paths = _plant(prompt, answer)
+    """Return the time of one layer's attention in each way, and their difference from fp32: for a few long segments, and
+    for eight times as many that are as short."""
+    return [
+        row
+        for parts in (1, 8)
+        for row in _compare(shape, device, *_plant(GROUPS * parts, prompt // parts, answer // parts))
+    ]
+
+
+def _compare(shape: str, device: str, sizes: Sequence[int], paths: Sequence[Path]) -> list[dict[str, Any]]:
     config = SHAPES[shape]
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     head_dim = config["hidden_size"] // heads
@@ -38,30 +53,27 @@ def measure_attention(shape: str, device: str, *, prompt: int, answer: int) -> l
     ]
     weight = torch.randn(sum(sizes), heads * head_dim, generator=generator, device=device)
 
-    def compute(precision: torch.dtype) -> list[torch.Tensor]:
+    def compute(attend: Attend, precision: torch.dtype) -> list[torch.Tensor]:
         q, k, v = (one.to(precision).requires_grad_() for one in inputs)
-        out = forest_attention.build_attention(llama, sizes, paths, like=q)(0, q, k, v)
+        out = attend(0, q, k, v)
         return [out.detach(), *torch.autograd.grad((out * weight).sum(), (q, k, v))]
 
-    exact = compute(torch.float32)  # the kernel is for 16 bits only
+    exact = compute(_build(llama, sizes, paths, inputs[0].float(), False), torch.float32)
     rows = []
-    chosen = forest_attention.has_kernel
-    for what, has_kernel in (("one kernel", chosen), ("each segment", lambda _: False)):
-        forest_attention.has_kernel = has_kernel
-        try:
-            first = timed(lambda: compute(torch.bfloat16), device)
-            seconds = median([timed(lambda: compute(torch.bfloat16), device) for _ in range(5)])
-            found = compute(torch.bfloat16)
-        finally:
-            forest_attention.has_kernel = chosen
+    for what, is_kernel in (("one kernel", True), ("each segment", False)):
+        attend = _build(llama, sizes, paths, inputs[0], is_kernel)
+        first = timed(lambda attend=attend: compute(attend, torch.bfloat16), device)
+        seconds = median([timed(lambda attend=attend: compute(attend, torch.bfloat16), device) for _ in range(7)])
+        found = compute(attend, torch.bfloat16)
+        build = timed(lambda is_kernel=is_kernel: _build(llama, sizes, paths, inputs[0], is_kernel), device)
         errors = [((one - other).norm() / other.norm()).item() for one, other in zip(found, exact, strict=True)]
         rows.append(
             {
                 "shape": shape,
-                "what": f"attention of a forest, {what}",
+                "what": f"attention of {len(sizes)} segments, {what}",
                 "tokens": sum(sizes),
-                "segments": len(sizes),
-                "milliseconds": 1e3 * seconds,
+                "milliseconds a layer": 1e3 * seconds,
+                "milliseconds a microbatch": 1e3 * build,
                 "first call, seconds": first,
                 "largest relative error": max(errors),
             }
@@ -69,9 +81,17 @@ def measure_attention(shape: str, device: str, *, prompt: int, answer: int) -> l
     return rows
 
 
-def _plant(prompt: int, answer: int) -> tuple[list[int], list[tuple[int, ...]]]:
-    sizes, paths = list[int](), list[tuple[int, ...]]()
-    for _ in range(GROUPS):
+def _build(
+    llama: LlamaShape, sizes: Sequence[int], paths: Sequence[Path], like: torch.Tensor, is_kernel: bool
+) -> Attend:
+    if is_kernel and has_kernel(like):
+        return attend_with_kernel(see_ancestors(sizes, paths, like.device), sum(sizes), like.device)
+    return attend_by_segment(llama, sizes, paths)
+
+
+def _plant(groups: int, prompt: int, answer: int) -> tuple[list[int], list[Path]]:
+    sizes, paths = list[int](), list[Path]()
+    for _ in range(groups):
         root = len(sizes)
         sizes += [prompt, *[answer] * MEMBERS]
         paths += [(root,), *((root, root + 1 + member) for member in range(MEMBERS))]

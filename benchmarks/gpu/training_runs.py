@@ -96,7 +96,7 @@ def _plan(shape: str, device: str, overrides: Sequence[str]) -> Plan:
 
 def _train(name: str, runs: str, settings: Sequence[str]) -> Path:
     overrides = [f"run.runs_dir={runs}", *settings]
-    with MultiTurnRLTrainer(RECIPE, overrides=overrides, name=name, quiet=True, check=False) as trainer:
+    with MultiTurnRLTrainer(RECIPE, overrides=overrides, name=name, check=False) as trainer:
         result = trainer.train()
     if result is None or result.status != "completed":
         print(f"{name}: the run ended as {result and result.status}", file=sys.stderr)

@@ -27,8 +27,8 @@ def build_attention(shape: LlamaShape, sizes: Sequence[int], paths: Sequence[Pat
     """Return the attention of a forest whose segments have these sizes and paths. `like` has the device and the precision
     of the products."""
     if len(sizes) > 1 and has_kernel(like):
-        return _attend_with_kernel(see_ancestors(sizes, paths, like.device), sum(sizes), like.device)
-    return _attend_by_segment(shape, sizes, paths)
+        return attend_with_kernel(see_ancestors(sizes, paths, like.device), sum(sizes), like.device)
+    return attend_by_segment(shape, sizes, paths)
 
 
 def has_kernel(like: Tensor) -> bool:
@@ -39,15 +39,15 @@ def has_kernel(like: Tensor) -> bool:
 def see_ancestors(
     sizes: Sequence[int], paths: Sequence[Path], device: torch.device | str
 ) -> Callable[[Any, Any, Any, Any], Tensor]:
-    """Return a function of (batch, head, query, key) that says whether a token of the flat batch attends to another.
+    """Return a function of (batch, head, query, key) that returns whether a token of the flat batch attends to another.
 
     Segments are numbered so that the descendants of segment i are those from i + 1 to `leave[i] - 1`, and parents come first
     in the flat batch.
     """
     enter, leave = _preorder(paths)
     repeats = torch.tensor(sizes)
-    enter_N = torch.tensor(enter).repeat_interleave(repeats).to(device)
-    leave_N = torch.tensor(leave).repeat_interleave(repeats).to(device)
+    enter_N = torch.tensor(enter, dtype=torch.int32).repeat_interleave(repeats).to(device)
+    leave_N = torch.tensor(leave, dtype=torch.int32).repeat_interleave(repeats).to(device)
 
     def sees(batch: Any, head: Any, query: Any, key: Any) -> Tensor:
         return (key <= query) & (enter_N[key] <= enter_N[query]) & (enter_N[query] < leave_N[key])
@@ -55,7 +55,8 @@ def see_ancestors(
     return sees
 
 
-def _attend_with_kernel(sees: Callable[..., Tensor], num_tokens: int, device: torch.device) -> Attend:
+def attend_with_kernel(sees: Callable[..., Tensor], num_tokens: int, device: torch.device) -> Attend:
+    """Return the attention by one kernel, for the rule of `see_ancestors`. The first call in a process compiles it."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     mask = create_block_mask(sees, None, None, num_tokens, num_tokens, device=str(device))
@@ -68,7 +69,8 @@ def _attend_with_kernel(sees: Callable[..., Tensor], num_tokens: int, device: to
     return attend
 
 
-def _attend_by_segment(shape: LlamaShape, sizes: Sequence[int], paths: Sequence[Path]) -> Attend:
+def attend_by_segment(shape: LlamaShape, sizes: Sequence[int], paths: Sequence[Path]) -> Attend:
+    """Return the attention by one fused operation for each segment, over the keys on its path."""
     masks: Masks = {}
 
     def attend(_: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

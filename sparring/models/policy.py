@@ -9,7 +9,9 @@ engine in this process multiply with. `snapshot` copies the trained tensors with
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakValueDictionary
@@ -25,6 +27,10 @@ from sparring.models.products import AdaptedMatrix, Matrix
 from sparring.types import Weights
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+HASHED_IN_PARALLEL = 2**29
+"""The numbers of a model from which on its tensors are hashed in parallel."""
+HASHED_AT_ONCE = 2**22
+"""The numbers that a thread converts to fp32 at once: 16 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,10 +329,31 @@ def _known_endings(lora: LoraSettings | None) -> tuple[str, ...]:
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
     """Return a hash of names, shapes and content in fp32, which is equal exactly when the weights are. So weights that are
-    stored in bf16 have the same hash in either precision."""
+    stored in bf16 have the same hash in either precision.
+
+    The tensors of a large model are hashed in parallel, and their hashes are hashed together.
+    """
     digest = hashlib.blake2b(digest_size=16)
-    for name in sorted(tensors):
-        tensor = tensors[name].detach().float().contiguous().cpu()
-        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        digest.update(tensor.view(torch.uint8).numpy().data)
+    names = sorted(tensors)
+    if sum(tensor.numel() for tensor in tensors.values()) < HASHED_IN_PARALLEL:
+        for name in names:
+            _hash_tensor(digest, name, tensors[name])
+        return digest.hexdigest()
+
+    def hash_alone(name: str) -> bytes:
+        own = hashlib.blake2b()
+        _hash_tensor(own, name, tensors[name])
+        return own.digest()
+
+    with ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
+        for one in pool.map(hash_alone, names):
+            digest.update(one)
     return digest.hexdigest()
+
+
+def _hash_tensor(digest: hashlib.blake2b, name: str, tensor: Tensor) -> None:
+    values = tensor.detach().cpu().contiguous()
+    digest.update(f"{name}{tuple(values.shape)}{torch.float32}".encode())
+    flat = values.flatten()
+    for start in range(0, len(flat), HASHED_AT_ONCE):
+        digest.update(flat[start : start + HASHED_AT_ONCE].float().view(torch.uint8).numpy().data)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
+
+ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""The variables with the settings of torch's allocator, the newer first."""
 
 
 def resolve_device(device: str) -> str:
@@ -10,6 +15,17 @@ def resolve_device(device: str) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return device
+
+
+def let_segments_grow(device: str) -> None:
+    """Let CUDA's allocator extend its segments instead of adding others, unless the user set its variable.
+
+    Microbatches have many sizes, and memory that is free in pieces does not fit the next one. It has no effect after the
+    process has allocated memory on the GPU.
+    """
+    if device.startswith("cuda") and not any(name in os.environ for name in ALLOCATOR):
+        is_new = torch.__version__ >= (2, 10)
+        os.environ[ALLOCATOR[0] if is_new else ALLOCATOR[1]] = "expandable_segments:True"
 
 
 def resolve_precision(precision: str, device: str) -> str:

@@ -33,7 +33,11 @@ def test_a_defect_is_found_and_named(name: str) -> None:
 
 
 def test_what_only_looks_suspicious_is_no_error_and_at_most_two_warnings() -> None:
-    rules = [name for name, one in CHECKS.items() if not {"model", "baseline", "run", "reference", "reviewer"} & set(one.needs)]
+    rules = [
+        name
+        for name, one in CHECKS.items()
+        if not {"model", "baseline", "run", "reference", "reviewer"} & set(one.needs)
+    ]
     asked = [
         {"folder": str(recipe.parent), "rule": rule, "options": {}}
         for recipe in CLEAN

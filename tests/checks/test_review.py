@@ -99,7 +99,7 @@ def test_the_reviewer_reads_source_tools_prompts_hidden_fields_and_episodes(star
     assert document["findings"] == []
     system, material = (one["content"] for one in model.conversations[0])
     assert '{"defects": [' in system
-    for shown in (QUOTE, '"name": "floor"', "hidden fields: ", "says nothing, task", "[environment]"):
+    for shown in (QUOTE, '"name": "floor"', "hidden fields: ", " nothing, task", "[environment]"):
         assert shown in material, shown
     assert document["measured"]["endpoints"][0]["requests"] == 1
 
@@ -115,7 +115,7 @@ def test_a_requested_episode_is_run_and_shown_as_the_proof_of_the_finding(start:
     assert "Odyssey" in finding["evidence"]["episode"]
 
 
-def test_a_quotation_that_nobody_wrote_makes_a_note(start: Callable[..., Model]) -> None:
+def test_a_quotation_that_is_not_in_the_material_makes_a_note(start: Callable[..., Model]) -> None:
     finding = report(start({"defects": [{**DEFECT, "quote": "if title == 'long': return None"}]}))
     assert finding["severity"] == "note"
     assert finding["evidence"]["is_quoted_exactly"] is False

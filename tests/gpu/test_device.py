@@ -112,14 +112,14 @@ def test_an_engine_samples_the_same_while_a_learner_trains() -> None:
         try:
             alone = [ids for number in range(4) for ids in await play(number)]
             training = asyncio.create_task(asyncio.to_thread(train))
-            beside = [ids for number in range(4) for ids in await play(number)]
+            while_training = [ids for number in range(4) for ids in await play(number)]
             await training
         finally:
             await engine.close()
-        return alone, beside
+        return alone, while_training
 
-    alone, beside = asyncio.run(main())
-    assert alone == beside
+    alone, while_training = asyncio.run(main())
+    assert alone == while_training
 
 
 def test_new_weights_reach_the_engine() -> None:

@@ -42,7 +42,7 @@ Compare each text with what the code does. Typical defects:
 part, unit or order; can be earned by an act that has nothing to do with the task; reward and scorer disagree
 - ground truth: contradicts the prompt, a documented rule, a price list or the data that the tools show; was computed \
 with another rounding, unit, time zone, tie rule, default or boundary than the one that is stated; differs for a part of the tasks
-- tools: do something else than their description says (units, defaults, limits, inclusive or exclusive bounds, \
+- tools: do something else than their description states (units, defaults, limits, inclusive or exclusive bounds, \
 sorting, case, silent truncation, ignored arguments, errors that look like success, success that looks like an error, \
 partial writes, stale values, missing permission checks)
 - tasks: cannot be solved from what the prompt and the tools show within the turn limit; are solved at the start; leak \
