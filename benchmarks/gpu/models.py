@@ -11,6 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from recipes.pointer_chase.model import build as build_small
 from sparring.models.policy import LoraSettings, Policy
+from sparring.models.precision import prepare_cuda
 
 SHAPES: Mapping[str, Mapping[str, Any]] = {
     # Llama 3.2 1B and Llama 3.1 8B.
@@ -72,6 +73,7 @@ def build_model(shape: str, device: str, dtype: torch.dtype) -> LlamaForCausalLM
 
 def build_policy(shape: str, device: str) -> Policy:
     """Create a policy of this shape, with an adapter on every linear layer."""
+    prepare_cuda(device)
     return Policy(
         build_model(shape, device, torch.bfloat16 if device == "cuda" else torch.float32),
         None,

@@ -21,7 +21,7 @@ def load_policy(config: Config, recipe_dir: Path) -> Policy:
     """Load the model with its trained tensors. Raises ServiceError if it cannot be loaded."""
     from sparring.models.policy import LoraSettings, Policy
     from sparring.models.precision import (
-        let_segments_grow,
+        prepare_cuda,
         resolve_base_precision,
         resolve_device,
         resolve_precision,
@@ -30,7 +30,7 @@ def load_policy(config: Config, recipe_dir: Path) -> Policy:
 
     section = config.model
     device = resolve_device(section.device)
-    let_segments_grow(device)
+    prepare_cuda(device)
     is_adapted = section.trained_weights == "lora"
     base_precision = resolve_base_precision(section.base_precision, device) if is_adapted else "fp32"
     if ":" in section.name:

@@ -28,6 +28,9 @@ MIN_SHARING_ROWS, MIN_SHARED_PROMPT = 16, 64
 """The minimum number of rows, and the minimum length of a common prefix in tokens, for which attention over the prefix
 is computed jointly."""
 
+ALIGNMENT = 64
+"""On a GPU, attention reads a multiple of this many positions of each row."""
+
 
 class Forward(Protocol):
     """A way to run a policy. `weights` are always the result of calling `materialize` for one of the policy's
@@ -145,6 +148,7 @@ class GenericForward:
     whole history, because not every architecture's cache can be cut or copied."""
 
     def __init__(self, policy: Policy, *, kv_cache_tokens: int) -> None:
+        self._policy = policy
         self._model = GenericModel(policy)
         self._caches: WeakKeyDictionary[Row, Any] = WeakKeyDictionary()
         nothing = LlamaShape(
@@ -160,7 +164,7 @@ class GenericForward:
         )
 
     def materialize(self, weights: Weights) -> Mapping[str, Tensor]:
-        return weights.tensors
+        return self._policy.move(weights)
 
     @torch.inference_mode()
     def prefill(self, weights: Mapping[str, Tensor], chunks: Sequence[tuple[Row, Sequence[int]]]) -> None:
@@ -264,6 +268,9 @@ def _runs(rows: Sequence[Row], *, device: torch.device, dtype: torch.dtype) -> l
         for slot, row in zip(slots, members, strict=True):
             lengths[slot] = len(row.token_ids)
         longest = max(lengths) + 1
+        if device.type == "cuda":
+            # A kernel that is chosen or built for a shape serves the next tokens too, and reads an aligned mask in place.
+            longest = min(capacity, -(-longest // ALIGNMENT) * ALIGNMENT)
         positions = torch.arange(num_shared, longest, device=device)
         is_hidden = positions > torch.tensor(lengths, device=device)[:, None]
         mask = torch.zeros(is_hidden.shape, dtype=dtype, device=device).masked_fill_(is_hidden, float("-inf"))

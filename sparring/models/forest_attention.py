@@ -22,11 +22,15 @@ from sparring.models.llama import Attend, LlamaShape, Masks, attend_causally
 Path = tuple[int, ...]
 """The indices of the segments on the way from the root to a segment, both included."""
 
+SMALLEST = 1024
+"""The fewest tokens for which the kernel is used. torch 2.11 cannot compile it for a forest of one block of 128 tokens after
+it has compiled it for more."""
+
 
 def build_attention(shape: LlamaShape, sizes: Sequence[int], paths: Sequence[Path], *, like: Tensor) -> Attend:
     """Return the attention of a forest whose segments have these sizes and paths. `like` has the device and the precision
     of the products."""
-    if len(sizes) > 1 and has_kernel(like):
+    if len(sizes) > 1 and sum(sizes) >= SMALLEST and has_kernel(like):
         return attend_with_kernel(see_ancestors(sizes, paths, like.device), sum(sizes), like.device)
     return attend_by_segment(shape, sizes, paths)
 

@@ -161,11 +161,16 @@ class Policy:
         cached = self._materialized.get(weights.fingerprint)
         if cached is None:
             if self.lora_config is None:
-                cached = self._fuse(lambda name, _: weights.tensors[name].to(self.dtype, copy=True))
+                cached = self._fuse(lambda name, _: weights.tensors[name].to(self.device, self.dtype, copy=True))
             else:
-                cached = self._merge(weights.tensors) if self.is_merged else self._adapt(weights.tensors)
+                tensors = self.move(weights)
+                cached = self._merge(tensors) if self.is_merged else self._adapt(tensors)
             self._materialized[weights.fingerprint] = cached
         return cached
+
+    def move(self, weights: Weights) -> dict[str, Tensor]:
+        """Return the trained tensors on the policy's device. Those of a file are on the CPU."""
+        return {name: tensor.to(self.device) for name, tensor in weights.tensors.items()}
 
     def base_weights(self) -> LlamaWeights:
         """Return the fused weights without the adapter, which training does not change."""

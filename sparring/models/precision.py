@@ -17,15 +17,18 @@ def resolve_device(device: str) -> str:
     return device
 
 
-def let_segments_grow(device: str) -> None:
-    """Let CUDA's allocator extend its segments instead of adding others, unless the user set its variable.
+def prepare_cuda(device: str) -> None:
+    """Choose settings of torch for batches of many shapes. Without effect on a CPU.
 
-    Microbatches have many sizes, and memory that is free in pieces does not fit the next one. It has no effect after the
-    process has allocated memory on the GPU.
+    The allocator extends its segments instead of adding others, unless the user set its variable: memory that is free in
+    pieces does not fit the next microbatch. Attention never uses cuDNN, which plans each new shape anew.
     """
-    if device.startswith("cuda") and not any(name in os.environ for name in ALLOCATOR):
+    if not device.startswith("cuda"):
+        return
+    if not any(name in os.environ for name in ALLOCATOR):
         is_new = torch.__version__ >= (2, 10)
         os.environ[ALLOCATOR[0] if is_new else ALLOCATOR[1]] = "expandable_segments:True"
+    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def resolve_precision(precision: str, device: str) -> str:

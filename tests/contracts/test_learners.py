@@ -67,7 +67,9 @@ def test_log_probabilities_are_in_segment_order_whatever_the_order_of_sequences(
     )
     policy = make_policy(lora=True)
     with torch.no_grad():
-        logprobs = policy.module(input_ids=torch.tensor([[11, 12, 13, 14]])).logits[0].log_softmax(-1)
+        logprobs = (
+            policy.module(input_ids=torch.tensor([[11, 12, 13, 14]], device=policy.device)).logits[0].log_softmax(-1)
+        )
     expected = [logprobs[place, token].item() for place, token in enumerate((12, 13, 14))]
     places = [place for place, one in enumerate(_trained_ids(LESSON)) if one in (12, 13, 14)]
     assert [found[place] for place in places] == pytest.approx(expected, abs=1e-5)

@@ -11,7 +11,8 @@ from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaFo
 from sparring.engines.torch_engine import TorchEngine
 from sparring.models.generic import GenericModel
 from sparring.models.policy import LoraSettings, Policy
-from sparring.types import Completion, SampleRequest, Sampling
+from sparring.models.products import AdaptedMatrix
+from sparring.types import Completion, SampleRequest, Sampling, Weights
 
 PROMPT = tuple((3 + 7 * place) % 60 for place in range(40))
 
@@ -86,3 +87,19 @@ def test_the_generic_forward_shares_the_tensors_of_the_policy() -> None:
     module = GenericModel(policy)._caller.module
     assert module is not policy.module
     assert {one.data_ptr() for one in module.parameters()} == {one.data_ptr() for one in policy.module.parameters()}
+
+
+@pytest.mark.parametrize("merged", [True, False])
+@pytest.mark.parametrize("lora", [True, False])
+def test_weights_of_a_file_reach_the_device_of_the_model(lora: bool, merged: bool) -> None:
+    config = LlamaConfig(vocab_size=20, hidden_size=8, intermediate_size=12, num_hidden_layers=1, num_attention_heads=2)
+    settings = LoraSettings(rank=2, targets=("q_proj", "down_proj"), is_merged=merged) if lora else None
+    elsewhere = Policy(LlamaForCausalLM(config), None, lora=settings, device="meta")
+    tensors = {name: torch.zeros(one.shape) for name, one in elsewhere.trained.items()}
+    loaded = elsewhere.materialize(Weights(tensors=tensors, fingerprint="of a file"))
+    found = [loaded.embed, loaded.lm_head, loaded.final_norm]
+    for layer in loaded.layers:
+        for matrix in layer.linears.values():
+            parts = (matrix.base_O_I, *matrix.factors) if isinstance(matrix, AdaptedMatrix) else (matrix,)
+            found += [part for part in parts if part is not None]
+    assert {one.device.type for one in found} == {"meta"}

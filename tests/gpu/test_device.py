@@ -148,7 +148,7 @@ def test_new_weights_reach_the_engine() -> None:
 def test_the_kernel_of_a_forest_equals_the_attention_of_each_segment(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes, paths = [130, 40, 77, 1, 300], [(0,), (0, 1), (0, 1, 2), (3,), (0, 4)]
+    sizes, paths = [530, 140, 177, 1, 400], [(0,), (0, 1), (0, 1, 2), (3,), (0, 4)]
     generator = torch.Generator("cuda").manual_seed(seed)
     inputs = [
         torch.randn(sum(sizes), heads, 64, generator=generator, device="cuda", dtype=torch.bfloat16)
