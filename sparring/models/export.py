@@ -6,8 +6,6 @@ import copy
 from pathlib import Path
 from typing import Any
 
-from peft import PeftModel
-from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 from transformers.utils import logging
 
@@ -17,7 +15,7 @@ from sparring.models.policy import Policy
 def save_adapter(policy: Policy, directory: Path, *, base_model: str) -> None:
     """Write adapter_config.json and adapter_model.safetensors for `PeftModel.from_pretrained`, and the tokenizer."""
     module = policy.module
-    assert isinstance(module, PeftModel)
+    assert policy.lora_config is not None, "this policy has no adapter"
     module.peft_config["default"].base_model_name_or_path = base_model
     # An adapter has no embeddings. Without this argument, peft would look up the base model on a hub to find this out.
     _save(module, policy, directory, save_embedding_layers=False)
@@ -26,14 +24,14 @@ def save_adapter(policy: Policy, directory: Path, *, base_model: str) -> None:
 def save_base(policy: Policy, directory: Path) -> None:
     """Write the untrained base model of an adapter, and the tokenizer. The policy is not changed."""
     module = policy.module
-    assert isinstance(module, PeftModel)
+    assert policy.lora_config is not None, "this policy has no adapter"
     _save(copy.deepcopy(module).unload(), policy, directory)
 
 
 def save_merged(policy: Policy, directory: Path) -> None:
     """Write a merged model for `AutoModelForCausalLM.from_pretrained`, and the tokenizer. The policy is not changed."""
     module = policy.module
-    if isinstance(module, PeftModel):
+    if policy.lora_config is not None:
         module = copy.deepcopy(module)
         untie_adapted_head(module.get_base_model())
         module = module.merge_and_unload()
@@ -54,6 +52,8 @@ def _save(module: Any, policy: Policy, directory: Path, **options: Any) -> None:
 
 def untie_adapted_head(model: Any) -> None:
     """Give an adapted output matrix its own weights, so that a merge does not change the embedding that shares them."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     if isinstance(head, BaseTunerLayer) and head.weight is embedding.weight:
         head.get_base_layer().weight = nn.Parameter(embedding.weight.detach().clone())

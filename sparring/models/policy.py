@@ -13,11 +13,10 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import torch
-from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 
 from sparring.errors import ConfigError, ConfigProblem
@@ -25,6 +24,9 @@ from sparring.models.architectures.families import choose_lora_targets
 from sparring.models.llama import PARTS, LlamaWeights, fuse, is_supported
 from sparring.models.products import AdaptedMatrix, Matrix
 from sparring.types import Weights
+
+if TYPE_CHECKING:
+    from peft import LoraConfig  # imported where an adapter is made: the import takes seconds
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 HASHED_IN_PARALLEL = 2**29
@@ -83,20 +85,7 @@ class Policy:
         self.module: Any = self.base
         if lora is not None:
             self.lora_config = _lora_config(model, lora)
-            with torch.random.fork_rng():
-                torch.manual_seed(seed)
-                try:
-                    self.module = get_peft_model(self.base, self.lora_config)
-                except ValueError as error:
-                    linears = sorted({n.split(".")[-1] for n, m in model.named_modules() if isinstance(m, nn.Linear)})
-                    raise ConfigError(
-                        [
-                            ConfigProblem(
-                                "model.lora_targets",
-                                f"{sorted(self.lora_config.target_modules or ())} matches no layer; this model has {linears}",
-                            )
-                        ]
-                    ) from error
+            self.module = _adapt_model(self.base, self.lora_config, seed)
         self.trained: dict[str, nn.Parameter] = {
             name: parameter for name, parameter in self.module.named_parameters() if parameter.requires_grad
         }
@@ -297,6 +286,8 @@ def _heights(model: Any) -> dict[str, tuple[int, ...]]:
 
 
 def _lora_config(model: Any, lora: LoraSettings) -> LoraConfig:
+    from peft import LoraConfig
+
     targets = lora.targets or choose_lora_targets(model.config)
     names = [name for name, _ in model.named_parameters()]
     parameters = [target for target in targets if any(name.endswith(f".{target}") for name in names)]
@@ -310,6 +301,21 @@ def _lora_config(model: Any, lora: LoraSettings) -> LoraConfig:
         task_type="CAUSAL_LM",
         layers_to_transform=_last_layers(model, lora.layers),
     )
+
+
+def _adapt_model(model: Any, config: LoraConfig, seed: int) -> Any:
+    """Return the model with a new adapter. Raises ConfigError if the adapter's targets match no layer."""
+    from peft import get_peft_model
+
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        try:
+            return get_peft_model(model, config)
+        except ValueError as error:
+            linears = sorted({n.split(".")[-1] for n, m in model.named_modules() if isinstance(m, nn.Linear)})
+            targets = sorted(config.target_modules or ())
+            message = f"{targets} matches no layer; this model has {linears}"
+            raise ConfigError([ConfigProblem("model.lora_targets", message)]) from error
 
 
 def _last_layers(model: Any, count: int | None) -> list[int] | None:

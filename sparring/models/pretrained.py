@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from peft import PeftModel
 from transformers import AutoTokenizer
 
 from sparring.errors import ServiceError, SparringError
@@ -75,6 +74,8 @@ def _adapted(folder: Path, exported: dict[str, Any]) -> Any:
             f"{named} is not the base model that the adapter in {folder} was trained on: its weights have another hash. Restore "
             "that model, or export the run again with --merge."
         )
+    from peft import PeftModel
+
     adapted = PeftModel.from_pretrained(base, folder)
     untie_adapted_head(adapted.get_base_model())
     # peft has frozen the base weights.

@@ -14,7 +14,14 @@ RECIPE = Path(__file__).parents[2] / "recipes" / "pointer_chase" / "recipe.toml"
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("max_steps_off_policy", [0, 2])
 def test_pointer_chase_learns_what_the_demonstrations_do_not_teach(tmp_path: Path, max_steps_off_policy: int) -> None:
-    overrides = [f"run.runs_dir={tmp_path}", f"rollout.max_steps_off_policy={max_steps_off_policy}"]
+    overrides = [
+        f"run.runs_dir={tmp_path}",
+        f"rollout.max_steps_off_policy={max_steps_off_policy}",
+        # A third of the steps of the recipe, and one episode of each task, show it.
+        "schedule.max_steps=20",
+        "schedule.val_every=0",
+        "evaluation.eval_group_size=1",
+    ]
     trainer = MultiTurnRLTrainer(RECIPE, overrides=overrides, quiet=True, check=False)
     result = trainer.train()
     report = MultiTurnRLEvaluator(trainer).evaluate()
