@@ -26,7 +26,7 @@ def prepare_cuda(device: str) -> None:
     if not device.startswith("cuda"):
         return
     if not any(name in os.environ for name in ALLOCATOR):
-        is_new = torch.__version__ >= (2, 10)
+        is_new = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 10)
         os.environ[ALLOCATOR[0] if is_new else ALLOCATOR[1]] = "expandable_segments:True"
     torch.backends.cuda.enable_cudnn_sdp(False)
 

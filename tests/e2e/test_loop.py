@@ -20,7 +20,8 @@ from sparring.training_run.loading import LoadedRun
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "pointer_chase" / "recipe.toml"
 SMALL = (
-    "warm_start.steps=30",
+    "warm_start.steps=8",
+    "warm_start.num_demonstrations=256",
     "batch.global_batch_size=4",
     "batch.group_size=4",
     "schedule.val_every=0",
