@@ -23,7 +23,7 @@ NUM_PLAYED = 2
 """The number of tasks in which episodes of scripted policies are shown."""
 MOST_CHARACTERS = {"source": 80_000, "tasks": 30_000, "episodes": 30_000}
 """The maximum length of each part of the material, about a fifth as many tokens."""
-_LONGEST_LINE = 1_500
+_LONGEST_LINE = 4_000
 
 
 async def describe_recipe(subject: Subject) -> str:

@@ -25,7 +25,7 @@ NUM_PROBES = 8
 """The maximum number of episodes in one round."""
 NUM_DEFECTS = 10
 NUM_RETRIES = 2
-REQUEST_SECONDS = 300.0
+REQUEST_SECONDS = 600.0
 """The time limit of one reply."""
 _MOST_TOKENS = 16_384
 _SAMPLING = Sampling(temperature=math.nan, top_p=math.nan, max_tokens=_MOST_TOKENS)
@@ -52,8 +52,9 @@ the answer in a prompt, a result, an identifier or an error message; are repeate
 
 Work through every tool, every branch of the task generator, the reward and the scorer, one after another. Recompute \
 the ground truth of several tasks by hand from the data. A defect may concern only one kind of task: look at each \
-kind. Do not report style, missing features, unlikely inputs, or behavior that the texts announce. An unusual design \
-that is consistent is not a defect. Many environments have no defect: an empty list is a good answer.
+kind. Do not report style, missing features, unlikely inputs, or a rule or limit that the prompt or a description tells \
+the policy, unless another text contradicts it or it makes tasks unsolvable. An unusual design that is consistent is not \
+a defect. Many environments have no defect: an empty list is a good answer.
 
 You can test a suspicion: request episodes, and Sparring runs them in the environment and shows the results. An episode \
 has a task, turns (each a list of tool calls that are made together) and a final answer. Test every suspicion that an \

@@ -22,7 +22,7 @@ VERDICT_SECONDS = 30.0
 once."""
 VERDICTS_SECONDS = 180.0
 """The maximum number of additional seconds for a check with an LLM judge, per minute of the check."""
-REVIEW_SECONDS = 1200.0
+REVIEW_SECONDS = 2400.0
 """The additional seconds for a check with a model that reviews the recipe."""
 SLOWER_THAN_START = 5.0
 """A call may take this many times as long as the environment needs to start and reset."""
