@@ -69,6 +69,7 @@ def describe_remote(config: Config) -> tuple[ModelDescription, Weights] | None:
 def build_learner(config: Config, policy: Policy, algorithm: Algorithm) -> Learner:
     """Return the learner of the model in this process, with the recipe's loss."""
     from sparring.algorithms.losses import LOSSES
+    from sparring.planning.gate import needs_checkpointing
     from sparring.training.learner import AdamWSettings, TorchLearner
 
     optimizer = config.optimizer
@@ -83,7 +84,7 @@ def build_learner(config: Config, policy: Policy, algorithm: Algorithm) -> Learn
             lora_plus_lr_ratio=optimizer.lora_plus_lr_ratio,
         ),
         max_tokens_per_microbatch=optimizer.max_tokens_per_microbatch,
-        activation_checkpointing=optimizer.activation_checkpointing,
+        activation_checkpointing=needs_checkpointing(config, policy.base.config.to_dict()),
         losses={**LOSSES, config.algorithm.loss_fn: algorithm.loss},
     )
 

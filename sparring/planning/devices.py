@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from sparring.errors import UsageError
 
@@ -99,13 +101,42 @@ def this_machine(*, flops: float, bandwidth: float, is_cuda: bool = False, gpu_b
 
 
 def available_bytes() -> int:
-    """Return the memory that is available for new allocations: MemAvailable, or all memory without /proc."""
+    """Return the memory that is available for new allocations: MemAvailable, or all memory without /proc, and at most what the
+    control group of this process leaves, for example in a container."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             sizes = dict(re.findall(r"^(\w+):\s+(\d+) kB", file.read(), flags=re.MULTILINE))
-        return int(sizes["MemAvailable"]) * 1024
+        free = int(sizes["MemAvailable"]) * 1024
     except (OSError, KeyError):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([free, *left_in_groups(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))])
+
+
+def left_in_groups(membership: Path, root: Path) -> Iterator[int]:
+    """Yield what each control group of this process that limits memory leaves of its limit. The pages of files that are not in use
+    count as free, as in MemAvailable."""
+    try:
+        lines = membership.read_text("ascii").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, name = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top = root if not controllers else root / "memory"
+        limit, used = (
+            ("memory.limit_in_bytes", "memory.usage_in_bytes") if controllers else ("memory.max", "memory.current")
+        )
+        folder = top / name.lstrip("/")
+        for group in (folder, *folder.parents):
+            if not group.is_relative_to(top):
+                break
+            try:
+                most = int((group / limit).read_text("ascii"))  # "max" is no limit
+                idle = dict(one.split() for one in (group / "memory.stat").read_text("ascii").splitlines())
+                yield most - int((group / used).read_text("ascii")) + int(idle.get("inactive_file", 0))
+            except (OSError, ValueError):
+                continue
 
 
 def with_price(device: Device, hourly: float | None) -> Device:

@@ -1,13 +1,17 @@
-"""Refuse a training that cannot fit the memory of this machine, before its model is loaded."""
+"""Fit a training into the memory of this machine: refuse what cannot fit before its model is loaded, and recompute activations
+where that makes it fit."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from sparring.config import Config
 from sparring.errors import GateError, UsageError
 from sparring.planning.devices import this_machine
-from sparring.planning.plan import make_plan
+from sparring.planning.plan import Plan, make_plan
 from sparring.planning.resolve import find_shape
-from sparring.planning.shapes import ModelShape
+from sparring.planning.shapes import ModelShape, shape_from_config
 
 
 def refuse_too_large(config: Config) -> None:
@@ -21,15 +25,34 @@ def refuse_too_large(config: Config) -> None:
     shape = _known_shape(config.model.name)
     if shape is None:
         return
+    refusal = _plan_here(config, shape).refusal()
+    if refusal is not None:
+        raise GateError(f"{refusal} `sparring plan` shows all items; --no-check trains anyway.")
+
+
+def needs_checkpointing(config: Config, model: Mapping[str, Any]) -> bool:
+    """Return whether the learner recomputes activations: as the recipe sets it, or, for `auto`, if it does not fit otherwise.
+
+    `model` is the config of the loaded model. Nothing is recomputed for a model whose sizes are not those of a decoder.
+    """
+    asked = config.optimizer.activation_checkpointing
+    if asked != "auto":
+        return asked
+    try:
+        shape = shape_from_config(config.model.name, model)
+    except UsageError:
+        return False
+    return _plan_here(config, shape).asked.checkpointing
+
+
+def _plan_here(config: Config, shape: ModelShape) -> Plan:
     from sparring.models.precision import resolve_device, resolve_precision
     from sparring.planning.calibration import gpu_bytes
 
     place = resolve_device(config.model.device)
     device = this_machine(flops=1.0, bandwidth=1.0, is_cuda=place.startswith("cuda"), gpu_bytes=gpu_bytes(place))
     model = config.model.model_copy(update={"precision": resolve_precision(config.model.precision, place)})
-    refusal = make_plan(config.model_copy(update={"model": model}), shape, device).refusal()
-    if refusal is not None:
-        raise GateError(f"{refusal} `sparring plan` shows all items; --no-check trains anyway.")
+    return make_plan(config.model_copy(update={"model": model}), shape, device)
 
 
 def _known_shape(name: str) -> ModelShape | None:

@@ -52,7 +52,7 @@ class Plan:
     model: ModelShape
     device: Device
     asked: Settings
-    """The settings of the recipe."""
+    """The settings of the recipe. They include checkpointing if the recipe leaves it open and does not fit without it."""
     chosen: Settings | None
     """The fitting settings that are nearest to the recipe's; None if no settings fit."""
     lines: tuple[Line, ...]
@@ -109,6 +109,8 @@ class Plan:
 def make_plan(config: Config, model: ModelShape, device: Device, episodes: Episodes | None = None) -> Plan:
     """Return the plan of a recipe. If `episodes` is None, episodes are as long as the recipe allows."""
     asked = settings_of(config, device)
+    if config.optimizer.activation_checkpointing == "auto" and _total(model, asked) > device.memory_bytes:
+        asked = replace(asked, checkpointing=True)
     candidates = list(_candidates(asked))
     chosen = next((one for one in candidates if _total(model, one) <= device.memory_bytes), None)
     counted = episodes or longest_episodes(config)
@@ -127,7 +129,7 @@ def make_plan(config: Config, model: ModelShape, device: Device, episodes: Episo
 
 
 def settings_of(config: Config, device: Device) -> Settings:
-    """Return the recipe's settings on this kind of device."""
+    """Return the recipe's settings on this kind of device, without checkpointing where the recipe leaves it open."""
     section = config.model
     precision = section.precision if section.precision != "auto" else "bf16" if device.is_cuda else "fp32"
     size = 2 if precision == "bf16" else 4
@@ -139,7 +141,7 @@ def settings_of(config: Config, device: Device) -> Settings:
         microbatch_tokens=config.optimizer.max_tokens_per_microbatch,
         kv_cache_tokens=config.engine.kv_cache_tokens,
         max_running=config.engine.max_running,
-        checkpointing=config.optimizer.activation_checkpointing,
+        checkpointing=config.optimizer.activation_checkpointing is True,
         base_bytes=2 if is_adapted and is_stored_in_half else 4,
         compute_bytes=size,
         is_merged=is_merged or not is_adapted,
@@ -265,5 +267,10 @@ def _confidence(device: Device, episodes: Episodes) -> str:
         rates = "rates measured on this machine just now"
     else:
         rates = "rates from published figures, not measured with Sparring on this device"
+    memory = (
+        "not compared with a measured peak on a GPU"
+        if device.is_cuda
+        else "within 10 % of the measured peak of six shapes"
+    )
     bound = ", an upper bound, because most are shorter" if episodes.source.startswith("the longest") else ""
-    return f"memory from formulas, not compared with a measured peak; {rates}; episodes {episodes.source}{bound}"
+    return f"memory from formulas, {memory}; {rates}; episodes {episodes.source}{bound}"

@@ -15,6 +15,7 @@ _SETTINGS = (
     "model.max_sequence_length=8192",
     "sampling.sampling_max_tokens=1024",
     "optimizer.max_tokens_per_microbatch=8192",
+    "optimizer.activation_checkpointing=false",
     "engine.kv_cache_tokens=65536",
     "environment.target=your:Environment",
     "reward.reward=your:reward",

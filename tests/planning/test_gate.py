@@ -12,7 +12,9 @@ import pytest
 from sparring.config import Config, load_config
 from sparring.errors import GateError
 from sparring.planning import devices
-from sparring.planning.gate import refuse_too_large
+from sparring.planning.gate import needs_checkpointing, refuse_too_large
+from sparring.planning.plan import make_plan
+from sparring.planning.shapes import shape_from_config
 
 LLAMA_70B = {
     "hidden_size": 8192,
@@ -59,7 +61,11 @@ def test_train_refuses_it_with_the_line_that_is_too_large(recipe: Path) -> None:
 
 def test_what_to_change_is_named_where_something_fits(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "available_bytes", lambda: 9_000_000_000)
-    changes = ["model.name=smollm2-135m-instruct", "model.max_sequence_length=1024"]
+    changes = [
+        "model.name=smollm2-135m-instruct",
+        "model.max_sequence_length=1024",
+        "optimizer.activation_checkpointing=false",
+    ]
     large = load_config(recipe, [*changes, "optimizer.max_tokens_per_microbatch=16384"])
     with pytest.raises(
         GateError, match=r"The largest item is activations.*It fits with optimizer.max_tokens_per_microbatch="
@@ -83,3 +89,48 @@ def test_what_to_change_is_named_where_something_fits(recipe: Path, monkeypatch:
 def test_nothing_is_refused_where_the_plan_is_unknown(recipe: Path, changes: list[str]) -> None:
     config: Config = load_config(recipe, changes)
     refuse_too_large(config)
+
+
+LLAMA_TINY = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 320,
+}
+
+
+def test_activations_are_recomputed_where_the_recipe_does_not_fit_otherwise(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = load_config(recipe, ["engine.kv_cache_tokens=2048", "optimizer.max_tokens_per_microbatch=65536"])
+    assert asked.optimizer.activation_checkpointing == "auto"
+    assert not needs_checkpointing(asked, LLAMA_TINY)
+    without = make_plan(asked, shape_from_config("tiny", LLAMA_TINY), devices.this_machine(flops=1.0, bandwidth=1.0))
+    monkeypatch.setattr(devices, "available_bytes", lambda: int(without.total_bytes) - 1)
+    assert needs_checkpointing(asked, LLAMA_TINY)
+    refuse_too_large(asked.model_copy(update={"model": asked.model.model_copy(update={"name": "a:b"})}))
+    for setting in ("true", "false"):
+        fixed = load_config(recipe, [f"optimizer.activation_checkpointing={setting}"])
+        assert needs_checkpointing(fixed, LLAMA_TINY) is (setting == "true")
+    assert not needs_checkpointing(asked, {"model_type": "not a decoder"})
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_memory_of_a_container_is_what_its_control_groups_leave(tmp_path: Path, version: int) -> None:
+    membership, root = tmp_path / "cgroup", tmp_path / "fs"
+    membership.write_text({1: "9:name=systemd:/\n4:memory,hugetlb:/pod/box\n", 2: "0::/pod/box\n"}[version], "ascii")
+    top = root / "memory" if version == 1 else root
+    limit, used = {
+        1: ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        2: ("memory.max", "memory.current"),
+    }[version]
+    for folder, values in ((top / "pod" / "box", ("1000", "400", 50)), (top / "pod", ("max", "900", 0))):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / limit).write_text(values[0], "ascii")
+        (folder / used).write_text(values[1], "ascii")
+        (folder / "memory.stat").write_text(f"anon 1\ninactive_file {values[2]}\n", "ascii")
+    assert list(devices.left_in_groups(membership, root)) == [650]
+    (top / "pod" / limit).write_text("2000", "ascii")
+    assert sorted(devices.left_in_groups(membership, root)) == [650, 1100]
+    assert list(devices.left_in_groups(tmp_path / "missing", root)) == []

@@ -108,7 +108,11 @@ def test_layers_of_three_kinds_cache_what_they_attend_to() -> None:
 
 
 def test_what_does_not_fit_is_refused_with_the_largest_line_and_what_fits() -> None:
-    config = recipe("model.max_sequence_length=8192", "optimizer.max_tokens_per_microbatch=16384")
+    config = recipe(
+        "model.max_sequence_length=8192",
+        "optimizer.max_tokens_per_microbatch=16384",
+        "optimizer.activation_checkpointing=false",
+    )
     plan = make_plan(config, PUBLISHED["qwen3-8b"], GPUS["H100"])
     assert not plan.fits
     refusal = plan.refusal()

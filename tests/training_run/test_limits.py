@@ -1,4 +1,4 @@
-"""`limits.max_cost` ends a run as completed, with a checkpoint of its last step."""
+"""`limits.max_cost` and `limits.max_seconds` end a run as completed, with a checkpoint of its last step."""
 
 import shutil
 from pathlib import Path
@@ -9,21 +9,28 @@ from sparring.config import validate
 from sparring.errors import ConfigError
 from sparring.run_folders import RunFolder
 from sparring.trainer import MultiTurnRLTrainer
+from sparring.training.checkpoints import find_newest, format_name
 from tests.test_cli import SMALL
 
 CHASE = Path(__file__).parents[2] / "recipes" / "pointer_chase"
 
 
-def test_a_run_ends_with_a_checkpoint_before_it_costs_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("limit", "last"),
+    [(("limits.max_cost=0.000001", "tracking.prices.hour=1"), 1), (("limits.max_seconds=2",), 900)],
+    ids=["cost", "seconds"],
+)
+def test_a_run_ends_with_a_checkpoint_of_the_step_that_reaches_a_limit(
+    limit: tuple[str, ...], last: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(CHASE, tmp_path / "toy", ignore=shutil.ignore_patterns("__pycache__"))
-    limits = ["schedule.max_steps=5", "limits.max_cost=0.000001", "tracking.prices.hour=1", "schedule.val_every=0"]
-    with MultiTurnRLTrainer(tmp_path / "toy", overrides=[*SMALL, *limits], check=False, quiet=True) as trainer:
+    settings = [*SMALL, "schedule.max_steps=1000", "schedule.max_epochs=1000", "schedule.val_every=0", *limit]
+    with MultiTurnRLTrainer(tmp_path / "toy", overrides=settings, check=False, quiet=True) as trainer:
         result = trainer.train()
-    assert (result.status, result.step) == ("completed", 1)
-    assert (RunFolder(result.run).checkpoints / "00001").is_dir() or any(
-        path.name.endswith("1") for path in RunFolder(result.run).checkpoints.iterdir()
-    )
+    assert result.status == "completed"
+    assert 1 <= result.step <= last
+    assert find_newest(RunFolder(result.run).checkpoints).name == format_name(result.step)
 
 
 def test_a_limit_on_cost_needs_a_price() -> None:

@@ -214,10 +214,11 @@ class OptimizerSection(Section):
         ge=1,
         description="Maximum number of distinct tokens in one forward and backward pass; lower it to save memory.",
     )
-    activation_checkpointing: bool = Field(
-        default=False,
+    activation_checkpointing: bool | Literal["auto"] = Field(
+        default="auto",
         description="Keep only the input of each layer for the backward pass, which computes the layer again: the same "
-        "gradients with less memory, in a third more time.",
+        "gradients with less memory, in a third more time. `auto` does so if the recipe does not fit otherwise "
+        "(`sparring plan`).",
     )
 
 
