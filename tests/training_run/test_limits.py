@@ -28,6 +28,7 @@ def test_a_run_ends_with_a_checkpoint_of_the_step_that_reaches_a_limit(
     settings = [*SMALL, "schedule.max_steps=1000", "schedule.max_epochs=1000", "schedule.val_every=0", *limit]
     with MultiTurnRLTrainer(tmp_path / "toy", overrides=settings, check=False, quiet=True) as trainer:
         result = trainer.train()
+    assert result is not None
     assert result.status == "completed"
     assert 1 <= result.step <= last
     assert find_newest(RunFolder(result.run).checkpoints).name == format_name(result.step)

@@ -52,7 +52,7 @@ the answer in a prompt, a result, an identifier or an error message; are repeate
 
 Work through every tool, every branch of the task generator, the reward and the scorer, one after another. Recompute \
 the ground truth of several tasks by hand from the data. A defect may concern only one kind of task: look at each \
-kind. Do not report style, missing features, unlikely inputs, or a rule or limit that the prompt or a description tells \
+kind. Do not report style, missing features, unlikely inputs, or a rule or limit that the prompt or a description states to \
 the policy, unless another text contradicts it or it makes tasks unsolvable. An unusual design that is consistent is not \
 a defect. Many environments have no defect: an empty list is a good answer.
 
