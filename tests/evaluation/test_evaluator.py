@@ -47,6 +47,7 @@ SMALL = (
     "warm_start.num_demonstrations=4",
     "warm_start.steps=1",
     "warm_start.batch_size=4",
+    "warm_start.control_steps=8",
 )
 
 

@@ -84,7 +84,7 @@ def test_the_expert_is_right_on_every_task(domain: SopDomain, split: sop.Split) 
 @every_domain
 def test_the_expert_is_right_with_any_options(domain: SopDomain) -> None:
     for options in build_settings(domain)[1:]:
-        tasks = domain.tasks("held_out", 100, 3, **options)
+        tasks = domain.tasks("held_out", 40, 3, **options)
         for task, conversation in zip(tasks, worked(domain, tasks), strict=True):
             assert grade(domain, task, conversation) == (1.0, 1.0), (options, task)
 
@@ -92,7 +92,7 @@ def test_the_expert_is_right_with_any_options(domain: SopDomain) -> None:
 @every_domain
 def test_skipping_a_check_is_wrong_where_it_decides_and_right_elsewhere(domain: SopDomain) -> None:
     for options in (build_settings(domain)[0], build_settings(domain)[-1]):
-        tasks = domain.tasks("train", 40, 5, **options)
+        tasks = domain.tasks("train", 25, 5, **options)
         for check in sorted({check for task in tasks for check in task.fields["checks"]}):
             for task, conversation in zip(tasks, worked(domain, tasks, skipped=check), strict=True):
                 is_right = grade(domain, task, conversation)[0] == 1.0
@@ -169,7 +169,7 @@ def test_a_policy_that_calls_everything_and_copies_is_rarely_right(domain: SopDo
     async def observe(tasks: Sequence[Task]) -> list[Mapping[str, Json]]:
         return [await observed(domain, task) for task in tasks]
 
-    known, fresh = domain.train_tasks(80), domain.held_out_tasks(60)
+    known, fresh = domain.train_tasks(60), domain.held_out_tasks(40)
     copier = Copier(known, asyncio.run(observe(known)))
     scores = [
         grade(domain, task, [final(copier.answer(sources))])[0]
