@@ -10,6 +10,7 @@ from sparring.protocols import Chat
 _MARKS = (
     ("gpt-oss", ("<|start|>", "<|channel|>", "<|call|>")),
     ("gemma4", ("<|turn>", "<|tool_call>call:")),
+    ("llama-3", ("<|start_header_id|>", "tools_in_user_message")),
     ("qwen3.8", ("<|vision_start|>", "<function=", "<parameter=", "<think>", "reasoning_effort")),
     ("qwen3.6", ("<|vision_start|>", "<function=", "<parameter=", "<think>", "is string else args_value | tojson")),
     ("qwen3.5", ("<|vision_start|>", "<function=", "<parameter=", "<think>")),

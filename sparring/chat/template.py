@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, final
 
+from sparring.chat import bracket_calls
 from sparring.chat.constraints import AnswerGrammar, Reasoning
 from sparring.chat.messages import content_text, json_text, plain
 from sparring.chat.tool_calls import parse_assistant, render_assistant, tools_text
@@ -75,9 +76,10 @@ def inconsistency(tokenizer: Tokenizer) -> str | None:
 class TemplateChat:
     """Implements `protocols.Chat` with the tokenizer's own template.
 
-    A template that supports tools receives tools and tool calls unchanged. For any other template, tools are described
-    in the system prompt, calls are written as Hermes tags, and tool results have the role `tool` if the template
-    accepts it, otherwise `user`.
+    A template that supports tools receives tools and tool calls unchanged; if it shows tools but drops the calls of an
+    answer, they are written into the answer's text as Hermes tags. For any other template, tools are described in the
+    system prompt, calls are written as Hermes tags, and tool results have the role `tool` if the template accepts it,
+    otherwise `user`. The calls of Mistral models are read in their own format.
 
     The next prompt is never rendered as a whole. Instead, a stand-in conversation shows which text the template puts
     after an answer, and only that text is tokenized. The text starts with a special token, so no token spans the
@@ -94,9 +96,11 @@ class TemplateChat:
         self._tokenizer = tokenizer
         template = str(tokenizer.chat_template)
         self._has_tools = "tools" in template
+        self._has_brackets = bracket_calls.MARK in template
         # The stand-in answer contains reasoning if the template knows it, to show whether the template drops earlier
         # reasoning.
         self._answer = f"<think>\nreason\n</think>\n\n{_ANSWER}" if "</think>" in template else _ANSWER
+        self._drops_calls = self._has_tools and self._calls_are_dropped()
         self._accepts_tool_role = self._has_tools or self._tool_role_is_rendered()
         self._close = self._turn_close()
         close_ids = [] if self._close is None else self._encoded(self._close)
@@ -120,7 +124,7 @@ class TemplateChat:
         self, played: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema], *, stopped: bool
     ) -> tuple[int, ...]:
         """Return the ids that follow. Only the new messages are rendered. Raises SpliceRefused."""
-        following = self._follow(json_text([plain(message) for message in new]))
+        following = self._follow(json_text(self._named_as_sampled([plain(message) for message in new], played)))
         # An answer that was cut, or that stopped with another id, is closed with the template's own closing token.
         return following[1:] if stopped and played[-1] == following[0] else following
 
@@ -135,7 +139,7 @@ class TemplateChat:
             return tuple(self._encoded(render_assistant(message) + self._close))
         question = {"role": "user", "content": "question"}
         prompt = self._text([question], tools, to_be_answered=True)
-        whole = self._text([question, plain(message)], tools, to_be_answered=False)
+        whole = self._text(self._adapted([question, plain(message)], tools), tools, to_be_answered=False)
         end = whole.rfind(self._close) + len(self._close)
         if not whole.startswith(prompt):
             raise DataError(
@@ -151,10 +155,11 @@ class TemplateChat:
         while end > 0 and token_ids[end - 1] in self._stop_ids:
             end -= 1
         text = self.decode(token_ids[:end])
+        parse = bracket_calls.parse_bracketed if self._has_brackets else parse_assistant
         if not self._opens_reasoning and not text.lstrip().startswith("<think>"):
-            return parse_assistant(text)
+            return parse(text)
         reasoning, _, answer = text.partition("</think>")
-        return {**parse_assistant(answer), "reasoning_content": reasoning.strip().removeprefix("<think>").strip()}
+        return {**parse(answer), "reasoning_content": reasoning.strip().removeprefix("<think>").strip()}
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Return the text of ids, special tokens included."""
@@ -196,7 +201,7 @@ class TemplateChat:
         results = [message for message in new if message.get("role") == "tool"]
         if self._has_tools and results:
             answer["tool_calls"] = [_stand_in_call(index, result) for index, result in enumerate(results)]
-        before = [{"role": "user", "content": "question"}, answer]
+        before = self._adapted([{"role": "user", "content": "question"}, answer], ())
         try:
             short = self._text(before, (), to_be_answered=False)
             long = self._text([*before, *self._adapted(new, ())], (), to_be_answered=True)
@@ -209,6 +214,10 @@ class TemplateChat:
 
     def _adapted(self, messages: list[dict[str, Json]], tools: Sequence[ToolSchema]) -> list[dict[str, Json]]:
         """Return messages that the template accepts. If the template supports tools, the messages are unchanged."""
+        if self._has_brackets:
+            return bracket_calls.with_short_ids(messages)
+        if self._drops_calls:
+            return [_with_written_calls(message) for message in messages]
         if self._has_tools:
             return messages
         result: list[dict[str, Json]] = []
@@ -225,6 +234,12 @@ class TemplateChat:
                     {"role": "user", "content": f"<tool_response>{content}</tool_response>", "is_result": True}
                 )
         return self._with_tools(result, tools) if tools else result
+
+    def _named_as_sampled(self, new: list[dict[str, Json]], played: Sequence[int]) -> list[dict[str, Json]]:
+        """Return new messages whose results have the ids that the policy wrote in its calls."""
+        if not self._has_brackets or not any(message.get("role") == "tool" for message in new):
+            return new
+        return bracket_calls.with_short_ids(new, bracket_calls.sampled_ids(self.decode(played)))
 
     def _with_tools(self, messages: list[dict[str, Json]], tools: Sequence[ToolSchema]) -> list[dict[str, Json]]:
         has_system = bool(messages) and messages[0].get("role") == "system"
@@ -250,15 +265,26 @@ class TemplateChat:
         special = frozenset(self._tokenizer.all_special_ids)
         for token_id in self._encoded(after):
             text = self.decode([token_id])
-            if token_id in special:
-                return text
             if text.strip():
-                return None
+                # Gemma's tokenizer does not list the end of a turn among its special ids, but decodes it as one.
+                shown = self._tokenizer.decode([token_id], skip_special_tokens=True)
+                return text if token_id in special or not shown else None
         return None
 
     def _reasoning_is_opened(self) -> bool:
         question = [{"role": "user", "content": "question"}]
         return self._text(question, (), to_be_answered=True).rstrip().endswith("<think>")
+
+    def _calls_are_dropped(self) -> bool:
+        """Return whether the template shows an answer without its tool calls."""
+        question: dict[str, Json] = {"role": "user", "content": "question"}
+        answer: dict[str, Json] = {"role": "assistant", "content": ""}
+        calling = {**answer, "tool_calls": [_stand_in_call(0, {"tool_call_id": "call00000"})]}
+        try:
+            without, with_call = (self._text([question, one], (), to_be_answered=False) for one in (answer, calling))
+        except Exception:  # noqa: BLE001 (a template may raise any exception)
+            return False
+        return without == with_call
 
     def _tool_role_is_rendered(self) -> bool:
         conversation = [
@@ -283,6 +309,13 @@ class TemplateChat:
         if not (without.startswith(head) and without.endswith(tail) and len(without) > len(head) + len(tail)):
             return ""
         return without[len(head) : len(without) - len(tail)]
+
+
+def _with_written_calls(message: Mapping[str, Json]) -> dict[str, Json]:
+    if not message.get("tool_calls"):
+        return dict(message)
+    kept = {key: value for key, value in message.items() if key != "tool_calls"}
+    return {**kept, "content": render_assistant(message, is_spaced=True)}
 
 
 def _stand_in_call(index: int, result: Mapping[str, Json]) -> dict[str, Json]:

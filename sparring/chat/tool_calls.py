@@ -58,13 +58,17 @@ def _type_text(schema: Mapping[str, Json]) -> str:
     return _compact({key: value for key, value in schema.items() if key not in ("description", "title")})
 
 
-def render_assistant(message: Message) -> str:
+def render_assistant(message: Message, *, is_spaced: bool = False) -> str:
     """Return an assistant message as the text that the policy would have written: the content,
-    then one tag pair per call."""
+    then one tag pair per call. `is_spaced` is the spacing of Qwen and Hermes."""
     content = content_text(message.get("content"))
-    calls = [
-        f"{OPEN}{_compact({'name': name, 'arguments': arguments})}{CLOSE}"
+    values = [
+        {"name": name, "arguments": arguments}
         for name, arguments in map(call_name_and_arguments, message.get("tool_calls") or ())
+    ]
+    calls = [
+        f"{OPEN}\n{json.dumps(value, ensure_ascii=False)}\n{CLOSE}" if is_spaced else f"{OPEN}{_compact(value)}{CLOSE}"
+        for value in values
     ]
     return "\n".join([content, *calls] if content else calls)
 
@@ -108,18 +112,25 @@ def _parsed_call(text: str, start: int) -> tuple[dict[str, str] | Problem, int]:
         value = read_json(text[body_start:value_end])
     except (ValueError, RecursionError):
         return _unparsable(text, body_start)
-    if is_too_deep(value, text[body_start:value_end]):
+    call = check_call(value, text[body_start:value_end])
+    if call == "not_json":
         return _unparsable(text, body_start)
     rest = text[value_end:].lstrip()
     if not rest.startswith(CLOSE):
         return _unparsable(text, value_end)
-    end = len(text) - len(rest) + len(CLOSE)
+    return call, len(text) - len(rest) + len(CLOSE)
+
+
+def check_call(value: Json, text: str) -> dict[str, str] | Problem:
+    """Return the function of a call that was read from the JSON `text`, or its error."""
+    if is_too_deep(value, text):
+        return "not_json"
     if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
-        return "no_name", end
+        return "no_name"
     arguments = value.get("arguments", {})
     if not isinstance(arguments, dict):
-        return "arguments_not_object", end
-    return {"name": value["name"], "arguments": arguments_text(arguments)}, end
+        return "arguments_not_object"
+    return {"name": value["name"], "arguments": arguments_text(arguments)}
 
 
 def arguments_text(arguments: Mapping[str, Json]) -> str:

@@ -150,6 +150,32 @@ def test_a_template_with_tools_gets_them_as_they_are() -> None:
     assert '<tool_call>{"name": "look_up", "arguments": {"key": "b"}}</tool_call><|im_end|>' in rendered
 
 
+def test_calls_that_a_template_with_tools_drops_are_written_into_the_answer() -> None:
+    drops = WITH_TOOLS.replace("{% for call in message.tool_calls or [] %}", "{% for call in [] %}")
+    assert drops != WITH_TOOLS
+    conversation = [QUESTION, CALLING, RESULT]
+    written = '<tool_call>\n{"name": "look_up", "arguments": {"key": "b"}}\n</tool_call><|im_end|>'
+    assert f"<|im_start|>assistant\n{written}" in text(drops, conversation, [TOOL])
+    assert written not in text(WITH_TOOLS, conversation, [TOOL])
+    answer = chat(drops).answer(CALLING, [TOOL])
+    (call,) = chat(drops).parse(answer, [TOOL])["tool_calls"]
+    assert call["function"] == CALL["function"]
+
+
+@pytest.mark.parametrize("is_special", [True, False])
+def test_a_turn_ends_with_a_special_token_even_if_the_tokenizer_names_another_one_as_the_end(is_special: bool) -> None:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    bare = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[]))
+    bare.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bare.decoder = decoders.ByteLevel()
+    bare.add_special_tokens([AddedToken("<eos>", special=True)])
+    bare.add_tokens([AddedToken("<|im_end|>", special=is_special)])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bare, eos_token="<eos>", chat_template=STRICT_ROLES)
+    closing = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert closing not in tokenizer.all_special_ids
+    assert (closing in TemplateChat(tokenizer).stop_ids) == is_special
+
+
 @pytest.mark.parametrize("template", [CHATML, WITH_TOOLS])
 def test_a_splice_equals_the_whole_rendering(template: str) -> None:
     prompt = chat(template).render([QUESTION], [TOOL])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,30 @@ import torch
 from openai_harmony import DeveloperContent, SystemContent, TextContent
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
     Gemma4Config,
     Gemma4ForConditionalGeneration,
     GptOssConfig,
     GptOssForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
     PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
     Qwen3_5Config,
     Qwen3_5ForConditionalGeneration,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
 )
+
+from tests.models.architectures.small_templates import GEMMA_3, MISTRAL, QWEN_2_5, QWEN_3, SMOLLM_3
 
 SIZES = {
     "hidden_size": 32,
@@ -52,6 +69,9 @@ class SmallModel:
     build: Callable[[int], Any]
     special: tuple[str, ...]
     template: str
+    bos: str | None = None
+    eos: str | None = None
+    """The token that the tokenizer names as the end; by default the first special one."""
 
 
 def gpt_oss(vocab_size: int) -> Any:
@@ -87,7 +107,93 @@ def gemma4(vocab_size: int) -> Any:
     return Gemma4ForConditionalGeneration(Gemma4Config(text_config=text, vision_config=vision, audio_config=None))
 
 
+LLAMA_3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+WITHOUT_HEAD_SIZE = {key: value for key, value in SIZES.items() if key != "head_dim"} | {"num_hidden_layers": 2}
+WIDE_HEADS = SIZES | {"head_dim": 16, "num_hidden_layers": 2}
+"""Heads that together are wider than the hidden state."""
+
+
+def llama(vocab_size: int) -> Any:
+    return LlamaForCausalLM(LlamaConfig(**WITHOUT_HEAD_SIZE, vocab_size=vocab_size, rope_parameters=LLAMA_3_ROPE))
+
+
+def qwen2(vocab_size: int) -> Any:
+    return Qwen2ForCausalLM(Qwen2Config(**WITHOUT_HEAD_SIZE, vocab_size=vocab_size))
+
+
+def qwen3(vocab_size: int) -> Any:
+    return Qwen3ForCausalLM(Qwen3Config(**WIDE_HEADS, vocab_size=vocab_size, tie_word_embeddings=True))
+
+
+def qwen3_moe(vocab_size: int) -> Any:
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
+    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**WIDE_HEADS, **experts, vocab_size=vocab_size))
+
+
+def mistral(vocab_size: int, *, window: int | None = None) -> Any:
+    return MistralForCausalLM(MistralConfig(**WIDE_HEADS, vocab_size=vocab_size, sliding_window=window))
+
+
+def gemma3(vocab_size: int) -> Any:
+    text = WIDE_HEADS | {"vocab_size": vocab_size, "query_pre_attn_scalar": 16, "sliding_window": 8}
+    text |= {"layer_types": ["sliding_attention", "full_attention"]}
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision |= {"image_size": 8, "patch_size": 4}
+    return Gemma3ForConditionalGeneration(Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=1))
+
+
+def smollm3(vocab_size: int) -> Any:
+    """The second layer has no positions."""
+    config = SmolLM3Config(**WITHOUT_HEAD_SIZE, vocab_size=vocab_size, no_rope_layers=[1, 0], pad_token_id=None)
+    return SmolLM3ForCausalLM(config)
+
+
+_HERMES = ("<|im_end|>", "<|im_start|>", "<|endoftext|>", "<tool_call>", "</tool_call>")
+_MISTRAL_TOKENS = (
+    *("</s>", "<s>", "[INST]", "[/INST]", "[TOOL_CALLS]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
+    *("[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
+)
+
 SMALL_MODELS = {
+    "Llama 3": SmallModel(
+        build=llama,
+        special=(
+            *("<|eot_id|>", "<|begin_of_text|>", "<|end_of_text|>", "<|eom_id|>"),
+            *("<|start_header_id|>", "<|end_header_id|>"),
+        ),
+        template="{# <|start_header_id|> tools_in_user_message #}",
+    ),
+    "Qwen2.5": SmallModel(build=qwen2, special=_HERMES, template=QWEN_2_5),
+    "Qwen3": SmallModel(
+        build=qwen3,
+        special=(*_HERMES, "<tool_response>", "</tool_response>", "<think>", "</think>"),
+        template=QWEN_3,
+    ),
+    "Qwen3 MoE": SmallModel(
+        build=qwen3_moe,
+        special=(*_HERMES, "<tool_response>", "</tool_response>", "<think>", "</think>"),
+        template=QWEN_3,
+    ),
+    "Mistral": SmallModel(build=mistral, special=_MISTRAL_TOKENS, template=MISTRAL, bos="<s>"),
+    "Mistral with a window": SmallModel(
+        build=partial(mistral, window=8), special=_MISTRAL_TOKENS, template=MISTRAL, bos="<s>"
+    ),
+    # As in the real tokenizer, the end of a turn is not the end of the text.
+    "Gemma 3": SmallModel(
+        build=gemma3,
+        special=("<end_of_turn>", "<start_of_turn>", "<bos>", "<eos>"),
+        template=GEMMA_3,
+        bos="<bos>",
+        eos="<eos>",
+    ),
+    "SmolLM3": SmallModel(build=smollm3, special=(*_HERMES, "<think>", "</think>"), template=SMOLLM_3),
     "gpt-oss": SmallModel(
         build=gpt_oss,
         special=("<|return|>", "<|call|>", "<|start|>", "<|end|>", "<|channel|>", "<|message|>", "<|constrain|>"),
@@ -114,10 +220,14 @@ SMALL_MODELS = {
 }
 
 
+FAMILY_OF = {name: name for name in SMALL_MODELS} | {"Mistral with a window": "Mistral"}
+"""The family of each small model."""
+
+
 def save_small_model(name: str, folder: Path) -> Any:
     """Save the model and tokenizer of a family as a user's model is saved, and return the model."""
     small = SMALL_MODELS[name]
-    tokenizer = byte_tokenizer(small.special, small.template)
+    tokenizer = byte_tokenizer(small.special, small.template, bos=small.bos, eos=small.eos)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = small.build(len(tokenizer)).eval()
@@ -133,7 +243,9 @@ def save_small_model(name: str, folder: Path) -> Any:
     return model
 
 
-def byte_tokenizer(special: tuple[str, ...], template: str) -> PreTrainedTokenizerFast:
+def byte_tokenizer(
+    special: tuple[str, ...], template: str, *, bos: str | None = None, eos: str | None = None
+) -> PreTrainedTokenizerFast:
     """Return a tokenizer of bytes and special tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     bare = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[]))
@@ -141,7 +253,8 @@ def byte_tokenizer(special: tuple[str, ...], template: str) -> PreTrainedTokeniz
     bare.decoder = decoders.ByteLevel()
     bare.add_special_tokens([AddedToken(name, special=True) for name in special])
     bare.add_tokens([*WORDS])
-    return PreTrainedTokenizerFast(tokenizer_object=bare, eos_token=special[0], chat_template=template)
+    named = {"eos_token": eos or special[0]} | ({} if bos is None else {"bos_token": bos})
+    return PreTrainedTokenizerFast(tokenizer_object=bare, chat_template=template, **named)
 
 
 class HarmonyText:
