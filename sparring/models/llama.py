@@ -90,9 +90,7 @@ def is_supported(config: Any) -> bool:
     """Return whether a transformers config describes a model that this forward computes exactly."""
     if config.model_type not in SUPPORTED or getattr(config, "hidden_act", None) != "silu":
         return False
-    if getattr(config, "mlp_bias", False) or (
-        config.model_type == "llama" and getattr(config, "attention_bias", False)
-    ):
+    if getattr(config, "mlp_bias", False) or getattr(config, "attention_bias", False):
         return False
     if any(kind != "full_attention" for kind in getattr(config, "layer_types", None) or ()):
         return False

@@ -20,9 +20,11 @@ from sparring.models.pretrained import load_pretrained
 from sparring.training.learner import TorchLearner
 from sparring.training.sequences import build_batch, build_demonstration_batch
 from sparring.types import Completion, Outcome, SampleRequest, Sampling, Task, Trajectory, TrajectoryGroup, Turn
-from tests.models.architectures.small_models import HarmonyText, save_small_model
+from tests.models.architectures.small_models import FAMILY_OF, SMALL_MODELS, HarmonyText, save_small_model
 
 BY_NAME = {family.name: family for family in FAMILIES}
+REASONING = ("gpt-oss", "Qwen3.6", "Qwen3", "Qwen3 MoE")
+"""The families that reason before they call."""
 QUESTION = {"role": "user", "content": "look b up"}
 RESULT = {"role": "tool", "content": "b leads to f", "name": "look_up", "tool_call_id": "call_0"}
 TOOL = {
@@ -49,15 +51,20 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="module", params=list(BY_NAME))
-def family(request: pytest.FixtureRequest) -> Family:
-    return BY_NAME[request.param]
+@pytest.fixture(scope="module", params=list(FAMILY_OF))
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def folder(family: Family, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def family(name: str) -> Family:
+    return BY_NAME[FAMILY_OF[name]]
+
+
+@pytest.fixture(scope="module")
+def folder(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model")
-    save_small_model(family.name, path)
+    save_small_model(name, path)
     return path
 
 
@@ -72,7 +79,8 @@ def policy(family: Family, folder: Path) -> Policy:
 def chat(family: Family, policy: Policy, monkeypatch: pytest.MonkeyPatch) -> Any:
     stand_in = HarmonyText(policy.tokenizer)
     monkeypatch.setattr(renderers.gpt_oss, "load_harmony_encoding", lambda name: stand_in)
-    return create_chat(policy.tokenizer)
+    # A folder of this family uses its own template.
+    return create_chat(policy.tokenizer, None if family.name == "Qwen3 MoE" else family.example)
 
 
 def sample(policy: Policy, prompts: Sequence[tuple[int, ...]], stop_ids: frozenset[int], **sampling: Any) -> list[Any]:
@@ -155,16 +163,28 @@ def logits(model: Any) -> torch.Tensor:
         return model(input_ids=ids).logits
 
 
-def test_what_loads_is_the_text_part_of_the_saved_model(family: Family, tmp_path: Path) -> None:
-    saved = save_small_model(family.name, tmp_path)
+def test_what_loads_is_the_text_part_of_the_saved_model(name: str, family: Family, tmp_path: Path) -> None:
+    saved = save_small_model(name, tmp_path)
     loaded, _ = load_pretrained(str(tmp_path))
     assert loaded.config.model_type in family.model_types
     assert torch.allclose(logits(loaded), logits(saved), atol=1e-5)
     assert not any("vision" in name for name, _ in loaded.named_parameters())
 
 
+def test_every_family_is_covered() -> None:
+    assert {FAMILY_OF[name] for name in SMALL_MODELS} == set(BY_NAME)
+
+
+def test_the_forward_is_that_of_the_table_and_a_window_needs_the_one_of_transformers(
+    name: str, family: Family, policy: Policy
+) -> None:
+    assert policy.is_lean == (family.forward == "lean" and name != "Mistral with a window")
+
+
 def test_the_format_of_a_folder_is_that_of_its_template(family: Family, policy: Policy) -> None:
-    assert choose_format(policy.tokenizer) == family.chat
+    assert choose_format(policy.tokenizer, family.example) == family.chat
+    # The tokenizer's own template of these can do the same as the library's format.
+    assert choose_format(policy.tokenizer) == ("template" if family.chat == "qwen3" else family.chat)
 
 
 def test_the_learner_computes_the_logprobs_that_the_engine_sampled(policy: Policy) -> None:
@@ -191,8 +211,7 @@ def test_the_learner_computes_the_logprobs_that_the_engine_sampled(policy: Polic
 
 def test_a_learned_tool_call_is_sampled_and_parsed(family: Family, folder: Path, chat: Any) -> None:
     policy = Policy(*load_pretrained(str(folder)), max_positions=1024)
-    # Qwen3.6 and gpt-oss reason before they call.
-    message = CALL | ({} if family.name == "Gemma 4" else {"reasoning_content": "b"})
+    message = CALL | ({"reasoning_content": "b"} if family.name in REASONING else {})
     prompt, answer = chat.render([QUESTION], []), chat.answer(message, [])
     lesson = build_demonstration_batch([(prompt + answer, [False] * len(prompt) + [True] * len(answer))])
     learner = TorchLearner(policy)

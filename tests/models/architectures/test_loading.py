@@ -29,7 +29,7 @@ def test_missing_weights_are_not_filled_with_random_ones(tmp_path: Path) -> None
         load_pretrained(str(tmp_path))
 
 
-@pytest.mark.parametrize("name", list(SMALL_MODELS))
+@pytest.mark.parametrize("name", ["gpt-oss", "Qwen3.6", "Gemma 4", "Llama 3"])
 def test_a_tokenizer_that_lacks_tokens_of_its_format_is_refused(name: str) -> None:
     tokenizer = byte_tokenizer(SMALL_MODELS[name].special[:1], SMALL_MODELS[name].template)
     with pytest.raises(DataError, match="does not fit that format"):
