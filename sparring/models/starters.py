@@ -16,12 +16,26 @@ NAMES = {
     "qwen3.6-27b": "Qwen/Qwen3.6-27B",
     "gemma-4-31b": "google/gemma-4-31B-it",
     **{f"qwen3-{size.lower()}": f"Qwen/Qwen3-{size}" for size in ("0.6B", "1.7B", "4B", "8B", "14B", "32B")},
+    "qwen3-30b-a3b": "Qwen/Qwen3-30B-A3B",
+    **{
+        f"qwen2.5-{size.lower()}": f"Qwen/Qwen2.5-{size}-Instruct"
+        for size in ("0.5B", "1.5B", "3B", "7B", "14B", "32B", "72B")
+    },
+    "llama-3.2-1b": "meta-llama/Llama-3.2-1B-Instruct",
+    "llama-3.2-3b": "meta-llama/Llama-3.2-3B-Instruct",
+    "llama-3.1-8b": "meta-llama/Llama-3.1-8B-Instruct",
+    "llama-3.3-70b": "meta-llama/Llama-3.3-70B-Instruct",
+    "mistral-7b": "mistralai/Mistral-7B-Instruct-v0.3",
+    "mistral-nemo": "mistralai/Mistral-Nemo-Instruct-2407",
+    **{f"gemma-3-{size}": f"google/gemma-3-{size}-it" for size in ("270m", "1b", "4b", "12b", "27b")},
+    "smollm3-3b": "HuggingFaceTB/SmolLM3-3B",
 }
 """The names on the Hugging Face hub by short name."""
 LEARNING_RATES = {"gpt-oss": 1e-5, "Gemma 4": 1e-5, "Qwen3.6": 4e-5}
 _AWS = "AWS documentation"
 _HEAD = """# A first recipe for {model}. `sparring plan` shows whether it fits a device.
 # "AWS documentation" is the page model-customize-mtrl-hyperparams of the Amazon SageMaker AI developer guide.
+# Numbers without a source belong to the example environment, not to the model.
 
 """
 
@@ -74,7 +88,7 @@ def find_starter(name: str) -> Starter:
             f"{name!r} is neither a folder with a model nor a known name; give OWNER/NAME of the Hugging Face hub, or one of "
             f"{', '.join(NAMES)}."
         )
-    return Starter(model=model, family=next((one for one in FAMILIES if _is_like(model, one.example)), None))
+    return Starter(model=model, family=_family_named(model))
 
 
 def fill_in(recipe: str, starter: Starter) -> str:
@@ -106,7 +120,7 @@ def _family_of(model_type: str) -> Family | None:
     return next((one for one in FAMILIES if model_type in one.model_types), None)
 
 
-def _is_like(model: str, example: str) -> bool:
-    """Return whether two models of the hub have the same name up to their size."""
-    stems = [re.split(r"-\d+(?:\.\d+)?b", one.rpartition("/")[2].lower())[0] for one in (model, example)]
-    return stems[0] == stems[1]
+def _family_named(model: str) -> Family | None:
+    """Return the family of a model of the hub by its name."""
+    name = model.rpartition("/")[2].lower()
+    return next((one for one in FAMILIES if re.fullmatch(one.hub_names, name)), None)

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from sparring.config import Config
 from sparring.errors import UsageError
-from sparring.planning.shapes import PUBLISHED, ModelShape, shape_from_config
-
-_ENDINGS = ("-instruct", "-it", "-base", "-2507")
+from sparring.planning.published import PUBLISHED, short_name
+from sparring.planning.shapes import ModelShape, shape_from_config
 
 
 def find_shape(name: str) -> ModelShape | None:
@@ -21,7 +20,7 @@ def find_shape(name: str) -> ModelShape | None:
     folder = Path(name).expanduser()
     if folder.is_dir():
         return _shape_in(folder)
-    return _published(name)
+    return PUBLISHED.get(short_name(name))
 
 
 def require_shape(config: Config) -> ModelShape:
@@ -33,14 +32,6 @@ def require_shape(config: Config) -> ModelShape:
             f"config.json, or one of {', '.join(PUBLISHED)}."
         )
     return shape
-
-
-def _published(name: str) -> ModelShape | None:
-    key = name.rpartition("/")[2].lower()
-    for ending in ("", *_ENDINGS):
-        if key.removesuffix(ending) in PUBLISHED:
-            return PUBLISHED[key.removesuffix(ending)]
-    return None
 
 
 def _shape_in(folder: Path) -> ModelShape | None:

@@ -1,7 +1,4 @@
-"""Describe the shape of a model: its matrices by layer, from a config.json or from a table of published models.
-
-This module reads no weights.
-"""
+"""Describe the shape of a model: its matrices by layer, from a config.json. No weights are read."""
 
 from __future__ import annotations
 
@@ -138,8 +135,8 @@ def shape_from_config(name: str, config: Mapping[str, Any]) -> ModelShape:
         vocabulary = text["vocab_size"]
     except (KeyError, TypeError) as error:
         raise UsageError(
-            f"the config of {name} has no {error}, but a plan needs the sizes of a decoder. Name one of "
-            f"{', '.join(PUBLISHED)}."
+            f"the config of {name} has no {error}, but a plan needs the sizes of a decoder. Name a folder whose config.json "
+            "states them, or a published model in docs/planning.md."
         ) from error
     tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))
     return ModelShape(
@@ -206,121 +203,6 @@ def _recurrent(dense: LayerShape, text: Mapping[str, Any], *, count: int) -> Lay
         state_width=heads * value * text["linear_key_head_dim"] + mixed * text.get("linear_conv_kernel_dim", 4),
         others=dense.others + mixed * text.get("linear_conv_kernel_dim", 4),
     )
-
-
-def _qwen3(name: str, published: float, sizes: tuple[int, int, int, int], *, tied: bool) -> ModelShape:
-    hidden, count, intermediate, heads = sizes
-    layer = dense_layer(hidden, intermediate, heads, 8, 128, count=count)
-    return ModelShape(
-        name=name,
-        hidden_size=hidden,
-        vocab_size=151936,
-        layers=(layer,),
-        is_tied=tied,
-        source=f"https://huggingface.co/Qwen/{name.replace('qwen3-', 'Qwen3-').upper().replace('QWEN', 'Qwen')}",
-        published_parameters=published,
-    )
-
-
-_GEMMA_4 = {
-    "hidden_size": 5376,
-    "num_hidden_layers": 60,
-    "intermediate_size": 21504,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 16,
-    "num_global_key_value_heads": 4,
-    "head_dim": 256,
-    "global_head_dim": 512,
-    "vocab_size": 262144,
-    "sliding_window": 1024,
-    "attention_k_eq_v": True,
-    "tie_word_embeddings": True,
-    "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 10,
-}
-_GPT_OSS = {
-    "hidden_size": 2880,
-    "num_hidden_layers": 24,
-    "intermediate_size": 2880,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 8,
-    "head_dim": 64,
-    "vocab_size": 201088,
-    "num_local_experts": 32,
-    "num_experts_per_tok": 4,
-    "sliding_window": 128,
-    "layer_types": ["sliding_attention", "full_attention"] * 12,
-}
-_QWEN_36 = {
-    "hidden_size": 5120,
-    "num_hidden_layers": 64,
-    "intermediate_size": 17408,
-    "num_attention_heads": 24,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "vocab_size": 248320,
-    "attn_output_gate": True,
-    "linear_num_value_heads": 48,
-    "linear_num_key_heads": 16,
-    "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128,
-    "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 16,
-}
-_QWEN_MOE = {
-    "hidden_size": 2048,
-    "num_hidden_layers": 48,
-    "moe_intermediate_size": 768,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 4,
-    "head_dim": 128,
-    "vocab_size": 151936,
-    "num_experts": 128,
-    "num_experts_per_tok": 8,
-}
-
-
-def _published(name: str, config: Mapping[str, Any], parameters: float, source: str) -> ModelShape:
-    shape = shape_from_config(name, config)
-    return ModelShape(
-        name=name,
-        hidden_size=shape.hidden_size,
-        vocab_size=shape.vocab_size,
-        layers=shape.layers,
-        is_tied=shape.is_tied,
-        source=source,
-        published_parameters=parameters,
-    )
-
-
-PUBLISHED: dict[str, ModelShape] = {}
-"""Shapes by the name that `sparring plan` accepts. The sources are the cards and configs of the models."""
-
-for _shape in (
-    _qwen3("qwen3-0.6b", 0.6e9, (1024, 28, 3072, 16), tied=True),
-    _qwen3("qwen3-1.7b", 1.7e9, (2048, 28, 6144, 16), tied=True),
-    _qwen3("qwen3-4b", 4.0e9, (2560, 36, 9728, 32), tied=True),
-    _qwen3("qwen3-8b", 8.2e9, (4096, 36, 12288, 32), tied=False),
-    _qwen3("qwen3-14b", 14.8e9, (5120, 40, 17408, 40), tied=False),
-    _qwen3("qwen3-32b", 32.8e9, (5120, 64, 25600, 64), tied=False),
-    _published("qwen3-30b-a3b", _QWEN_MOE, 30.5e9, "https://huggingface.co/Qwen/Qwen3-30B-A3B"),
-    _published("gpt-oss-20b", _GPT_OSS, 20.9e9, "https://huggingface.co/openai/gpt-oss-20b"),
-    _published("qwen3.6-27b", _QWEN_36, 27e9, "https://huggingface.co/Qwen/Qwen3.6-27B"),
-    _published("gemma-4-31b", _GEMMA_4, 30.7e9, "https://huggingface.co/google/gemma-4-31B-it"),
-    _published(
-        "smollm2-135m-instruct",
-        {
-            "hidden_size": 576,
-            "num_hidden_layers": 30,
-            "intermediate_size": 1536,
-            "num_attention_heads": 9,
-            "num_key_value_heads": 3,
-            "vocab_size": 49152,
-            "tie_word_embeddings": True,
-        },
-        134.5e6,
-        "https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct",
-    ),
-):
-    PUBLISHED[_shape.name] = _shape
 
 
 def _size(matrices: Mapping[str, tuple[int, int]]) -> int:

@@ -1,4 +1,4 @@
-"""Print the table in docs/planning.md: ten models on four sizes of GPU (`python -m sparring.planning.table`)."""
+"""Print the table in docs/planning.md: models of each family on four sizes of GPU (`python -m sparring.planning.table`)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ from collections.abc import Iterator
 from sparring.config import Config, validate
 from sparring.planning.devices import GPUS
 from sparring.planning.plan import changes, make_plan, show_bytes
-from sparring.planning.shapes import PUBLISHED, ModelShape
+from sparring.planning.published import PUBLISHED
+from sparring.planning.shapes import ModelShape
 
 DEVICES = ("RTX4090", "L40S", "H100", "H200")
-MODELS = tuple(name for name in PUBLISHED if not name.startswith("smollm2"))
+MODELS = (
+    *(f"qwen3-{size}" for size in ("0.6b", "1.7b", "4b", "8b", "14b", "32b", "30b-a3b")),
+    *("gpt-oss-20b", "qwen3.6-27b", "gemma-4-31b"),
+    *("llama-3.1-8b", "qwen2.5-7b", "mistral-7b-v0.3", "gemma-3-4b", "smollm3-3b"),
+)
+"""The sizes of Qwen3 and the example of each other family."""
 _SETTINGS = (
     "model.max_sequence_length=8192",
     "sampling.sampling_max_tokens=1024",
