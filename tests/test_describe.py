@@ -47,6 +47,63 @@ def test_a_hyperparameter_names_the_functions_that_read_it_with_their_defaults()
     assert describe("curriculum.easy_threshold").read_by == "curriculum.select = 'mixed'"
 
 
+def test_a_range_names_the_functions_to_choose_from_and_the_bounds_of_elements() -> None:
+    assert describe("algorithm.loss_fn").range.startswith("importance_sampling, ppo, ")
+    assert describe("algorithm.loss_fn").range.endswith(" or a `module:function`")
+    assert "module" not in describe("algorithm.loss_reduction").range
+    assert describe("evaluation.pass_k_values").range == "each at least 1"
+    assert describe("curriculum.kind_weights").range == "each above 0"
+    assert describe("tracking.prices").range == "each at least 0"
+    for override in ("evaluation.pass_k_values=[1, 0]", "curriculum.kind_weights.a=0.0", "tracking.prices.hour=-1.0"):
+        with pytest.raises(ConfigError, match=override.partition("=")[0]):
+            validate({}, [override])
+
+
+ADAPTER = "model.trained_weights = 'lora'"
+UNREAD = {
+    "model.base_precision": ("bf16", ["model.trained_weights=full"], ADAPTER),
+    "model.lora_merged": (True, ["model.trained_weights=full"], ADAPTER),
+    "optimizer.lora_plus_lr_ratio": (2.0, ["model.trained_weights=full"], ADAPTER),
+    "curriculum.kind_weights": ({"a": 1.0}, [], "training with curriculum.kind_field"),
+    "curriculum.retry_share": (0.5, [], "curriculum.select = 'mixed' or 'frontier'"),
+    "environment.max_turns": (3, ["agent.function=a:b"], "the built-in tool loop (recipes without an agent)"),
+    "environment.worker_timeout": (9.0, [], "environment.workers above 0"),
+    "agent.max_turns": (3, [], "agent.function, agent.command, agent.url and agent.pull"),
+    "agent.gateway_host": ("localhost", ["agent.function=a:b"], "agent.url and agent.pull"),
+    "agent.gateway_port": (80, ["agent.function=a:b"], "agent.url and agent.pull"),
+    "agent.tps_limit": (2.0, ["agent.pull=true"], "agent.url"),
+    "data.validation_fraction": (0.2, ["data.validation=v.jsonl"], "recipes without data.validation"),
+    "data.held_out_fraction": (0.2, ["data.held_out=h.jsonl"], "recipes without data.held_out"),
+    "algorithm.kl_form": ("loss_k3", [], "algorithm.kl_coef above 0"),
+    "algorithm.options": ({"a": 1}, [], "advantage_method and loss_fn that are a `module:function`"),
+    "rollout.session_weights": ("pinned", ["rollout.max_steps_off_policy=0"], "rollout.max_steps_off_policy above 0"),
+    "tracking.mlflow_uri": ("sqlite:///a", [], "tracking.mlflow = true"),
+    "tracking.mlflow_experiment_name": ("a", [], "tracking.mlflow = true"),
+    "engine.script": ("a.jsonl", [], "engine.type = 'scripted'"),
+    "learner.base_url": ("http://a", [], "learner.type = 'remote'"),
+    "algorithm.ratio_cap": (2.0, [], "loss_fn = dppo_tv (20.0)"),
+}
+
+
+@pytest.mark.parametrize("key", UNREAD)
+def test_a_key_with_readers_is_refused_in_a_recipe_without_them(key: str) -> None:
+    value, overrides, readers = UNREAD[key]
+    assert describe(key).read_by == readers
+    section, name = key.split(".")
+    with pytest.raises(ConfigError) as refused:
+        validate({section: {name: value}}, overrides)
+    assert key in {problem.key for problem in refused.value.problems}
+
+
+@pytest.mark.parametrize("method", ["group_based", "monte_carlo"])
+def test_the_methods_that_sum_rewards_per_turn_are_those_that_may_be_set_to(method: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        validate({}, ["algorithm.turn_rewards=sum", f"algorithm.advantage_method={method}"])
+    is_refused = "algorithm.turn_rewards" in {problem.key for problem in refused.value.problems}
+    named = describe("algorithm.turn_rewards").read_by.removeprefix("advantage_method = ").split(", ")
+    assert is_refused == (method not in named)
+
+
 def test_every_key_of_a_recipe_is_described() -> None:
     described = {one.key.replace("policies.NAME.", "policies.") for one in describe_settings()}
     assert described == {

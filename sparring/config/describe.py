@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Union
 
 from pydantic.fields import FieldInfo
 
-from sparring.algorithms.choice import FUNCTIONS, find_readers, read_defaults
+from sparring.algorithms.choice import FUNCTIONS, PER_TURN, PLUG_INS, find_readers, read_defaults
 from sparring.config.recipe import nearest_key
 from sparring.config.rules.engine import TRAINING_KEYS
 from sparring.config.sections import ENGINE_KEYS, LEARNER_KEYS, POLICY_KEYS, Config, section_class
@@ -21,12 +21,31 @@ from sparring.types import Json
 _TYPES: Mapping[Any, str] = {int: "integer", float: "number", str: "text", bool: "true or false", object: "any value"}
 _SIGNS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below", "min_length": "minimum length:"}
 _TYPE_KEYS = {"engine": ENGINE_KEYS, "learner": LEARNER_KEYS}
-_SELECTION_READERS = {
-    "easy_threshold": "curriculum.select = 'mixed'",
-    "hard_threshold": "curriculum.select = 'mixed'",
-    "retry_share": "curriculum.select = 'mixed' or 'frontier'",
-    "history_groups": "curriculum.select = 'mixed' or 'frontier'",
+_ADAPTER = "model.trained_weights = 'lora'"
+_READERS = {
+    **dict.fromkeys(("curriculum.easy_threshold", "curriculum.hard_threshold"), "curriculum.select = 'mixed'"),
+    **dict.fromkeys(
+        ("curriculum.retry_share", "curriculum.history_groups"), "curriculum.select = 'mixed' or 'frontier'"
+    ),
+    "curriculum.kind_weights": "training with curriculum.kind_field",
+    "model.base_precision": _ADAPTER,
+    "environment.max_turns": "the built-in tool loop (recipes without an agent)",
+    "environment.worker_timeout": "environment.workers above 0",
+    "agent.max_turns": "agent.function, agent.command, agent.url and agent.pull",
+    "agent.gateway_host": "agent.url and agent.pull",
+    "agent.gateway_port": "agent.url and agent.pull",
+    "agent.tps_limit": "agent.url",
+    "data.validation_fraction": "recipes without data.validation",
+    "data.held_out_fraction": "recipes without data.held_out",
+    "algorithm.turn_rewards": "advantage_method = "
+    + ", ".join(name for name in FUNCTIONS["advantage_method"] if name not in PER_TURN),
+    "algorithm.kl_form": "algorithm.kl_coef above 0",
+    "algorithm.options": f"{' and '.join(PLUG_INS)} that are a `module:function`",
+    "rollout.session_weights": "rollout.max_steps_off_policy above 0",
+    "tracking.mlflow_uri": "tracking.mlflow = true",
+    "tracking.mlflow_experiment_name": "tracking.mlflow = true",
 }
+"""The readers of keys that only some recipes read, unless a table of keys or functions contains them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +93,7 @@ def _describe(section: str, key: str, field: FieldInfo) -> Setting:
     return Setting(
         key=f"{prefix}.{key}",
         type=describe_type(field.annotation),
-        range=_describe_range(field),
+        range=_describe_range(key, field),
         default=list(default) if isinstance(default, tuple) else default,
         meaning=field.description or "",
         read_by=_describe_readers(section, key),
@@ -98,28 +117,45 @@ def describe_type(annotation: Any) -> str:
     return _TYPES[annotation]
 
 
-def _describe_range(field: FieldInfo) -> str:
+def _describe_range(key: str, field: FieldInfo) -> str:
+    if key in FUNCTIONS:
+        own = " or a `module:function`" if key in PLUG_INS else ""
+        return f"{', '.join(FUNCTIONS[key])}{own}"
     # The bounds of an optional number are in the field's metadata. Those of FiniteFloat (no infinity) are not shown.
-    bounds = [
-        f"{words} {getattr(one, sign)}"
-        for one in field.metadata
-        for sign, words in _SIGNS.items()
-        if getattr(one, sign, None) is not None
-    ]
-    return ", ".join(bounds)
+    each = [f"each {bound}" for bound in _bounds(_element_metadata(field.annotation))]
+    return ", ".join([*_bounds(field.metadata), *each])
+
+
+def _bounds(metadata: Iterable[Any]) -> Iterator[str]:
+    for one in metadata:
+        for sign, words in _SIGNS.items():
+            if getattr(one, sign, None) is not None:
+                yield f"{words} {getattr(one, sign)}"
+
+
+def _element_metadata(annotation: Any) -> list[Any]:
+    """Return the bounds of the elements of a list or of the values of a table."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (Union, types.UnionType):
+        return [found for one in arguments for found in _element_metadata(one)]
+    if origin not in (tuple, dict):
+        return []
+    element = arguments[0 if origin is tuple else 1]
+    found = [*element.__metadata__] if typing.get_origin(element) is typing.Annotated else []
+    return [bound for one in found for bound in (one.metadata if isinstance(one, FieldInfo) else [one])]
 
 
 def _describe_readers(section: str, key: str) -> str:
+    if f"{section}.{key}" in _READERS:
+        return _READERS[f"{section}.{key}"]
     if section == "algorithm":
         return _describe_functions(key)
     if section in _TYPE_KEYS and key != "type":
         return _join(f"{section}.type", [name for name, keys in _TYPE_KEYS[section].items() if key in keys])
     if section == "policies":
         return "" if key == "role" else _join("role", [name for name, keys in POLICY_KEYS.items() if key in keys])
-    if section == "curriculum" and key in _SELECTION_READERS:
-        return _SELECTION_READERS[key]
     if key.startswith("lora_"):
-        return "model.trained_weights = 'lora'"
+        return _ADAPTER
     return "training only (engine.type = 'torch' or 'remote')" if key in TRAINING_KEYS.get(section, ()) else ""
 
 

@@ -216,7 +216,7 @@ REFUSED = [
     ),
     (
         ["curriculum.kind_field=hops", "curriculum.kind_weights.3=0.0"],
-        "curriculum.kind_weights.3: is 0.0; use a positive number, or remove the tasks of this kind from data.train.",
+        "curriculum.kind_weights.3: is 0.0, but it should be greater than 0.",
     ),
     (
         ["loss_fn=pppo"],

@@ -30,7 +30,7 @@ def nothing_left_to_train_on(config: Config) -> Iterator[Conflict]:
 def undefined_pass_at_k(config: Config) -> Iterator[Conflict]:
     largest = max(config.evaluation.val_group_size, config.evaluation.eval_group_size)
     for k in config.evaluation.pass_k_values or ():
-        if not 1 <= k <= largest:
+        if k > largest:
             yield Conflict(
                 "evaluation.pass_k_values",
                 f"contains {k}, but with {largest} episodes per task pass@{k} is not defined; raise eval_group_size.",

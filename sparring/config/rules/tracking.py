@@ -46,11 +46,9 @@ def invalid_webhook_variable(config: Config) -> Iterator[Conflict]:
 
 
 def invalid_prices(config: Config) -> Iterator[Conflict]:
-    for name, price in config.tracking.prices.items():
-        if not has_price(name) or price < 0:
-            message = (
-                f"is not a valid price; its name must be {', '.join(PRICES)} or MODEL:read, its value not negative."
-            )
+    for name in config.tracking.prices:
+        if not has_price(name):
+            message = f"is not a valid price; its name must be {', '.join(PRICES)} or MODEL:read."
             yield Conflict(f"tracking.prices.{name}", message)
 
 

@@ -74,13 +74,6 @@ def kind_weights_without_kinds(config: Config) -> Iterator[Conflict]:
         )
 
 
-def kind_weights_not_positive(config: Config) -> Iterator[Conflict]:
-    for kind, weight in config.curriculum.kind_weights.items():
-        if weight <= 0:
-            message = f"is {weight}; use a positive number, or remove the tasks of this kind from data.train."
-            yield Conflict(f"curriculum.kind_weights.{kind}", message)
-
-
 def roll_back_without_checkpoints(config: Config) -> Iterator[Conflict]:
     is_asked = config.detectors.reaction == "roll_back"
     if is_asked and config.schedule.save_every == 0 and config.warm_start is None:
@@ -120,7 +113,6 @@ RULES: tuple[ConfigRule, ...] = (
     selection_in_one_epoch,
     history_too_short,
     kind_weights_without_kinds,
-    kind_weights_not_positive,
     roll_back_without_checkpoints,
     adapter_keys_without_adapter,
     warmup_longer_than_run,

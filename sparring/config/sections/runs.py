@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field, FiniteFloat
 
 from sparring.config.sections.base import Section
@@ -31,7 +33,7 @@ class EvaluationSection(Section):
     eval_temperature: FiniteFloat | None = Field(
         default=None, ge=0, le=2, description="Temperature at which policies are served; None: sampling.temperature."
     )
-    pass_k_values: tuple[int, ...] | None = Field(
+    pass_k_values: tuple[Annotated[int, Field(ge=1)], ...] | None = Field(
         default=None,
         strict=False,
         description="Values of k for pass@k and pass^k; None: every k up to the episodes per task.",
@@ -54,6 +56,6 @@ class TrackingSection(Section):
         default=None,
         description="Name of the environment variable that contains the address for events of the run.",
     )
-    prices: dict[str, FiniteFloat] = Field(
+    prices: dict[str, Annotated[FiniteFloat, Field(ge=0)]] = Field(
         default_factory=dict, description="Prices by name: see `sparring.metering.prices`."
     )

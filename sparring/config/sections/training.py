@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, FiniteFloat
 
@@ -187,7 +187,7 @@ class CurriculumSection(Section):
         min_length=1,
         description="Field of the dataset that contains the kind of a task; kinds run in equal shares.",
     )
-    kind_weights: dict[str, FiniteFloat] = Field(
+    kind_weights: dict[str, Annotated[FiniteFloat, Field(gt=0)]] = Field(
         default_factory=dict, description="Relative share of each kind; 1 for kinds that are not listed."
     )
 
