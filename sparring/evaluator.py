@@ -7,26 +7,22 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from sparring.assembly import (
     EvaluationParts,
     RolloutParts,
+    build_main_policy,
     find_overrides,
     load_checkpoint_weights,
-    load_environment,
+    load_evaluated_engine,
     load_evaluation_parts,
     load_into_engine,
     load_message_engine,
     load_rollout_parts,
-    load_script,
 )
-from sparring.config import PLACE_KEYS, Config, key_from, load_config
-from sparring.engines.openai import OpenAIEngine
-from sparring.engines.scripted_messages import ScriptedEpisodes, ScriptedMessages
-from sparring.environments import expert_script
+from sparring.config import PLACE_KEYS, Config, load_config
 from sparring.errors import DataError, UsageError
 from sparring.evaluation.evaluation import Evaluation, Row, evaluate
 from sparring.evaluation.job import SPLIT, Job, Plan
@@ -262,7 +258,9 @@ class MultiTurnRLEvaluator:
             # Open all engines first, so that a missing key is reported before any episode is run.
             for policy in job.plan.policies:
                 if not policy.has_weights:
-                    engines[policy.name] = self._engine(policy, job.plan)
+                    engines[policy.name] = load_evaluated_engine(
+                        policy, self.config, find_code_folder(self._recipe), api_key_env=job.plan.api_key_env
+                    )
             if parts is not None:
                 return await self._play_all(job, parts, engines)
             async with Ledger(folder.path / "ledger.sqlite") as ledger:
@@ -398,26 +396,6 @@ class MultiTurnRLEvaluator:
             in_waves=parts.is_deterministic,
         )
 
-    def _engine(self, policy: Policy, plan: Plan) -> MessageEngine:
-        """Return the engine of a policy without weights. Raises UsageError or DataError."""
-        match policy.kind:
-            case PolicyKind.ENDPOINT:
-                return OpenAIEngine(
-                    policy.source,
-                    policy.model,
-                    api_key=key_from(plan.api_key_env),
-                    max_concurrency=self.config.engine.max_running,
-                )
-            case PolicyKind.CONSTANT:
-                return ScriptedMessages([policy.source], name=policy.name)
-            case PolicyKind.SCRIPT:
-                return load_script(policy.source, find_code_folder(self._recipe))
-            case PolicyKind.EXPERT:
-                make_environment, _ = load_environment(self.config, find_code_folder(self._recipe))
-                return ScriptedEpisodes(partial(expert_script, make_environment), name=policy.name)
-            case _:
-                return load_message_engine(self.config, find_code_folder(self._recipe))
-
 
 def _named(model: str | Path) -> tuple[Path, RunFolder | None]:
     """Return the recipe of a run or recipe folder, and the run's folder. Raises DataError if `model` is neither of
@@ -494,9 +472,8 @@ def _run_of(policy: Policy) -> RunFolder:
 
 
 def _scripted(engine: MessageEngine) -> _Player:
-    introduce = engine.introduce if isinstance(engine, ScriptedEpisodes) else None
     return _Player(
-        policy=MainPolicy(engine, introduce=introduce),
+        policy=build_main_policy(engine),
         fingerprint=engine.fingerprint,
         policy_version=None,
         in_waves=False,

@@ -5,13 +5,12 @@ from sparring.assembly.changes import check_parts, find_overrides, record_parts,
 from sparring.assembly.engines import build_engine, build_learner
 from sparring.assembly.environment import load_environment, refuse_training
 from sparring.assembly.graders import build_trials, load_graders
+from sparring.assembly.message_engines import build_main_policy, load_evaluated_engine, load_message_engine
 from sparring.assembly.policies import (
     build_frozen_engine,
     find_checkpoint,
     load_checkpoint_weights,
-    load_message_engine,
     load_policy,
-    load_script,
     pin_checkpoints,
 )
 from sparring.assembly.run import (
@@ -37,6 +36,7 @@ __all__ = [
     "build_engine",
     "build_frozen_engine",
     "build_learner",
+    "build_main_policy",
     "build_scheduler",
     "build_trials",
     "check_demonstrations",
@@ -49,13 +49,13 @@ __all__ = [
     "load_curriculum",
     "load_demonstrations",
     "load_environment",
+    "load_evaluated_engine",
     "load_evaluation_parts",
     "load_graders",
     "load_into_engine",
     "load_message_engine",
     "load_policy",
     "load_rollout_parts",
-    "load_script",
     "load_tasks",
     "load_training_parts",
     "pin_checkpoints",

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from sparring.config import Config, PolicySection, key_from
 from sparring.engines.openai import OpenAIEngine
-from sparring.engines.scripted_messages import ScriptedMessages, read_script
-from sparring.protocols import Engine, MessageEngine
+from sparring.protocols import Engine
 from sparring.rollouts import NamedPolicy
-from sparring.runtime.plugins import load_function, load_object
+from sparring.runtime.plugins import load_function
 from sparring.types import Sampling, Weights
 
 if TYPE_CHECKING:
@@ -130,22 +129,3 @@ def build_sampling(section: PolicySection, config: Config) -> Sampling:
     return Sampling(
         temperature=section.temperature, max_tokens=section.max_tokens or config.sampling.sampling_max_tokens
     )
-
-
-def load_message_engine(config: Config, recipe_dir: Path) -> MessageEngine:
-    """Return the engine of the endpoint or the script that the recipe names. Raises UsageError and DataError."""
-    section = config.engine
-    if section.type == "scripted":
-        assert section.script is not None, "the configuration asks for a script"
-        return load_script(section.script, recipe_dir)
-    assert section.base_url is not None and section.model is not None, "the configuration asks for both"  # noqa: PT018
-    return OpenAIEngine(
-        section.base_url, section.model, api_key=key_from(section.api_key_env), max_concurrency=section.max_running
-    )
-
-
-def load_script(script: str, recipe_dir: Path) -> ScriptedMessages:
-    """Return the engine of a `module:function`, or of a .jsonl file next to the recipe. Raises UsageError and DataError."""
-    if ":" in script:
-        return ScriptedMessages(load_object(script, folder=recipe_dir), name=script)
-    return ScriptedMessages(read_script(recipe_dir / script), name=Path(script).name)

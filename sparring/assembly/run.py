@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, TypeAlias
 from sparring.assembly.algorithm import Algorithm, load_algorithm
 from sparring.assembly.engines import build_engine, build_learner, connect_engine, connect_learner, describe_remote
 from sparring.assembly.graders import load_detectors
+from sparring.assembly.message_engines import load_message_engine
 from sparring.assembly.policies import (
     build_frozen_engine,
     build_sampling,
     list_endpoints,
     load_checkpoint_weights,
-    load_message_engine,
     load_policy,
 )
 from sparring.assembly.tasks import Tasks, load_curriculum, load_task_kinds, load_tasks
