@@ -24,9 +24,7 @@ class Bench(StatefulEnvironment):
 
     @tool
     def lock(self, pump: str, bar: Annotated[int, Bounded(ge=1, le=100)]) -> str:
-        """Lock a pump at a pressure. This works at its working point alone; elsewhere the bench refuses and says whether the
-        working point is higher or lower. After seven tries, or with a locked pump, it is
-        switched off.
+        """Lock a pump at its working point. At any other pressure the bench refuses, and says on which side the point lies.
 
         Args:
             pump: name of the pump
