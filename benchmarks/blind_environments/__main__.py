@@ -17,7 +17,7 @@ from benchmarks.report import options, report
 
 HERE = Path(__file__).parent
 SMOKE = ("clean_dice", "price_desk")
-SETS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+SETS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
 
 
 def checked(folder: Path) -> dict[str, Any]:
