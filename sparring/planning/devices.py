@@ -113,8 +113,8 @@ def available_bytes() -> int:
 
 
 def left_in_groups(membership: Path, root: Path) -> Iterator[int]:
-    """Yield what each control group of this process that limits memory leaves of its limit. The pages of files that are not in use
-    count as free, as in MemAvailable."""
+    """Yield what each control group of this process that limits memory leaves of its limit. The pages of files that are not
+    in use count as free, as in MemAvailable."""
     try:
         lines = membership.read_text("ascii").splitlines()
     except OSError:
