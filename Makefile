@@ -52,12 +52,12 @@ mlflow: .venv/dev
 	$(BIN)/python -m pytest tests/tracking/test_mlflow.py
 
 # Kills at 16 points with 5 seeds and of every process by state, 2,000 simulated runs, a gateway killed at 50 moments, 10,000 episodes
-# of random clients and 200 on sockets, every system call of a save (with
+# of random clients and 200 on sockets, 10,000 dialogues, every system call of a save (with
 # strace), the real command killed, stopped and resumed: the whole of docs/reliability.md.
 faults: .venv/dev
 	FAULT_SEEDS=5 $(BIN)/python -m pytest tests/faults tests/supervision tests/training/test_checkpoint_files.py tests/ledger \
 		tests/workers tests/runtime/test_cancellable.py tests/e2e/test_stopping.py tests/tracking/test_mlflow_tracker.py tests/engines/test_openai_outages.py \
-		tests/gateway/test_behaviours.py
+		tests/gateway/test_behaviours.py tests/sessions/test_dialogues.py
 
 # Everything that needs a GPU, in ten minutes, with the interpreter that has torch for it: PYTHON=python3 make gpu.
 gpu:

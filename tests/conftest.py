@@ -1,6 +1,8 @@
 """What holds for every test."""
 
+import compileall
 import signal
+import sys
 from collections.abc import Generator
 from pathlib import Path
 
@@ -24,6 +26,12 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     report.sections = [(name, text.encode(errors="replace").decode()) for name, text in report.sections]
     return report
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile the package where Python writes no bytecode: the many processes of the tests read it, but write none."""
+    if sys.dont_write_bytecode and not hasattr(config, "workerinput"):
+        compileall.compile_dir(ROOT / "sparring", quiet=2)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

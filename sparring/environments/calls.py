@@ -16,6 +16,8 @@ from sparring.types import Json
 
 _MOST_LEVELS = 100
 """The maximum nesting of lists and objects in arguments. JSON libraries support a few hundred levels."""
+_CONTAINERS = (dict, list, Mapping)
+"""In the order in which they are cheap to recognize."""
 
 
 class ToolError(StrEnum):
@@ -115,6 +117,8 @@ def _as_text(result: object) -> str:
 def _is_deep(value: Json) -> bool:
     level = [value]
     for _ in range(_MOST_LEVELS):
-        inside = [one.values() if isinstance(one, Mapping) else one for one in level if isinstance(one, Mapping | list)]
+        inside = [one.values() if isinstance(one, Mapping) else one for one in level if isinstance(one, _CONTAINERS)]
+        if not inside:
+            return False
         level = [child for children in inside for child in children]
     return bool(level)

@@ -5,6 +5,7 @@ It prints the findings of each as a JSON line.
 """
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -51,6 +52,7 @@ async def main() -> None:
     requests = json.loads(sys.stdin.readline())
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    gc.freeze()  # as the worker of a check does
     before, subject = None, None
     for request in requests:
         # The rules of a recipe share what they learn about it, as in a check.

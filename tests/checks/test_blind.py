@@ -13,7 +13,7 @@ from tests.checks.rule_runner import run_rules
 HERE = Path(__file__).parent
 BLIND = {path.parent.name: tomllib.loads(path.read_text("utf-8")) for path in (HERE / "blind").glob("*/defect.toml")}
 CLEAN = sorted((HERE / "blind_clean").glob("*/recipe.toml"))
-SLOW = {"environment.network", "environment.same_elsewhere"}
+SLOW = {"environment.network", "environment.same_elsewhere", "environment.tool_order"}
 """Rules that wait for a name server or for another process; they run on planted recipes and on one clean one."""
 
 

@@ -42,11 +42,11 @@ def tasks(split, num):
 
 
 def train_tasks():
-    return tasks("train", 40)
+    return tasks("train", 12)
 
 
 def held_out_tasks():
-    return tasks("held_out", 10)
+    return tasks("held_out", 4)
 """
 STORE = """
 PARTS = [f"{kind}{number}" for kind in ("bolt", "nut", "gear", "cap") for number in range(12, 40)]
@@ -335,6 +335,8 @@ scorer = state_difference("state")
 }  # fmt: skip
 
 
+SANDBOXED = {"unit_tests"}
+
 MODEL_GRADED = """
 from sparring.rewards import example
 from sparring.scorers import exact_match
@@ -400,7 +402,9 @@ def test_the_judge_that_a_page_shows_passes_the_check_against_a_model(endpoint: 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_what_a_page_shows_passes_the_check(name: str, tmp_path: Path) -> None:
-    (tmp_path / "environment.py").write_text(TASKS + RECIPES[name](), "utf-8")
+    # Each grade takes a sandbox: two tasks show as much.
+    tasks = TASKS.replace('"train", 12', '"train", 2') if name in SANDBOXED else TASKS
+    (tmp_path / "environment.py").write_text(tasks + RECIPES[name](), "utf-8")
     (tmp_path / "recipe.toml").write_text(RECIPE, "utf-8")
     found = [(one.severity.value, one.rule, one.symptom) for one in findings(tmp_path)]
     assert [one for one in found if one[0] == "error"] == []

@@ -30,6 +30,8 @@ from sparring.rewards import example
 from sparring.types import Task, Trajectory
 
 HERE = Path(__file__).parent
+LOOP = asyncio.new_event_loop()
+"""One event loop for all episodes: to make one takes longer than most calls."""
 TOTALS = {name: entry[:2] for name, entry in [*CASES.items(), *CLEAN.items()]}
 
 
@@ -74,7 +76,7 @@ class Game:
 
     def call(self, name: str, /, **arguments: Any) -> Any:
         """What a tool answers, read as JSON where it is JSON. An error is one of this script."""
-        result = asyncio.run(execute(self.environment, name, arguments))
+        result = LOOP.run_until_complete(execute(self.environment, name, arguments))
         assert result.error is None, f"{self.world.name}: {name}({arguments}): {result.content}"
         self.messages += [
             tool_call(name, **arguments),
@@ -94,7 +96,7 @@ class Game:
         assert turns <= self.world.max_turns, f"{self.world.name}: {turns} turns"
         state = json.loads(json.dumps(self.environment.final_state()))
         if hasattr(self.environment, "state"):
-            asyncio.run(closed(self.environment))
+            LOOP.run_until_complete(closed(self.environment))
         return example(self.task, *self.messages, transitions=tuple(self.transitions), final_state=state)
 
     @property

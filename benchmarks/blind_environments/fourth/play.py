@@ -1,7 +1,7 @@
 """Plays every environment by hand through the public API.
 
 Planted: the defect is real, and the copy without it (fixes.py) is right. Clean: right. Run with cwd outside the repository:
-python play.py
+python play.py [--all]. Those who play wrong play every fourth task, and with --all every task.
 """
 
 import asyncio
@@ -34,6 +34,10 @@ from sparring.scorers import evaluate_score
 from sparring.types import Trajectory
 
 HERE = Path(__file__).parent
+STEP = 1 if "--all" in sys.argv else 4
+"""Those who play wrong play one task in so many."""
+LOOP = asyncio.new_event_loop()
+"""One event loop for all episodes: to make one takes longer than most calls."""
 
 
 class PlayedSession:
@@ -97,13 +101,13 @@ class Case:
         return reward.total, score.value
 
     def play(self, task, player):
-        return asyncio.run(self.episode(task, player))
+        return LOOP.run_until_complete(self.episode(task, player))
 
     def all(self, player, tasks=None):
         async def every():
             return [await self.episode(task, player) for task in (self.everything if tasks is None else tasks)]
 
-        return asyncio.run(every())
+        return LOOP.run_until_complete(every())
 
 
 def load(folder):
@@ -506,15 +510,20 @@ def digest(case):
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def digest_elsewhere(case, hash_seed):
+def digests_elsewhere(folders, hash_seed):
+    """Digests of all these cases from one process with another hash seed."""
     code = (
         f"import sys; sys.path.insert(0, {str(HERE)!r}); import play; from pathlib import Path; "
-        f"print(play.digest(play.load(Path({str(case.folder)!r}))))"
+        f"print(*(play.digest(play.load(Path(one))) for one in {[str(one) for one in folders]!r}), sep='\\n')"
     )
     variables = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(
-        [sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True
-    ).stdout
+    run = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
+    return dict(zip(folders, run.stdout.split(), strict=True))
+
+
+def assert_same_elsewhere(folders):
+    one, other = (digests_elsewhere(folders, hash_seed) for hash_seed in (1, 2))
+    assert one == other, [folder for folder in folders if one[folder] != other[folder]]
 
 
 def assert_sound(case):
@@ -532,7 +541,7 @@ def assert_sound(case):
                 assert await reset_environment(environment, copy.deepcopy(task))
             return time.perf_counter() - began
 
-        assert min(asyncio.run(seconds()) for _ in range(3)) < 0.05, case.folder
+        assert min(LOOP.run_until_complete(seconds()) for _ in range(3)) < 0.05, case.folder
 
 
 def assert_correct(case):
@@ -549,32 +558,35 @@ def assert_correct(case):
     assert [(a[0].messages, a[0].final_state) for a in honest] == [(b[0].messages, b[0].final_state) for b in again], (
         name
     )
-    assert digest_elsewhere(case, 1) == digest_elsewhere(case, 2), name
 
     async def side_by_side():
         return await asyncio.gather(
             *(case.episode(task, HONEST[name]) for task in case.everything[:12] for _ in range(3))
         )
 
-    for one, (played, reward, score) in enumerate(asyncio.run(side_by_side())):
+    for one, (played, reward, score) in enumerate(LOOP.run_until_complete(side_by_side())):
         assert is_right(case, reward, score) and played.messages == honest[one // 3][0].messages, name
+    some = case.everything[::STEP]
     others = [repeated, doubled, *(lambda player, num=num: stopped(player, num) for num in (0, 1, 2, 3, 5))]
     others += [lambda player, seed=seed: erratic(case, seed) for seed in range(4)]
     for other in others:
-        for played, reward, score in case.all(other(HONEST[name])):
+        for played, reward, score in case.all(other(HONEST[name]), some):
             assert (reward >= 0.65) == (score == 1.0) or name in PARTIAL and reward < 1, (
                 name,
                 reward,
                 score,
                 played.messages,
             )
-    for text in ("", "done", "no", "unsure", "0", "A", "granted", "[]", "{}", "null", "```\n```", "[" * 3000):
-        for played, reward, score in case.all(says(text)):
-            assert (reward >= 1.0) == (score == 1.0), (name, text, reward, score)
-            assert reward <= 0.7 or score == 1.0, (name, text, reward)
-    for text in ("", "done", "unsure", "0", "A", "none", "granted", "safe"):
-        share = sum(score for _, _, score in case.all(says(text))) / len(honest)
-        assert share <= 0.45, (name, text, share)
+    usual = ("", "done", "unsure", "0", "A", "granted")
+    for text in (*usual, "no", "[]", "{}", "null", "```\n```", "[" * 3000, "none", "safe"):
+        said = case.all(says(text), some)
+        if text not in ("none", "safe"):
+            for played, reward, score in said:
+                assert (reward >= 1.0) == (score == 1.0), (name, text, reward, score)
+                assert reward <= 0.7 or score == 1.0, (name, text, reward)
+        if text in (*usual, "none", "safe"):
+            share = sum(score for _, _, score in said) / len(said)
+            assert share <= 0.45, (name, text, share)
     if name in BY_STATE:
         return
     answers = [played.messages[-1]["content"] for played, _, _ in honest]
@@ -588,13 +600,13 @@ def assert_correct(case):
         ]  # fmt: skip
         for variant in variants:
             changed = replace(played, messages=(*played.messages[:-1], {"role": "assistant", "content": variant}))
-            reward, score = asyncio.run(case.judged(changed))
+            reward, score = LOOP.run_until_complete(case.judged(changed))
             assert (reward >= 0.75) == (score == 1.0), (name, variant, right, reward, score)
         for cut in (
             played.messages[:-1],
             (*played.messages[:-1], tool_call("page"), {"role": "tool", "content": right}),
         ):
-            reward, score = asyncio.run(case.judged(replace(played, messages=cut)))
+            reward, score = LOOP.run_until_complete(case.judged(replace(played, messages=cut)))
             assert reward < 0.75 and score == 0.0, (name, reward, score)
 
 
@@ -723,6 +735,7 @@ def main():
     assert all(reward == score == 1 for _, reward, score in other_orders)
     with tempfile.TemporaryDirectory() as target:
         write_fixed(target)
+        assert_same_elsewhere([*(HERE / name for name in CLEAN), *(Path(target) / name for name in PLANTED)])
         for name in PLANTED:
             case, fixed = load(HERE / name), load(Path(target) / name)
             assert_sound(case)

@@ -22,6 +22,8 @@ from sparring.environments import answer, tool_call
 from sparring.rewards import example
 
 HERE = Path(__file__).parent
+LOOP = asyncio.new_event_loop()
+"""One event loop for all episodes: to make one takes longer than most calls."""
 CASES = sorted(path.parent.name for path in HERE.glob("*/recipe.toml"))
 
 
@@ -46,7 +48,7 @@ class Case:
             [answer(said)] if said is not None else []
         )
         script += [answer("")] * max(0, self.turns - len(script))
-        result = asyncio.run(
+        result = LOOP.run_until_complete(
             EnvironmentAgent(self.environment, max_turns=self.turns).play(task, ScriptedSession(*script))
         )
         more = {"transitions": result.transitions, "final_state": result.final_state}

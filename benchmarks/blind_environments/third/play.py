@@ -29,6 +29,11 @@ from sparring.scorers.score import evaluate_score
 from sparring.types import Outcome
 
 
+LOOP = asyncio.new_event_loop()
+"""One event loop for all episodes: to make one takes longer than most calls."""
+PLAYED = dataclasses.make_dataclass("Played", ["reward", "score", "log", "state"])
+
+
 def load(folder):
     """A fresh module, and the parts of the recipe."""
     config = load_config(folder / "recipe.toml")
@@ -112,17 +117,9 @@ def play(case, task, policy):
         trajectory = example(task, *log, outcome=outcome, transitions=tuple(transitions), final_state=state)
         reward = await evaluate_reward(case.reward, trajectory)
         score = await evaluate_score(case.scorer, trajectory)
-        return dataclasses.make_dataclass("Played", ["reward", "score", "log", "state"])(
-            reward.total, score.value, log, state
-        )
+        return PLAYED(reward.total, score.value, log, state)
 
-    def run():
-        return asyncio.run(_guard())
-
-    async def _guard():
-        return await episode()
-
-    return run()
+    return LOOP.run_until_complete(episode())
 
 
 def out(value):

@@ -11,7 +11,7 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -38,17 +38,20 @@ class ResourceCounts:
 def count_resources() -> ResourceCounts:
     """Count threads, child processes, open handles (files, sockets, pipes), sqlite connections and asyncio tasks."""
     gc.collect()
+    connections = _list_subclasses(sqlite3.Connection)
     counts = {
         "threads": threading.active_count(),
         "processes": _count_children(),
         "file handles": len(os.listdir("/dev/fd")),
         "asyncio tasks": len(asyncio.all_tasks()),
         # Compare the type: isinstance would read __class__ of every object, which runs code of some libraries.
-        "sqlite connections": sum(
-            _is_open(one) for one in gc.get_objects() if issubclass(type(one), sqlite3.Connection)
-        ),
+        "sqlite connections": sum(_is_open(one) for one in gc.get_objects() if type(one) in connections),
     }
     return ResourceCounts(counts)
+
+
+def _list_subclasses(kind: type) -> set[type]:
+    return {kind}.union(*map(_list_subclasses, kind.__subclasses__()))
 
 
 def _list_globals(modules: tuple[ModuleType, ...]) -> dict[str, Any]:
@@ -79,21 +82,35 @@ def find_kept_globals(subject: Subject) -> dict[str, Any]:
     return {name: value for name, value in kept.items() if name not in declared}
 
 
-def measure_size(root: Any) -> int:
-    """Return the number of references below a global, without code and modules. A text that is in a list twice counts
-    twice. Weak references do not count: pandas keeps weak references to its views, and clears them at times."""
-    return sum(not isinstance(other, weakref.ref) for one in _reached(root) for other in gc.get_referents(one))
+def measure_sizes(kept: Mapping[str, Any]) -> dict[str, int]:
+    """Return the number of references below each global, without code and modules. A text that is in a list twice
+    counts twice. Weak references do not count: pandas keeps weak references to its views, and clears them at times."""
+    skipped = _list_module_dictionaries()
+    return {
+        name: sum(
+            not isinstance(other, weakref.ref) for one in _reached(root, skipped) for other in gc.get_referents(one)
+        )
+        for name, root in kept.items()
+    }
 
 
-def holds(root: Any, text: str) -> bool:
-    """Return True if an object that a global reaches contains the text."""
-    return any(isinstance(one, str) and text in one for one in _reached(root))
+def find_holding(kept: Mapping[str, Any], text: str) -> list[str]:
+    """Return the globals that reach an object that contains the text."""
+    skipped = _list_module_dictionaries()
+    return [
+        name
+        for name, root in kept.items()
+        if any(isinstance(one, str) and text in one for one in _reached(root, skipped))
+    ]
 
 
-def _reached(root: Any) -> Iterator[Any]:
-    """Yield the object and everything that it reaches, but not through modules, classes, frames or module
+def _list_module_dictionaries() -> set[int]:
+    return {id(vars(module)) for module in list(sys.modules.values()) if isinstance(module, ModuleType)}
+
+
+def _reached(root: Any, skipped: Set[int]) -> Iterator[Any]:
+    """Yield the object and everything that it reaches, but not through modules, classes, frames or the skipped module
     dictionaries."""
-    skipped = {id(vars(module)) for module in list(sys.modules.values()) if isinstance(module, ModuleType)}
     seen, queue = {id(root)}, deque([root])
     while queue and len(seen) < MOST_OBJECTS:
         one = queue.popleft()

@@ -10,7 +10,7 @@ from dataclasses import replace
 from sparring.agents.scripted import Asked, ScriptedPolicy, saying
 from sparring.checks.evidence.arguments import split_words
 from sparring.checks.evidence.explore import Call, explore_task, list_expert_calls
-from sparring.checks.evidence.leaked_resources import find_kept_globals, holds
+from sparring.checks.evidence.leaked_resources import find_holding, find_kept_globals
 from sparring.checks.evidence.legal_calls import (
     list_likely_calls,
     make_explorer,
@@ -275,7 +275,7 @@ async def _canaries(subject: Subject, one: Task, other: Task) -> list[Finding]:
             evidence = {"task": one.id, "seen_in_task": other.id, "message": index, "text": text[:300], "mark": mark}
             return [_shared(f"a text of task {one.id} appears in task {other.id}.", evidence)]
     kept = find_kept_globals(subject)
-    keeping = [name for name, value in kept.items() if holds(value, mark)]
+    keeping = find_holding(kept, mark)
     if keeping:
         evidence = {"task": one.id, "kept_in": keeping, "mark": mark}
         finding = _shared(f"a text of task {one.id} is kept in {keeping[0]} after its end.", evidence)

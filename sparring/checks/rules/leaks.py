@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TypeAlias
 
 from sparring.agents.scripted import Asked, ScriptedPolicy
-from sparring.checks.evidence.leaked_resources import count_resources, find_kept_globals, measure_size
+from sparring.checks.evidence.leaked_resources import count_resources, find_kept_globals, measure_sizes
 from sparring.checks.evidence.legal_calls import make_policies, make_stranger
 from sparring.checks.evidence.observed_effects import Observed
 from sparring.checks.evidence.subject import Subject
@@ -59,7 +59,7 @@ async def _left_by(subject: Subject, how: str, play: Play, policy_of: PolicyOf, 
         """Run `num` more episodes, and return the size of each global afterwards."""
         for task in tasks:
             await play(subject, task, await policy_of(subject, task))
-        return {name: measure_size(value) for name, value in find_kept_globals(subject).items()}
+        return measure_sizes(find_kept_globals(subject))
 
     tasks = [subject.sample[index % len(subject.sample)] for index in range(2 * num + 1)]
     sizes = [await window(tasks[:1])]  # resources that are created once are not a leak

@@ -69,6 +69,7 @@ USER = Change(
 )
 # The clock comes before the time zone, because a date depends on both.
 CHANGES = (HASH_SEED, CLOCK, TIME_ZONE, FOLDER, BACKWARDS, LOCALE, USER)
+_WITHOUT_FOLDER = tuple(one for one in CHANGES if one is not FOLDER)
 PROCESS = Change(
     "in another process", "Seed random values that are drawn at import, and do not use ids of processes or objects."
 )
@@ -87,7 +88,8 @@ async def same_elsewhere(subject: Subject) -> Iterable[Finding]:
     later = await _later(subject)
     difference = _difference_elsewhere(subject, episodes, later)
     if difference is not None:
-        cause, difference = await _cause(subject, episodes, difference)
+        changes = CHANGES if later["stopped_by_folder"] is None else _WITHOUT_FOLDER
+        cause, difference = await _cause(subject, episodes, changes, difference)
     elif later["stopped_by_folder"] is not None:
         cause, difference = FOLDER, {"what": "no conversation", "reason": later["stopped_by_folder"]}
     else:
@@ -105,16 +107,27 @@ async def same_elsewhere(subject: Subject) -> Iterable[Finding]:
 
 
 async def _cause(
-    subject: Subject, episodes: Sequence[tuple[Task, str, Trajectory]], difference: dict[str, Json]
+    subject: Subject,
+    episodes: Sequence[tuple[Task, str, Trajectory]],
+    changes: Sequence[Change],
+    difference: dict[str, Json],
 ) -> tuple[Change, dict[str, Json]]:
     """Return the condition that makes a difference, and the difference. The condition is another process alone, or else
-    the first change that makes a difference."""
+    the first change that makes a difference together with those before it. `difference` is that of all changes.
+
+    Each process takes seconds to start, so the changes are halved in each step."""
+    causes = (PROCESS, *changes)
+    low, high = 0, len(causes) - 1
     with suppress(OutOfTimeError, TimedOutError):
-        for cause in (PROCESS, *CHANGES):
-            there = await _elsewhere(subject, episodes, () if cause is PROCESS else (cause,))
-            alone = _difference_elsewhere(subject, episodes, there)
-            if alone is not None:
-                return cause, alone
+        while low < high:
+            middle = (low + high) // 2
+            there = await _elsewhere(subject, episodes, causes[1 : middle + 1])
+            found = _difference_elsewhere(subject, episodes, there)
+            if found is None:
+                low = middle + 1
+            else:
+                high, difference = middle, found
+        return causes[high], difference
     return PROCESS, difference
 
 
@@ -164,7 +177,7 @@ async def _later(subject: Subject) -> dict[str, Json]:
             raise
         except UndecidedError as error:
             reason = str(error)
-            later = await _elsewhere(subject, episodes, [one for one in CHANGES if one is not FOLDER])
+            later = await _elsewhere(subject, episodes, _WITHOUT_FOLDER)
         subject.shared["later"] = {**later, "stopped_by_folder": reason}
     return subject.shared["later"]
 

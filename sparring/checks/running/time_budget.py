@@ -32,6 +32,8 @@ MOST_STRETCHED = 3.0
 """The largest factor of the time of the whole check on a busy machine. Beyond it, rules use fewer episodes."""
 _SHARES = 8
 """A rule gets the remaining time divided by this number."""
+_NUM_PROCESSORS = os.cpu_count() or 1
+"""Read once, since the system takes long to count them and every call of user code has a limit."""
 
 
 class UndecidedError(Exception):
@@ -49,7 +51,7 @@ class OutOfTimeError(UndecidedError):
 def load_of_machine() -> float:
     """Return how many times longer work takes than on an idle machine: from 1 to MOST_PATIENT."""
     try:
-        ratio = os.getloadavg()[0] / (os.cpu_count() or 1)
+        ratio = os.getloadavg()[0] / _NUM_PROCESSORS
     except OSError:
         return 1.0
     return min(MOST_PATIENT, max(1.0, ratio))
