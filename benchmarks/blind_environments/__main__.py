@@ -20,9 +20,10 @@ SMOKE = ("clean_dice", "price_desk")
 SETS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
 
 
-def checked(folder: Path) -> dict[str, Any]:
+def checked(folder: Path, reviewer: str | None = None) -> dict[str, Any]:
     """The document of a check; of a recipe that cannot be loaded, the message."""
     command = [sys.executable, "-m", "sparring", "check", str(folder), "--json"]
+    command += [] if reviewer is None else ["--reviewer", reviewer]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if not ended.stdout:
         return {"findings": [{"severity": "error", "rule": "not checked", "symptom": ended.stderr.strip()}]}
@@ -44,6 +45,9 @@ def main() -> int:
     parser = options(__doc__)
     parser.add_argument("names", nargs="*", help="only these cases")
     parser.add_argument("--set", choices=SETS, default=SETS[-1])
+    parser.add_argument(
+        "--reviewer", metavar="URL#MODEL", help="also ask this model, as `sparring check --reviewer` does"
+    )
     arguments = parser.parse_args()
     folder, found = HERE / (SETS[0] if arguments.smoke else arguments.set), {}
     names = SMOKE if arguments.smoke else arguments.names
@@ -52,7 +56,7 @@ def main() -> int:
         for case in sorted(path.parent for path in folder.glob("*/recipe.toml")):
             if names and case.name not in names:
                 continue
-            findings, copy = said(checked(case)), Path(copies) / case.name
+            findings, copy = said(checked(case, arguments.reviewer)), Path(copies) / case.name
             beside = {one[:2] for one in said(checked(copy))} if copy.is_dir() else set()
             found[case.name] = [[*one, "stays" if one[:2] in beside else ""] for one in findings]
             print(case.name, *(f"  {severity} {rule}: {symptom}{' (stays without the defect)' * bool(stays)}"

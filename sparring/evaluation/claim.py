@@ -21,7 +21,7 @@ from sparring.evaluation.controls import (
     strongest_first,
 )
 from sparring.evaluation.evaluation import Evaluation
-from sparring.evaluation.limits import JUMPS, Seen, common_part, limits_of, planned
+from sparring.evaluation.limits import FEW_TASKS, Seen, common_part, limits_of, planned
 from sparring.findings import Finding, Severity
 from sparring.types import Json
 
@@ -34,13 +34,15 @@ class NotKnown:
 
     controls: tuple[str, ...] = ()
     remedies: tuple[str, ...] = ()
+    where: str = ""
+    """The tasks for which it is not known, if others were evaluated."""
 
     def sentences(self) -> Iterator[str]:
         """Yield the sentence about the missing controls, if there are any."""
         if self.controls:
             names = listed([SHOWN[control] for control in self.controls])
             remedies = _plays(self.remedies, is_one=len(self.controls) == 1)
-            yield f"Not known: whether tuned is better than {names}; {remedies}."
+            yield f"Not known: whether tuned is better than {names}{self.where}; {remedies}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +57,9 @@ class Claim:
     """The comparisons, with the strongest control first."""
     alike: str = ""
     """A result that all policies have in common, such as "no policy solved a task"."""
-    is_incomplete: bool = False
-    """Whether a control is left out because some seeds lack it. This control may be the strongest."""
+    is_unranked: bool = False
+    """Whether it is not known which control is the strongest: some seeds lack a control, or the controls were compared on
+    different tasks."""
     caveats: tuple[str, ...] = ()
     """The sentences that qualify the claim."""
     not_known: NotKnown = NotKnown()
@@ -92,12 +95,13 @@ class Claim:
             names = "any control" if len(self.against) > 1 else self.strongest.shown
             yield f"{WORDS[Rise.NOT_SHOWN]} {names}: {self.alike}"
             return
-        top = strongest(self.against) if len(self.against) > 1 and not self.is_incomplete else []
+        top = strongest(self.against) if len(self.against) > 1 and not self.is_unranked else []
         for rise, words in WORDS.items():
             ones = [one for one in self.against if one.rise is rise]
             first = [one.shown for one in ones if one in top]
-            rest = listed([one.shown for one in ones if one not in top])
-            leads = self.strongest is not None and self.strongest in ones and not self.is_incomplete
+            sizes = {one.control: f" ({one.size})" if self.is_unranked else "" for one in ones}
+            rest = listed([f"{one.shown}{sizes[one.control]}" for one in ones if one not in top])
+            leads = self.strongest is not None and self.strongest in ones and not self.is_unranked
             size = f" ({self.strongest.size})" if leads and self.strongest is not None else ""
             if first:
                 rest = f", and than {rest}" if rest else ""
@@ -157,6 +161,7 @@ def claim_of(evaluations: Sequence[Evaluation], facts: RunFacts) -> Claim:
         tuned=tuned,
         against=tuple(against),
         alike=seen.alike,
+        is_unranked=len({planned(tuned) & planned(one.before) for one in against}) > 1,
         caveats=tuple(dict.fromkeys(caveats)),
         findings=tuple(one.finding for one in elsewhere),
         not_known=_not_known(against, facts),
@@ -168,8 +173,10 @@ def claim_of_validations(validations: Mapping[int, Evaluation], facts: RunFacts)
     `validations` is by step."""
     if not validations:
         return claim_of((), facts)
-    first, last = (validations[step] for step in (min(validations), max(validations)))
-    against, unlike = compared(last, {} if first is last else {ORIGIN: [replace(first, name=ORIGIN)]}, facts)
+    earliest = min(validations)
+    first, last = validations[earliest], validations[max(validations)]
+    name = ORIGIN if earliest == 0 else f"the policy of step {earliest}"
+    against, unlike = compared(last, {} if first is last else {name: [replace(first, name=name)]}, facts)
     seen = Seen(tuned=last, against=against, facts=facts)
     chosen = "Settings or checkpoints may have been chosen on these tasks, which are not held out."
     return Claim(
@@ -177,7 +184,7 @@ def claim_of_validations(validations: Mapping[int, Evaluation], facts: RunFacts)
         tuned=last,
         against=tuple(against),
         caveats=(*unlike, *limits_of(seen), chosen),
-        not_known=_not_known((), facts),
+        not_known=replace(_not_known((), facts), where=" on held-out tasks"),
     )
 
 
@@ -220,6 +227,8 @@ def _scope(seen: Seen, *, is_disagreed: bool) -> Iterator[str]:
         yield f"on tasks of which {facts.seen_in_training} of {len(planned(tuned))} were trained on"
     if (num := common_part(tuned, seen.against)) is not None:
         yield f"on the {num} tasks that {'both' if len(seen.against) == 1 else 'all'} ran"
+    elif seen.against and not seen.alike and (num := len(planned(tuned))) < FEW_TASKS:
+        yield f"on {num} {'task' if num == 1 else 'tasks'}"
 
 
 def _value(value: Json) -> str:
@@ -279,10 +288,13 @@ def _sentences(how: str, one: Against, other: Against, tuned: Evaluation) -> Ite
         return
     if {one.rise, other.rise} == {Rise.ROSE, Rise.FELL} and other.before is not None:  # the headline names the control
         yield f"{how}, tuned has {tuned.success.mean:.2f}, and {one.control} has {other.before.success.mean:.2f}."
+    elif other.rise is Rise.ROSE and other.before is not None:
+        yield (
+            f"{how}, tuned is better than {one.shown}: {tuned.success.mean:.2f} against {other.before.success.mean:.2f}. "
+            "The other evaluation does not confirm this."
+        )
     else:
         yield f"{how}, tuned is {WORDS[other.rise]} {one.shown}."
-    if not tuned.temperature and other.rise is Rise.ROSE:
-        yield f"{JUMPS}."
 
 
 def _disagreement(one: Against, other: Against, sentence: str) -> Finding:
@@ -306,14 +318,16 @@ def claim_over(seeds: Mapping[int, Claim], *, without: Mapping[int, str] = Mappi
     left_out = tuple(_left_out(without))
     if len(seeds) < 2:
         claim = next(iter(seeds.values()), Claim(scope=()))
-        return replace(claim, caveats=(*left_out, *claim.caveats))
+        scope = (f"1 of {1 + len(without)} seeds", *claim.scope[1:]) if without and claim.tuned else claim.scope
+        return replace(claim, scope=scope, caveats=(*left_out, *claim.caveats))
     by_seed = {seed: {one.control: one for one in claim.against} for seed, claim in seeds.items()}
     controls = dict.fromkeys(control for known in by_seed.values() for control in known)
-    against, caveats, is_incomplete = [], [*left_out], False
+    against, caveats = [], [*left_out]
+    is_unranked = any(claim.is_unranked for claim in seeds.values())
     for control in controls:
         ones = {seed: known[control] for seed, known in by_seed.items() if control in known}
         if len(ones) < len(seeds):
-            is_incomplete = True
+            is_unranked = True
             caveats += _lacking(ones, {seed: claim for seed, claim in seeds.items() if seed not in ones})
             continue
         against.append(_over(ones))
@@ -323,6 +337,9 @@ def claim_over(seeds: Mapping[int, Claim], *, without: Mapping[int, str] = Mappi
     for caveat in dict.fromkeys(caveat for claim in seeds.values() for caveat in claim.caveats):
         having = [str(seed) for seed, claim in seeds.items() if caveat in claim.caveats]
         caveats.append(caveat if len(having) == len(seeds) else f"With {_seeds(having)}: {caveat}")
+    settings = {frozenset(part for part in claim.scope if part.startswith("with ")) for claim in seeds.values()}
+    if len(settings) > 1:
+        caveats.append("The seeds were evaluated with different settings.")
     missing = dict.fromkeys(one for claim in seeds.values() for one in claim.not_known.controls if one not in controls)
     lacking = [claim for claim in seeds.values() if not missing.keys().isdisjoint(claim.not_known.controls)]
     alike = {claim.alike for claim in seeds.values()}
@@ -331,7 +348,7 @@ def claim_over(seeds: Mapping[int, Claim], *, without: Mapping[int, str] = Mappi
         scope=(f"{num} seeds", *_scope_over(seeds)),
         against=tuple(strongest_first(against)),
         alike=alike.pop() if len(alike) == 1 else "",
-        is_incomplete=is_incomplete,
+        is_unranked=is_unranked,
         caveats=tuple(caveats),
         not_known=NotKnown(
             controls=tuple(missing),
@@ -349,7 +366,7 @@ def _scope_over(seeds: Mapping[int, Claim]) -> Iterator[str]:
     for part in dict.fromkeys(part for claim in seeds.values() for part in claim.scope[1:]):
         having = [str(seed) for seed, claim in seeds.items() if part in claim.scope]
         is_general = len(having) == len(seeds) or part.startswith("at temperature")
-        yield part if is_general else f"{part} for {_seeds(having)}"
+        yield part if is_general else f"{_seeds(having)} {part}"
 
 
 def _left_out(without: Mapping[int, str]) -> Iterator[str]:

@@ -13,7 +13,7 @@ SIGNIFICANT = 0.05
 CONTINUED = "warm start continued"
 WARM_START = "warm start"
 BASE = "base"
-ORIGIN = "the policy before training"
+ORIGIN = "the policy before RL"
 RANDOM = "random rewards"
 """The name of the control that was trained from the same recipe with random rewards."""
 CONTROLS = (CONTINUED, WARM_START, BASE, ORIGIN)
@@ -131,7 +131,7 @@ class Against:
         """The difference as text, with its 95 % interval, or with its range over several seeds."""
         if self.by_seed:
             least, most = f"{min(self.by_seed):+.2f}", f"{max(self.by_seed):+.2f}"
-            return f"{least} with every seed" if least == most else f"{least} to {most} by seed"
+            return f"{least} with each" if least == most else f"{least} to {most} by seed"
         if self.comparison is None:
             return f"{self.difference:+.2f}"
         difference = self.comparison.difference
@@ -166,13 +166,14 @@ def compared(
             limits.append(f"Not compared with {shown}: it was evaluated on other tasks.")
         else:
             comparison = compare(alike[0], tuned)
+            is_random = alike[0].is_random_control and not is_shorter(alike[0], tuned)
             against.append(
                 Against(
                     control=name,
-                    shown=shown,
+                    shown=f"{SHOWN[RANDOM]} ({name})" if is_random and name != RANDOM else shown,
                     difference=comparison.difference.mean,
                     rise=rise_of(comparison),
-                    is_random_control=alike[0].is_random_control and not is_shorter(alike[0], tuned),
+                    is_random_control=is_random,
                     before=alike[0],
                     comparison=comparison,
                 )

@@ -130,8 +130,15 @@ def _decided_by_lost(seen: Seen) -> Iterator[str]:
             continue
         if _could_turn(one.comparison):
             bounds = one.comparison.bounds
+            is_open = bounds.worst <= 0 <= bounds.best
+            shown = (
+                f"{seen.tuned.name} is better than {one.shown}"
+                if is_open
+                else f"a difference from {one.shown} is shown"
+            )
+            num = len(planned(seen.tuned) & planned(one.before))
             yield (
-                f"Lost episodes could decide whether {seen.tuned.name} is better than {one.shown}: the difference lies "
+                f"Lost episodes could decide whether {shown}: over all {num} tasks, the difference lies "
                 f"between {bounds.worst:+.2f} and {bounds.best:+.2f}, depending on whether they were wrong or right."
             )
         elif one.rise is not Rise.NOT_SHOWN:
