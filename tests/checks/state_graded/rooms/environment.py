@@ -50,7 +50,7 @@ def one(task_id, rng):
 
 
 def train_tasks():
-    return tasks("train", 24)
+    return tasks("train", 3)
 
 
 def held_out_tasks():

@@ -46,7 +46,7 @@ class Taxi(GymnasiumEnvironment):
 
 
 PROMPT = "Fetch the passenger and bring it to the destination. 0 is red, 1 green, 2 yellow, 3 blue, 4 in the taxi."
-train_tasks = partial(seeded_tasks, PROMPT, 40)
+train_tasks = partial(seeded_tasks, PROMPT, 12)
 held_out_tasks = partial(seeded_tasks, PROMPT, 10, first_seed=40)
 
 
