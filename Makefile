@@ -18,7 +18,7 @@ evidence: .venv/train
 	$(BIN)/python -m benchmarks.evidence --json benchmarks/results/pointer_chase.json
 
 test: .venv/dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 # The tests that take little time, for the loop while editing: at most 90 seconds. It prints what it leaves out.
 fast: .venv/dev

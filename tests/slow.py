@@ -1,6 +1,6 @@
 """The test files that `make fast` leaves out: `python -m tests.slow REPORT.xml` renews the list from a run of the suite.
 
-    .venv/bin/python -m pytest -n 2 --dist worksteal --junitxml REPORT.xml && .venv/bin/python -m tests.slow REPORT.xml
+    .venv/bin/python -m pytest -n 3 --dist worksteal --junitxml REPORT.xml && .venv/bin/python -m tests.slow REPORT.xml
 
 Files are kept from the quickest on, until together they take SECONDS of processor time.
 """
