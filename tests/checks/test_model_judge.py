@@ -117,7 +117,7 @@ def check(folder: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
 def test_a_judge_that_is_down_leaves_its_rules_undecided_with_the_outage_named(recipe: Callable[[str], Path]) -> None:
     closed = Endpoint()
     closed.close()
-    code, report, output = check(recipe(closed.address), "--only", "reward", "--minutes", "0.2")
+    code, report, output = check(recipe(closed.address), "--only", "reward", "--minutes", "0.5")
     assert code == 5, output
     undecided = [one for one in report["checked"] if one["state"] == "undecided"]
     assert {"reward.range", "reward.order", "reward.agreement", "reward.scorer"} <= {one["rule"] for one in undecided}
