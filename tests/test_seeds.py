@@ -75,7 +75,7 @@ def test_each_seed_has_an_ordinary_run_and_the_family_shows_which_belong_togethe
     assert (len(found.finished), found.is_held_out, list(found.policies)) == (
         2,
         False,
-        ["the policy before training", "tuned"],
+        ["the policy before RL", "tuned"],
     )
 
 

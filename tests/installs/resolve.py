@@ -53,7 +53,7 @@ def documented_combinations() -> set[tuple[str, ...]]:
     files += [
         file
         for file in ROOT.glob("sparring/**/*")
-        if file.suffix == ".py" or ("templates" in file.parts and file.is_file())
+        if file.suffix == ".py" or ("templates" in file.parts and file.is_file() and file.suffix != ".pyc")
     ]
     return {sorted_extras(names) for file in files for names in EXTRAS.findall(file.read_text("utf-8"))}
 
