@@ -1,8 +1,8 @@
 """Peak memory of one LoRA training step against what `sparring plan` predicts for it, each shape in a process of its own.
 
 The model has random weights, an engine with a small cache holds the first version, and the learner takes one step on a batch
-of one sequence: gradient, optimizer, export. The peak is what the kernel reports (VmHWM). All shapes take about 20 minutes;
-`--shapes 0.1B` takes one.
+of one sequence: gradient, optimizer, export. The peak is what the kernel reports (VmHWM). `--shapes` picks some, and
+the largest takes the most time.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ def prepare_cuda(device: str) -> None:
     """Choose settings of torch for batches of many shapes. Without effect on a CPU.
 
     The allocator extends its segments instead of adding others, unless the user set its variable: memory that is free in
-    pieces does not fit the next microbatch. Attention never uses cuDNN, which plans each new shape anew.
+    pieces does not fit the next microbatch. Attention never uses cuDNN, which seems to plan each new shape anew
+    (docs/notebook/speed.md).
     """
     if not device.startswith("cuda"):
         return

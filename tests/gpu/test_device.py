@@ -10,9 +10,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sparring.engines.torch_engine import TorchEngine
-from sparring.models import forest_attention
-from sparring.models.forest_attention import build_attention, has_kernel
-from sparring.models.llama import LlamaShape
+from sparring.models.forest_attention import attend_by_segment, attend_with_kernel, has_kernel, see_ancestors
+from sparring.models.llama import Attend, LlamaShape
 from sparring.models.policy import LoraSettings, Policy
 from sparring.training.learner import TorchLearner
 from sparring.training.sequences import build_demonstration_batch
@@ -145,9 +144,7 @@ def test_new_weights_reach_the_engine() -> None:
 
 @pytest.mark.skipif(DEVICE != "cuda", reason="needs a CUDA device: the kernel has no gradients on a CPU")
 @pytest.mark.parametrize("seed", range(3))
-def test_the_kernel_of_a_forest_equals_the_attention_of_each_segment(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_kernel_of_a_forest_equals_the_attention_of_each_segment(seed: int) -> None:
     sizes, paths = [530, 140, 177, 1, 400], [(0,), (0, 1), (0, 1, 2), (3,), (0, 4)]
     generator = torch.Generator("cuda").manual_seed(seed)
     inputs = [
@@ -157,15 +154,17 @@ def test_the_kernel_of_a_forest_equals_the_attention_of_each_segment(
     weight = torch.randn(sum(sizes), 8 * 64, generator=generator, device="cuda")
     assert has_kernel(inputs[0])
 
-    def attend(precision: torch.dtype) -> list[torch.Tensor]:
+    by_kernel = attend_with_kernel(see_ancestors(sizes, paths, "cuda"), sum(sizes), inputs[0].device)
+    by_segment = attend_by_segment(SHAPE, sizes, paths)
+
+    def compute(attend: Attend, precision: torch.dtype) -> list[torch.Tensor]:
         q, k, v = (one.to(precision).requires_grad_() for one in inputs)
-        out = build_attention(SHAPE, sizes, paths, like=q)(0, q, k, v)
+        out = attend(0, q, k, v)
         return [out.detach().float(), *(one.float() for one in torch.autograd.grad((out * weight).sum(), (q, k, v)))]
 
-    found = attend(torch.bfloat16)
-    monkeypatch.setattr(forest_attention, "has_kernel", lambda _: False)
-    by_segment, exact = attend(torch.bfloat16), attend(torch.float32)
-    for one, other, reference in zip(found, by_segment, exact, strict=True):
+    found, others = (compute(attend, torch.bfloat16) for attend in (by_kernel, by_segment))
+    exact = compute(by_segment, torch.float32)
+    for one, other, reference in zip(found, others, exact, strict=True):
         error = (one - reference).norm() / reference.norm()
         assert error < 0.01
         assert error < 1.5 * (other - reference).norm() / reference.norm()
