@@ -21,6 +21,7 @@ from benchmarks.report import options, report
 from sparring.config import Config, validate
 
 LEAN = ("model.base_precision=bf16", "model.lora_merged=false", "optimizer.activation_checkpointing=true")
+WITHOUT = ("optimizer.activation_checkpointing=false",)
 SHAPES: Mapping[str, Mapping[str, Any]] = {
     "0.1B": {
         "hidden_size": 576,
@@ -75,10 +76,10 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
 """SmolLM2-135M; SmolLM2-360M, Qwen2.5-0.5B and Qwen3-0.6B, which were not used to write the formulas; Llama 3.2 1B; and one
 to try the program."""
 WAYS: Mapping[str, tuple[str, ...]] = {
-    "0.1B": (),
+    "0.1B": WITHOUT,
     "0.1B, lean": LEAN,
     "0.1B, checkpointing": ("optimizer.activation_checkpointing=true",),
-    "0.4B": (),
+    "0.4B": WITHOUT,
     "0.5B": LEAN,
     "0.6B": ("optimizer.activation_checkpointing=true",),
     "1B": LEAN,
@@ -147,7 +148,7 @@ def measure(way: str, tokens: int) -> dict[str, float]:
     learner = TorchLearner(
         policy,
         max_tokens_per_microbatch=tokens,
-        activation_checkpointing=config.optimizer.activation_checkpointing,
+        activation_checkpointing=config.optimizer.activation_checkpointing is True,
     )
     ids = [(7 * place + 11) % sizes["vocab_size"] for place in range(tokens)]
     batch = build_demonstration_batch([(ids, [False] + [True] * (tokens - 1))])
