@@ -116,7 +116,7 @@ def measure(way: str, tokens: int) -> dict[str, float]:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from sparring.assembly.engines import build_engine
-    from sparring.models.memory import keep_freed_memory
+    from sparring.models.allocator import keep_freed_memory
     from sparring.models.policy import LoraSettings, Policy
     from sparring.planning.devices import this_machine
     from sparring.planning.plan import make_plan

@@ -102,7 +102,7 @@ def compare(
 def measure(config: Any, sizes: dict[str, Any], episodes: int, tokens: int, sampled: int) -> dict[str, float]:
     """Sample a batch, learn from as many tokens, and load the weights into the engine."""
     from sparring.engines.torch_engine import TorchEngine
-    from sparring.models.memory import keep_freed_memory
+    from sparring.models.allocator import keep_freed_memory
     from sparring.models.policy import LoraSettings, Policy
     from sparring.models.small import random_llama
     from sparring.training.learner import TorchLearner

@@ -16,7 +16,7 @@ from sparring.tracking import Console
 
 if TYPE_CHECKING:
     from sparring.evaluation.review import Review
-    from sparring.reproduce.episodes import Replay
+    from sparring.reproduce.replay import Replay
 
 
 MOST_SHOWN = 20
@@ -115,7 +115,7 @@ def replay(
             raise UsageError(f"--training replays the steps of a whole run; leave {episode!r} out.")
         _relearn(resolve_run(run), as_json=as_json)
         return
-    from sparring.reproduce.episodes import Replays
+    from sparring.reproduce.replay import Replays
 
     replays, replayed = Replays(resolve_run(run), episode), []
     with Console(quiet=as_json).steps(f"replay of {replays.source}", len(replays)) as progress:

@@ -13,7 +13,7 @@ from sparring.environments.demonstrations import (
 )
 from sparring.environments.execution import ExecutionEnvironment, PythonTool, SqlTool, Verdict, graded
 from sparring.environments.fixtures import FixtureMiss, Fixtures
-from sparring.environments.replay import ReplayEnvironment, replayed
+from sparring.environments.replayed_tools import ReplayEnvironment, replayed
 from sparring.environments.stateful import EpisodeClock, EpisodeState, StatefulEnvironment, normalized
 from sparring.environments.tools import Bounded, tool
 from sparring.environments.user_simulator import UserSimulator

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Literal, TypeAlias, get_args
 
 from sparring.environments.demonstrations import tool_call
-from sparring.environments.replay import replayed
+from sparring.environments.replayed_tools import replayed
 from sparring.environments.suites.sop.domain import (
     Case,
     Clause,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from sparring.environments.demonstrations import tool_call
-from sparring.environments.replay import replayed
+from sparring.environments.replayed_tools import replayed
 from sparring.environments.suites.sop.domain import (
     Case,
     Clause,

@@ -24,7 +24,7 @@ from sparring.environments.calls import execute
 from sparring.environments.demonstrations import answer
 from sparring.environments.execution import ExecutionEnvironment
 from sparring.environments.fixtures import FixtureMiss, Fixtures
-from sparring.environments.replay import ReplayEnvironment
+from sparring.environments.replayed_tools import ReplayEnvironment
 from sparring.environments.stateful import StatefulEnvironment
 from sparring.environments.suites.sop.entities import Draw, Split
 from sparring.environments.tools import tool, tools_of

@@ -19,7 +19,7 @@ from sparring.cli import app
 from sparring.config import load_config
 from sparring.environments import answer, tool_call
 from sparring.errors import ContextOverflow, PolicyTimeout
-from sparring.reproduce.episodes import Difference, Field, Replay, Replays
+from sparring.reproduce.replay import Difference, Field, Replay, Replays
 from sparring.run_folders import RunFolder
 from sparring.runtime.plugins import load_object
 from sparring.tracking import LocalTracker
