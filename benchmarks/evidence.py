@@ -235,20 +235,20 @@ def main() -> int:
     figures = {
         "least gain over the strongest control": min(gain[0] for gain in gains),
         "least lower bound of it": min(gain[1] for gain in gains),
-        "most gain from shuffled rewards": max(
-            (row["tuned"]["sampled"] - row["warm start"]["sampled"] for row in drawn), default=0.0
-        ),
     }
     targets = {
         "least gain over the strongest control": {"at_least": GAIN},
         "least lower bound of it": {"at_least": LEAST_GAIN},
-        "most gain from shuffled rewards": {"at_most": SHUFFLED_GAIN},
     }
     sides = {
         "RL": sum(row["RL seconds"] for row in rows),
         "control": sum(row["control steps"] for row in rows),
-        "shuffled rewards": len(drawn),
     }
+    if num_shuffled:
+        sides["shuffled rewards"] = len(drawn)
+        gained = max(row["tuned"]["sampled"] - row["warm start"]["sampled"] for row in drawn)
+        figures["most gain from shuffled rewards"] = gained
+        targets["most gain from shuffled rewards"] = {"at_most": SHUFFLED_GAIN}
     return report(
         f"evidence of {arguments.recipe}",
         [*rows, *drawn],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ BLIND = sorted(path.parent for path in (HACKS / "blind").glob("*/case.toml"))
 HEALTHY = sorted(path.parent for path in (HACKS / "blind_healthy").glob("*/case.toml"))
 
 
+@functools.cache
 def named(case: Path, key: str) -> Any:
     """What the recipe of a case names."""
     config = load_config(case / "recipe.toml", [])
