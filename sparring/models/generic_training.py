@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from sparring.models.output_layer import recomputed_logprobs
 from sparring.models.policy import Policy
@@ -48,9 +49,6 @@ def sequence_logprobs(
 
 def checkpoint_layers(policy: Policy) -> None:
     """Keep only the input of each layer for the backward pass from now on."""
-    # Importing it takes as long as importing torch, and few runs need it.
-    from transformers.modeling_layers import GradientCheckpointingLayer
-
     for module in policy.base.modules():
         if isinstance(module, GradientCheckpointingLayer):
             module.gradient_checkpointing = True
