@@ -36,6 +36,10 @@ from sparring.run_folders.recipe_files import find_code_folder
 from sparring.types import Json
 
 
+_RULES_SHARE = 0.9
+"""The share of the processor time that rules may use; the rest is for the command and for processes that end later."""
+
+
 def main() -> None:
     """Run the rules of one request. `sparring.checks.running.run` starts this process."""
     request = json.loads(sys.stdin.readline())
@@ -69,7 +73,7 @@ async def _main(request: Mapping[str, Any], out: IO[str]) -> None:
     if announced is not None:
         subject.watch.seconds = max(subject.watch.seconds, request["verdict_seconds"])
         left += request["verdicts_seconds"]
-    subject.timing = Timing(seconds=left, processor_seconds=request["seconds"] - processor_time())
+    subject.timing = Timing(seconds=left, processor_seconds=_RULES_SHARE * request["seconds"] - processor_time())
     send(loaded=True, slowness=slowness, announced=announced)
     folder = Path(request["note"]).parent
     try:
