@@ -167,13 +167,13 @@ def table(content: Mapping[str, Any]) -> str:
         shown = f"{paired} at {temperature}, paired by task. One seed"
     else:
         shown = (
-            f"{_interval([one[0] for one in gains], -1.0)} at {temperature}; paired by task, the seed with the lowest bound has "
-            f"{paired}. {len(control)} seeds"
+            f"{_interval([one[0] for one in gains], -1.0)} at {temperature}; paired by task, the gain of the seed with the "
+            f"lowest bound is {paired}. {len(control)} seeds"
         )
     note = f" ({content['provenance']})" if "provenance" in content else ""
     lines += [
         "",
-        f"Tuned less the strongest control ({_strongest(control)}): {shown}; commit {content['commit']}{note}, "
+        f"Tuned minus the strongest control ({_strongest(control)}): {shown}; commit {content['commit']}{note}, "
         f"{content['machine']}.",
     ]
     return "\n".join(lines)

@@ -35,7 +35,6 @@ from sparring.metering.usage import meter_usage, read_usage
 from sparring.run_folders.recipe_files import find_code_folder
 from sparring.types import Json
 
-
 _RULES_SHARE = 0.9
 """The share of the processor time that rules may use; the rest is for the command and for processes that end later."""
 
