@@ -173,7 +173,7 @@ def table(content: Mapping[str, Any]) -> str:
     note = f" ({content['provenance']})" if "provenance" in content else ""
     lines += [
         "",
-        f"Tuned less the strongest control ({_strongest(control)}): {shown}; commit {content['commit']}{note}, "
+        f"Tuned minus the strongest control ({_strongest(control)}): {shown}; commit {content['commit']}{note}, "
         f"{content['machine']}.",
     ]
     return "\n".join(lines)

@@ -55,7 +55,7 @@ def test_the_control_that_is_subtracted_is_the_strongest_by_success(name: str) -
 
 def test_the_table_names_the_strongest_control_of_each_seed() -> None:
     content = json.loads(STORED.read_text("utf-8"))
-    assert "Tuned less the strongest control (warm start continued): " in table(content)
+    assert "Tuned minus the strongest control (warm start continued): " in table(content)
     content["rows"][1][STRONGEST] = "warm start"
     assert "(warm start continued with seeds 0, 2, 3 and 4, warm start with seed 1): " in table(content)
 
