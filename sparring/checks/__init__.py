@@ -1,6 +1,7 @@
-"""Checks that find defects in a recipe, its environment, data, reward and budgets before a training.
+"""Checks that find defects in a recipe, its environment, data, reward and budgets before training.
 
-`rules/` contains the rules, `evidence/` the observations that they use, `running/` the code that runs them.
+`rules/` contains the rules, `evidence/` contains the observations that they use, and `running/` contains the code that
+runs them.
 """
 
 from sparring.checks.check import Check
