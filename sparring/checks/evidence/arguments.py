@@ -412,8 +412,8 @@ def _find_objects(text: str) -> Iterator[Json]:
 
 
 def _find_table_cells(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the cells of tables in a text, each with the header of its column. If there are two columns, the first cell
-    of the row is the header."""
+    """Yield the cells of tables in a text, each with the header of its column. In a table with two columns, also yield
+    the second cell with the first cell of its row as the header."""
     header: list[str] = []
     lines = text.splitlines()
     for index, line in enumerate(lines):

@@ -1,4 +1,4 @@
-"""The text that a reviewing model reads: the recipe, the user's source, the tools, tasks and episodes."""
+"""The text that a reviewing model reads: the recipe, the user's source code, the tools, the tasks and some episodes."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def _list_sources(subject: Subject) -> Iterable[str]:
 
 
 def _own_modules(subject: Subject) -> Sequence[ModuleType]:
-    """Return the modules of the environment and of everything in the recipe's folder that is loaded."""
+    """Return the environment's modules and all loaded modules from the recipe's folder."""
     modules = [one for one in subject.own_code.modules() if getattr(one, "__file__", None)]
     return sorted(modules, key=lambda module: str(module.__file__))
 
 
 def _list_library_parts(subject: Subject) -> Iterable[str]:
-    """Yield the signatures and docstrings of the functions and classes of Sparring that the user's modules import."""
+    """Yield the signatures and docstrings of Sparring's functions and classes that the user's modules import."""
     seen: set[int] = set()
     for module in _own_modules(subject):
         for name, value in vars(module).items():

@@ -98,8 +98,8 @@ class Reviewer:
 
         defects = await Reviewer(subject, engine).review(material)
 
-    The reviewer reads the material once and may request episodes NUM_ROUNDS times. After a reply in another form it is
-    asked again, at most NUM_RETRIES times in the whole review.
+    The reviewer reads the material once and may request episodes NUM_ROUNDS times. If a reply has a different format,
+    the request is repeated, at most NUM_RETRIES times in the whole review.
     """
 
     def __init__(self, subject: Subject, engine: MessageEngine) -> None:
@@ -205,7 +205,7 @@ def _are_defects(value: Json) -> TypeGuard[list[dict[str, Any]]]:
 
 
 def _write_script(probe: Mapping[str, Any]) -> list[Message] | None:
-    """Return the messages of an episode, or None if the probe has another form."""
+    """Return the messages of an episode, or None if the probe has a different format."""
     turns, script = probe.get("turns") or [], list[Message]()
     if not isinstance(turns, list):
         return None
