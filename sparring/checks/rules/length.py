@@ -23,11 +23,11 @@ MUCH = 0.05
 
 
 async def length(subject: Subject) -> Iterable[Finding]:
-    """A wrong episode earns no more for being longer or shorter.
+    """An incorrect episode earns no more for being longer or shorter.
 
-    The same wrong episode is graded with 16 and with 1,024 sampled tokens per turn, and with padding next to its calls
-    and after its answer. If its reward changes by 0.05 or more, a policy learns the length instead of the task. Charge
-    for tokens only in right episodes, and keep the charge below what a right answer earns.
+    The same incorrect episode is graded with 16 and with 1,024 sampled tokens per turn, and with padding next to its
+    calls and after its answer. If its reward changes by 0.05 or more, a policy learns to optimize length instead of
+    solving the task. Apply a length penalty only to correct episodes, and keep it below what a correct answer earns.
     """
     references = await find_references(subject)
     if references is None:
