@@ -1,4 +1,4 @@
-"""Check a recipe. Its code runs in a separate process, which is replaced when it hangs or dies."""
+"""Check a recipe. Its code runs in a separate process, which is replaced if it hangs or crashes."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def check_recipe(
     """Check a recipe before it is trained, and return the report with all findings. The call blocks for up to
     `options.minutes`.
 
-    `recipe` is a folder or its `recipe.toml`. `on_rule` is called with the name of each rule that starts, `announce`
-    with a text that a person should read first, such as the cost of an LLM judge.
+    `recipe` is a folder or its `recipe.toml`. `on_rule` is called with the name of each rule that starts. `announce` is
+    called with a text that a person should read first, such as the cost of an LLM judge.
 
     Raises UsageError, DataError or ServiceError if the recipe cannot be loaded.
     """
@@ -266,7 +266,7 @@ class _Run:
 
 @final
 class _Worker:
-    """A process that receives one request and answers in JSON lines."""
+    """A process that receives one request and answers with JSON lines."""
 
     def __init__(self, request: Mapping[str, Json], folder: Path) -> None:
         self._note = Path(str(request["note"]))
