@@ -153,6 +153,6 @@ CHECKS: dict[str, Check] = rules_by_name(
     Check("weights.export", weights.export, needs=("model", "weights"), seconds=600),
     Check("review.defects", review.defects, needs=("reviewer", "environment"), seconds=REVIEW_SECONDS),
 )
-"""The checks by name, in the order in which they run and are documented."""
+"""The checks, keyed by name, in the order in which they run and are documented."""
 
 __all__ = ["CHECKS", "Check"]

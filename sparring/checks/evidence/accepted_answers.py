@@ -25,7 +25,7 @@ FEWEST = 2
 """The minimum number of tasks in which a problem must occur before it is reported."""
 NUM_SHOWN = 4
 _NO_VALUE = ("", "Done.", "nan", "inf", "1e999")
-"""Texts that are not the right answer of any task."""
+"""Texts that are not the correct answer of any task."""
 _ANSWERS = {"answer", "expected", "label", "gold", "solution", "truth", "reference"}
 
 

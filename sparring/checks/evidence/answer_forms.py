@@ -77,7 +77,7 @@ class AnswerForm:
         return json.dumps(dict(parts), ensure_ascii=False) if self.is_json else _plain(next(iter(parts.values()), ""))
 
     def text(self, body: str, tag: str | None = None) -> str:
-        """Return the whole answer around a body. `tag` replaces the form's own tag."""
+        """Return the whole answer around a body. `tag` replaces the format's own tag."""
         if self.tag is not None:
             body = f"<{tag or self.tag}>{body}</{tag or self.tag}>"
         return f"{self.before}{body}{self.after}"

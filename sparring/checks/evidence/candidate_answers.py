@@ -47,7 +47,7 @@ _LISTS: tuple[tuple[str, Callable[[list[Json]], list[Json]]], ...] = (
     ("all but the last of", lambda items: items[:-1]),
     ("an element twice of", lambda items: [*items[:-1], items[0]]),
 )
-"""Changes of a list; the list's name follows each description."""
+"""Changes to a list. The list's name follows each description."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from sparring.scorers.conduct import grades_behavior
 from sparring.types import Json, Message, Trajectory
 
 NUM_MUTATED = 6
-"""The number of tasks whose right answers are changed, if there is no LLM judge."""
+"""The number of tasks whose correct answers are changed, if there is no LLM judge."""
 MUTATION_SECONDS = 5.0
 """The time limit in seconds for the changed answers, and again for the changed calls."""
 MOST_CHANGED = 4
@@ -38,7 +38,7 @@ class Mutated:
     mutation: Mutation
     episode: Episode
     parts: Mapping[str, Json] | None
-    """The parts of the changed answer, or None if the answer is not in the requested form."""
+    """The parts of the changed answer, or None if the answer is not in the requested format."""
 
     @property
     def shown(self) -> dict[str, Json]:

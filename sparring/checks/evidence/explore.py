@@ -50,7 +50,7 @@ class TriedCall:
     result: ToolResult
     before: tuple[Call, ...]
     line: str | None
-    """The innermost line of the user's code that raised, or None if no such line raised."""
+    """The innermost line of the user's code that raised an exception, or None if no such line did."""
 
     @property
     def is_legal(self) -> bool:

@@ -14,7 +14,7 @@ from sparring.environments import answer
 from sparring.types import Message, Trajectory
 
 NUM_PROBED = 3
-"""The number of right episodes to change."""
+"""The number of correct episodes to change."""
 _FREE_WORDS = "I have looked into it."
 
 

@@ -48,7 +48,7 @@ MOST_TRIED = 64
 MOST_VALUES = 8
 """The maximum number of values for one argument."""
 NUM_FUTILE = 32
-"""The number of calls of one tool without a change, after which the tool is not tried again as the next call."""
+"""After this number of calls without a change, a tool is not tried again as the next call."""
 MOST_EFFECTS = 30
 """The maximum number of calls of one tool with an effect that are remembered for one task."""
 DETOUR = 2.5
@@ -84,7 +84,7 @@ class Plan:
     """The states after `reset` and after each call."""
     steps: tuple[Step, ...]
     refused: tuple[Step, ...]
-    """Calls that changed nothing, although similar calls do in other tasks."""
+    """Calls that changed nothing, although similar calls in other tasks changed something."""
     effects: tuple[tuple[Step, Json, Json], ...]
     """Tried calls that changed something, with the states before and after."""
     ends: bool = False

@@ -55,7 +55,7 @@ class ReferenceEpisodes:
     has_expert: bool
     """True if the episodes come from the scripted expert."""
     failed: Mapping[str, str]
-    """The reason why the expert failed, by task id."""
+    """The reason why the expert failed, keyed by task id."""
     graded: frozenset[Aspect]
     """The aspects that the scorer (or the reward, without a scorer) depends on. If the last message is not among them,
     answers are free text without parts."""

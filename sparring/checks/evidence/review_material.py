@@ -18,11 +18,12 @@ from sparring.types import Json, Task, Trajectory
 NUM_SHOWN = 6
 """The number of tasks that are shown with their prompts and hidden fields."""
 NUM_FIELDS = 12
-"""The number of further tasks whose hidden fields are shown."""
+"""The number of additional tasks whose hidden fields are shown."""
 NUM_PLAYED = 2
 """The number of tasks in which episodes of scripted policies are shown."""
 MOST_CHARACTERS = {"source": 80_000, "tasks": 30_000, "episodes": 30_000}
-"""The maximum length of each part of the material, about a fifth as many tokens."""
+"""The maximum length of each part of the material, in characters. A fifth of this number is about the number of
+tokens."""
 _LONGEST_LINE = 4_000
 
 

@@ -26,7 +26,7 @@ NUM_PROBES = 8
 NUM_DEFECTS = 10
 NUM_RETRIES = 2
 REQUEST_SECONDS = 600.0
-"""The time limit of one reply."""
+"""The time limit for one reply."""
 _MOST_TOKENS = 16_384
 _SAMPLING = Sampling(temperature=math.nan, top_p=math.nan, max_tokens=_MOST_TOKENS)
 """The endpoint uses its own temperature: some reasoning models accept no other."""
@@ -127,7 +127,7 @@ class Reviewer:
                 if num_refused > NUM_RETRIES:
                     raise UndecidedError(
                         f"the reviewer {self._engine.fingerprint} answered {text!r:.200} instead of a review, "
-                        f"{num_refused} times; use a model that follows the form"
+                        f"{num_refused} times; use a model that follows the requested format"
                     )
                 messages.append(_NOT_A_REPLY if reply is None else {"role": "user", "content": _LAST_ROUND})
                 continue

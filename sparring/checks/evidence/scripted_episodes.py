@@ -40,7 +40,7 @@ from sparring.scorers.conduct import grades_behavior
 from sparring.types import Json, Message, Task, Trajectory
 
 NUM_TASKS = 24
-"""The number of tasks for each policy, if episodes are quick."""
+"""The number of tasks for each policy, if episodes are fast."""
 SECONDS = 1.5
 """The time in seconds after which a policy gets no more tasks. It gets at least FEWEST tasks, or fewer if the rule has
 no time left."""
@@ -84,7 +84,7 @@ class Episode:
     verdict: Verdict
     """The verdict on the answer and the calls, as far as they are graded."""
     reason: str = ""
-    """The reason why the episode is wrong, if the calls or the final state are the cause."""
+    """The reason why the episode is incorrect, if its calls or its final state are the cause."""
 
     @property
     def is_wrong(self) -> bool:

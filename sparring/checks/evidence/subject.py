@@ -69,11 +69,11 @@ class UserInputs:
     production: tuple[Mapping[str, Json], ...] | None = None
     """Rows of a sample of production logs."""
     schemas: Mapping[str, ToolSchema] | None = None
-    """The production tools by name."""
+    """The production tools, keyed by name."""
     reference: tuple[str, ...] = ()
     """Addresses of reference endpoints, `URL#MODEL`."""
     reviewer: tuple[str, ...] = ()
-    """The address of the model that reviews the recipe, or nothing."""
+    """The address of the model that reviews the recipe, or an empty text."""
     run: Path | None = None
     """A stored run whose trajectories count as the baseline."""
 
@@ -109,7 +109,7 @@ class Subject:
         self.runs_baseline = runs_baseline
         self.timing = timing or Timing()
         self.shared: dict[str, Any] = {}
-        """Values that rules share with each other, by name."""
+        """Values that rules share with each other, keyed by name."""
         self._episodes: dict[tuple[str, str, int], Trajectory | UndecidedError] = {}
         self._experts: dict[str, ScriptedPolicy] = {}
         self._graded: dict[tuple[str, str, int], Trajectory] = {}

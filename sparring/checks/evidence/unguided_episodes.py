@@ -29,7 +29,7 @@ TIMES = (1, 2, 8)
 NUM_WALKS, WALK = 6, 24
 """The number of episodes with random calls, and the number of calls in each."""
 MOST_PAIRS = 6
-"""The maximum number of pairs of calls of writing tools that alternate."""
+"""The maximum number of pairs of alternating calls to tools that write."""
 NOTHING = ("says nothing", "says done")
 
 

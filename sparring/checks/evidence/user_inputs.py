@@ -87,9 +87,9 @@ def read_production(path: Path) -> tuple[Mapping[str, Json], ...]:
 
 
 def read_schemas(path: Path) -> Mapping[str, ToolSchema]:
-    """Read tools by name, in the OpenAI format, from a JSON file: a list of tools of OpenAI, Anthropic or Bedrock, an
-    MCP listing, or an OpenAPI document. References in the tools' arguments are replaced by their targets
-    (`schema_comparison.resolve_references`).
+    """Read tools from a JSON file and return them in the OpenAI format, keyed by name. The file contains a list of
+    OpenAI, Anthropic or Bedrock tools, an MCP listing, or an OpenAPI document. References in the tools' arguments are
+    replaced by their targets (`schema_comparison.resolve_references`).
 
     Raises DataError if the file has a different format, and ServiceError if the library for JSON Schema is not
     installed.

@@ -32,7 +32,7 @@ MOST_NAMED = 40
 """The same limit, if texts of the task are also tried."""
 MOST_STATES = 4000
 SECONDS = 0.9
-"""The time limit for one task, in seconds of processor time."""
+"""The time limit for one task, in seconds of CPU time."""
 NUM_COMPARED = 6
 """The number of states for which all calls are repeated in a fresh environment, to compare the result."""
 _LONGEST_NAME = 30

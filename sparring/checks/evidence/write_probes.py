@@ -22,19 +22,19 @@ from sparring.types import Json, Task
 
 NUM_TASKS = 3
 LONGEST_READ = 50_000
-"""The maximum length of a result that is read before and after each writing call."""
+"""The maximum length of a result that is read before and after each call that writes."""
 SECONDS = 5.0
-"""The time limit for the probes of all tasks, in seconds of processor time."""
+"""The time limit for the probes of all tasks, in seconds of CPU time."""
 MOST_READS = 8
-"""The maximum number of calls of one reading tool in a view."""
+"""The maximum number of calls to one read-only tool in a view."""
 MOST_VIEWED = 40
-"""The maximum number of calls of all reading tools in a view."""
+"""The maximum number of calls to all read-only tools in a view."""
 MOST_COMBINED = 60
 """The maximum number of combinations of values to try until a tool accepts one."""
 MOST_BASES = 8
 """The maximum number of calls to try until a call changes something."""
 LOOK: Final = None
-"""A step that calls all reading tools."""
+"""A step that calls all read-only tools."""
 UNKNOWN_TEXT, UNKNOWN_NUMBER = "Xanthe 61", 987_654
 PLAIN = "Quince 77"
 TEXTS: Mapping[str, str] = {
@@ -98,13 +98,13 @@ class Bench:
     opening: tuple[Call, ...] = ()
     readers: tuple[Call, ...] = ()
     writing: frozenset[str] = frozenset()
-    """The writing tools, and the tools without a legal call, since these may write."""
+    """The tools that write, and the tools without a legal call, since these may write."""
     first: View = field(default_factory=lambda: View({}))
-    """The view before any writing call."""
+    """The view before any call that writes."""
     bases: dict[str, list[Probe]] = field(default_factory=dict)
-    """For each writing tool, calls that change something, with different identifiers if there are any."""
+    """For each tool that writes, calls that change something, with different identifiers if there are any."""
     identifying: dict[tuple[str, str], bool] = field(default_factory=dict)
-    """For each tested pair of a writing tool and its argument, True if the argument identifies an existing item."""
+    """For each tested pair of a tool that writes and its argument, True if the argument identifies an existing item."""
     probes: list[Probe] = field(default_factory=list)
     """All probes."""
     carried: list[Change] = field(default_factory=list)
@@ -355,7 +355,7 @@ async def _set_up(bench: Bench, ends: Deadline) -> list[Bench]:
 
 
 async def _probe(bench: Bench, ends: Deadline) -> None:
-    """Probe the writing tools."""
+    """Probe the tools that write."""
     try:
         for name in (name for name in bench.subject.tools if name in bench.writing):
             if not ends.is_over:

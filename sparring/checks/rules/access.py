@@ -18,7 +18,7 @@ from sparring.types import Task
 
 NUM_TASKS = 4
 MOST_OTHERS = 6
-"""The maximum number of other things that are requested in one task."""
+"""The maximum number of other items that are requested in one task."""
 MOST_VALUES = 6
 """The maximum number of distinct values of a field that decides which actions are allowed."""
 NUM_OF_A_VALUE = 2

@@ -19,9 +19,9 @@ from sparring.types import Json
 
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 FEWEST = 3
-"""The number of things that two tools must both return before they are compared."""
+"""The number of items that two tools must both return before they are compared."""
 MOSTLY_EQUAL = 2
-"""Different values are reported if two tools agree on this many times more things than they disagree on."""
+"""Different values are reported if two tools agree on at least this many times as many items as they disagree on."""
 _CUT = re.compile(
     r"\b(?:first|begin\w*|start|short\w*|preview|summar\w+|snippet|excerpt|cut|truncat\w+|up to|at most)\b"
 )
@@ -30,7 +30,7 @@ _CASE = re.compile(r"\b(?:lower|upper|case|capital\w*)\b")
 _BY_CALL = frozenset(
     ("rank", "position", "index", "score", "relevance", "match", "page", "more", "row", "count", "total")
 )
-"""Names of fields that describe the call, not the thing."""
+"""Names of fields that describe the call, not the item."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,12 +45,13 @@ _DOCUMENTED_NUMBERS = (
     "round", "whole", "trunc", "at most", "at least", "max", "min", "limit", "cap", "clamp", "up to", "range", "between", "never",
     "integer", "nearest",
 )  # fmt: skip
-"""Beginnings of words in a description that announce that a value may be stored in another form than it was passed."""
+"""Beginnings of words in a description that announce that a value may be stored in a different form than it was
+passed."""
 _TEXT_CHANGES = (
     r"lower.?case|upper.?case|capital|truncat|\bcut (?:off|to|after)|\d+ characters|\bascii\b|accents|normali[sz]"
 )
 _NUMBER_CHANGES = r"\bround(?:ed|s|ing)?\b|whole (?:number|euro|unit)|\bclamp|truncat|at most|up to|maximum|capped"
-"""Words of the prompt that announce that a value may be stored in another form than it was passed."""
+"""Words in the prompt that announce that a value may be stored in a different form than it was passed."""
 
 
 async def writes_lost(subject: Subject) -> Iterable[Finding]:
@@ -217,7 +218,7 @@ _REACHING = (
     "link", "under", "below", "inside", "within", "sub", "in it", "depend", "children", "group", "whole", "duplicate", "cascad",
     "everything", "both", "swap", "others", "rest\\b", "along with", "together", "merge",
 )  # fmt: skip
-"""Beginnings of words in the description of a tool that changes more than the named thing."""
+"""Beginnings of words in the description of a tool that changes more than the named item."""
 
 
 async def writes_reach(subject: Subject) -> Iterable[Finding]:

@@ -35,7 +35,7 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json, Message, Task
 
 MOST_STEADY = 4
-"""The number of calls of one tool that are made in another order."""
+"""The number of calls to one tool that are made in a different order."""
 _SPEAKS_OF_STATE = re.compile(
     r"\b(?:next|last|current(?:ly)?|previous|selected|again|continues?|cursor|chosen|so "
     r"far|opened|random(?:ly)?|rolls?|draws?|"

@@ -36,14 +36,14 @@ certain if this share is at least SURE_LEAK."""
 PROMPT_SECONDS = 3.0
 MANY_LABELS, MANY_LISTED = 12, 50
 UNBALANCED, CONSTANT = 0.6, 0.9
-"""The share of the tasks for which one answer is right: the first share is reported, the second share is an error."""
+"""The share of the tasks for which one answer is correct: the first share is reported, the second share is an error."""
 RARE = 0.2
-"""Another type or an empty cell is a mistake, not a kind of answer, up to this share of the rows."""
+"""Up to this share of the rows, a different type or an empty cell counts as a mistake, not as a kind of answer."""
 NUM_SHOWN = 5
 MOST_CONFIRMED = 20
 """The maximum number of values that are compared with the prompt of their own task."""
 CANDIDATES = 2
-"""A prompt with this number of other answers lists candidates, and the task is to find the right one."""
+"""A prompt with this number of other answers lists candidates, and the task is to find the correct one."""
 MANY_WORDS = 3
 """A text with more words is written by the policy, not copied from a result."""
 _NULL_LIKE = {"", "nan", "null", "none", "n/a", "na", "-", "?", "unknown", "undefined", "tbd"}

@@ -18,7 +18,7 @@ from sparring.types import Json
 
 _FRESH = ("Quince 77", "Medlar 78", "Sorrel 79")
 MOST_TAKEN = 8
-"""The number of existing things that are removed, each before a new one is created."""
+"""The number of existing items that are removed, each before a new one is created."""
 _PLACES = re.compile(r"\b(?:position|place|slot|rank|row|line|index|seat|locker|bay)s?\b", re.IGNORECASE)
 """Words in results that stand for places. The numbers of places are reused on purpose."""
 _ADDING = frozenset(

@@ -21,7 +21,8 @@ from sparring.types import Json, Message, Task
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 NUM_LEAK_EPISODES = 4
 SETTLE_SECONDS = 0.5
-"""Resources that end by themselves, such as the threads of a server, must have ended within this number of seconds."""
+"""Resources that are released by themselves, such as the threads of a server, must be released within this number of
+seconds."""
 Play: TypeAlias = Callable[[Subject, Task, ScriptedPolicy], Awaitable[None]]
 PolicyOf: TypeAlias = Callable[[Subject, Task], Awaitable[ScriptedPolicy]]
 

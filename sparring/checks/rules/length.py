@@ -13,13 +13,13 @@ from sparring.findings import Finding, Severity
 from sparring.types import Message, Trajectory
 
 NUM_TASKS = 4
-"""The number of wrong episodes that are graded. If an LLM judge grades, the number is 1."""
+"""The number of incorrect episodes that are graded. If an LLM judge grades, the number is 1."""
 FEW, MANY = 16, 1024
 """The numbers of sampled tokens per turn in two otherwise equal episodes."""
 PADDING = "let me look at this again and think about it once more. " * 20
 """Padding next to the calls, or after the answer."""
 MUCH = 0.05
-"""The smallest reward that a wrong episode must not gain by its length."""
+"""An incorrect episode must not gain this much reward, or more, by its length."""
 
 
 async def length(subject: Subject) -> Iterable[Finding]:

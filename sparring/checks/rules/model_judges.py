@@ -13,7 +13,7 @@ from sparring.metering.usage import current_meter, read_usage
 from sparring.types import Json
 
 USUAL_VERDICTS = 120
-"""An estimate of a check's requests to a judge: four tasks with each scripted policy, and one right answer changed in
+"""An estimate of a check's requests to a judge: four tasks with each scripted policy, and one correct answer changed in
 all ways."""
 
 

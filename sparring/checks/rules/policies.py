@@ -19,14 +19,14 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json, Outcome
 
 MUCH = 0.3
-"""A policy without any right answer must not reach this share of the expert's mean score or reward."""
+"""A policy without any correct answer must not reach this share of the expert's mean score or reward."""
 EASY, TOO_EASY = 0.4, 0.8
 """Mean scores of a policy that calls every tool and copies. From the first score on, the tools reveal the answer in
 many tasks; from the second score on, in nearly all tasks."""
 TOP = 0.95
-"""The reward that a right answer must earn; the highest reward is 1."""
+"""The reward that a correct answer must earn; the highest reward is 1."""
 LESS = 0.05
-"""The allowed difference between the rewards of right answers in two tasks."""
+"""The allowed difference between the rewards of correct answers in two tasks."""
 NUM_SHOWN = 3
 
 
@@ -100,7 +100,7 @@ def _some_unpaid(played: Sequence[Episode]) -> Iterator[Finding]:
 
 def _some_rejected(played: Sequence[Episode]) -> Iterator[Finding]:
     """Yield findings on reference answers that the scorer rejects, although it accepts the reference answers of other
-    tasks in the same form."""
+    tasks in the same format."""
     low = [one for one in played if one.score is not None and one.score < 1.0]
     paid = [one for one in played if one.score == 1.0]
     if not low or len(paid) <= len(low):

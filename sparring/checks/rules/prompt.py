@@ -22,7 +22,7 @@ from sparring.types import Json, Message, Task
 EXAMPLE_CHARS = 4_000
 """A value with more characters is an input, not an example of an answer."""
 MOST_FORMS = 4
-"""The maximum number of forms of answers whose prompts are read."""
+"""The maximum number of answer formats whose prompts are read."""
 _PLACEHOLDER = re.compile(r"<[^<>\n]{1,60}>|\.\.\.|…")
 _NO_NAMES = re.compile(
     "right|correct|first|second|next|last|following|same|appropriate|given|relevant|one|it|them|each|tools?|functions?|proper|"
@@ -39,7 +39,7 @@ class Example:
     tag: str | None
     body: str
     fields: Mapping[str, Json]
-    """The values by name; None for an unknown value."""
+    """The values, keyed by name. An unknown value is None."""
     is_json: bool
 
 

@@ -45,7 +45,7 @@ NUM_SHOWN = 4
 NUM_NAMED = 8
 """The maximum number of policies that are named in one line."""
 FEWEST_LOST = 2
-"""The number of tasks in which silence must earn as much as the right answer."""
+"""The number of tasks in which silence must earn as much as the correct answer before the rule reports it."""
 WON_DRAWN_LOST = {1.0, 0.0, -1.0}
 _PACKAGE = Path(sparring.__file__).parent
 _OWN_GRADERS = tuple(str(_PACKAGE / room) for room in ("rewards", "scorers"))

@@ -18,9 +18,9 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json
 
 IN_ANOTHER_FORM = (Kind.SAME, Kind.AROUND, Kind.FORM)
-"""Changes that leave the values right."""
+"""Changes that leave the values correct."""
 HALF = 0.5
-"""An answer without any right value is overpaid if it earns at least this share of what a right answer earns."""
+"""An answer without any correct value is overpaid if it earns at least this share of what a correct answer earns."""
 
 
 async def reward_mutations(subject: Subject) -> Iterable[Finding]:

@@ -231,7 +231,7 @@ async def _elsewhere(
             async with asyncio.timeout(limit):
                 line = await process.stdout.readline()
         except TimeoutError:
-            raise TimedOutError(f"another process had not run the episodes after {limit:.3g} s") from None
+            raise TimedOutError(f"another process did not finish the episodes within {limit:.3g} s") from None
         except asyncio.CancelledError:
             process.send_signal(signal.SIGINT)  # it closes the environment of the running episode
             with suppress(TimeoutError):
@@ -243,10 +243,10 @@ async def _elsewhere(
             await process.wait()
         if not line:
             code = process.returncode or 0
-            how = f"signal {-code} ended it" if code < 0 else f"exit code {code}"
+            how = f"terminated by signal {-code}" if code < 0 else f"exit code {code}"
             errors.seek(0)
             last = errors.read().decode(errors="replace").strip().splitlines()[-1:] or ["nothing"]
-            raise UndecidedError(f"another process could not run the episodes ({how}), and wrote last: {last[0]}")
+            raise UndecidedError(f"another process could not run the episodes ({how}). Its last output was: {last[0]}")
     played = json.loads(line)
     late = played["unplayed"]
     if late is not None and not any(played["transcripts"]):

@@ -17,11 +17,11 @@ from sparring.types import Json, Task
 
 FEWEST_TASKS = 3
 SHARE = 0.6
-"""Ties for the requested thing in at least this share of the tasks are not an accident."""
+"""Ties for the requested item in at least this share of the tasks are not a coincidence."""
 _ASKS_FOR_MOST = re.compile(r"(?i)\b(?:most|least|best|worst|first|last|top|\w{2,}(?:est|iest)|maximum|minimum)\b")
 _BREAKS_TIES = re.compile(r"(?i)\b(?:ties?|tied|equal|several|more than one|alphabet\w*|same)\b")
 Numbers: TypeAlias = dict[tuple[str, str], dict[str, float]]
-"""The number of each thing, by tool and field."""
+"""The number of each item, keyed by tool and field."""
 
 
 async def ties(subject: Subject) -> Iterable[Finding]:

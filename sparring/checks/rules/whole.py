@@ -29,7 +29,7 @@ FEWEST = 2
 SHORTEST = 24
 """The minimum number of characters of a text that counts as the beginning of another text."""
 FEWEST_ROWS = 3
-"""The minimum number of rows of a list that may be cut."""
+"""The minimum number of rows of a list that may be truncated."""
 MOST_WORDS = 6
 """The maximum number of words of one field with which a search is called in each task."""
 _STATES_CUT = re.compile(
@@ -52,7 +52,7 @@ class _Cut:
     """A tool's results for long texts, truncated and in full."""
 
     cut: dict[str, dict[str, Json]] = field(default_factory=dict)
-    """For each cut text, the evidence with the call that returned it."""
+    """For each truncated text, the evidence with the call that returned it."""
     sizes: set[tuple[int, int]] = field(default_factory=set)
     """Pairs of the number of characters and the number of lines of a result."""
 

@@ -44,7 +44,7 @@ _LOAD_SECONDS = 45.0
 _MAX_PROCESSES = 8
 _USED_UP = "the time for the whole check was used up"
 _END_SECONDS = 5.0
-"""The seconds that the keeper of a process has to end all child processes, and that a rule has to end after its time
+"""The seconds that the keeper of a process has to terminate all child processes, and that a rule has to stop after its
 limit."""
 
 OnRule = Callable[[str], object]
@@ -331,7 +331,7 @@ class _Worker:
             chunk = os.read(self._out.fileno(), 1 << 16)
             if not chunk:
                 code = self._process.wait()
-                how = f"was ended by signal {-code}" if code < 0 else f"ended itself with exit code {code}"
+                how = f"was terminated by signal {-code}" if code < 0 else f"exited with exit code {code}"
                 raise _Stopped(reason=f"the process {how}{self._running_call()}{self._last_error_line()}")
             self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\n")

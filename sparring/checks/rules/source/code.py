@@ -39,9 +39,9 @@ class Slip:
     change: str
     evidence: Mapping[str, Json] = field(default_factory=dict)
     cause: str = ""
-    """Slips of a class with the same cause are merged. If the cause is empty, each line is a separate cause."""
+    """Mistakes in a class with the same cause are merged. If the cause is empty, each line is a separate cause."""
     covered_by: tuple[str, ...] = ()
-    """Rules that detect the same mistake by running the tool. What they report is not reported again."""
+    """Rules that detect the same mistake by running the tool. A mistake that they report is not reported again."""
 
 
 @dataclass(eq=False)
@@ -302,7 +302,7 @@ def _module(module: ModuleType) -> Module | None:
 
 
 def _assign_parts(subject: Subject, functions: Sequence[Function]) -> None:
-    """Follow calls by name, from the environment's methods and from reward and scorer."""
+    """Follow calls by name, starting at the environment's methods, the reward and the scorer."""
     by_name: dict[str, list[Function]] = defaultdict(list)
     for one in functions:
         by_name[one.node.name].append(one)
