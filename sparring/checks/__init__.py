@@ -1,6 +1,7 @@
-"""Checks that find defects in a recipe, its environment, data, reward and budgets before a training.
+"""Checks that find defects in a recipe, its environment, data, reward and budgets before training.
 
-`rules/` contains the rules, `evidence/` the observations that they use, `running/` the code that runs them.
+`rules/` contains the rules, `evidence/` contains the observations that they use, and `running/` contains the code that
+runs them.
 """
 
 from sparring.checks.check import Check
@@ -152,6 +153,6 @@ CHECKS: dict[str, Check] = rules_by_name(
     Check("weights.export", weights.export, needs=("model", "weights"), seconds=600),
     Check("review.defects", review.defects, needs=("reviewer", "environment"), seconds=REVIEW_SECONDS),
 )
-"""The checks by name, in the order in which they run and are documented."""
+"""The checks, keyed by name, in the order in which they run and are documented."""
 
 __all__ = ["CHECKS", "Check"]

@@ -27,7 +27,7 @@ def finding(severity: Severity, symptom: str) -> Finding:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("tool_hangs", "Desk.find(title="), ("tool_ends_process", "ended itself with exit code 3")]
+    ("name", "expected"), [("tool_hangs", "Desk.find(title="), ("tool_ends_process", "exited with exit code 3")]
 )
 def test_code_that_hangs_or_dies_is_named_and_the_other_rules_still_run(name: str, expected: str) -> None:
     report = check_recipe(HERE / "defects" / name, Options(families=("environment", "budgets")))

@@ -1,5 +1,5 @@
-"""Answers built from the texts in a recipe, and their grades from the reward and the scorer. No reference answer is
-needed."""
+"""Answers built from the texts in a recipe, and the grades that the reward and the scorer give them. No reference
+answer is needed."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ FEWEST = 2
 """The minimum number of tasks in which a problem must occur before it is reported."""
 NUM_SHOWN = 4
 _NO_VALUE = ("", "Done.", "nan", "inf", "1e999")
-"""Texts that are not the right answer of any task."""
+"""Texts that are not the correct answer of any task."""
 _ANSWERS = {"answer", "expected", "label", "gold", "solution", "truth", "reference"}
 
 
 async def find_overpaid_candidates(subject: Subject) -> list[Finding]:
-    """Return a finding on answers whose reward counts as a success although the scorer rejects their value in every
-    form."""
+    """Return a finding on answers whose reward counts as a success, although the scorer rejects their value in every
+    format."""
     threshold = subject.config.evaluation.success_threshold - 1e-9
     seen = await grade_candidates(subject)
     right: dict[str, set[str]] = defaultdict(set)
@@ -74,7 +74,7 @@ async def find_overpaid_candidates(subject: Subject) -> list[Finding]:
 
 
 async def find_paid_empty_answers(subject: Subject) -> list[Finding]:
-    """Return a finding on answers in the requested form that contain no value or no number, and that still get full
+    """Return a finding on answers in the requested format that contain no value or no number and still get full
     marks."""
     seen = await grade_candidates(subject)
     idle = [
@@ -104,12 +104,12 @@ async def find_paid_empty_answers(subject: Subject) -> list[Finding]:
 
 
 def _holds(text: str, right: set[str]) -> bool:
-    """Return True if a text is a right value in another form, or contains a right value."""
+    """Return True if a text is a correct value in another format, or contains a correct value."""
     return bool({normalize_value(text), *map(normalize_value, re.findall(r"-?[\w.,]*\w", text))} & right)
 
 
 def _is_rightly_empty(references: ReferenceEpisodes, one: GradedCandidate) -> bool:
-    """Return True if the reference answer of the task is empty too, or is not known."""
+    """Return True if the reference answer of the task is also empty, or is unknown."""
     reference = references.by_task.get(one.task.id)
     return reference is None or any(
         normalize_value(str(value)) in ("", "none", "null") for value in (reference.parts or {"": ""}).values()
@@ -117,8 +117,8 @@ def _is_rightly_empty(references: ReferenceEpisodes, one: GradedCandidate) -> bo
 
 
 async def find_never_accepted(subject: Subject) -> list[Finding]:
-    """Return a finding if the task field whose name marks it as the answer gets full marks in no form and in no task.
-    This applies only to environments that grade the final message."""
+    """Return a finding if a task field is named as the answer, but gets full marks in no format and in no task. This
+    applies only to environments that grade the final message."""
     cls = subject.environment_class
     if cls is None or cls.final_state is not Environment.final_state or cls.is_done is not Environment.is_done:
         return []
@@ -164,8 +164,8 @@ def _group_by_source(seen: Sequence[GradedCandidate]) -> dict[str, list[GradedCa
 
 
 def _weight(some: Sequence[GradedCandidate], seen: Sequence[GradedCandidate]) -> tuple[bool, int, bool]:
-    """Return a sort key for how well a kind of answer shows the cause: whether a feature separates its tasks from the
-    others, the number of tasks, and whether the text is the same in all of them."""
+    """Return a sort key that ranks kinds of answers by how well they show the cause: whether a feature separates their
+    tasks from the others, the number of tasks, and whether the text is the same in all of them."""
     num_texts = len({one.candidate.value for one in some})
     return _apart(some, seen) is not None, len({one.task.id for one in some}), num_texts == 1
 

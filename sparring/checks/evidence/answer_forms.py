@@ -1,4 +1,4 @@
-"""The form of a recipe's reference answers and their parts, inferred from several answers."""
+"""The format of a recipe's reference answers and of their parts, inferred from several answers."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _TAGGED = re.compile(r"<([A-Za-z_][\w-]*)>(.*?)</\1>", flags=re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerForm:
-    """The form that the last messages of right episodes share.
+    """The format that the last messages of correct episodes share.
 
-    An answer is either the arguments of a call of `tool`, or a text that consists of `before`, the answer in `tags`,
-    and `after`. With at most one tag, the answer is a JSON object, or a single text that is the part with the name "".
-    With several tags, each tag contains the text of the part with its name.
+    An answer is either the arguments of a call to `tool`, or a text that consists of `before`, the answer in `tags`,
+    and `after`. With at most one tag, the answer is a JSON object, or a single text, which is the part named "". With
+    several tags, each tag contains the text of the part with the same name.
     """
 
     tool: str | None = None
@@ -50,7 +50,7 @@ class AnswerForm:
         return self.tags[0] if len(self.tags) == 1 else None
 
     def parts(self, message: Message) -> dict[str, Json] | None:
-        """Return the named parts of an answer, or None if the message is not in this form."""
+        """Return the named parts of an answer, or None if the message does not have this format."""
         if self.tool is not None:
             return _get_arguments(message, self.tool)
         text = get_text(message)
@@ -65,7 +65,7 @@ class AnswerForm:
         return parse_object(body) if self.is_json else {"": body.strip()}
 
     def message(self, parts: Mapping[str, Json]) -> Message:
-        """Return the answer with these parts."""
+        """Return the answer that consists of these parts."""
         if self.tool is not None:
             return tool_call(self.tool, **parts)
         return answer(self.text(self.body(parts)))
@@ -77,15 +77,15 @@ class AnswerForm:
         return json.dumps(dict(parts), ensure_ascii=False) if self.is_json else _plain(next(iter(parts.values()), ""))
 
     def text(self, body: str, tag: str | None = None) -> str:
-        """Return the whole answer around a body. `tag` replaces the form's own tag."""
+        """Return the whole answer around a body. `tag` replaces the format's own tag."""
         if self.tag is not None:
             body = f"<{tag or self.tag}>{body}</{tag or self.tag}>"
         return f"{self.before}{body}{self.after}"
 
 
 def detect_answer_form(messages: Sequence[Message]) -> AnswerForm:
-    """Return the narrowest form that all these answers have. Answers that differ from each other give a more reliable
-    form."""
+    """Return the most specific format that all these answers share. The result is more reliable if the answers differ
+    from each other."""
     tools = {_get_last_tool(message) for message in messages}
     if len(tools) == 1 and None not in tools:
         return AnswerForm(tool=tools.pop())
@@ -134,8 +134,8 @@ def parse_object(text: str) -> dict[str, Json] | None:
 
 
 def canonical(value: Json) -> str:
-    """Return the same text for equal JSON values: 1 and 1.0 are equal, but 1 does not equal true or "1". A value
-    without a form in JSON is converted to text."""
+    """Return the same text for equal JSON values: 1 and 1.0 are equal, but 1 does not equal true or "1". A value that
+    JSON cannot represent is converted to text."""
     return json.dumps(_integral(value), sort_keys=True, ensure_ascii=False, default=str)
 
 
@@ -145,8 +145,8 @@ def find_tagged(text: str) -> list[tuple[str, str]]:
 
 
 def find_frames(prompt: str) -> list[tuple[str, str]]:
-    """Return the text before and after the answer for each form that a prompt shows, the simplest first: `Price:
-    <cents>`, `<dose>X mg</dose>`, [[Jo Doe]], `31.5 hours`, `LEADER`."""
+    """Return the text before and after the answer for each answer format that a prompt shows, the simplest first:
+    `Price: <cents>`, `<dose>X mg</dose>`, [[Jo Doe]], `31.5 hours`, `LEADER`."""
     found: list[tuple[str, str]] = []
     for before, name, after in re.findall(r"([^\n`\"']*)<([A-Za-z][^<>\n/]*)>([^\n`\"'.,;)]*)", prompt):
         if f"</{name}>" not in prompt:
@@ -178,8 +178,8 @@ _MOST_FRAMES = 16
 
 
 def write_answers(task: Task, prompt: str) -> Iterator[tuple[tuple[str, ...], Message]]:
-    """Yield answers written from the fields of a task, in the forms that a prompt shows, for a recipe without an
-    expert. Each answer comes with a key that identifies the same way of writing in other tasks."""
+    """Yield answers for a recipe without an expert: values of the task's fields, written in the formats that a prompt
+    shows. Each answer comes with a key that identifies answers built in the same way in other tasks."""
     shown = dict.fromkeys(tag for tag, _ in find_tagged(prompt))
     thoughts = [tag for tag in shown if tag.lower() in _THOUGHT_TAGS]
     tags = [tag for tag in dict.fromkeys((*shown, *ANSWER_TAGS)) if tag not in thoughts]
@@ -232,8 +232,8 @@ _THOUGHT = "I have looked it up."
 def _write_together(
     task: Task, objects: Sequence[Sequence[str]], tags: Sequence[str]
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield answers of several parts, each from the field with the name of the part: as one object, or with one tag per
-    part."""
+    """Yield answers with several parts, written as one object or with one tag per part. Each part is the field of the
+    same name."""
     leaves = {str(name): value for name, value in task.fields.items()}
     leaves |= {str(key): one for value in task.fields.values() if isinstance(value, dict) for key, one in value.items()}
 
@@ -253,8 +253,8 @@ def _write_together(
 
 @final
 class ReadFields(dict[str, Any]):
-    """The fields of a task. They record the paths that a grader reads (`read`) and the missing paths that it looks for
-    (`missed`)."""
+    """The fields of a task. They record the paths that a grader reads (`read`) and the paths that it looks for but that
+    do not exist (`missed`)."""
 
     def __init__(self, fields: Mapping[str, Json], path: tuple[str, ...] = (), root: ReadFields | None = None) -> None:
         super().__init__(fields)
@@ -287,7 +287,7 @@ class ReadFields(dict[str, Any]):
         return iter(list(super().keys()))
 
     def keys(self) -> Any:
-        """Return the keys, without recording a read."""
+        """Return the keys without recording a read."""
         return list(super().keys())
 
     def values(self) -> Any:

@@ -1,5 +1,5 @@
-"""Values to try as arguments of a tool: from the task, its prompt, earlier results, recorded calls and the tool's
-schema."""
+"""Values to try as arguments of a tool. They come from the task, its prompt, earlier results, recorded calls and the
+tool's schema."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value, the words of the name next to it, and its source."""
+    """A value with the words of the name next to it, and its source."""
 
     value: Json
     words: tuple[str, ...]
@@ -110,7 +110,7 @@ class _Pool:
 @final
 @dataclass
 class Known:
-    """The values that are known in an episode so far."""
+    """The values that are known so far in an episode."""
 
     seen: list[Value] = field(default_factory=list)
     legal: set[tuple[str, str]] = field(default_factory=set)
@@ -128,7 +128,7 @@ class Known:
         self.legal |= {(name, canonical(value)) for name, value in arguments.items()}
 
     def add_json(self, value: Json, source: str, words: tuple[str, ...] = ()) -> None:
-        """Add every scalar in a value under the words of its keys, and the keys of its objects."""
+        """Add every scalar in a value, named by the words of its keys, and add the keys of the objects in it."""
         if isinstance(value, Mapping):
             self._records += 1
             record = self._records
@@ -181,8 +181,8 @@ class Known:
     def arguments(
         self, tool: str, schema: Mapping[str, Json], worked: Mapping[tuple[str, str], Sequence[str]]
     ) -> Iterator[tuple[dict[str, Json], dict[str, str]]]:
-        """Yield arguments of a tool with the sources of their values, the likeliest first. `worked` maps each pair of
-        tool and argument to the sources whose values the tool accepted before."""
+        """Yield arguments of a tool with the sources of their values, the most likely first. `worked` maps each pair of
+        tool and argument to the sources whose values the tool has accepted before."""
         properties = schema.get("properties", {})
         required = set(schema.get("required", ()))
         pools = {name: self.ranked(tool, name, part, worked.get((tool, name), ())) for name, part in properties.items()}
@@ -213,7 +213,7 @@ class Known:
         yield _chosen({name: pools[name][0] for name in names if name in required})
 
     def ranked(self, tool: str, name: str, schema: Mapping[str, Json], worked: Sequence[str]) -> list[Value]:
-        """Return at most `most` values for an argument, the likeliest first."""
+        """Return at most `most` values for an argument, the most likely first."""
         asked, about = split_words(name), split_words(tool)
         programs = [_PROGRAMS[word] for word in asked if word in _PROGRAMS] if schema.get("type") == "string" else []
         compared = self.constants.get(tool, {})
@@ -247,7 +247,7 @@ class Known:
 
 
 def split_words(name: str) -> tuple[str, ...]:
-    """Return the words of a name: `orderId`, `order_id` and `Order ID` are all ("order", "id"). A plural becomes its
+    """Return the words of a name: `orderId`, `order_id` and `Order ID` are all ("order", "id"). Plurals become
     singular."""
     parts = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)
     lowered = (part.lower() for part in parts)
@@ -292,7 +292,7 @@ def fit_to_schema(value: Json, schema: Mapping[str, Json]) -> Json | None:
 
 
 def list_schema_values(schema: Mapping[str, Json]) -> list[Json]:
-    """Return the values that a schema contains, and arbitrary values of its type."""
+    """Return the values that a schema lists, and arbitrary values of its type."""
     if "const" in schema:
         return [schema["const"]]
     if "enum" in schema:
@@ -327,8 +327,8 @@ def list_schema_values(schema: Mapping[str, Json]) -> list[Json]:
 
 
 def _choose_distinct(names: Sequence[str], pools: Mapping[str, Sequence[Value]]) -> dict[str, Value]:
-    """Return the likeliest value of each argument such that no two values are equal, as with a sender and a
-    receiver."""
+    """Return the most likely value of each argument such that no two values are equal; for example, a sender and a
+    receiver must differ."""
     chosen: dict[str, Value] = {}
     for name in names:
         taken = {canonical(one.value) for one in chosen.values() if not isinstance(one.value, bool)}
@@ -338,13 +338,13 @@ def _choose_distinct(names: Sequence[str], pools: Mapping[str, Sequence[Value]])
 
 
 def _is_doubled(name: str, record: Mapping[str, Value]) -> bool:
-    """Return True if a record gives an argument the same value as an earlier argument."""
+    """Return True if a recorded call passes the same value for an argument as for an earlier argument."""
     before = list(record)[: list(record).index(name)]
     return any(str(record[other].value) == str(record[name].value) for other in before)
 
 
 def _rate_alikeness(asked: Sequence[str], about: Sequence[str], words: Sequence[str]) -> float:
-    """Return how well the words of a name fit an argument of a tool, from 0 to 3."""
+    """Return how well the words of a name match an argument of a tool, from 0 to 3."""
     if not words or not asked:
         return 0.0
     own = words[-len(asked) :]
@@ -389,7 +389,7 @@ def _alternating(first: Sequence[Value], second: Sequence[Value]) -> Iterator[Va
 
 
 def _parsed(text: str) -> Json | None:
-    """Return the value of a text that is a JSON object or array, or None for any other text."""
+    """Parse a text that is a JSON object or array, and return its value. Return None for any other text."""
     if text.lstrip()[:1] not in ("{", "["):
         return None
     try:
@@ -412,7 +412,8 @@ def _find_objects(text: str) -> Iterator[Json]:
 
 
 def _find_table_cells(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the cells of tables in a text with the header of their column, or of their row if there are two columns."""
+    """Yield the cells of tables in a text, each with the header of its column. In a table with two columns, also yield
+    the second cell with the first cell of its row as the header."""
     header: list[str] = []
     lines = text.splitlines()
     for index, line in enumerate(lines):
@@ -438,7 +439,7 @@ def _has_rule_below(lines: Sequence[str], index: int) -> bool:
 
 
 def find_named_lines(text: str) -> Iterator[tuple[str, str]]:
-    """Yield (name, value) for each line of a text of the form `name: value`."""
+    """Yield (name, value) for each line of the form `name: value` in a text."""
     for line in text.splitlines():
         match = _LINE.match(line)
         if match is not None and "(" not in match[1]:

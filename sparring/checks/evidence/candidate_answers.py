@@ -1,5 +1,5 @@
-"""Answers built from the texts in a recipe: the example in its prompt, texts in the code of its graders, and values of
-its tasks, unchanged or changed.
+"""Answers built from the texts in a recipe: the example in its prompt, texts in the code of its graders, and the
+original or changed values of its tasks.
 
 No reference answer is needed: the rules compare the reward with the scorer.
 """
@@ -47,7 +47,7 @@ _LISTS: tuple[tuple[str, Callable[[list[Json]], list[Json]]], ...] = (
     ("all but the last of", lambda items: items[:-1]),
     ("an element twice of", lambda items: [*items[:-1], items[0]]),
 )
-"""Changes of a list; the list's name follows each description."""
+"""Changes to a list. The list's name follows each description."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +96,9 @@ class GradedCandidate:
 
 
 async def grade_candidates(subject: Subject) -> list[GradedCandidate]:
-    """Return the graded candidates of a few tasks, both without calls before the answer and after calls of the reading
-    tools. They are computed once. The list is empty without an environment, with an LLM judge, or if episodes are
-    slow."""
+    """Return the graded candidates of a few tasks, both without calls before the answer and after calls to the
+    read-only tools. They are computed once. The list is empty without an environment, with an LLM judge, or if episodes
+    are slow."""
     if "candidates" not in subject.shared:
         found: list[GradedCandidate] = []
         subject.shared["candidates"] = found
@@ -129,7 +129,7 @@ async def _graded(subject: Subject, candidate: Candidate, after: str, trajectory
 
 
 async def _find_bases(subject: Subject, task: Task, *, are_few: bool) -> AsyncIterator[tuple[str, Trajectory]]:
-    """Yield each episode whose last message will be replaced, with a description of its calls. Episodes that the
+    """Yield each episode whose last message will be replaced, and a description of its calls. Episodes that the
     environment ends are left out."""
     end = answer("Done.")
     calls = [] if are_few else await _list_reading_calls(subject, task)
@@ -147,7 +147,7 @@ async def _find_bases(subject: Subject, task: Task, *, are_few: bool) -> AsyncIt
 
 
 async def _list_reading_calls(subject: Subject, task: Task) -> list[Call]:
-    """Return one legal call of each reading tool."""
+    """Return one legal call of each read-only tool."""
     if subject.lacks("environment") is not None or not subject.tools:
         return []
     found = await explore_task(subject, task)
@@ -169,8 +169,8 @@ async def _candidates(subject: Subject, task: Task, *, are_few: bool) -> AsyncIt
 
 
 async def _find_frames(subject: Subject, prompt: str) -> list[tuple[str, str]]:
-    """Return the texts before and after an answer, from the reference answers if they are known, else from the
-    prompt."""
+    """Return the texts before and after an answer. They come from the reference answers if these are known, and
+    otherwise from the prompt."""
     references = await find_references(subject)
     if (
         references is not None
@@ -220,8 +220,8 @@ def _values(subject: Subject, task: Task, prompt: str, frames: Sequence[tuple[st
 
 
 def collect_literals(subject: Subject) -> list[str]:
-    """Return texts in the user's own code of the reward and the scorer. A grader may look for such a text in an
-    answer."""
+    """Return the string constants in the user's own reward and scorer code. A grader may search an answer for such a
+    string."""
     if "literals of graders" not in subject.shared:
         found: dict[str, None] = {}
         own = subject.own_code
@@ -257,5 +257,5 @@ def _flat(value: object) -> Iterator[str]:
 
 
 def _is_answer(text: str) -> bool:
-    """Return True if a text may be part of an answer: one word or a few, and neither a pattern nor a tag."""
+    """Return True if a text may be part of an answer: it has one or a few words, and is neither a pattern nor a tag."""
     return re.fullmatch(r"[^\W_][\w .,'-]{0,59}", text) is not None and parse_object(text) is None

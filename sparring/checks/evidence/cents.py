@@ -1,4 +1,5 @@
-"""Rounding errors in amounts of money: a number should change by the amount of a row, but some changes lose a cent."""
+"""Rounding errors in amounts of money: a number should change by the amount in a row, but sometimes it is off by a
+cent."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ FEWEST = 3
 
 
 async def find_nearly_moved(benches: Sequence[Bench]) -> list[Finding]:
-    """Return a finding for each tool whose result usually changes by the amount of the row in the call, but sometimes
-    by a cent more or less.
+    """Return a finding for each tool whose result usually changes by the amount in the row that the call names, but
+    sometimes by a cent more or less.
 
     The task's own amounts are tried first, then amounts that are inexact in binary floating point.
     """
@@ -59,7 +60,8 @@ async def find_nearly_moved(benches: Sequence[Bench]) -> list[Finding]:
 
 
 def _with_hard_amounts(task: Task) -> Task:
-    """Return the task with the numbers with two decimals in its rows replaced by the amounts in HARD."""
+    """Return a copy of the task in which the numbers with two decimals in its rows are replaced by the amounts in
+    HARD."""
     hard = itertools.cycle(HARD)
 
     def changed(value: Json, *, is_row: bool = False) -> Json:
@@ -75,9 +77,9 @@ def _with_hard_amounts(task: Task) -> Task:
 
 
 async def _moves(bench: Bench, base: Call) -> list[tuple[Call, View, View, set[float]]]:
-    """Call a tool for the rows of the task's data, one after another, in one episode. Return each call, the views
-    before and after it, and the amounts of its row. The list is empty if the call does not have exactly one argument,
-    or if fewer than two rows fit it."""
+    """Call a tool once for each row of the task's data, all in one episode. Return each call, the views before and
+    after it, and the amounts of its row. The list is empty if the call does not have exactly one argument, or if fewer
+    than two rows fit this argument."""
     if len(base.arguments) != 1:
         return []
     calls: list[tuple[Call, set[float]]] = []

@@ -1,4 +1,5 @@
-"""Changes of right answers that a model may produce. The grade of each change shows what a grader really reads."""
+"""Changes to correct answers that a model may produce. The grade of each changed answer shows what a grader really
+reads."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ apply."""
 
 
 class Kind(Enum):
-    """The effect of a change on a right answer."""
+    """The effect of a change on a correct answer."""
 
     SAME = "the same answer, written in another way that its form allows"
     AROUND = "the same answer with something around it"
@@ -49,10 +50,10 @@ class Mutation:
 def mutate_answer(
     form: AnswerForm, right: Message, labels: Mapping[str, Sequence[Json]], tags: Sequence[str] = ()
 ) -> Iterator[Mutation]:
-    """Yield changes of one right answer. `labels` are the values of each part over all tasks. `tags` are other tags to
-    try.
+    """Yield changed versions of one correct answer. `labels` are the values of each part over all tasks. `tags` are
+    other tags to try.
 
-    Every change differs from `right`. Changes that do not apply to the form are left out.
+    Every changed answer differs from `right`. Changes that do not apply to the format are left out.
     """
     seen = {_key_of(right)}
     parts = form.parts(right)
@@ -70,17 +71,18 @@ def mutate_answer(
 
 
 def _change_values(form: AnswerForm, parts: Mapping[str, Json], wrong: Iterator[Mutation]) -> Iterator[Mutation]:
-    """Yield the mutations whose values are not the right values in another spelling: half of "7" is still "7"."""
+    """Yield the mutations except those whose values are the correct values in another spelling: half of the text "7" is
+    still "7"."""
     return (one for one in wrong if canonical(form.parts(one.message)) != canonical(dict(parts)))
 
 
 def replace_parts(parts: Mapping[str, Json], labels: Mapping[str, Sequence[Json]]) -> dict[str, Json]:
-    """Return parts that are all wrong. Each is the right value of another task, if there is one."""
+    """Return parts whose values are all wrong. Each value is the correct value of another task, if there is one."""
     return {name: _replace_value(value, labels.get(name, ())) for name, value in parts.items()}
 
 
 def name_all_labels(parts: Mapping[str, Json], labels: Mapping[str, Sequence[Json]]) -> dict[str, Json]:
-    """Return parts that each contain every label, at most 50."""
+    """Return parts that each contain every label, up to 50 labels."""
     return {name: ", ".join(_distinct(labels.get(name, [value]))[:50]) for name, value in parts.items()}
 
 
@@ -134,8 +136,8 @@ def _write_wrong(
 
 
 def split_items(value: Json) -> tuple[list[Json], str] | None:
-    """Return the elements of a list and their separator ("" for a list, "[" for a text in JSON), or None if the value
-    is not a list."""
+    """Return the elements of a list and their separator ("" for a list, "[" for a JSON text), or None if the value is
+    not a list."""
     if isinstance(value, list):
         return value, ""
     if not isinstance(value, str):
@@ -158,8 +160,8 @@ def shares_elements(value: Json, right: Json) -> bool:
 
 
 def _change_items(change: Callable[[list[Json], list[Json]], list[Json] | None]) -> _Change:
-    """Return a change of the elements of a list with at least two elements. The second argument of `change` contains
-    elements of other answers that this answer lacks."""
+    """Return a function that changes the elements of a list with at least two elements. The second argument of `change`
+    contains elements of other answers that this answer lacks."""
 
     def changed(value: Json, labels: Sequence[Json]) -> Json | None:
         known = split_items(value)
@@ -185,7 +187,7 @@ _ITEMS: tuple[tuple[str, Kind, _Change], ...] = (
 
 
 def _rewrite(form: AnswerForm, right: Message, tags: Sequence[str]) -> Iterator[Mutation]:
-    """Yield changes of the text around the answer."""
+    """Yield changes to the text around the answer."""
     text = get_text(right)
 
     def as_changed(name: str, changed: str, kind: Kind = Kind.FORM) -> Mutation:
@@ -217,7 +219,8 @@ def _rewrite(form: AnswerForm, right: Message, tags: Sequence[str]) -> Iterator[
 
 
 def _change_json(form: AnswerForm, parts: Mapping[str, Json]) -> Iterator[Mutation]:
-    """Yield changes of the JSON object in the answer. For other forms, add spaces around the value."""
+    """Yield changes to the JSON object in the answer. For other formats, yield the answer with spaces around the
+    value."""
     if not form.is_json:
         if form.tag is not None or form.before or form.after:
             body = form.body(parts)
@@ -282,7 +285,7 @@ def _is_number(text: str) -> bool:
 
 
 def _change_in_tags(form: AnswerForm, text: str, change: Callable[[str], str]) -> str:
-    """Return the text with the values in its tags changed. JSON keys stay as they are."""
+    """Return the text with the values in its tags changed. JSON keys are left unchanged."""
     parts = form.parts(answer(text))
     if parts is None:
         return text

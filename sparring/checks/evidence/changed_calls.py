@@ -1,5 +1,5 @@
-"""Changes of the expert's calls that a model may try: calls left out, repeated, with other arguments, or replaced by a
-shortcut."""
+"""Changes to the expert's calls that a model may try: calls are left out, repeated, made with other arguments, or
+replaced by a shortcut."""
 
 from __future__ import annotations
 
@@ -44,14 +44,15 @@ def reverse_calls(script: Sequence[Message], actions: Sequence[Action]) -> tuple
 
 
 def replace_calls(script: Sequence[Message], actions: Sequence[Action], calls: Sequence[Call]) -> tuple[Message, ...]:
-    """Return the script without these calls, and with other calls at the position of the first of them."""
+    """Return the script without these calls, and with other calls in place of the first of them."""
     places = {(one.message, one.place): () for one in actions}
     first = actions[0]
     return edited(script, {**places, (first.message, first.place): tuple(calls)})
 
 
 def append_calls(script: Sequence[Message], calls: Sequence[Call]) -> tuple[Message, ...]:
-    """Return the script with more calls before its last message, or at its end if the last message calls a tool."""
+    """Return the script with additional calls before its last message, or at its end if the last message calls a
+    tool."""
     messages = [tool_call(one.tool, **one.arguments) for one in calls]
     if script[-1].get("tool_calls"):
         return (*script, *messages, answer("Done."))
@@ -71,8 +72,8 @@ def collect_argument_values(references: ReferenceEpisodes) -> dict[tuple[str, st
 async def list_series(
     subject: Subject, reference: ReferenceEpisode, tool: Tool, idle: Json, right: Json
 ) -> list[list[Call]]:
-    """Return series of calls of a tool that the expert does not use: calls with each name that the expert used or
-    changed, and likely calls."""
+    """Return sequences of calls to a tool that the expert does not use: calls with each name that the expert used or
+    changed, and other likely calls."""
     likely = await list_likely_calls(subject, reference.task, tool)
     named = []
     acted_on = [value for one in actions_of(reference.script) for value in one.arguments.values()]
@@ -116,7 +117,7 @@ def _list_changed_names(idle: Json, right: Json) -> list[Json]:
 
 
 def remove_rows(rows: Sequence[Json], others: Sequence[Json]) -> list[Json]:
-    """Return the rows without the other rows. Each of the other rows removes one equal row."""
+    """Return the rows that are not among the other rows. Each of the other rows removes one equal row."""
     left = Counter(map(canonical, others))
     found = []
     for row in rows:
@@ -128,7 +129,7 @@ def remove_rows(rows: Sequence[Json], others: Sequence[Json]) -> list[Json]:
 
 
 def _list_near(value: Json) -> list[Json]:
-    """Return values that are close to this one."""
+    """Return values that are close to this value."""
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int | float):

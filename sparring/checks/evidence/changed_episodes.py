@@ -1,5 +1,5 @@
-"""Changed episodes of the expert, in which the answer is wrong, cut, repeated or in another place, or the calls are
-different."""
+"""Changed versions of the expert's episodes: the answer is wrong, truncated, repeated or in another place, or the calls
+are different."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sparring.scorers.conduct import grades_behavior
 from sparring.types import Json, Message, Trajectory
 
 NUM_MUTATED = 6
-"""The number of tasks whose right answers are changed, if there is no LLM judge."""
+"""The number of tasks whose correct answers are changed, if there is no LLM judge."""
 MUTATION_SECONDS = 5.0
 """The time limit in seconds for the changed answers, and again for the changed calls."""
 MOST_CHANGED = 4
@@ -38,7 +38,7 @@ class Mutated:
     mutation: Mutation
     episode: Episode
     parts: Mapping[str, Json] | None
-    """The parts of the changed answer, or None if the answer is not in the requested form."""
+    """The parts of the changed answer, or None if the answer is not in the requested format."""
 
     @property
     def shown(self) -> dict[str, Json]:
@@ -98,7 +98,7 @@ async def _mutate(subject: Subject, references: ReferenceEpisodes) -> AsyncItera
 
 
 def _count_mutated(subject: Subject) -> int:
-    """Return the number of tasks to change: one with an LLM judge, since each verdict costs money."""
+    """Return the number of tasks to change. It is 1 with an LLM judge, since each verdict costs money."""
     return 1 if subject.model_judges else NUM_MUTATED
 
 
@@ -133,7 +133,8 @@ async def _act_otherwise(subject: Subject, references: ReferenceEpisodes, deeds:
 async def _change_scripts(
     subject: Subject, references: ReferenceEpisodes, deeds: Deeds, reference: ReferenceEpisode
 ) -> AsyncIterator[tuple[str, ScriptedPolicy]]:
-    """Yield changed scripts, each with the name of its change. Calls that do not affect the grade are only left out."""
+    """Yield changed scripts, each with the name of its change. Calls that do not affect the grade are left out, but not
+    changed in other ways."""
     numbers = count()
 
     def changed(name: str, script: Sequence[Message]) -> tuple[str, ScriptedPolicy]:
@@ -181,8 +182,8 @@ async def _change_scripts(
 
 
 async def _apply(subject: Subject, references: ReferenceEpisodes, right: Episode, mutation: Mutation) -> Trajectory:
-    """Return the expert's episode with the changed answer. A last message that is text changes nothing in the
-    environment. A call may change the environment, so an answer that is a call is run in a new episode."""
+    """Return the expert's episode with the changed answer. A text in the last message does not change the environment.
+    A call may change the environment, so an answer that is a call needs a new episode."""
     if references.form.tool is None:
         return replace_last_message(right.trajectory, mutation.message)
     script = (*right.reference.script[:-1], mutation.message)
@@ -192,7 +193,7 @@ async def _apply(subject: Subject, references: ReferenceEpisodes, right: Episode
 def _answer_elsewhere(
     references: ReferenceEpisodes, reference: ReferenceEpisode
 ) -> Iterator[tuple[str, ScriptedPolicy]]:
-    """Yield policies that give the right answer outside the last message."""
+    """Yield policies that give the correct answer outside the last message."""
     if references.form.tool is not None or len(reference.script) < 2:
         return
     text, end = get_text(reference.answer), answer("I cannot say.")

@@ -1,4 +1,4 @@
-"""Verdicts on episodes that are graded by their calls or final state. The episodes are compared with the expert's
+"""Verdicts on episodes that are graded by their calls or their final state. The episodes are compared with the expert's
 episodes, and with the values that the task requests."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DEPTH = 4
 
 
 class Verdict(Enum):
-    """The assessment of an episode that differs from the expert's episode."""
+    """The verdict on an episode that differs from the expert's episode."""
 
     RIGHT = "does what the expert does"
     WRONG = "cannot be right"
@@ -40,7 +40,7 @@ _Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A part of an episode's effects that equals a field of the task in all of the expert's episodes."""
+    """A part of an episode's effects that equals a field of the task in each of the expert's episodes."""
 
     place: _Path
     field: _Path
@@ -96,8 +96,8 @@ class Deeds:
         return self._known[reference.task.id]
 
     def _done(self, trajectory: Trajectory) -> Json:
-        """Return the effects of an episode: its final state or, without one, the successful graded calls of each
-        tool."""
+        """Return the effects of an episode: its final state or, without one, the successful calls to each tool, if they
+        are graded."""
         if trajectory.final_state is not None:
             return trajectory.final_state
         calls: dict[str, list[Json]] = {}
@@ -137,8 +137,8 @@ _deeds: WeakKeyDictionary[Subject, Deeds] = WeakKeyDictionary()
 
 
 async def find_deeds(subject: Subject) -> Deeds | None:
-    """Return the effects of the expert's calls, or None if neither calls nor the final state are graded, or if no right
-    episode is known."""
+    """Return the effects of the expert's calls, or None if neither the calls nor the final state is graded, or if no
+    correct episode is known."""
     references = await find_references(subject)
     if references is None or not references.graded & {Aspect.STATE, Aspect.CALLS}:
         return None
@@ -148,7 +148,7 @@ async def find_deeds(subject: Subject) -> Deeds | None:
 
 
 def make_idle_policy(reference: ReferenceEpisode) -> ScriptedPolicy:
-    """Return a policy that calls nothing and sends the text of the expert's last message."""
+    """Return a policy that calls no tool and sends the text of the expert's last message."""
     last = reference.script[-1]
     message = {"role": "assistant", "content": last.get("content") or "Done."}
     return saying("does nothing", (message,))
@@ -180,7 +180,7 @@ def _find_asked(
 
 
 def _is_read(field: _Path, read: frozenset[tuple[str, ...]]) -> bool:
-    """Return True if a grader reads a field, either itself or the whole value that contains it."""
+    """Return True if a grader reads a field, either directly or as part of a value that contains it."""
     names = tuple(map(str, field))
     whole = max((one for one in read if names[: len(one)] == one), key=len, default=None)
     return whole is not None and (whole == names or not any(one[:-1] == whole for one in read))
@@ -216,7 +216,7 @@ def _named(path: _Path) -> str:
 
 
 def _find_effects(before: Json, after: Json, path: _Path = ()) -> set[tuple[_Path, str]]:
-    """Return what is new after an episode: values with their paths, and rows of a list without their position."""
+    """Return what is new after an episode: values with their paths, and list items without their positions."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         found: set[tuple[_Path, str]] = set()
         for key, value in after.items():
@@ -241,7 +241,7 @@ def _is_smaller(done: Json, right: Json, idle: Json) -> bool:
 
 
 def _unordered(value: Json) -> str:
-    """Return the same text for values that differ only in the order of lists."""
+    """Return a text that is the same for values that differ only in the order of lists."""
     if isinstance(value, Mapping):
         return canonical({key: _unordered(item) for key, item in value.items()})
     if isinstance(value, list | tuple):

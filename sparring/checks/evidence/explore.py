@@ -1,5 +1,5 @@
-"""A search for legal calls of every tool. It makes calls, reads their results, and uses the values in them for the next
-calls."""
+"""A search for legal calls to every tool. It makes calls, reads their results, and uses the values in the results for
+the next calls."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TriedCall:
     result: ToolResult
     before: tuple[Call, ...]
     line: str | None
-    """The innermost line of the user's code that raised, or None if no such line raised."""
+    """The innermost line of the user's code that raised an exception, or None if no such line did."""
 
     @property
     def is_legal(self) -> bool:
@@ -82,8 +82,8 @@ class Explored:
 
     @property
     def script(self) -> list[Call]:
-        """One legal call of each tool after the calls that it needs, in the order of their discovery, and then one call
-        of each tool without a legal call."""
+        """One legal call of each tool, after the calls that it needs, in the order in which they were found. Then one
+        call of each tool that has no known legal call."""
         calls: dict[str, Call] = {}
         reached: set[str] = set()
         best = {
@@ -220,8 +220,8 @@ async def _run_in_one_environment(subject: Subject, known: Known, found: Explore
 def _list_tries(
     subject: Subject, known: Known, found: Explored, first: Sequence[str], recorded: Mapping[str, Sequence[Call]]
 ) -> Iterator[Call]:
-    """Yield the calls to try next, from the values that are known by then. Each round yields the likeliest new call of
-    each tool. The tools in `first`, which had no legal call yet, come first."""
+    """Yield the calls to try next, built from the values that are known by then. Each round yields the most likely new
+    call of each tool. The tools in `first`, for which no legal call is known yet, come first."""
     names = [*first, *(name for name in subject.tools if name not in first)]
     asked: set[str] = set()
     already = {name: len(found.of(name)) for name in names}
@@ -253,8 +253,8 @@ def _list_tries(
 def _choose_next(
     subject: Subject, known: Known, name: str, asked: set[str], worked: Worked, recorded: Sequence[Call]
 ) -> tuple[Call | None, dict[str, str]]:
-    """Return the likeliest new call of a tool that fits its schema, and the sources of its values. The call is None if
-    there is no such call."""
+    """Return the most likely new call of a tool that fits the tool's schema, and the sources of its values. The call is
+    None if there is no such call."""
     for call in recorded[:8]:
         if str(call) not in asked:
             return call, {}
@@ -282,8 +282,8 @@ def collect_known(subject: Subject, task: Task) -> Known:
 
 
 def find_constants(subject: Subject) -> Mapping[str, Mapping[str, Sequence[Json]]]:
-    """Return, for each tool and each of its arguments, the constants with which the tool's code compares the argument.
-    The result is cached."""
+    """Return, for each tool and argument, the constants with which the tool's code compares the argument. The result is
+    cached."""
     if "constants" not in subject.shared:
         cls = subject.environment_class
         subject.shared["constants"] = {name: find_compared(getattr(cls, name, None)) for name in subject.tools}
@@ -297,8 +297,8 @@ def _read_message(known: Known, message: Message) -> None:
 
 
 async def _collect_recorded(subject: Subject) -> Mapping[str, list[Call]]:
-    """Return the calls in recorded conversations, grouped by tool: from production logs, the demonstrations of the warm
-    start, and episodes of a reference endpoint. The result is cached."""
+    """Return the calls in recorded conversations, grouped by tool. The conversations are production logs, the
+    demonstrations of the warm start, and episodes of a reference endpoint. The result is cached."""
     if "recorded calls" not in subject.shared:
         rows: list[Mapping[str, Json]] = [*(subject.user_inputs.production or ()), *_load_demonstrations(subject)]
         for reference in subject.user_inputs.reference:
@@ -315,7 +315,7 @@ async def _collect_recorded(subject: Subject) -> Mapping[str, list[Call]]:
 
 
 def _load_demonstrations(subject: Subject) -> list[Mapping[str, Json]]:
-    """Return the conversations that the warm start imitates, if a file contains them or a function returns them."""
+    """Return the demonstrations that the warm start imitates, if a file contains them or a function returns them."""
     section = subject.config.warm_start
     if section is None or section.demonstrations == "expert":
         return []

@@ -1,4 +1,4 @@
-"""The fields of a task by path."""
+"""The fields of a task, keyed by path."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sparring.types import Json, Task
 
 
 def list_paths(task: Task) -> dict[str, Json]:
-    """Return the values in a task's fields by path, such as `order.number`. Lists are not split."""
+    """Return the values in a task's fields, keyed by paths such as `order.number`. Lists are not split."""
     found: dict[str, Json] = {}
 
     def walk(path: str, value: Json) -> None:

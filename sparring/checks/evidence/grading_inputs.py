@@ -1,4 +1,5 @@
-"""The parts of an episode that a reward or a scorer depends on, measured by changing one part of right episodes."""
+"""The parts of an episode that a reward or a scorer depends on, found by changing one part of correct episodes at a
+time."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from sparring.environments import answer
 from sparring.types import Message, Trajectory
 
 NUM_PROBED = 3
-"""The number of right episodes to change."""
+"""The number of correct episodes to change."""
 _FREE_WORDS = "I have looked into it."
 
 
@@ -27,8 +28,8 @@ class Aspect(Enum):
 
 
 async def find_graded_aspects(subject: Subject, judge: GraderName, right: Sequence[Trajectory]) -> frozenset[Aspect]:
-    """Return the aspects whose change lowers the grade of some of these right episodes. The result is empty if no
-    change lowers the grade, or if there is no such grader."""
+    """Return the aspects whose change lowers the grade of at least one of these correct episodes. The result is empty
+    if no change lowers the grade, or if there is no such grader."""
     found: set[Aspect] = set()
     if (subject.scorer if judge == "scorer" else subject.reward) is None:
         return frozenset()

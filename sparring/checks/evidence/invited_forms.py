@@ -1,4 +1,4 @@
-"""Findings on right answers that a grader rejects, although they follow the prompt's instructions or the spelling of
+"""Findings on correct answers that a grader rejects, although they follow the prompt's instructions or the spelling of
 the tools."""
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _BEFORE = "There are 3 things to look at, and 2 of them count."
 
 
 async def find_refused_forms(subject: Subject, references: ReferenceEpisodes, right: list[Episode]) -> list[Finding]:
-    """Return findings on right answers that a grader rejects in several tasks, although the prompt names their form or
-    the tools use their spelling."""
+    """Return findings on correct answers that a grader rejects in several tasks, although the prompt names their format
+    or the tools use their spelling."""
     results = {one.task.id: [call.result.content for call in one.results] for one in await survey_tasks(subject)}
     refused: dict[str, list[dict[str, Json]]] = {}
     for one in right[:MOST_TASKS]:
@@ -80,7 +80,8 @@ async def find_refused_forms(subject: Subject, references: ReferenceEpisodes, ri
 
 
 def _find_refusing(right: Episode, again: Episode) -> str | None:
-    """Return the grader that gives the rewritten answer less than the right answer, or None if neither grader does."""
+    """Return the grader that gives the rewritten answer a lower grade than the correct answer, or None if neither
+    grader does."""
     if again.score is not None and again.score < 1.0:
         return "scorer"
     is_less = right.reward is not None and again.reward is not None and again.reward < right.reward - 1e-6
@@ -125,7 +126,7 @@ def _reverse_items(value: Json) -> Json:
 
 
 def _spell_as_shown(parts: Mapping[str, Json], texts: list[str], example: str) -> dict[str, Json]:
-    """Return the parts in the spelling of the prompt and the results, if these texts contain exactly one other
+    """Return the parts with the spelling of the prompt and the results, if these texts contain exactly one other
     spelling."""
     spelled: dict[str, set[str]] = {}
     for text in texts:
@@ -154,8 +155,8 @@ def list_leaves(text: str) -> list[Json]:
 
 
 def normalize_value(text: str) -> str:
-    """Return a value without its form: case, spaces, punctuation, Unicode variants of the same letter, and trailing
-    zeros."""
+    """Return a value without differences in case, spaces, punctuation, Unicode variants of the same letter, and
+    trailing zeros."""
     number = re.fullmatch(r"\s*(-?[\d,]*\.?\d+)\s*", text)
     if number is not None:
         return f"{float(number[1].replace(',', '')):g}"

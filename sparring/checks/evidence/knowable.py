@@ -1,4 +1,4 @@
-"""The results that a policy can see in a task without an expert: the results of calls with every known name."""
+"""The results that a policy can see if the recipe has no expert: the results of calls with every known name."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ TIMES_ASKED = 4
 
 
 async def read_all(subject: Subject, task: Task) -> str:
-    """Return the text of all results of the reading tools, including all pages. Without an expert, it is unknown which
-    calls give the answer."""
+    """Return the text of all results of the read-only tools, including all pages. Without an expert, it is unknown
+    which calls give the answer."""
     texts = [one.result.content for one in (await survey_task(subject, task)).results]
     texts += [page.result.content for walk in await walk_pages(subject, task) for page, _ in walk.pages]
     return " ".join(texts)
 
 
 async def is_asked_out(subject: Subject, task: Task) -> bool:
-    """Return True if all reading tools found something in a task and return the same result when a call is repeated."""
+    """Return True if all read-only tools found something in a task, and return the same result when a call is
+    repeated."""
     survey = await survey_task(subject, task)
     for tool in await find_reading_tools(subject):
         found = survey.found(tool)
@@ -36,8 +37,8 @@ async def is_asked_out(subject: Subject, task: Task) -> bool:
 
 
 def is_made_of(value: str, words: Sequence[str]) -> bool:
-    """Return True if a policy may have derived a text from words: from parts of them (joined, reversed, or in another
-    order), from their first letters, or as a number that it computed."""
+    """Return True if a policy may have derived a text from words. The text may consist of parts of them (joined,
+    reversed, or in another order) or of their first letters, or be a number that was computed."""
     whole, letters = "".join(words), "".join(value.split())
     parts = {word for word in words if 1 < len(word) <= len(letters)}
     orders = {"".join(sorted(word)) for word in parts}

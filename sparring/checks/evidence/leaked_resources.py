@@ -30,7 +30,7 @@ class ResourceCounts:
     counts: Mapping[str, int]
 
     def more_than(self, before: ResourceCounts) -> dict[str, int]:
-        """Return the resources that increased, with the increase."""
+        """Return the resources whose count increased, with the increase."""
         found = {what: number - before.counts.get(what, 0) for what, number in self.counts.items()}
         return {what: number for what, number in found.items() if number > 0}
 
@@ -55,7 +55,7 @@ def _list_subclasses(kind: type) -> set[type]:
 
 
 def _list_globals(modules: tuple[ModuleType, ...]) -> dict[str, Any]:
-    """Return the values in modules and their classes by name, without imported code."""
+    """Return the values in modules and their classes, keyed by name, without imported code."""
     found: dict[str, Any] = {}
     for module in modules:
         for name, value in vars(module).items():
@@ -83,8 +83,9 @@ def find_kept_globals(subject: Subject) -> dict[str, Any]:
 
 
 def measure_sizes(kept: Mapping[str, Any]) -> dict[str, int]:
-    """Return the number of references below each global, without code and modules. A text that is in a list twice
-    counts twice. Weak references do not count: pandas keeps weak references to its views, and clears them at times."""
+    """Return the number of references that are reachable from each global, except those to code and modules. A text
+    that appears twice in a list counts twice. Weak references do not count: pandas keeps weak references to its views
+    and clears them from time to time."""
     skipped = _list_module_dictionaries()
     return {
         name: sum(
@@ -95,7 +96,7 @@ def measure_sizes(kept: Mapping[str, Any]) -> dict[str, int]:
 
 
 def find_holding(kept: Mapping[str, Any], text: str) -> list[str]:
-    """Return the globals that reach an object that contains the text."""
+    """Return the globals from which an object that contains the text is reachable."""
     skipped = _list_module_dictionaries()
     return [
         name
@@ -109,8 +110,8 @@ def _list_module_dictionaries() -> set[int]:
 
 
 def _reached(root: Any, skipped: Set[int]) -> Iterator[Any]:
-    """Yield the object and everything that it reaches, but not through modules, classes, frames or the skipped module
-    dictionaries."""
+    """Yield the object and everything that is reachable from it, except through modules, classes, frames or the skipped
+    module dictionaries."""
     seen, queue = {id(root)}, deque([root])
     while queue and len(seen) < MOST_OBJECTS:
         one = queue.popleft()

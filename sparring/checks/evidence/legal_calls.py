@@ -1,4 +1,4 @@
-"""Legal calls of tools, and the same calls with changed arguments."""
+"""Legal calls to tools, and the same calls with changed arguments."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def run_calls_apart(
     subject: Subject, task: Task, calls: Sequence[Call], before: Sequence[Call] = ()
 ) -> list[ToolResult]:
     """Return the result of each of these calls after the calls `before`, each in its own environment. The result is
-    cached. If environments start slowly, all calls share one environment."""
+    cached. If environments are slow to start, all calls share one environment."""
     known: dict[str, ToolResult] = subject.shared.setdefault("answers apart", {})
     keys = [str([task.id, *map(str, before), str(call)]) for call in calls]
     missing = {key: call for key, call in zip(keys, calls, strict=True) if key not in known}
@@ -60,7 +60,7 @@ async def run_calls_apart(
 
 
 async def accepts_parts(subject: Subject, tool: str) -> bool:
-    """Return True if a tool with one argument returns something for parts of known texts, such as a last name or a
+    """Return True if a tool with one argument finds something for parts of known texts, such as a last name or a
     letter."""
     required = subject.tools[tool].required
     for task in subject.sample[:NUM_TASKS] if len(required) == 1 else ():
@@ -76,8 +76,8 @@ async def accepts_parts(subject: Subject, tool: str) -> bool:
 
 
 async def list_likely_calls(subject: Subject, task: Task, tool: Tool) -> list[Call]:
-    """Return at least one call of a tool: the expert's own calls, then legal calls, then other calls that were
-    tried."""
+    """Return at least one call to a tool. The expert's own calls come first, then legal calls, then other calls that
+    were tried."""
     found = await explore_task(subject, task)
     own = [one for one in await list_expert_calls(subject, task) if one.tool == tool.name]
     tried = [one.call for one in (*found.legal(tool.name), *found.of(tool.name))]
@@ -86,7 +86,7 @@ async def list_likely_calls(subject: Subject, task: Task, tool: Tool) -> list[Ca
 
 
 async def list_calls_before(subject: Subject, task: Task, tool: str) -> tuple[Call, ...]:
-    """Return the calls that the likeliest legal call of a tool needs before it. The result is empty if that call is
+    """Return the calls that must precede the most likely legal call of a tool. The result is empty if that call is
     legal without them."""
     legal = (await explore_task(subject, task)).legal(tool)
     if not legal or not legal[0].before:
@@ -113,7 +113,7 @@ async def make_explorer(subject: Subject, task: Task) -> ScriptedPolicy:
 
 
 def split_into_turns(subject: Subject, calls: Sequence[Call]) -> list[Message]:
-    """Return messages with one call each, or several if there are more calls than turns."""
+    """Return messages with one call each, or with several calls each if there are more calls than turns."""
     messages = [tool_call(one.tool, **one.arguments) for one in calls]
     each = -(-len(messages) // max(1, subject.config.environment.max_turns - 1))
     parts = [messages[index : index + each] for index in range(0, len(messages), max(1, each))]
@@ -145,8 +145,8 @@ async def make_policies(subject: Subject, task: Task) -> list[ScriptedPolicy]:
 
 
 def leaves(value: Json, key: str = "") -> Iterator[tuple[str, Json]]:
-    """Yield every scalar in a JSON value with its key. Values without a form in JSON, such as dates, are converted to
-    text."""
+    """Yield every scalar in a JSON value with its key. Values that JSON cannot represent, such as dates, are converted
+    to text."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             yield from leaves(item, str(name))
@@ -158,8 +158,8 @@ def leaves(value: Json, key: str = "") -> Iterator[tuple[str, Json]]:
 
 
 def combine_likeliest(pools: Sequence[Sequence[T]]) -> Iterator[tuple[T, ...]]:
-    """Yield at most MOST_TOGETHER choices of one value from each pool, the likeliest first. Each pool is sorted by
-    likelihood."""
+    """Yield at most MOST_TOGETHER combinations of one value from each pool, the most likely first. Each pool is sorted
+    by likelihood."""
     last = [len(pool) - 1 for pool in pools]
     totals = range(sum(last) + 1) if all(pools) else ()
     chosen = itertools.chain.from_iterable(_iterate_ranks(last, total) for total in totals)
@@ -168,7 +168,7 @@ def combine_likeliest(pools: Sequence[Sequence[T]]) -> Iterator[tuple[T, ...]]:
 
 
 def _iterate_ranks(last: Sequence[int], total: int) -> Iterator[tuple[int, ...]]:
-    """Yield tuples of ranks with this sum, each at most the last rank of its pool."""
+    """Yield tuples of ranks that have this sum. No rank exceeds the last rank of its pool."""
     if not last:
         yield ()
         return

@@ -1,5 +1,5 @@
-"""Findings on prompts that list choices: a reference answer that is not listed, is listed twice, or is always in the
-same place."""
+"""Findings on prompts that list choices: the reference answer is not listed, is listed twice, or is always in the same
+place."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def find_wrong_choices(references: ReferenceEpisodes) -> list[Finding]:
 
 
 def _find_choices(task: Task, parts: Mapping[str, Json]) -> Iterator[_Choices]:
-    """Yield the choices that the prompt of a task marks, or else the values of a field if all of them are in the
-    prompt."""
+    """Yield the choices that the prompt of a task marks. Without marks, yield the values of a field if all of them are
+    in the prompt."""
     label, text = str(next(iter(parts.values()))), get_user_text(task)
     if not _ASKS_TO_CHOOSE.search("\n".join(map(get_text, task.messages))):
         return
@@ -97,7 +97,7 @@ def _find_choices(task: Task, parts: Mapping[str, Json]) -> Iterator[_Choices]:
 
 
 def _find_sequence(found: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the last run of consecutive marks."""
+    """Return the last sequence of consecutive marks."""
     run: list[tuple[str, str]] = []
     for mark, text in found:
         follows = run and (
@@ -137,8 +137,8 @@ def _times(one: _Choices) -> int:
 
 
 def _find_in_one_place(known: Sequence[_Choices]) -> Iterator[Finding]:
-    """Yield findings on choices without marks. With marks, the same answer is right in most tasks, which another rule
-    reports."""
+    """Yield findings on choices without marks. With marks, a fixed place means that the same answer is correct in most
+    tasks, which another rule reports."""
     those = [one for one in known if not one.marks and list(one.texts) != sorted(one.texts)]
     for name, places in (
         ("first", [one.place == 0 for one in those]),

@@ -1,4 +1,5 @@
-"""Constants with which a tool's own code compares its arguments. Calls with these values reach its branches."""
+"""Constants that a tool's own code compares with its arguments. Calls with these values reach the branches of the
+code."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ LONGEST = 80
 
 
 def find_compared(method: Any) -> dict[str, list[Json]]:
-    """Return the texts and numbers in a function by the argument that they are compared with ("" for anything else).
-    The result is empty if the source cannot be read."""
+    """Return the texts and numbers in a function, grouped by the argument that they are compared with ("" for anything
+    else). The result is empty if the source cannot be read."""
     try:
         function = ast.parse(textwrap.dedent(inspect.getsource(method))).body[0]
     except (OSError, TypeError, SyntaxError, ValueError, IndexError):

@@ -1,4 +1,4 @@
-"""Reference answers that equal a value from the tools in most tasks, but differ from it in a few tasks without a
+"""Reference answers that equal a value from the tools in most tasks, but differ from it in a few other tasks for no
 visible reason."""
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ MOST_KINDS = 8
 
 
 def find_minorities(references: ReferenceEpisodes, reads: Sequence[ReadableValues]) -> Iterator[Finding]:
-    """Yield a finding for each part of the answer that equals one value in most tasks, but differs from it in the
-    others without a visible reason."""
+    """Yield a finding for each part of the answer that equals one value in most tasks, but differs from it in the other
+    tasks for no visible reason."""
     values = {read.task.id: _collect_values(read) for read in reads}
     for part in references.labels():
         labels = {
@@ -60,8 +60,8 @@ def find_minorities(references: ReferenceEpisodes, reads: Sequence[ReadableValue
 
 
 def _collect_values(read: ReadableValues) -> dict[str, Json]:
-    """Return, by name, the values that tools return in a task, aggregates of the returned rows, and the results of
-    arithmetic on two numbers."""
+    """Return the values that tools return in a task, aggregates of the returned rows, and the results of arithmetic on
+    two numbers, all keyed by name."""
     found: dict[str, Json] = {}
     for (tool, roles), name, _, value in read.scalars():
         if not any(role[0] == "answer" for _, role in roles):
@@ -133,7 +133,7 @@ def _find_best(
 
 
 def _is_answer(value: Json, label: Json) -> bool:
-    """Return True if a value equals an answer to the number of decimals of the answer."""
+    """Return True if a value equals an answer when it is rounded to the answer's number of decimals."""
     first, second = parse_number(value), parse_number(label)
     if first is None or second is None or isinstance(value, bool):
         return is_equal(value, label)
@@ -153,7 +153,7 @@ def _visible(values: Mapping[str, Json]) -> Mapping[str, Json]:
 
 def _are_apart(seen: Mapping[str, Mapping[str, Json]], same: Sequence[str], others: Sequence[str]) -> bool:
     """Return True if a visible feature separates the few tasks from the others: a number that is always above or always
-    below the numbers of the others, or one or two texts."""
+    below the numbers of the others, or the values of one or two fields that have few distinct values."""
     kinds: list[str] = []
     for name in dict.fromkeys(name for one in seen.values() for name in one):
         mine, theirs = ([seen[task].get(name) for task in tasks] for tasks in (others, same))

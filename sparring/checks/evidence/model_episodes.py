@@ -1,4 +1,4 @@
-"""Episodes of a model on a sample of tasks before training: of the recipe's own model, or of a reference
+"""Episodes that a model runs on a sample of tasks before training. The model is the recipe's own or that of a reference
 endpoint."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class BaselineRun:
 
 
 def may_fail_at_first(config: Config) -> bool:
-    """Return True if the recipe allows a model without success at the start, because it has a warm start or sets
+    """Return True if the recipe allows a model that never succeeds at the start, because it has a warm start or sets
     `evaluation.allow_zero_baseline`."""
     return config.warm_start is not None or config.evaluation.allow_zero_baseline
 

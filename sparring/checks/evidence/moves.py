@@ -1,4 +1,4 @@
-"""Checks that an object that a tool moves is then only in its new place."""
+"""Checks that an object is only in its new place after a tool moved it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ _COPIES = ("cop(?:y|ies)", "duplicat", "also", "both", "clon", "another", "addit
 
 
 def find_left_behind(bench: Bench, probe: Probe) -> Iterator[Finding]:
-    """Yield a finding if an object that was in one place is in two places after a call that names the object and the
-    new place."""
+    """Yield a finding if a call that names an object and a new place leaves the object in two places instead of one."""
     tool, values = probe.call.tool, [str(one) for one in probe.call.arguments.values() if isinstance(one, str | int)]
     if not documents(bench, tool, *_MOVES) or documents(bench, tool, *_COPIES):
         return

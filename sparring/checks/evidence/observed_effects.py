@@ -1,7 +1,8 @@
 """Side effects of an environment's own code: clock reads, random numbers, sockets, files and processes.
 
-The interpreter's profiler records calls into C, under any imported name. The interpreter's audit hook records files and
-sockets. Each side effect is attributed to the innermost line of the environment's own code.
+The interpreter's profiler records calls to C functions, whatever name they are imported under. The interpreter's audit
+hook records the use of files and sockets. Each side effect is attributed to the innermost line of the environment's own
+code.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class SideEffect:
 
 @final
 class SideEffects:
-    """A collector of the side effects of the user's own code."""
+    """A collector of the side effects that the user's own code causes."""
 
     def __init__(self, own: OwnCode) -> None:
         self.seen: dict[SideEffect, None] = {}
@@ -65,7 +66,7 @@ class SideEffects:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Record the side effects in a block."""
+        """Record the side effects that occur in a block."""
         if self._depth:
             yield
             return
@@ -84,11 +85,11 @@ class SideEffects:
             self._add("randomness", "numpy.random (the process-wide generator)", "the tools")
 
     def close(self) -> None:
-        """Stop receiving events of the audit hook."""
+        """Stop receiving events from the audit hook."""
         _LISTENERS.remove(self)
 
     def heard(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Handle an event of the audit hook, on any thread."""
+        """Handle an event from the audit hook, on any thread."""
         if not self._depth:
             return
         frame = sys._getframe()
@@ -194,7 +195,7 @@ def _absolute(path: Any) -> str:
 
 
 def _numpy_state() -> object:
-    """Return the state of numpy's process-wide generator, or None if numpy is not loaded."""
+    """Return the state of NumPy's process-wide generator, or None if NumPy is not loaded."""
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return None

@@ -1,4 +1,4 @@
-"""The data of an environment: the fields of the task, with JSON in texts parsed, and the attributes and module globals
+"""The data of an environment: the fields of the task, with JSON texts parsed, and the attributes and module globals
 after `reset`."""
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _LARGEST = 20_000
 
 
 async def collect_own_data(subject: Subject, task: Task) -> dict[str, Json]:
-    """Return the fields of a task by name, with the lists and objects of scalars in its environment's attributes and
-    module. The result is cached."""
+    """Return the fields of a task, keyed by name, together with the lists and objects of scalars in its environment's
+    attributes and module. The result is cached."""
     known: dict[str, dict[str, Json]] = subject.shared.setdefault("own data", {})
     if task.id not in known:
         own = copy.deepcopy(task)
@@ -40,7 +40,7 @@ def _list_attributes(environment: object) -> Mapping[str, object]:
 
 
 def unpack(value: Json) -> Json:
-    """Return a value in which texts that are JSON lists or objects are replaced by their content."""
+    """Return the value with every text that is a JSON list or object replaced by its parsed content."""
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
         try:
             return json.loads(value)

@@ -1,5 +1,5 @@
-"""Problems of tools that a plan shows: a call needs other arguments than the task names, or has too small or too large
-an effect."""
+"""Problems of tools that a plan reveals: a call needs different arguments than the task names, or its effect is too
+small or too large."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Detour:
-    """A problem that a plan shows: the step, a description that is the same in all tasks, and the expected and the
+    """A problem that a plan reveals: the step, a description that is the same in all tasks, and the expected and the
     actual value."""
 
     step: Step
@@ -37,7 +37,7 @@ class Detour:
 
 
 def find_scaled(subject: Subject, plan: Plan) -> Iterator[Detour]:
-    """Yield numbers that a tool needs and that the prompt gives in another unit, if the tool does not document the
+    """Yield numbers that the prompt gives in a different unit than the tool requires, if the tool does not document its
     unit."""
     if not plan.is_whole:
         return
@@ -54,8 +54,8 @@ def find_scaled(subject: Subject, plan: Plan) -> Iterator[Detour]:
 
 
 def find_detours(plan: Plan, plans: Sequence[Plan]) -> Iterator[Detour]:
-    """Yield calls that are refused, but accepted after a change of the same object that the task does not request. In
-    other tasks, such a call is accepted at once."""
+    """Yield calls that are refused at first, but accepted after a change to the same object that the task does not
+    request. In other tasks, such a call is accepted at once."""
     if not plan.is_whole:
         return
     refused = {str(one.call) for one in plan.refused}
@@ -80,7 +80,8 @@ def find_detours(plan: Plan, plans: Sequence[Plan]) -> Iterator[Detour]:
 
 
 def find_left_over(plan: Plan) -> Iterator[Detour]:
-    """Yield references to an object that a call removed, if they are the only surplus in the final state."""
+    """Yield references that remain to an object that a call removed, if they are the only surplus in the final
+    state."""
     if plan.is_whole or plan.missing or plan.surplus - list_leaves(plan.states[0]):
         return
     for step, before, after in zip(plan.steps, plan.states, plan.states[1:], strict=False):
@@ -93,7 +94,7 @@ def find_left_over(plan: Plan) -> Iterator[Detour]:
 
 
 def find_spread(plan: Plan) -> Iterator[Detour]:
-    """Yield calls that make a wanted change, but also the same change in another place."""
+    """Yield calls that make a required change, but also make the same change in another place."""
     if plan.is_whole:
         return
     right = list_leaves(plan.wanted)

@@ -1,8 +1,8 @@
-"""Plans without an expert: a search for calls that reach the state that a task requests.
+"""Plans for recipes without an expert: a search for calls that reach the state that a task requests.
 
 A task that is graded by its final state has the expected state in a field. The search starts at the state after
-`reset`, and adds the call whose result comes nearest to the expected state. It repeats this until it reaches the
-expected state or its limits. Calls that worked in one task are tried first in the next.
+`reset`, and adds the call whose result is closest to the expected state. It repeats this step until it reaches the
+expected state or its limits. Calls that worked in one task are tried first in the next task.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MOST_TRIED = 64
 MOST_VALUES = 8
 """The maximum number of values for one argument."""
 NUM_FUTILE = 32
-"""The number of calls of one tool without a change, after which the tool is not tried again as the next call."""
+"""After this number of calls without a change, a tool is not tried again as the next call."""
 MOST_EFFECTS = 30
 """The maximum number of calls of one tool with an effect that are remembered for one task."""
 DETOUR = 2.5
@@ -76,7 +76,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The calls that came nearest to the state that a task requests."""
+    """The calls that came closest to the state that a task requests."""
 
     task: Task
     wanted: Json
@@ -84,7 +84,7 @@ class Plan:
     """The states after `reset` and after each call."""
     steps: tuple[Step, ...]
     refused: tuple[Step, ...]
-    """Calls that changed nothing, although similar calls do in other tasks."""
+    """Calls that changed nothing, although similar calls in other tasks changed something."""
     effects: tuple[tuple[Step, Json, Json], ...]
     """Tried calls that changed something, with the states before and after."""
     ends: bool = False
@@ -92,7 +92,7 @@ class Plan:
 
     @property
     def is_whole(self) -> bool:
-        """True if the calls reach the wanted state."""
+        """True if the calls reach the required state."""
         return not measure_distance(self.states[-1], self.wanted)
 
     @property
@@ -106,17 +106,17 @@ class Plan:
 
     @property
     def missing(self) -> Counter[Leaf]:
-        """The wanted leaves that are not in the final state."""
+        """The required leaves that are not in the final state."""
         return list_leaves(self.wanted) - list_leaves(self.states[-1])
 
     @property
     def surplus(self) -> Counter[Leaf]:
-        """The leaves of the final state that are not wanted."""
+        """The leaves of the final state that are not required."""
         return list_leaves(self.states[-1]) - list_leaves(self.wanted)
 
 
 def list_leaves(value: Json, place: Place = ()) -> Counter[Leaf]:
-    """Return the scalars of a state with their places. An item of a list is one leaf, without its position."""
+    """Return the scalars of a state with their places. A list item is one leaf, without its position."""
     found: Counter[Leaf] = Counter()
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
@@ -130,9 +130,9 @@ def list_leaves(value: Json, place: Place = ()) -> Counter[Leaf]:
 
 
 def measure_distance(state: Json, wanted: Json) -> float:
-    """Return how far a state is from the wanted state, or 0 if they are equal. Each missing or surplus item of a list
-    counts 1. Each other value that differs or is missing counts 2, or less if it is a similar number or text. The order
-    of a list counts up to 0.1."""
+    """Return the distance between a state and the required state, which is 0 if they are equal. Each missing or surplus
+    list item adds 1. Each other value that differs or is missing adds 2, or less if it is a similar number or text. A
+    different order of a list adds up to 0.1."""
     if canonical(state) == canonical(wanted):
         return 0.0
     if isinstance(state, Mapping) and isinstance(wanted, Mapping):
@@ -163,7 +163,7 @@ def _is_number(value: Json) -> TypeGuard[int | float]:
 @final
 @dataclass
 class _Work:
-    """The remaining budget: a number of calls, and a time after which the remaining tasks are skipped."""
+    """The remaining budget: a number of calls, and a deadline after which the remaining tasks are skipped."""
 
     ends: float = field(default_factory=lambda: time.monotonic() + SECONDS * load_of_machine())
     for_all: int = NUM_CALLS
@@ -192,7 +192,8 @@ _plans: WeakKeyDictionary[Subject, tuple[list[Plan], bool]] = WeakKeyDictionary(
 
 async def make_plans(subject: Subject) -> list[Plan]:
     """Return a plan for each of some tasks, computed once. The list is empty if no field of the tasks contains a state
-    that gets full marks. If there was no time for some tasks, the rule that calls this function counts as cut short."""
+    that gets full marks. If there was no time for some tasks, the rule that calls this function is reported as cut
+    short."""
     if subject not in _plans:
         _plans[subject] = await _make_all(subject)
     plans, is_cut = _plans[subject]
@@ -293,7 +294,7 @@ class _Search:
         return self.asked.state
 
     async def plan(self) -> Plan:
-        """Return the best plan that a search from the nearest state finds within the budget."""
+        """Return the best plan that a search finds within the budget, always continuing from the closest state."""
         for message in self.task.messages:
             self.known.add_text(get_text(message), "prompt")
         for tried in (await explore_task(self.subject, self.task)).tried:
@@ -367,7 +368,7 @@ class _Search:
             yield _Node(measure_distance(after, self.wanted), end.steps, opened, habits, end.is_over), call, sources
 
     async def _openings(self) -> list[tuple[Call, ...]]:
-        """Return the empty opening, and the calls that some tools need before they work."""
+        """Return possible first calls: none, and the calls that some tools need before they work."""
         found = await explore_task(self.subject, self.task)
         needed = [one.before for name in self.subject.tools for one in found.legal(name)[:1] if one.before]
         return [(), *dict.fromkeys(needed)][:3] if all(map(_is_hashable, needed)) else [(), *needed[:2]]
@@ -434,8 +435,8 @@ class _Search:
 
 
 def _is_asked(source: str) -> bool:
-    """Return True if the source of a value is a part of the state that must change, or a name in the prompt, rather
-    than a guess."""
+    """Return True if a value comes from a part of the state that must change or from a name in the prompt, and is not a
+    guess."""
     is_named = source.startswith("known prompt:") and not source.endswith(":")
     return is_named or source.startswith(("wanted", "there", "key", "difference"))
 
@@ -449,13 +450,13 @@ def _is_hashable(calls: Sequence[Call]) -> bool:
 
 
 def _combine(pools: Sequence[Sequence[_Candidate]]) -> Iterator[tuple[_Candidate, ...]]:
-    """Yield one value of each pool, the likeliest combinations first. Combinations of different values come before
-    combinations with equal values."""
+    """Yield combinations of one value from each pool, the most likely first. Combinations of different values come
+    before combinations with equal values."""
     return iter(sorted(combine_likeliest(pools), key=lambda one: len({canonical(c.value) for c in one}) < len(one)))
 
 
 def _find_differing(state: Json, wanted: Json, place: Place = ()) -> Iterator[_Candidate]:
-    """Yield the parts that must change: the wanted values, the current values, and the keys above them."""
+    """Yield the parts that must change: the required values, the current values, and the keys above them."""
     if isinstance(state, Mapping) and isinstance(wanted, Mapping):
         for key in [*wanted, *(key for key in state if key not in wanted)]:
             if (key in state) != (key in wanted) or canonical(state.get(key)) != canonical(wanted.get(key)):
@@ -488,7 +489,7 @@ def _leaves(value: Json, source: str, words: Place) -> Iterator[_Candidate]:
 
 
 def _find_nearby(value: Json, near: set[str], source: str) -> Iterator[_Candidate]:
-    """Yield the other values of objects that contain one of the values `near`, and the keys of these objects."""
+    """Yield the other values of objects that contain one of the values in `near`, and the keys of these objects."""
     if isinstance(value, Mapping):
         scalars = {key: item for key, item in value.items() if not isinstance(item, Mapping | list | tuple)}
         if any(canonical(one) in near or canonical(str(one)) in near for one in (*scalars.values(), *scalars)):

@@ -1,4 +1,5 @@
-"""The number of guesses, moves or questions that a prompt promises, compared with the calls until the episode ends."""
+"""The number of guesses, moves or questions that a prompt promises, compared with the number of calls until the episode
+ends."""
 
 from __future__ import annotations
 
@@ -44,8 +45,8 @@ class BrokenPromise:
 
 
 async def find_broken_promises(subject: Subject) -> list[BrokenPromise]:
-    """Return the tasks whose episodes end one call before or after the promised number, if all tasks differ in the same
-    direction.
+    """Return the tasks whose episodes end one call before or after the promised number, if all tasks deviate in the
+    same direction.
 
     A tool is called until the episode is over, with legal arguments and with similar ones. Only the longest of these
     episodes counts, since the others may end because the task was solved.
@@ -65,13 +66,13 @@ async def find_broken_promises(subject: Subject) -> list[BrokenPromise]:
 
 
 def find_promise(task: Task) -> tuple[str, int] | None:
-    """Return the words and the number of the one promise of guesses, moves or turns in a task's messages."""
+    """Return the words and the number of the only promise of guesses, moves or turns in a task's messages."""
     found = _parse_promise(task)
     return None if found is None else found[:2]
 
 
 def _parse_promise(task: Task) -> tuple[str, int, str] | None:
-    """Return the words, the number and the noun of the one promise in a task's messages, or None if there is not
+    """Return the words, the number and the noun of the only promise in a task's messages, or None if there is not
     exactly one number."""
     text = " ".join(" ".join(get_text(one).split()) for one in task.messages)
     found = {match[0]: (match[1].lower(), match[2].lower()) for match in _PROMISED.finditer(text)}
@@ -91,8 +92,8 @@ def _find_tool(subject: Subject, noun: str) -> str | None:
 
 
 async def _find_longest(subject: Subject, task: Task, tool: str, promised: int) -> tuple[Call, int] | None:
-    """Return the call whose repetitions give the longest episode, and their number. Return None if one of the episodes
-    does not end."""
+    """Return the call that gives the longest episode when it is repeated, and the number of repetitions. Return None if
+    one of the episodes does not end."""
     legal = [one for one in (await explore_task(subject, task)).legal(tool) if not one.before]
     calls = [one.call for one in legal[: MOST_TRIED // 2]]
     calls += [_increase_integers(one) for one in calls]

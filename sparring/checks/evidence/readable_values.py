@@ -56,14 +56,14 @@ class ReadableValues:
     results: dict[Way, tuple[Call, Json]] = field(default_factory=dict)
 
     def scalars(self) -> Iterator[tuple[Way, str, Call, Json]]:
-        """Yield the fields of results that are not lists: the way, the name, the call and the value."""
+        """Yield the fields of results that are not lists: the way of calling, the name, the call and the value."""
         roles = {value: " ".join(role) for role, value in self.values.items()}
         for way, (call, value) in self.results.items():
             for name, one in find_fields(value).items():
                 yield way, roles.get(name, name), call, one
 
     def rows(self) -> Iterator[tuple[Way, Call, list[dict[str, Json]]]]:
-        """Yield the rows of results that contain exactly one list: the way, the call and the rows."""
+        """Yield the rows of results that contain exactly one list: the way of calling, the call and the rows."""
         for way, (call, value) in self.results.items():
             listings = list(find_listings(value).values())
             if len(listings) == 1:
@@ -71,8 +71,8 @@ class ReadableValues:
 
 
 async def read_everywhere(subject: Subject, references: ReferenceEpisodes | None) -> list[ReadableValues]:
-    """Return the first training tasks with the values that can be read in them, computed once. No calls are made if
-    environments start slowly."""
+    """Return the first training tasks with the values that can be read in them. They are computed once. No calls are
+    made if environments start slowly."""
     if "read everywhere" not in subject.shared:
         subject.shared["read everywhere"] = await _read(subject, references)
     return subject.shared["read everywhere"]
@@ -108,8 +108,8 @@ def read_without_calls(tasks: Sequence[Task], references: ReferenceEpisodes | No
 
 
 def _fixed_from(word: str) -> float:
-    """Return the share of prompts that must contain a word so that it belongs to the question. The share is higher for
-    codes and names, which usually belong to the task."""
+    """Return the minimum share of prompts in which a word must appear to count as part of the question. The share is
+    higher for codes and names, which usually belong to the task."""
     return 0.9 if any(map(str.isdigit, word)) else 2 * FIXED if word[0].isupper() else FIXED
 
 
@@ -119,8 +119,8 @@ def get_user_text(task: Task) -> str:
 
 
 def _find_slots(words: Sequence[str], fixed: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield the texts between the words that belong to the question. Each text is named by the word before it and the
-    number of times that this word has occurred."""
+    """Yield the texts between the words that belong to the question. The name of each text is the word before it and
+    the number of times that this word has occurred."""
     before, own = "", []
     seen: Counter[str] = Counter()
     for word in (*words, None):
@@ -139,7 +139,7 @@ def _is_scalar(value: Json) -> bool:
 
 
 async def find_ways(subject: Subject, reads: Sequence[ReadableValues]) -> list[Way]:
-    """Return at most MOST_KEPT ways to call the reading tools that find something in the first tasks."""
+    """Return at most MOST_KEPT ways to call the read-only tools that find something in the first tasks."""
     ends = time.monotonic() + SECONDS
     found: Counter[Way] = Counter()
     names = await find_reading_tools(subject)

@@ -1,4 +1,5 @@
-"""Reference episodes of the tasks, from the scripted expert or else from answers or calls that earn the full score."""
+"""Reference episodes of the tasks. They come from the scripted expert or, without one, from answers or calls that earn
+the full score."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ NUM_READ = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceEpisode:
-    """A right episode: the assistant's messages, and the parts of its answer (None if it has no recognized form)."""
+    """A correct episode: the assistant's messages, and the parts of its answer (None if it has no recognized
+    format)."""
 
     task: Task
     script: tuple[Message, ...]
@@ -46,14 +48,14 @@ class ReferenceEpisode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceEpisodes:
-    """The reference episodes of the training tasks, by task id."""
+    """The reference episodes of the training tasks, keyed by task id."""
 
     by_task: Mapping[str, ReferenceEpisode]
     form: AnswerForm
     has_expert: bool
     """True if the episodes come from the scripted expert."""
     failed: Mapping[str, str]
-    """The reason why the expert failed, by task id."""
+    """The reason why the expert failed, keyed by task id."""
     graded: frozenset[Aspect]
     """The aspects that the scorer (or the reward, without a scorer) depends on. If the last message is not among them,
     answers are free text without parts."""
@@ -81,8 +83,8 @@ _known: WeakKeyDictionary[Subject, ReferenceEpisodes | None] = WeakKeyDictionary
 
 
 async def find_references(subject: Subject) -> ReferenceEpisodes | None:
-    """Return the reference episodes, computed once. Return None if there is no expert, and no task field is a right
-    answer or a final state that the tools can reach."""
+    """Return the reference episodes, which are computed once. Return None if there is no expert, and no task field is a
+    correct answer or a final state that the tools can reach."""
     if subject not in _known:
         _known[subject] = await _find(subject)
     return _known[subject]
@@ -135,8 +137,8 @@ def _write_script(plan: Plan) -> tuple[Message, ...]:
 async def _right_episodes(
     subject: Subject, tasks: Mapping[str, Task], scripts: Mapping[str, tuple[Message, ...]]
 ) -> dict[str, Trajectory]:
-    """Run the reference scripts of some tasks, without grades, and return the episodes by task id. Raises
-    OutOfTimeError if there is no time for a single episode, since the graded aspects would then be a guess."""
+    """Run the reference scripts of some tasks without grading, and return the episodes keyed by task id. Raises
+    OutOfTimeError if there is no time even for one episode, since the graded aspects would then be a guess."""
     episodes: dict[str, Trajectory] = {}
     for task in [one for one in subject.sample if one.id in scripts][:NUM_PROBED]:
         try:
@@ -150,11 +152,11 @@ async def _right_episodes(
 
 
 def _is_answer(form: AnswerForm, scripts: Iterable[Sequence[Message]], graded: frozenset[Aspect]) -> bool:
-    """Return True if the last message counts as an answer, although another task's last message did not lower the
-    grade.
+    """Return True if the last message counts as an answer, although replacing it with another task's last message did
+    not lower the grade.
 
-    If no change lowers the grade, the grader may be wrong, and other rules must test it. If the grade needs certain words,
-    the message is an answer if it has a form, and otherwise a closing remark.
+    If no change lowers the grade, the grader may be wrong, and other rules must test it. If the grade requires certain
+    words, the message is an answer if it has a recognized format, and a closing remark if not.
     """
     if not graded & {Aspect.STATE, Aspect.CALLS}:
         return True
@@ -172,7 +174,7 @@ def _is_submitted(tool: str, scripts: Iterable[Sequence[Message]]) -> bool:
 
 
 def _expert_script(subject: Subject, task: Task) -> tuple[Message, ...]:
-    """Return the messages of the expert, in order. Raises UndecidedError if the expert fails or returns no message."""
+    """Return the expert's messages in order. Raises UndecidedError if the expert fails or returns no message."""
     environment = subject.make_environment(observed=False)
     what = f"{type(environment).__name__}.demonstrate of task {task.id}"
     try:
@@ -186,8 +188,8 @@ def _expert_script(subject: Subject, task: Task) -> tuple[Message, ...]:
 
 
 async def _find_paid(subject: Subject, tasks: Sequence[Task]) -> dict[str, Message]:
-    """Return, by task id, the answers from the tasks' fields in a form that the scorer accepts. The result is empty if
-    there is no such form."""
+    """Return answers built from the tasks' fields in a format that the scorer accepts, keyed by task id. The result is
+    empty if there is no such format."""
     for first in tasks[:NUM_TRIED]:
         prompt = "\n".join(get_text(message) for message in first.messages)
         for way, message in write_answers(first, prompt):

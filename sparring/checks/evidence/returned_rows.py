@@ -15,7 +15,7 @@ _SHORT = 60
 
 
 def parse_result(content: str) -> Json:
-    """Return a result as JSON if it is JSON, or else as text."""
+    """Return a result as parsed JSON if it is JSON, and otherwise as text."""
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
@@ -23,8 +23,8 @@ def parse_result(content: str) -> Json:
 
 
 def find_fields(value: Json) -> dict[str, Json]:
-    """Return the scalars of an object by name. Scalars of inner objects keep their own name. A result that is a single
-    scalar has the name ""."""
+    """Return the scalars of an object, keyed by name. Scalars in nested objects keep their own names. The name of a
+    result that is a single scalar is ""."""
     if isinstance(value, Mapping):
         found: dict[str, Json] = {}
         for name, item in value.items():
@@ -41,7 +41,8 @@ def find_fields(value: Json) -> dict[str, Json]:
 
 
 def find_listings(value: Json) -> dict[str, list[dict[str, Json]]]:
-    """Return the lists in a result by name, as rows. A list of scalars has rows with one field named ""."""
+    """Return the lists in a result as rows, keyed by name. Each item of a list of scalars becomes a row with one field
+    named ""."""
     if isinstance(value, list):
         return {"": [_parse_row(one) for one in value]}
     if isinstance(value, Mapping):
@@ -85,7 +86,7 @@ def is_equal(one: Json, other: Json) -> bool:
 
 
 def count_decimals(value: Json) -> int:
-    """Return the number of digits after the decimal point, as the value is written."""
+    """Return the number of digits that are written after the decimal point of a value."""
     match = re.search(r"\.(\d+)", str(value))
     return len(match[1]) if match is not None and match[1] != "0" else 0
 

@@ -1,4 +1,4 @@
-"""The text that a reviewing model reads: the recipe, the user's source, the tools, tasks and episodes."""
+"""The text that a reviewing model reads: the recipe, the user's source code, the tools, the tasks and some episodes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from sparring.types import Json, Task, Trajectory
 NUM_SHOWN = 6
 """The number of tasks that are shown with their prompts and hidden fields."""
 NUM_FIELDS = 12
-"""The number of further tasks whose hidden fields are shown."""
+"""The number of additional tasks whose hidden fields are shown."""
 NUM_PLAYED = 2
 """The number of tasks in which episodes of scripted policies are shown."""
 MOST_CHARACTERS = {"source": 80_000, "tasks": 30_000, "episodes": 30_000}
-"""The maximum length of each part of the material, about a fifth as many tokens."""
+"""The maximum length of each part of the material, in characters. A fifth of this number is about the number of
+tokens."""
 _LONGEST_LINE = 4_000
 
 
@@ -58,13 +59,13 @@ def _list_sources(subject: Subject) -> Iterable[str]:
 
 
 def _own_modules(subject: Subject) -> Sequence[ModuleType]:
-    """Return the modules of the environment and of everything in the recipe's folder that is loaded."""
+    """Return the environment's modules and all loaded modules from the recipe's folder."""
     modules = [one for one in subject.own_code.modules() if getattr(one, "__file__", None)]
     return sorted(modules, key=lambda module: str(module.__file__))
 
 
 def _list_library_parts(subject: Subject) -> Iterable[str]:
-    """Yield the signatures and docstrings of the functions and classes of Sparring that the user's modules import."""
+    """Yield the signatures and docstrings of Sparring's functions and classes that the user's modules import."""
     seen: set[int] = set()
     for module in _own_modules(subject):
         for name, value in vars(module).items():

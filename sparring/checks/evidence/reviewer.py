@@ -26,7 +26,7 @@ NUM_PROBES = 8
 NUM_DEFECTS = 10
 NUM_RETRIES = 2
 REQUEST_SECONDS = 600.0
-"""The time limit of one reply."""
+"""The time limit for one reply."""
 _MOST_TOKENS = 16_384
 _SAMPLING = Sampling(temperature=math.nan, top_p=math.nan, max_tokens=_MOST_TOKENS)
 """The endpoint uses its own temperature: some reasoning models accept no other."""
@@ -98,8 +98,8 @@ class Reviewer:
 
         defects = await Reviewer(subject, engine).review(material)
 
-    The reviewer reads the material once and may request episodes NUM_ROUNDS times. After a reply in another form it is
-    asked again, at most NUM_RETRIES times in the whole review.
+    The reviewer reads the material once and may request episodes NUM_ROUNDS times. If a reply has a different format,
+    the request is repeated, at most NUM_RETRIES times in the whole review.
     """
 
     def __init__(self, subject: Subject, engine: MessageEngine) -> None:
@@ -127,7 +127,7 @@ class Reviewer:
                 if num_refused > NUM_RETRIES:
                     raise UndecidedError(
                         f"the reviewer {self._engine.fingerprint} answered {text!r:.200} instead of a review, "
-                        f"{num_refused} times; use a model that follows the form"
+                        f"{num_refused} times; use a model that follows the requested format"
                     )
                 messages.append(_NOT_A_REPLY if reply is None else {"role": "user", "content": _LAST_ROUND})
                 continue
@@ -205,7 +205,7 @@ def _are_defects(value: Json) -> TypeGuard[list[dict[str, Any]]]:
 
 
 def _write_script(probe: Mapping[str, Any]) -> list[Message] | None:
-    """Return the messages of an episode, or None if the probe has another form."""
+    """Return the messages of an episode, or None if the probe has a different format."""
     turns, script = probe.get("turns") or [], list[Message]()
     if not isinstance(turns, list):
         return None

@@ -1,4 +1,4 @@
-"""Right episodes of tasks that no immediate answer solves: the answer is the argument of a call, or comes after
+"""Correct episodes of tasks that no immediate answer solves: the answer is the argument of a call, or it follows
 calls."""
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _DONE = answer("Done.")
 
 
 async def find_submitted(subject: Subject, tasks: Sequence[Task]) -> dict[str, Script]:
-    """Return, for each task, the script with the single call that gets full marks. The tool has one argument, and the
-    value is a field of the task."""
+    """Return, for each task, a script with a single call that gets full marks. The tool has one argument, whose value
+    is a field of the task."""
     if _is_left_out(subject):
         return {}
     first, *others = subject.sample
@@ -45,8 +45,8 @@ async def find_submitted(subject: Subject, tasks: Sequence[Task]) -> dict[str, S
 
 
 async def find_answers_after_reading(subject: Subject) -> dict[str, Script]:
-    """Return, for each sampled task, a script with calls of the reading tools, and the answer that gets full marks
-    after them."""
+    """Return, for each sampled task, a script with calls to the read-only tools, followed by the answer that gets full
+    marks."""
     if _is_left_out(subject):
         return {}
     scripts: dict[str, Script] = {}

@@ -1,5 +1,5 @@
-"""Comparison of two tools as JSON Schemas (https://json-schema.org/draft/2020-12): the values that one accepts and the
-other refuses."""
+"""Comparison of two tools as JSON Schemas (https://json-schema.org/draft/2020-12): the values that one tool accepts and
+the other refuses."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def resolve_references(parameters: Mapping[str, Any], where: str) -> dict[str, A
 
 
 def compare_schemas(here: Mapping[str, Any], there: Mapping[str, Any]) -> Iterator[Difference]:
-    """Yield the differences between the arguments of an environment's tool and those of the production tool. Both
-    schemas must be resolved by `resolve_references`.
+    """Yield the differences between the arguments of an environment's tool and the arguments of the production tool.
+    Both schemas must be resolved by `resolve_references`.
 
-    Only what the production schema states is compared: a default that it does not state may have any value, and
+    Only what the production schema states is compared. A default that it does not state may have any value, and
     arguments that it neither describes nor refuses are ignored.
     """
     mine, theirs = here.get("properties", {}), there.get("properties", {})
@@ -78,8 +78,7 @@ def _compare_arguments(name: str, here: Mapping[str, Any], there: Mapping[str, A
 
 
 def _compare_further(here: Mapping[str, Any], there: Mapping[str, Any]) -> Iterator[Difference]:
-    """Yield the differences in the arguments without a description, and in the constraints on several arguments
-    together."""
+    """Yield the differences in arguments that are not described, and in constraints that involve several arguments."""
     mine, theirs = here.get("additionalProperties", True), there.get("additionalProperties", True)
     found = (
         None
@@ -98,7 +97,7 @@ def _compare_further(here: Mapping[str, Any], there: Mapping[str, Any]) -> Itera
 
 
 def _describe_difference(mine: Mapping[str, Any], theirs: Mapping[str, Any], *, but_null: bool = False) -> str | None:
-    """Return a description of how the values of two schemas differ, or None if they are the same."""
+    """Return a description of how the values that two schemas accept differ, or None if they accept the same values."""
     library = _load_library()
     here, there, null = (
         library.canonicalize(one, validate_formats=True, offline=True) for one in (mine, theirs, {"type": "null"})

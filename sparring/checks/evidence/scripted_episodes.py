@@ -40,7 +40,7 @@ from sparring.scorers.conduct import grades_behavior
 from sparring.types import Json, Message, Task, Trajectory
 
 NUM_TASKS = 24
-"""The number of tasks for each policy, if episodes are quick."""
+"""The number of tasks for each policy, if episodes are fast."""
 SECONDS = 1.5
 """The time in seconds after which a policy gets no more tasks. It gets at least FEWEST tasks, or fewer if the rule has
 no time left."""
@@ -84,11 +84,12 @@ class Episode:
     verdict: Verdict
     """The verdict on the answer and the calls, as far as they are graded."""
     reason: str = ""
-    """The reason why the episode is wrong, if the calls or the final state are the cause."""
+    """The reason why the episode is incorrect, if its calls or its final state are the cause."""
 
     @property
     def is_wrong(self) -> bool:
-        """True if the episode is known to be wrong. Calls that differ from the reference episode may be right too."""
+        """True if the episode is known to be incorrect. An episode whose calls differ from the reference episode may
+        also be correct."""
         return self.verdict is Verdict.WRONG
 
     @property
@@ -111,8 +112,8 @@ _played: WeakKeyDictionary[Subject, dict[str, list[Episode]]] = WeakKeyDictionar
 
 
 async def get_episodes(subject: Subject, name: str) -> list[Episode]:
-    """Return the episodes of a policy, computed once. All policies run on the same tasks. The result is empty if the
-    policy does not apply to the recipe.
+    """Return the episodes of a policy, which are computed once. All policies run on the same tasks. The result is empty
+    if the policy does not apply to the recipe.
 
     Raises UndecidedError if the environment fails every time.
     """
@@ -198,7 +199,7 @@ async def _run_all(subject: Subject, references: ReferenceEpisodes, name: str) -
 
 
 async def _run_episode(subject: Subject, reference: ReferenceEpisode, policy: ScriptedPolicy) -> Trajectory:
-    """Run the policy in the environment. Without an environment, use the policy's first message as the episode."""
+    """Run a policy in the environment. Without an environment, use the policy's first message as the episode."""
     if subject.environment_class is not None:
         return await subject.run_episode(reference.task, policy, graded=False)
     message = policy.act(Asked(task=reference.task, messages=reference.task.messages, tools=(), turn=0))
@@ -233,8 +234,8 @@ async def grade_episode(
 async def _decide_verdict(
     subject: Subject, references: ReferenceEpisodes, reference: ReferenceEpisode, trajectory: Trajectory
 ) -> tuple[Verdict, str]:
-    """Return the verdict on the last message, the calls and the final state, as far as each is graded, and the reason
-    for the verdict."""
+    """Return a verdict and its reason. The verdict covers the last message, the calls and the final state, as far as
+    each of them is graded."""
     if Aspect.MESSAGE in references.graded and not _has_same_answer(references, reference, trajectory):
         may_do_the_same = grades_behavior(subject.scorer) and _is_answered(references, trajectory)
         return (Verdict.UNKNOWN if may_do_the_same else Verdict.WRONG), ""
@@ -248,7 +249,7 @@ async def _decide_verdict(
 
 
 def _is_answered(references: ReferenceEpisodes, trajectory: Trajectory) -> bool:
-    """Return True if an episode ends with an answer that has the form of the right answers and is not empty."""
+    """Return True if an episode ends with an answer that is not empty and has the format of the correct answers."""
     parts = references.form.parts(trajectory.messages[-1])
     return parts is not None and any(str(value).strip() for value in parts.values())
 
@@ -318,7 +319,7 @@ def _make_busy(name: str, script: Sequence[Message]) -> ScriptedPolicy | None:
 
 
 def _make_example_policy(references: ReferenceEpisodes) -> Callable[[ReferenceEpisode], ScriptedPolicy | None] | None:
-    """Return a policy that copies the example from the prompt, if there is one in the form of the answers."""
+    """Return a policy that copies the example from the prompt, if there is an example in the format of the answers."""
     from sparring.checks.rules.prompt import find_example
 
     def policy(reference: ReferenceEpisode) -> ScriptedPolicy | None:
@@ -329,5 +330,5 @@ def _make_example_policy(references: ReferenceEpisodes) -> Callable[[ReferenceEp
 
 
 def clip(text: str, most: int = 300) -> str:
-    """Return a text cut to at most `most` characters."""
+    """Return a text truncated to at most `most` characters."""
     return text if len(text) <= most else f"{text[: most - 3]}..."

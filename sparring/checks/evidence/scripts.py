@@ -1,4 +1,4 @@
-"""Scripted policies without a model: guesses, copies and cheats that a good grader detects."""
+"""Scripted policies that need no model: guesses, copies and cheats that a good grader detects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def answer_at_once(name: str, message_of: Callable[[Task], Message]) -> Scripted
 
 
 def make_never_answering() -> ScriptedPolicy:
-    """Return a policy that calls tools until its turns are used up."""
+    """Return a policy that calls tools until it has no turns left."""
 
     def act(asked: Asked) -> Message:
         if not asked.tools:
@@ -33,7 +33,8 @@ def make_never_answering() -> ScriptedPolicy:
 
 
 def make_busy(name: str, script: Sequence[Message], *, times: int) -> ScriptedPolicy:
-    """Return a policy that follows a script, but makes the calls of its first turn `times` times in that turn."""
+    """Return a policy that follows a script, but repeats the calls of the first turn within that turn, so that each is
+    made `times` times."""
     first, *rest = script
     repeated = {**first, "tool_calls": [*(first.get("tool_calls") or ())] * times}
     played = [repeated, *rest]
@@ -41,8 +42,8 @@ def make_busy(name: str, script: Sequence[Message], *, times: int) -> ScriptedPo
 
 
 def make_guessing(name: str, form: AnswerForm, labels: Mapping[str, Sequence[Json]], seed: str) -> ScriptedPolicy:
-    """Return a policy that makes up to two calls with random arguments, and then gives an answer whose parts are drawn
-    from the answers of all tasks."""
+    """Return a policy that makes up to two calls with random arguments. Its answer consists of parts drawn from the
+    answers of all tasks."""
 
     def act(asked: Asked) -> Message:
         rng = random.Random(f"{seed}/{asked.task.id}")
@@ -56,11 +57,11 @@ def make_guessing(name: str, form: AnswerForm, labels: Mapping[str, Sequence[Jso
 
 
 def make_copying(name: str, form: AnswerForm, labels: Mapping[str, Sequence[Json]], max_turns: int) -> ScriptedPolicy:
-    """Return a policy that calls every tool with values from the prompt, again with values from the results, and then
-    answers with values from the results.
+    """Return a policy that calls every tool with values from the prompt, calls every tool again with values from the
+    results, and then answers with values from the results.
 
-    Each part of the answer is the value that has the part's name in a result, or else the result of the tool with the
-    most similar name, or else the most frequent right value.
+    Each part of the answer is the value with the part's name in a result. If there is no such value, it is the result
+    of the tool with the most similar name, or else the most frequent correct value.
     """
 
     def act(asked: Asked) -> Message:
@@ -74,7 +75,8 @@ def make_copying(name: str, form: AnswerForm, labels: Mapping[str, Sequence[Json
 
 
 class _Known:
-    """The values in a conversation so far: words of the prompt, results by tool, and every named value in them."""
+    """The values in a conversation so far: the words of the prompt, the results of each tool, and every named value in
+    them."""
 
     def __init__(self, messages: Sequence[Message], rng: random.Random) -> None:
         self._rng = rng
@@ -97,8 +99,8 @@ class _Known:
         self.words = sorted(words, key=lambda word: not (any(map(str.isdigit, word)) or word.isupper()))
 
     def argument(self, name: str, schema: Mapping[str, Json], tool: str) -> Json:
-        """Return a value of the schema's type: the value with the name of the argument or of the tool, if one is
-        known."""
+        """Return a value of the schema's type. If a value with the name of the argument or of the tool is known, return
+        that value."""
         for choice in schema.get("anyOf", ()):
             return self.argument(name, choice, tool)
         if "enum" in schema:
@@ -120,7 +122,7 @@ class _Known:
         return self.words[0] if self.words else "a"
 
     def best(self, part: str, values: Sequence[Json]) -> Json:
-        """Return the likeliest value of a part of the answer."""
+        """Return the most likely value of a part of the answer."""
         if part in self.named:
             return self.named[part]
         if not part:
@@ -145,7 +147,7 @@ def _calls(tools: Sequence[ToolSchema], known: _Known) -> Message:
 
 
 def _leaves(value: Json, name: str = "") -> dict[str, Json]:
-    """Return the scalars in a value, each under the nearest key above it."""
+    """Return the scalars in a value, each keyed by the nearest key above it."""
     if isinstance(value, Mapping):
         found: dict[str, Json] = {}
         for key, item in value.items():
@@ -159,7 +161,7 @@ def _name(tool: ToolSchema) -> str:
 
 
 def leaves(value: Json) -> Iterator[Json]:
-    """Yield every scalar in a JSON value. Values without a form in JSON, such as dates, are converted to text."""
+    """Yield every scalar in a JSON value. Values that JSON cannot represent, such as dates, are converted to text."""
     if isinstance(value, Mapping):
         for item in value.values():
             yield from leaves(item)

@@ -1,4 +1,4 @@
-"""Findings on tools that show the reference answer itself: under a name such as `answer`, or from an undocumented
+"""Findings on tools that show the reference answer itself, under a name such as `answer` or from an undocumented
 file."""
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _WINDOW = 160
 
 
 async def find_shown_answers(subject: Subject, references: ReferenceEpisodes) -> list[Finding]:
-    """Return findings on tools that show the whole answer of at least two tasks in a place that is not meant for the
-    policy."""
+    """Return findings on tools that show the whole answer in a place that is not meant for the policy, in at least two
+    tasks."""
     if subject.timing.episode_seconds > SLOW_SECONDS:
         return []
     seen: dict[tuple[str, str], list[dict[str, Json]]] = {}
@@ -68,8 +68,8 @@ async def find_shown_answers(subject: Subject, references: ReferenceEpisodes) ->
 
 
 async def _find_undescribed(subject: Subject, references: ReferenceEpisodes) -> list[Finding]:
-    """Return findings on fields of records that are always the whole answer, in results of tools whose descriptions
-    name other fields but not these."""
+    """Return findings on record fields that are always the whole answer. The descriptions of the tools that return them
+    name other fields, but not these."""
     seen: dict[tuple[str, str], list[tuple[bool, dict[str, Json]]]] = {}
     for reference in references.sampled(subject):
         texts = [to_text(value) for value in (reference.parts or {}).values()]
@@ -113,7 +113,7 @@ def _find_unnamed(record: Mapping[str, Json], text: str) -> list[str]:
 async def _collect_results(
     subject: Subject, reference: ReferenceEpisode, reading: Sequence[str], names: Sequence[str]
 ) -> dict[str, list[tuple[str, str]]]:
-    """Return the calls and results of each reading tool, from the survey and from searches for the names of the
+    """Return the calls and results of each read-only tool, from the survey and from searches for the names of the
     answer's parts."""
     survey = await survey_task(subject, reference.task)
     found: dict[str, list[tuple[str, str]]] = {}

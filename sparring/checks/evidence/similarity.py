@@ -1,4 +1,4 @@
-"""Prompts of a template that are equal or nearly equal, compared by the words that few of them share."""
+"""Prompts from one template that are equal or nearly equal, compared by the words that few of them share."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FILLERS = frozenset(
 @dataclass(frozen=True, slots=True)
 class Pair:
     """Two texts by their indices, and their similarity, which is 1.0 if the texts differ only in case, spaces,
-    punctuation or fillers."""
+    punctuation or filler words."""
 
     left: int
     right: int
@@ -47,12 +47,13 @@ def normalize_text(text: str) -> str:
 
 
 def find_near_pairs(texts: Sequence[str], is_left: Sequence[bool]) -> list[Pair]:
-    """Return pairs of a left and a right text that request nearly the same thing, with the best pair for each right
+    """Return pairs of a left and a right text that make nearly the same request, with the best match for each right
     text.
 
-    First the template is removed: lines that many texts share, and shingles (three consecutive words) that more than a
-    few texts share. The remaining shingles are compared. Texts with different codes, numbers or names are never paired.
-    If little remains of a text, only fillers may differ. This takes seconds for 10,000 texts.
+    First, the template is removed. It consists of lines that many texts share, and of shingles (three consecutive
+    words) that more than a few texts share. Then the remaining shingles are compared. Texts with different codes,
+    numbers or names are never paired. If little remains of a text, only filler words may differ. This takes seconds for
+    10,000 texts.
     """
     template = _find_common_lines(texts)
     own = ["\n".join(line for line in text.splitlines() if _line_words(line) not in template) for text in texts]

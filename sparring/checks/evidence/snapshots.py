@@ -1,4 +1,4 @@
-"""The readable state of an environment at one moment: the results of its reading tools and its final state, as
+"""The readable state of an environment at one moment: the results of its read-only tools and its final state, as
 comparable leaves."""
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Change:
     after: Json
 
     def as_json(self) -> dict[str, Json]:
-        """Return the change as JSON for a finding."""
+        """Return the change as a JSON value for a finding."""
         return {"at": "/".join(self.path), "before": self.before, "after": self.after}
 
 
@@ -74,7 +74,7 @@ class View:
         return self.names | {value for value in self.leaves.values() if isinstance(value, str)}
 
     def siblings(self, name: str) -> frozenset[str]:
-        """Return the names next to a name: other keys of the same object, other items of the same list, other
+        """Return the names next to a name: other keys of the same object, other items of the same list, and other
         arguments."""
         prefixes = {path[:index] for path in self.leaves for index in range(1, len(path)) if path[index] == name}
         found = {
@@ -104,8 +104,8 @@ def _common(path: Path, prefix: Path) -> int:
 
 
 def flatten(value: Json, path: Path) -> Iterator[tuple[Path, Json]]:
-    """Yield the scalars of a value with their paths. An item of a list is named by the field that identifies it. The
-    order of a list is a separate leaf."""
+    """Yield the scalars of a value with their paths. A list item is named by the field that identifies it. The order of
+    a list is a separate leaf."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             yield from flatten(item, (*path, str(name)))
@@ -148,7 +148,7 @@ def _is_name(value: Json) -> bool:
 
 
 def parse_content(content: str) -> Json:
-    """Return a result as JSON if it is JSON, or else as text."""
+    """Return a result as parsed JSON if it is JSON, and otherwise as text."""
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
@@ -156,8 +156,8 @@ def parse_content(content: str) -> Json:
 
 
 def refuses(result: ToolResult, arguments: Mapping[str, Json] | None = None) -> bool:
-    """Return True if a result is an error, or a short text with a word of refusal. Words of the arguments do not
-    count."""
+    """Return True if a result is an error, or a short text with a word that expresses refusal. Words that appear in the
+    arguments do not count."""
     if is_refusal(result):
         return True
     value = parse_content(mask_arguments(result.content, arguments or {}))
@@ -183,7 +183,7 @@ def _is_negated(text: str) -> bool:
 
 
 def mask_arguments(content: str, arguments: Mapping[str, Json]) -> str:
-    """Return a result with the arguments that it repeats replaced by `<>`, so that results of similar calls can be
+    """Return a result in which the repeated arguments are replaced by `<>`, so that the results of similar calls can be
     compared."""
     texts = (str(one) for one in arguments.values() if isinstance(one, str | int) and not isinstance(one, bool))
     for value in sorted(texts, key=len, reverse=True):

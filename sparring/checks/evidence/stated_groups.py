@@ -1,4 +1,4 @@
-"""Tools that group rows: a comparison of the groups in a result with all rows of the task's own data."""
+"""Tools that group rows: the groups in a result are compared with all rows of the task's own data."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ LEFT_OUT = "its groups leave out rows of the task, such as those without a value
 
 
 def find_missing_groups(survey: Survey, one: CallResult, text: str) -> Iterator[dict[str, Json] | None]:
-    """Yield evidence of the groups that a result leaves out, or None if the result leaves out no group.
+    """Yield evidence of the groups that a result leaves out, or None if the result leaves out none.
 
-    A result groups the rows of the task's data by a column if the number of each group matches the rows with that value
-    in the column. Rows without a value are a group too.
+    A result groups the rows of the task's data by a column if the number that it states for each group matches the rows
+    with that value in the column. Rows without a value also form a group.
     """
     stated = _parse_stated(one)
     if len(stated) < 2 or _LEFT_OUT.search(text):
@@ -55,7 +55,8 @@ def find_missing_groups(survey: Survey, one: CallResult, text: str) -> Iterator[
 
 
 def _parse_stated(one: CallResult) -> dict[str, float]:
-    """Return the number that a result states for each group, or an empty mapping if the result has another form."""
+    """Return the number that a result states for each group, or an empty mapping if the result has a different
+    format."""
     value = one.value
     if isinstance(value, Mapping) and len(value) == 1 and isinstance(next(iter(value.values())), Mapping):
         value = next(iter(value.values()))
@@ -75,7 +76,7 @@ def _parse_stated(one: CallResult) -> dict[str, float]:
 
 
 def _group_rows(rows: Sequence[Row], column: str) -> Iterator[tuple[str, str, dict[str | None, float]]]:
-    """Yield (column, kind of number, number of each group) for everything that can be computed from the rows."""
+    """Yield (column, kind of number, the number for each group) for everything that can be computed from the rows."""
     members: dict[str | None, list[Row]] = defaultdict(list)
     for row in rows:
         value = row.get(column)

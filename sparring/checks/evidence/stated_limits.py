@@ -1,4 +1,4 @@
-"""The limits in a tool's schema and description, with values at the limits and one step inside."""
+"""The limits in a tool's schema and description, with values at the limits and one step inside them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _FORMED = {"pattern", "format", "enum"}
 
 
 def _make_text(length: int) -> str:
-    """Return a text that consists of words and has this number of characters."""
+    """Return a text that consists of words and has the given number of characters."""
     return ("five words of plain text " * (length // 24 + 1))[: length - 1].ljust(length - 1, "x") + "x"
 
 

@@ -1,5 +1,5 @@
-"""Comparison of written values with stored values: whether the stored values are complete and have the same characters
-or number."""
+"""Comparison of written values with stored values: are the stored values complete, with the same characters or the same
+number?"""
 
 from __future__ import annotations
 
@@ -83,5 +83,5 @@ def stores(change: Change, value: Json) -> bool:
 
 
 def is_number(value: Json) -> TypeGuard[int | float]:
-    """Return True if a value is a number, which a truth value is not."""
+    """Return True if a value is a number. A Boolean is not a number."""
     return isinstance(value, int | float) and not isinstance(value, bool)

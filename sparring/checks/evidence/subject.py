@@ -1,4 +1,5 @@
-"""The recipe under check with its environment, tasks and graders, and the episodes of scripted policies in it."""
+"""The recipe that is checked, with its environment, tasks and graders, and the episodes that scripted policies run in
+it."""
 
 from __future__ import annotations
 
@@ -68,11 +69,11 @@ class UserInputs:
     production: tuple[Mapping[str, Json], ...] | None = None
     """Rows of a sample of production logs."""
     schemas: Mapping[str, ToolSchema] | None = None
-    """The production tools by name."""
+    """The production tools, keyed by name."""
     reference: tuple[str, ...] = ()
     """Addresses of reference endpoints, `URL#MODEL`."""
     reviewer: tuple[str, ...] = ()
-    """The address of the model that reviews the recipe, or nothing."""
+    """The address of the model that reviews the recipe, or an empty text."""
     run: Path | None = None
     """A stored run whose trajectories count as the baseline."""
 
@@ -108,7 +109,7 @@ class Subject:
         self.runs_baseline = runs_baseline
         self.timing = timing or Timing()
         self.shared: dict[str, Any] = {}
-        """Values that rules share with each other, by name."""
+        """Values that rules share with each other, keyed by name."""
         self._episodes: dict[tuple[str, str, int], Trajectory | UndecidedError] = {}
         self._experts: dict[str, ScriptedPolicy] = {}
         self._graded: dict[tuple[str, str, int], Trajectory] = {}
@@ -126,7 +127,7 @@ class Subject:
             self.tasks: Tasks = load_tasks(config, self.folder, is_trained=config.data.train is not None)
 
     def rng(self, name: str) -> random.Random:
-        """Return a random generator for one purpose. It is the same in every check of the recipe."""
+        """Return a random generator for one purpose. Its numbers are the same in every check of the recipe."""
         return random.Random(f"{self.config.run.seed}/{name}")
 
     @property
@@ -153,7 +154,7 @@ class Subject:
 
     @cached_property
     def tools(self) -> Mapping[str, Tool]:
-        """The tools by name, in order of definition. There are none without an environment."""
+        """The tools, keyed by name, in order of definition. There are none without an environment."""
         return {
             name: tool if isinstance(tool, Tool) else _typed(name, tool.schema) for name, tool in self._offered.items()
         }
@@ -163,7 +164,7 @@ class Subject:
         return {} if self.environment_class is None else self.environment_class.tools()
 
     def problem_with(self, tool: str, arguments: Mapping[str, Json]) -> str | None:
-        """Return why arguments do not fit the schema of a tool, or None if they fit."""
+        """Return the reason why arguments do not fit the schema of a tool, or None if they fit."""
         return self._offered[tool].problem_with(arguments)
 
     @property
@@ -177,7 +178,7 @@ class Subject:
         return None if self.parts is None else self.parts.chat
 
     def lacks(self, need: str) -> str | None:
-        """Return why a requirement of a rule is missing, or None if it is met."""
+        """Return the reason why a requirement of a rule is not met, or None if it is met."""
         if need == "environment":
             return None if self.environment_class else "the recipe's agent brings its own environment"
         if need == "expert":
@@ -247,7 +248,7 @@ class Subject:
     async def run_episode(
         self, task: Task, policy: ScriptedPolicy, *, repeat: int = 0, graded: bool = True
     ) -> Trajectory:
-        """Run an episode of a policy, with reward and score if `graded`.
+        """Run an episode of a policy, and grade it with reward and score if `graded`.
 
         Each (policy name, task, repeat) runs once, through the real tool loop; later calls return the same episode. Raises
         UndecidedError when the environment or a grader fails.
@@ -315,8 +316,8 @@ class Subject:
         return trajectory
 
     async def opening(self, task: Task) -> list[Message]:
-        """Return the first messages of an episode of a task, from an earlier episode or else from a new `reset`. Raises
-        the same errors as `opened`."""
+        """Return the first messages of an episode of a task. They come from an earlier episode or, without one, from a
+        new `reset`. Raises the same errors as `opened`."""
         if task.id not in self._openings:
             if self.environment_class is None:
                 return list(task.messages)
@@ -338,9 +339,9 @@ class Subject:
         )
 
     async def grade_ahead(self, trajectories: Sequence[Trajectory]) -> None:
-        """With an LLM judge, grade these episodes concurrently, since each verdict takes seconds and is cached.
+        """If an LLM judge grades, grade these episodes concurrently, since each verdict takes seconds and is cached.
         Failures are ignored here, since they are raised again later. The first episode is graded alone, so that a
-        refused key ends the check at once."""
+        rejected API key ends the check at once."""
         if not self.model_judges or not trajectories:
             return
         if not self._is_answered:
@@ -353,8 +354,8 @@ class Subject:
         """Return the checked result of the reward or the scorer for an episode.
 
         Raises GradingFailedError if the result is not a usable number or takes too long. Raises GradingOutageError if a
-        service that the grader calls does not answer; the grader is then not called again. ServiceError (a refused key)
-        is passed on and ends the check.
+        service that the grader calls does not answer; the grader is then not called again. A ServiceError (a rejected
+        API key) is passed on and ends the check.
         """
         if grader in self._outages:
             raise self._outages[grader]
@@ -404,7 +405,7 @@ _TYPES: Mapping[str, Any] = {
 
 
 def _typed(name: str, schema: ToolSchema) -> Tool:
-    """Return a tool for a JSON schema, with the types that the schema names."""
+    """Return a tool for a JSON Schema, with the types that the schema names."""
     parameters = schema["function"].get("parameters", {})
     hints = {key: _hint(value) for key, value in parameters.get("properties", {}).items()}
     return Tool(name=name, schema=schema, hints=hints, required=frozenset(parameters.get("required", ())))
@@ -424,7 +425,7 @@ def _sha256(path: Path) -> str:
 
 
 def write_transcript(messages: Sequence[Message]) -> list[tuple[str, str]]:
-    """Return a conversation as (role, text) lines for comparison, with calls as JSON without ids."""
+    """Return a conversation as (role, text) lines for comparison. Calls are written as JSON without ids."""
     return [(str(message.get("role")), _line(message)) for message in messages]
 
 
@@ -444,7 +445,7 @@ def find_first_difference(first: Sequence[tuple[str, str]], second: Sequence[Seq
 
 
 def _cut_around(line: Sequence[str] | None, other: Sequence[str] | None) -> Json:
-    """Return a message with its text cut to the part that differs from another message."""
+    """Return a message with only the part of its text that differs from another message."""
     if line is None:
         return "(no such message)"
     role, text = line
@@ -467,8 +468,8 @@ def _error_text(error: BaseException) -> str:
 
 
 def _watch_calls(watch: Watch, environment: Environment, tools: Sequence[str]) -> None:
-    """Run every call of the environment's methods under the watch. Instance attributes hide the methods of the
-    class."""
+    """Make every call to the environment's methods run under the watch. To do so, set instance attributes that hide the
+    methods of the class."""
     name = type(environment).__name__
 
     def guarded(method_name: str, method: Callable[..., Any]) -> Callable[..., Any]:

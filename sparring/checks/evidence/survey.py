@@ -1,4 +1,4 @@
-"""Many calls of the reading tools in one environment, so that rules can compare their results."""
+"""Many calls to the read-only tools in one environment, so that rules can compare their results."""
 
 from __future__ import annotations
 
@@ -70,17 +70,17 @@ class CallResult:
 
     @property
     def value(self) -> Json:
-        """The result as JSON, or as text."""
+        """The result as parsed JSON, or as text."""
         return parse_result(self.result.content)
 
     @property
     def fields(self) -> Mapping[str, Json]:
-        """The scalars of the result by name."""
+        """The scalars of the result, keyed by name."""
         return find_fields(self.value)
 
     @property
     def listings(self) -> Mapping[str, Sequence[Mapping[str, Json]]]:
-        """The lists of the result by name, as rows."""
+        """The lists of the result as rows, keyed by name."""
         return find_listings(self.value)
 
     @property
@@ -94,7 +94,7 @@ class CallResult:
 
 @dataclass(slots=True)
 class Survey:
-    """The results of the reading tools in one task."""
+    """The results of the read-only tools in one task."""
 
     task: Task
     opening: tuple[Call, ...] = ()
@@ -114,19 +114,19 @@ class Survey:
         )
 
     def found(self, tool: str | None = None) -> list[CallResult]:
-        """Return the calls, of one tool or all, that found something."""
+        """Return the calls to one tool or to all tools that found something."""
         return [one for one in self.results if tool in (None, one.call.tool) and not self.is_unknown(one)]
 
 
 async def find_reading_tools(subject: Subject) -> list[str]:
-    """Return the tools that change nothing, by the effects of their calls and by their names."""
+    """Return the tools that change nothing, according to the effects of their calls and to their names."""
     writing = await find_writing_tools(subject)
     return [name for name in subject.tools if name not in writing and not is_worded_as_writing(subject, name)]
 
 
 def is_worded_as_writing(subject: Subject, tool: str) -> bool:
     """Return True if the name of a tool begins with a verb of change, and its description does not begin like the
-    description of a reading tool."""
+    description of a read-only tool."""
     name, text = _get_first_words(subject, tool)
     if not _WRITING.fullmatch(name) or _READING.fullmatch(text):
         return False
@@ -135,8 +135,8 @@ def is_worded_as_writing(subject: Subject, tool: str) -> bool:
 
 
 def is_worded_as_reading(subject: Subject, tool: str) -> bool:
-    """Return True if the name or the description of a tool begins as for a reading tool, and the tool is not worded as
-    writing. Return False without a description."""
+    """Return True if the name or the description of a tool begins like that of a read-only tool, and neither describes
+    a tool that writes. Return False without a description."""
     words = _get_first_words(subject, tool)
     is_reading = any(map(_READING.fullmatch, words)) and not is_worded_as_writing(subject, tool)
     return is_reading and bool(words[1])
@@ -164,7 +164,7 @@ def distinguishes_unknown(survey: Survey, tool: str) -> bool:
 
 
 async def survey_tasks(subject: Subject) -> list[Survey]:
-    """Return a survey of each of the first sampled tasks for which the rule has time."""
+    """Return surveys of the first sampled tasks, as many as the rule has time for."""
     found = []
     with subject.timing.as_far_as_it_goes():
         for task in subject.sample[: choose_num_tasks(subject, NUM_TASKS)]:
@@ -178,7 +178,7 @@ def choose_num_tasks(subject: Subject, most: int) -> int:
 
 
 async def survey_task(subject: Subject, task: Task) -> Survey:
-    """Return the survey of a task, computed once."""
+    """Return the survey of a task, which is computed once."""
     known: dict[str, Survey] = subject.shared.setdefault("surveys", {})
     if task.id not in known:
         known[task.id] = await _survey(subject, task)
@@ -255,8 +255,8 @@ def _list_legal_first(tried: Sequence, names: Sequence[str]) -> Iterator[tuple[s
 
 
 def _forget_equal_shapes(survey: Survey) -> None:
-    """Remove the answers to unknown identifiers for tools that answer every call in the same way, since these answers
-    do not show what exists."""
+    """For tools that answer every call in the same way, remove the recorded answers to unknown identifiers, since these
+    answers do not show what exists."""
     for name, stranger in list(survey.unknown.items()):
         shapes = {one.shape for one in survey.results if one.call.tool == name and not is_refusal(one.result)}
         if shapes <= {stranger.shape} and not is_refusal(stranger.result) and not is_nothing(stranger.result.content):
@@ -264,7 +264,7 @@ def _forget_equal_shapes(survey: Survey) -> None:
 
 
 def _choose_next(subject: Subject, known: Known, survey: Survey, name: str) -> Call | None:
-    """Return the likeliest call of a tool that has not been made yet, or None."""
+    """Return the most likely call of a tool that has not been made yet, or None."""
     asked = {str(one.call) for one in survey.results}
     schema = subject.tools[name].schema["function"].get("parameters", {})
     candidates = known.arguments(name, schema, get_worked_sources(subject))

@@ -1,4 +1,4 @@
-"""The feature that separates the tasks with a problem from the other tasks, in terms of their fields."""
+"""The feature of the tasks' fields that separates the tasks with a problem from the other tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Lookups of the task's own rows: a tool that finds some rows by a field must find all of them, and the right ones."""
+"""Lookups of the task's own rows: a tool that finds some rows by a field must find all rows by it, and must return the
+correct row."""
 
 from __future__ import annotations
 
@@ -72,8 +73,8 @@ class _Asked:
 
 
 async def find_lookup_faults(subject: Subject, known: Collection[Json]) -> list[Finding]:
-    """Return findings on tools, except those in `known`, that do not find rows because of their spelling, return
-    another row, or return only one of two rows with the same name."""
+    """Return findings on tools that do not find rows because of their spelling, return a different row, or return only
+    one of two rows with the same name. The tools in `known` are left out."""
     asked: dict[tuple[str, Place], _Asked] = defaultdict(_Asked)
     if subject.timing.episode_seconds > SLOW_SECONDS:
         return []
@@ -174,12 +175,12 @@ def find_common_feature(texts: Sequence[str], others: Sequence[str]) -> str | No
 
 
 def _are_of_a_kind(found: Iterable[str], lost: Iterable[str]) -> bool:
-    """Return True if both groups are names, or both are codes: a code and a name may need different tools."""
+    """Return True if both groups are names, or both are codes. A code and a name may need different tools."""
     return {any(map(str.isdigit, one)) for one in found} == {any(map(str.isdigit, one)) for one in lost}
 
 
 def _report_mixed_up(tool: str, name: str, one: _Asked) -> Finding | None:
-    """Return a finding on values for which the tool returns another row."""
+    """Return a finding on values for which the tool returns a different row."""
     for key, wrong in one.wrong.items():
         is_sure = key not in one.neither and one.right[key] >= FEWEST_FOUND
         if is_sure and FEWEST_WRONG <= len(wrong) < one.right[key]:
@@ -222,7 +223,7 @@ def _make_finding(symptom: str, evidence: dict[str, Json], change: str) -> Findi
 
 
 def find_tables(value: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], list[Row]]]:
-    """Yield the lists of rows in a task's fields with their paths. The values of an object are rows too."""
+    """Yield the lists of rows in a task's fields with their paths. The values of an object also count as rows."""
     if isinstance(value, Mapping):
         if len(value) >= _ROWS_OF_A_LIST and path and _are_alike(list(value.values())):
             yield path, [{"": key, **_row(one)} for key, one in value.items()]
@@ -250,7 +251,7 @@ def _row(value: Json) -> dict[str, Json]:
 
 
 def _find_identifying(rows: Sequence[Row]) -> list[str]:
-    """Return the fields that are a text in every row, and distinct in most rows."""
+    """Return the fields that contain a text in every row, and distinct texts in most rows."""
     names = rows[0]
     return [
         name

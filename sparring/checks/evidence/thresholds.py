@@ -1,4 +1,4 @@
-"""Limits in the prompt, compared with the labels of tasks whose number is exactly at the limit."""
+"""Limits in the prompt, compared with the labels of tasks whose number equals the limit."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def find_broken_limits(
 
 def _find_limits(text: str) -> dict[float, tuple[bool, str]]:
     """Return for each limit whether its number belongs to the upper side, and the words that state it. Numbers that
-    some words assign to the upper side and others to the lower side are left out. `no more than 5` has the same sides
-    as `more than 5`."""
+    some words assign to the upper side and others to the lower side are left out. `no more than 5` divides the numbers
+    in the same way as `more than 5`."""
     found: dict[float, set[tuple[bool, str]]] = defaultdict(set)
     for pattern, is_upper in ((_BELOW, False), (_ABOVE, True)):
         for match in pattern.finditer(text):
@@ -86,8 +86,7 @@ def _find_limits(text: str) -> dict[float, tuple[bool, str]]:
 
 
 def _collect_numbers(read: ReadableValues) -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a task by name, from the task's fields, its prompt, its own row, and the results of
-    tools."""
+    """Yield the named numbers of a task, from the task's fields, its prompt, its own row, and the results of tools."""
     for (place, name), value in read.values.items():
         if place != "answer" and (number := parse_number(value)) is not None:
             yield (name if place == "field" else f"what follows {name.rpartition(' ')[0]!r}"), number[0]
@@ -100,8 +99,8 @@ def _collect_numbers(read: ReadableValues) -> Iterator[tuple[str, float]]:
 
 
 def _find_own_row(read: ReadableValues) -> Mapping[str, Json]:
-    """Return the only row of the task's data that its prompt or a field names by a value that no other row has, or an
-    empty mapping."""
+    """Return the only row of the task's data that the prompt or a field identifies by a value that no other row has, or
+    an empty mapping."""
     named = {value for (place, _), value in read.values.items() if place != "answer" and len(value) > 1}
     for _, rows in find_tables(read.task.fields):
         seen = Counter(str(one) for row in rows for one in row.values())
@@ -114,7 +113,7 @@ def _find_own_row(read: ReadableValues) -> Mapping[str, Json]:
 def _find_wrong(
     numbers: Mapping[str, Mapping[str, float]], labels: Mapping[str, str], limit: float, is_upper: bool
 ) -> tuple[str, list[str], str] | None:
-    """Return the name of a number for which the labels change at a limit, the tasks at the limit that have a label of
+    """Return the name of a number for which the labels change at a limit, the tasks at the limit that have the label of
     the wrong side, and this label. Return None if there are no such tasks."""
     for name in dict.fromkeys(name for own in numbers.values() for name in own):
         known = {task: own[name] for task, own in numbers.items() if name in own and task in labels}

@@ -1,4 +1,5 @@
-"""Times in UTC and in local time from two tools. Their difference must be the offset of the time zone on that day."""
+"""Times that two tools return in UTC and in local time. Their difference must be the offset of the time zone on that
+day."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ def find_wrong_clocks(subject: Subject, surveys: list[Survey]) -> list[Finding]:
 
 @cache
 def _list_zones() -> dict[str, str]:
-    """Return time zones by their names and by the names of their cities. Names that several zones share are left
+    """Return time zones, keyed by their names and by the names of their cities. Names that several zones share are left
     out."""
     found: dict[str, list[str]] = defaultdict(list)
     for name in zoneinfo.available_timezones():

@@ -26,8 +26,8 @@ AGAIN = "Run `sparring check RECIPE --only budgets` again: the finding is gone."
 
 
 def count_tokens(subject: Subject, characters: float, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> int:
-    """Return the number of tokens of messages and tools, by the model's tokenizer or else estimated from a number of
-    characters per token."""
+    """Return the number of tokens of messages and tools. The model's tokenizer counts them; without it, the number is
+    estimated from the number of characters per token."""
     if subject.chat is not None:
         if len(messages) == 1 and messages[0]["role"] == "assistant":
             return len(subject.chat.answer(messages[0], tools))
@@ -41,7 +41,7 @@ def count_tokens(subject: Subject, characters: float, messages: Sequence[Message
 
 
 async def find_too_long_prompts(subject: Subject) -> list[Finding]:
-    """Return a finding on first messages that are longer than the context."""
+    """Return a finding on initial messages that are longer than the context."""
     limit, cls = subject.config.model.max_sequence_length, subject.environment_class
     offered = cls.offered_tools() if cls is not None else ()
     tasks = {one.id: one for one in (*subject.sample, *subject.looked_at)}
@@ -71,7 +71,7 @@ async def find_too_long_prompts(subject: Subject) -> list[Finding]:
 
 
 async def find_too_long_turns(subject: Subject) -> list[Finding]:
-    """Return a finding on messages of reference episodes that are longer than a turn may be."""
+    """Return a finding on messages of reference episodes that are longer than the limit for a turn."""
     references = await find_references(subject) if subject.config.is_trainable else None
     cap = subject.config.sampling.sampling_max_tokens
     scripts = {} if references is None else {name: reference.script for name, reference in references.by_task.items()}
@@ -99,7 +99,7 @@ async def find_too_long_turns(subject: Subject) -> list[Finding]:
 
 
 def _measure_sizes(subject: Subject, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[int, int]:
-    """Return the minimum number of tokens that messages can have, and the probable number."""
+    """Return the minimum and the probable number of tokens of messages."""
     return (
         count_tokens(subject, MOST_CHARACTERS_A_TOKEN, messages, tools),
         count_tokens(subject, CHARACTERS_A_TOKEN, messages, tools),

@@ -1,4 +1,4 @@
-"""Episodes that need no reference answer: no calls, calls of every tool, and repeated calls."""
+"""Episodes that need no reference answer: without calls, with calls to every tool, and with repeated calls."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ TIMES = (1, 2, 8)
 NUM_WALKS, WALK = 6, 24
 """The number of episodes with random calls, and the number of calls in each."""
 MOST_PAIRS = 6
-"""The maximum number of pairs of calls of writing tools that alternate."""
+"""The maximum number of pairs of alternating calls to tools that write."""
 NOTHING = ("says nothing", "says done")
 
 
 @dataclass(frozen=True, slots=True)
 class UnguidedEpisode:
-    """An episode with its reward and score. `tool` is the tool whose calls the episode repeats, `times` the number of
-    repetitions."""
+    """An episode with its reward and score. `tool` is the tool whose calls the episode repeats, and `times` is the
+    number of repetitions."""
 
     policy: str
     trajectory: Trajectory
@@ -62,8 +62,8 @@ class UnguidedEpisode:
 
 
 async def run_unguided_episodes(subject: Subject) -> list[UnguidedEpisode]:
-    """Return graded episodes of a few tasks, computed once. Episodes on which a grader fails are left out. The list is
-    empty with an LLM judge, or if episodes are slow."""
+    """Return graded episodes of a few tasks, which are computed once. Episodes on which a grader fails are left out.
+    The list is empty with an LLM judge, or if episodes are slow."""
     if "unguided" not in subject.shared:
         found: list[UnguidedEpisode] = []
         subject.shared["unguided"] = found
@@ -98,7 +98,7 @@ async def _make_policies(subject: Subject, task: Task) -> list[tuple[ScriptedPol
 
 
 async def _make_repeating(subject: Subject, task: Task) -> list[tuple[ScriptedPolicy, str | None, int]]:
-    """Return policies that repeat the successful calls of each reading tool once, twice and often."""
+    """Return policies that make the successful calls of each read-only tool once, twice and many times."""
     survey = await survey_task(subject, task)
     calls: dict[str, dict[str, Call]] = {}
     for one in survey.found():
@@ -111,7 +111,8 @@ async def _make_repeating(subject: Subject, task: Task) -> list[tuple[ScriptedPo
 
 
 async def _make_alternating(subject: Subject, task: Task) -> list[tuple[ScriptedPolicy, str | None, int]]:
-    """Return policies that alternate calls of two writing tools, once and often: the second call may undo the first."""
+    """Return policies that alternate calls to two tools that write, once and many times. The second call may undo the
+    first."""
     found, writing = await explore_task(subject, task), await find_writing_tools(subject)
     calls = [found.legal(name)[0].call for name in subject.tools if name in writing and found.legal(name)]
     most = (subject.config.environment.max_turns - 1) // 2
@@ -184,8 +185,8 @@ def find_paid_repeats(episodes: Iterable[UnguidedEpisode]) -> Iterator[Finding]:
 
 
 def _ends_alike(one: UnguidedEpisode, other: UnguidedEpisode) -> bool:
-    """Return True if neither episode is right, and both have the same final state. For a pair of tools, the final state
-    must be known."""
+    """Return True if neither episode is correct, and both have the same final state. For a pair of tools, the final
+    state must be known."""
     states = [each.trajectory.final_state for each in (one, other)]
     is_pair = " and " in str(one.tool)
     is_same = canonical(states[0]) == canonical(states[1]) and not (is_pair and states[0] is None)

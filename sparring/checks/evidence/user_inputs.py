@@ -1,5 +1,5 @@
-"""Inputs of the user in addition to the recipe: production logs, production schemas, reference endpoints, a stored
-run."""
+"""Inputs that the user provides in addition to the recipe: production logs, production schemas, reference endpoints, a
+stored run."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def read_user_inputs(
     run: str | None,
     reviewer: str | None = None,
 ) -> UserInputs:
-    """Read the user's files. Raises DataError with the error in a file, and UsageError for a reference without a
-    model."""
+    """Read the user's files. Raises DataError if a file contains an error, and UsageError for a reference endpoint
+    without a model."""
     for one in reference:
         split_endpoint(one, option="--reference")
     if reviewer is not None:
@@ -48,8 +48,8 @@ def read_user_inputs(
 
 
 def split_endpoint(endpoint: str, *, option: str) -> tuple[str, str, str | None]:
-    """Return address, model and key variable of `URL#MODEL` or `URL#MODEL#VARIABLE`. Raises UsageError, which names the
-    command's option, if there is no model."""
+    """Return the address, the model and the key variable of `URL#MODEL` or `URL#MODEL#VARIABLE`. Raises UsageError,
+    which names the command's option, if there is no model."""
     url, _, rest = endpoint.partition("#")
     model, _, variable = rest.partition("#")
     if not model:
@@ -58,7 +58,7 @@ def split_endpoint(endpoint: str, *, option: str) -> tuple[str, str, str | None]
 
 
 def endpoint_overrides(endpoint: str, *, option: str) -> list[str]:
-    """Return the overrides with which a recipe uses an endpoint as its engine. Raises what `split_endpoint` raises."""
+    """Return the overrides that make a recipe use an endpoint as its engine. Raises what `split_endpoint` raises."""
     url, model, variable = split_endpoint(endpoint, option=option)
     overrides = ["engine.type=openai", f"engine.base_url={url}", f"engine.model={model}"]
     return [*overrides, f"engine.api_key_env={variable}"] if variable else overrides
@@ -87,11 +87,12 @@ def read_production(path: Path) -> tuple[Mapping[str, Json], ...]:
 
 
 def read_schemas(path: Path) -> Mapping[str, ToolSchema]:
-    """Read tools by name, in the OpenAI format, from a JSON file: a list of tools of OpenAI, Anthropic or Bedrock, an
-    MCP listing, or an OpenAPI document. References in the tools' arguments are replaced by their targets
-    (`schema_comparison.resolve_references`).
+    """Read tools from a JSON file and return them in the OpenAI format, keyed by name. The file contains a list of
+    OpenAI, Anthropic or Bedrock tools, an MCP listing, or an OpenAPI document. References in the tools' arguments are
+    replaced by their targets (`schema_comparison.resolve_references`).
 
-    Raises DataError if the file is in another form, and ServiceError if the library for JSON Schema is not installed.
+    Raises DataError if the file has a different format, and ServiceError if the library for JSON Schema is not
+    installed.
     """
     try:
         content: Any = json.loads(_read_text(path), object_pairs_hook=each_key_once(str(path)))
@@ -128,7 +129,7 @@ def read_schemas(path: Path) -> Mapping[str, ToolSchema]:
 
 
 def list_calls(row: Mapping[str, Json]) -> Iterator[tuple[str, Mapping[str, Json], str | None]]:
-    """Yield the calls of a row of production logs: tool, arguments, and the result as text if it is known."""
+    """Yield the calls in a row of production logs: the tool, the arguments, and the result as text if it is known."""
     if "tool" in row:
         yield str(row["tool"]), _parse_arguments(row.get("arguments")), _parse_result(row.get("result"))
         return
@@ -155,8 +156,8 @@ def _parse_result(given: Json) -> str | None:
 
 
 def _parse_tool(given: Json) -> _Described | None:
-    """Return a tool of OpenAI, MCP (`inputSchema`), Anthropic (`input_schema`) or Bedrock (`toolSpec`), or None if it
-    is not one."""
+    """Return the tool in a definition for OpenAI, MCP (`inputSchema`), Anthropic (`input_schema`) or Bedrock
+    (`toolSpec`), or None if it is not a tool definition."""
     if not isinstance(given, Mapping):
         return None
     spec = given.get("function", given.get("toolSpec", given))
@@ -194,8 +195,8 @@ def _list_operations(document: Mapping[str, Json]) -> Iterator[_Described]:
 
 
 def _drop_openapi_dialect(schema: Any) -> Any:
-    """Return a schema of OpenAPI 3.0 as JSON Schema 2020-12. OpenAPI 3.0 has `nullable`, and truth values as exclusive
-    bounds."""
+    """Convert a schema from OpenAPI 3.0 to JSON Schema 2020-12. OpenAPI 3.0 has `nullable`, and uses Booleans for
+    exclusive bounds."""
     if isinstance(schema, list):
         return [_drop_openapi_dialect(one) for one in schema]
     if not isinstance(schema, Mapping):

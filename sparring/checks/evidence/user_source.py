@@ -1,4 +1,4 @@
-"""The user's own code, so that evidence names a line that the user can change."""
+"""Finds the user's own code, so that evidence names a line that the user can change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _LIBRARIES = tuple({sysconfig.get_paths()[key] + os.sep for key in ("stdlib", "p
 @final
 class OwnCode:
     """The user's own code: the recipe's folder, the modules of the environment's class and its base classes, and all
-    other code that is neither a library nor part of Sparring. The suites that Sparring contains count as the user's."""
+    other code that is neither a library nor part of Sparring. The suites that Sparring contains count as the user's
+    code."""
 
     def __init__(self, folder: Path, environment_class: type) -> None:
         self.folder = str(folder.resolve()) + os.sep
@@ -61,14 +62,14 @@ class OwnCode:
         return None
 
     def line_of(self, traceback: TracebackType | None) -> str | None:
-        """Return `file:line` of the innermost line of the user's code that an exception passed, or None if there is
-        none."""
+        """Return `file:line` of the innermost line of the user's code in the traceback of an exception, or None if
+        there is none."""
         return next(reversed(list(self._lines(traceback))), None)
 
     def is_accident(self, raised: BaseException | None) -> bool:
-        """Return True if an exception comes from the user's code and is not raised there on purpose: its innermost line
-        has no `raise` and no `assert`. A failed lookup does not count, since it may mean that something does not
-        exist."""
+        """Return True if an exception comes from the user's code and is not raised there on purpose, that is, its
+        innermost line has no `raise` and no `assert`. A failed lookup does not count as such an exception, since it may
+        mean that something does not exist."""
         line = None if raised is None else self.line_of(raised.__traceback__)
         if line is None or isinstance(raised, LookupError | StopIteration):
             return False

@@ -1,6 +1,6 @@
-"""A breadth-first search for the fewest calls that get full marks, if each call is one of a few.
+"""A breadth-first search for the fewest calls that get full marks. It applies if there are only a few possible calls.
 
-If the search saw every reachable state and no state gets full marks, the task cannot be solved.
+If the search visited every reachable state and no state gets full marks, the task cannot be solved.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_NAMED = 40
 """The same limit, if texts of the task are also tried."""
 MOST_STATES = 4000
 SECONDS = 0.9
-"""The time limit for one task, in seconds of processor time."""
+"""The time limit for one task, in seconds of CPU time."""
 NUM_COMPARED = 6
 """The number of states for which all calls are repeated in a fresh environment, to compare the result."""
 _LONGEST_NAME = 30
@@ -63,8 +63,8 @@ class _Node:
 
 
 async def walk_states(subject: Subject, task: Task) -> WalkResult | None:
-    """Return the result of the search in a task, computed once. Return None if there are too many different calls, or
-    if the attributes of an environment cannot be compared."""
+    """Return the result of the search in a task, which is computed once. Return None if there are too many different
+    calls, or if the attributes of an environment cannot be compared."""
     known: dict[str, WalkResult | None] = subject.shared.setdefault("walked", {})
     if task.id not in known:
         moves = await list_moves(subject, task, most=MOST_NAMED, is_named=True)
@@ -78,9 +78,9 @@ async def walk_states(subject: Subject, task: Task) -> WalkResult | None:
 
 
 async def list_moves(subject: Subject, task: Task, *, most: int = MOST_MOVES, is_named: bool = False) -> list[Call]:
-    """Return all different calls if the arguments of every tool are chosen from a few values, or else an empty list.
-    With `is_named`, return all calls that may change something, including those with texts of the task's fields for
-    tools with one text argument."""
+    """Return all different calls if the arguments of every tool are chosen from a few values, and otherwise an empty
+    list. With `is_named`, return all calls that may change something. For tools with one text argument, these include
+    calls with texts from the task's fields."""
     moves: list[Call] = []
     names = _list_names(task) if is_named else []
     for name, tool in subject.tools.items():
@@ -155,8 +155,8 @@ class _Walk:
         return WalkResult(self._task, None if node is None else node.calls, ends, is_all, len(seen))
 
     async def _after(self, environment: Environment, node: _Node, move: Call) -> tuple[_Node | None, Json, bool]:
-        """Return the node after a call, the final state there, and whether the episode is over. The node is None if the
-        attributes cannot be stored."""
+        """Return the node after a call, the final state at that node, and whether the episode is over. The node is None
+        if the attributes cannot be stored."""
         _restore_attributes(environment, node.kept)
         result = await execute(environment, move.tool, dict(move.arguments))
         is_over = bool(environment.is_done)
@@ -198,7 +198,8 @@ def _write_messages(transition: Mapping[str, Json]) -> Iterator[Message]:
 
 
 def _save_attributes(environment: Environment) -> tuple[bytes, bytes] | None:
-    """Return the attributes of an environment, for restoring and for comparing, or None if they cannot be pickled."""
+    """Return two forms of an environment's attributes, one to restore and one to compare, or None if they cannot be
+    pickled."""
     own = {name: value for name, value in sorted(vars(environment).items()) if not callable(value)}
     written = io.BytesIO()
     pickler = pickle.Pickler(written)
@@ -211,7 +212,7 @@ def _save_attributes(environment: Environment) -> tuple[bytes, bytes] | None:
 
 
 def _sort_sets(value: Any) -> Any:
-    """Return a value with sets as sorted lists."""
+    """Return a value with all sets converted to sorted lists."""
     if type(value) is dict:
         return {key: _sort_sets(item) for key, item in value.items()}
     if type(value) in (list, tuple):

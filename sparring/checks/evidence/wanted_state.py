@@ -1,4 +1,5 @@
-"""The final state that a task requests, built from its fields in several ways until one gets full marks."""
+"""The final state that a task requests. It is built from the task's fields in several ways until one result gets full
+marks."""
 
 from __future__ import annotations
 
@@ -37,9 +38,10 @@ class WantedState:
 
 
 async def find_wanted_state(subject: Subject, task: Task, idle: Json, known: list[str]) -> WantedState | None:
-    """Return the final state that gets full marks: a field of the task, the idle state with fields in it, or a value
-    built from fields. Return None if there is no such state, or if the idle state gets full marks. The ways in `known`,
-    which worked in other tasks, are tried first. A new way is added to `known`."""
+    """Return the final state that gets full marks. It is a field of the task, the state after no calls with some values
+    replaced by fields, or a value built from fields. Return None if there is no such state, or if the state after no
+    calls gets full marks. The ways in `known`, which worked in other tasks, are tried first. A new way is added to
+    `known`."""
 
     async def pays(state: Json) -> bool:
         return await is_paid(subject, replace(as_trajectory(task, answer("Done.")), final_state=copy.deepcopy(state)))
@@ -59,7 +61,7 @@ async def find_wanted_state(subject: Subject, task: Task, idle: Json, known: lis
 
 
 def _change_others(idle: Json, state: Json) -> Iterator[_Named]:
-    """Yield each unchanged key, with the state that has another value under this key."""
+    """Yield each unchanged key, with a copy of the state that has a different value for this key."""
     if isinstance(idle, Mapping) and isinstance(state, Mapping):
         for key, value in state.items():
             if key in idle and canonical(value) == canonical(idle[key]) and (other := _change_value(value)) is not None:
@@ -75,7 +77,8 @@ def _change_value(value: Json) -> Json:
 
 
 def _list_wanted(idle: Json, fields: Mapping[str, Json]) -> Iterator[_Named]:
-    """Yield states that may be wanted, the likeliest first, each with words that mean the same in other tasks."""
+    """Yield states that the task may request, the most likely first, each with a description that has the same meaning
+    in other tasks."""
     made = list(_build_values(fields))
     for name, value in (*fields.items(), *made):
         if isinstance(value, Mapping):
@@ -100,8 +103,8 @@ def _may_become(before: Json, after: Json) -> bool:
 
 
 def _build_values(fields: Mapping[str, Json]) -> Iterator[_Named]:
-    """Yield values built from one or two fields: a column of a field's rows, an object with one value as the key of
-    another, or a list of one value."""
+    """Yield values built from one or two fields: a column of a field's rows, an object with one value as the key and
+    another as the value, or a list of one value."""
     for name, value in fields.items():
         if _are_rows(value):
             keys = [key for key, one in value[0].items() if _is_scalar(one)]

@@ -1,4 +1,4 @@
-"""Tools that set or add a number: a comparison of their effect with their name and description."""
+"""Tools that set a number or add to it: their effect is compared with their name and description."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _ADDS_OTHERWISE = ("replac", "overwrit", "set", "instead", "new", "chang")
 
 
 def find_misworded(bench: Bench) -> Iterator[tuple[Probe, str, Change]]:
-    """Yield a call, a description of the problem and the change for tools that are worded as setting a number but add
-    to it, or the reverse."""
+    """Yield a call, a description of the problem and the change, for tools that are described as setting a number but
+    add to it, or vice versa."""
     for tool in dict.fromkeys(one.call.tool for one in bench.probes):
         words = (tool.replace("_", " "), get_description(bench, tool))
         probes = [one for one in bench.probes if one.call.tool == tool and not one.is_refused and not one.ended]
@@ -33,8 +33,8 @@ def find_misworded(bench: Bench) -> Iterator[tuple[Probe, str, Change]]:
 def _find_opposite(
     bench: Bench, probes: Sequence[Probe], how: str, *, is_adding: bool
 ) -> Iterator[tuple[Probe, str, Change]]:
-    """Yield the first of several calls of one tool with the other effect, if no call has the effect that the tool's
-    words state."""
+    """Yield the first of several calls to one tool that have the opposite effect, if no call has the effect that the
+    tool's description states."""
     wrong: dict[Json, tuple[Probe, str, Change]] = {}
     for probe in probes:
         keys = {str(probe.call.arguments[key]) for key in bench.keys(probe.call)}

@@ -1,4 +1,4 @@
-"""Writing calls in fresh environments, with the readable state before and after them."""
+"""Calls that write, in fresh environments, with the readable state before and after them."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from sparring.types import Json, Task
 
 NUM_TASKS = 3
 LONGEST_READ = 50_000
-"""The maximum length of a result that is read before and after each writing call."""
+"""The maximum length of a result that is read before and after each call that writes."""
 SECONDS = 5.0
-"""The time limit for the probes of all tasks, in seconds of processor time."""
+"""The time limit for the probes of all tasks, in seconds of CPU time."""
 MOST_READS = 8
-"""The maximum number of calls of one reading tool in a view."""
+"""The maximum number of calls to one read-only tool in a view."""
 MOST_VIEWED = 40
-"""The maximum number of calls of all reading tools in a view."""
+"""The maximum number of calls to all read-only tools in a view."""
 MOST_COMBINED = 60
 """The maximum number of combinations of values to try until a tool accepts one."""
 MOST_BASES = 8
 """The maximum number of calls to try until a call changes something."""
 LOOK: Final = None
-"""A step that calls all reading tools."""
+"""A step that calls all read-only tools."""
 UNKNOWN_TEXT, UNKNOWN_NUMBER = "Xanthe 61", 987_654
 PLAIN = "Quince 77"
 TEXTS: Mapping[str, str] = {
@@ -64,7 +64,7 @@ class ProbeRun:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One writing call after the opening, with its result and its changes."""
+    """One call that writes, after the opening, with its result and its changes."""
 
     call: Call
     result: ToolResult
@@ -90,7 +90,7 @@ class Probe:
 @final
 @dataclass
 class Bench:
-    """One task: its reading calls, their first results, and probes of the writing tools."""
+    """The probes of one task: the read-only calls, their first results, and probes of the tools that write."""
 
     subject: Subject
     task: Task
@@ -98,21 +98,21 @@ class Bench:
     opening: tuple[Call, ...] = ()
     readers: tuple[Call, ...] = ()
     writing: frozenset[str] = frozenset()
-    """The writing tools, and the tools without a legal call, since these may write."""
+    """The tools that write, and the tools without a legal call, since these may write."""
     first: View = field(default_factory=lambda: View({}))
-    """The view before any writing call."""
+    """The view before any call that writes."""
     bases: dict[str, list[Probe]] = field(default_factory=dict)
-    """For each writing tool, calls that change something, with different identifiers if there are any."""
+    """For each tool that writes, calls that change something, with different identifiers if there are any."""
     identifying: dict[tuple[str, str], bool] = field(default_factory=dict)
-    """For each tested pair of a writing tool and its argument, True if the argument identifies an existing item."""
+    """For each tested pair of a tool that writes and its argument, True if the argument identifies an existing item."""
     probes: list[Probe] = field(default_factory=list)
     """All probes."""
     carried: list[Change] = field(default_factory=list)
     """Differences between the first view and the view of a fresh episode after all probes."""
 
     async def run(self, steps: Sequence[Call | None]) -> ProbeRun:
-        """Make calls after the opening in a fresh environment, and read at each LOOK. Raises the same errors as
-        `Subject.opened`."""
+        """Make calls after the opening in a fresh environment, and read the state at each LOOK. Raises the same errors
+        as `Subject.opened`."""
         own = copy.deepcopy(self.task)
         results: list[ToolResult] = []
         views: list[View] = []
@@ -137,7 +137,7 @@ class Bench:
         return ProbeRun(tuple(steps), tuple(results), tuple(views), ended)
 
     async def probed(self, call: Call, parameter: str | None = None, kind: str = "") -> Probe:
-        """Make one writing call, and return it with its changes."""
+        """Make one call that writes, and return it with its changes."""
         played = await self.run([call, LOOK])
         changes = tuple(self.first.changes_to(played.views[0]))
         probe = Probe(call, played.results[0], played.views[0], changes, played.ended, parameter, kind)
@@ -153,7 +153,7 @@ class Bench:
         return self.subject.problem_with(call.tool, call.arguments) is None
 
     def is_known(self, value: Json) -> bool:
-        """Return True if a value is the name of an item in the first view, or an argument of a reading call."""
+        """Return True if a value is the name of an item in the first view, or an argument of a read-only call."""
         return not isinstance(value, bool | float) and str(value) in self.first.names
 
     def keys(self, call: Call) -> list[str]:
@@ -166,7 +166,7 @@ class Bench:
         ]
 
     def choices(self, tool: str, name: str) -> list[Json]:
-        """Return values for an argument, the likeliest first."""
+        """Return values for an argument, the most likely first."""
         part = self.schema(tool).get("properties", {}).get(name, {})
         if "enum" in part:
             return list(part["enum"])
@@ -210,7 +210,7 @@ def is_number_part(part: Mapping[str, Json], *, whole: bool) -> bool:
 
 
 async def probe_writing_tools(subject: Subject) -> list[Bench]:
-    """Return the probes of the writing tools in a few tasks, computed once."""
+    """Return the probes of the tools that write in a few tasks, which are computed once."""
     if "benches" not in subject.shared:
         made: list[Bench] = []
         subject.shared["benches"] = made
@@ -229,7 +229,7 @@ async def probe_writing_tools(subject: Subject) -> list[Bench]:
 
 
 async def _prepare(bench: Bench, writing: frozenset[str]) -> bool:
-    """Find the reading calls and their first results. Return True if there is anything to probe."""
+    """Find the read-only calls and their first results. Return True if there is anything to probe."""
     subject, task = bench.subject, bench.task
     found = await explore_task(subject, task)
     bench.known.add_json(task.fields, "field")
@@ -279,13 +279,14 @@ async def _prepare(bench: Bench, writing: frozenset[str]) -> bool:
 
 
 async def _look_twice(bench: Bench) -> bool:
-    """Read the first view. Return True if it is the same in two episodes."""
+    """Read the first view. Return True if this view is the same in two episodes."""
     bench.first, again = [(await bench.run([LOOK])).views[0] for _ in range(2)]
     return not bench.first.changes_to(again)
 
 
 async def _changes_something(bench: Bench, tool: str) -> bool:
-    """Return True if calls with different values change the results of the other reading tools, or the final state."""
+    """Return True if calls with different values change the results of the other read-only tools, or the final
+    state."""
     if not bench.schema(tool).get("properties"):
         return False
     readers = bench.readers
@@ -314,7 +315,7 @@ def _list_with_choices(bench: Bench, call: Call, name: str) -> Iterator[Call]:
 
 
 def _reads(bench: Bench, tool: str) -> Iterator[Call]:
-    """Return legal calls of a reading tool, and the same calls with one value changed."""
+    """Return legal calls of a read-only tool, and the same calls with one value changed."""
     legal = [one.call for one in _legal(bench, tool)]
     calls = {str(one): one for one in legal}
     for name in legal[0].arguments:
@@ -332,8 +333,8 @@ def _pick_some(calls: Sequence[Call]) -> Iterator[Call]:
 
 
 async def _set_up(bench: Bench, ends: Deadline) -> list[Bench]:
-    """Return benches with a writing call in the opening, for tools that change nothing at first: an item must be lent
-    before it can be returned."""
+    """Return benches whose opening contains a call that writes, for tools that change nothing at first. For example, an
+    item must be lent before it can be returned."""
     found: list[Bench] = []
     idle = set(bench.writing - bench.bases.keys())
     for bases in list(bench.bases.values()):
@@ -354,7 +355,7 @@ async def _set_up(bench: Bench, ends: Deadline) -> list[Bench]:
 
 
 async def _probe(bench: Bench, ends: Deadline) -> None:
-    """Probe the writing tools."""
+    """Probe the tools that write."""
     try:
         for name in (name for name in bench.subject.tools if name in bench.writing):
             if not ends.is_over:
@@ -373,7 +374,8 @@ async def _probe(bench: Bench, ends: Deadline) -> None:
 
 
 async def _find_bases(bench: Bench, tool: str) -> None:
-    """Find at most two calls of a tool that change something, with different identifiers if it takes any."""
+    """Find at most two calls to a tool that change something, with different identifiers if the tool takes
+    identifiers."""
     num_played = 0
     for call in await _candidates(bench, tool):
         if num_played == MOST_BASES or len(bench.bases.get(tool, ())) == 2:
@@ -395,8 +397,8 @@ async def _find_bases(bench: Bench, tool: str) -> None:
 
 
 async def _find_keys(bench: Bench, base: Probe) -> None:
-    """Find the arguments that identify existing items: with an unknown value, the tool changes nothing, or an item with
-    that name is new."""
+    """Find the arguments that identify existing items. With an unknown value, the tool changes nothing, or it creates
+    an item with that name."""
     properties = bench.schema(base.call.tool).get("properties", {})
     for name, value in base.call.arguments.items():
         if isinstance(value, bool | float) or not isinstance(value, str | int) or "enum" in properties.get(name, {}):
@@ -411,8 +413,8 @@ async def _find_keys(bench: Bench, base: Probe) -> None:
 
 
 async def _candidates(bench: Bench, tool: str) -> list[Call]:
-    """Return calls that are likely to change something: with values that differ from each other and from the existing
-    values."""
+    """Return calls that are likely to change something, because their values differ from each other and from the
+    existing values."""
     legal = [one.call for one in _legal(bench, tool)]
     apart = _combine_values(bench, tool)
     if not apart:
@@ -437,7 +439,7 @@ def _renew_texts(bench: Bench, call: Call) -> list[Call]:
 
 
 def _combine_values(bench: Bench, tool: str) -> list[Call]:
-    """Return calls with likely values that all differ, the likeliest first."""
+    """Return calls with likely values that all differ, the most likely first."""
     schema = bench.schema(tool)
     required = [name for name in schema.get("properties", {}) if name in schema.get("required", ())]
     legal = [one.call for one in _legal(bench, tool)]
@@ -458,7 +460,7 @@ def _are_apart(call: Call) -> bool:
 
 
 def _choose_other_values(bench: Bench, call: Call) -> dict[str, Json]:
-    """Return new values for the arguments that identify nothing."""
+    """Return new values for the arguments that do not identify anything."""
     keys = bench.keys(call)
     properties = bench.schema(call.tool).get("properties", {})
     others: dict[str, Json] = {}
@@ -515,7 +517,7 @@ def _vary(bench: Bench, base: Probe) -> Iterator[tuple[Call, str, str]]:
 
 
 def _spell_otherwise(bench: Bench, value: str) -> list[str]:
-    """Return a name as other tools write it, and with its case swapped."""
+    """Return a name in the spelling of other tools, and with its case swapped."""
     found = sorted(one for one in bench.first.names if one != value and one.casefold() == value.casefold())
     return [*found, value.swapcase()][:2] if value != value.swapcase() else found[:1]
 
@@ -534,7 +536,7 @@ def get_description(bench: Bench, tool: str) -> str:
 
 
 def documents(bench: Bench, tool: str, *stems: str) -> bool:
-    """Return True if the text about a tool has a word with one of these beginnings."""
+    """Return True if the text about a tool contains a word that begins with one of these strings."""
     return re.search(rf"\b(?:{'|'.join(stems)})", get_description(bench, tool), re.IGNORECASE) is not None
 
 

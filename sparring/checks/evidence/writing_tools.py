@@ -1,4 +1,4 @@
-"""The tools that change the environment, found by the results of the other tools before and after a call."""
+"""The tools that change the environment, identified by the results of the other tools before and after a call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OTHER_TEXT = "Quince 77"
 
 
 async def find_writing_tools(subject: Subject) -> frozenset[str]:
-    """Return the tools that change something. A call of such a tool changes the result of another tool or the final
+    """Return the tools that change something. A call to such a tool changes the result of another tool or the final
     state, ends the episode, or is refused when it is repeated. The result is cached."""
     if "writing tools" not in subject.shared:
         found: set[str] = set()
@@ -79,8 +79,9 @@ async def _list_others(subject: Subject, task: Task, name: str) -> list[Call]:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """The results of the other tools, with the final state as the last item, before and after some calls; the final
-    state after each call; and the result of the repeated first call, if the tool accepted it before."""
+    """Three observations: the results of the other tools before and after some calls, with the final state as the last
+    item; the final state after each call; and the result of repeating the first call, if the tool accepted that call
+    before."""
 
     first: list[Json]
     last: list[Json]
@@ -91,7 +92,7 @@ class _Seen:
 async def _run_around(
     subject: Subject, task: Task, opening: Sequence[Call], others: Sequence[Call], calls: Sequence[Call]
 ) -> _Seen | None:
-    """Return the other tools' results before and after calls of a tool, or None if one of the calls ends the
+    """Return the other tools' results before and after calls to a tool, or None if one of the calls ends the
     episode."""
     own = copy.deepcopy(task)
     async with subject.opened(own) as environment:

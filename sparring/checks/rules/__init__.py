@@ -1,1 +1,1 @@
-"""The rules, a file for each subject: what may be wrong, and how a finding reports it."""
+"""The rules, one file per subject. Each rule defines what may be wrong, and how a finding reports it."""

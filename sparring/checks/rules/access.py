@@ -1,4 +1,4 @@
-"""Permissions: permission for one thing must not open other things."""
+"""Rule on permissions: a permission for one item must not give access to other items."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparring.types import Task
 
 NUM_TASKS = 4
 MOST_OTHERS = 6
-"""The maximum number of other things that are requested in one task."""
+"""The maximum number of other items that are requested in one task."""
 MOST_VALUES = 6
 """The maximum number of distinct values of a field that decides which actions are allowed."""
 NUM_OF_A_VALUE = 2
@@ -31,14 +31,15 @@ _NEAR = 80
 
 
 async def access(subject: Subject) -> Iterable[Finding]:
-    """A call that needs permission for one thing stays refused for all other things.
+    """If a call needs a permission, a permission for one item does not give access to other items.
 
     If a call is refused in a fresh environment, and works after another tool was called with the same value of the same
-    argument, the rule calls that other tool and then makes the first call with a different value. It warns if this
-    works although the value was refused before: one permission then opens everything. Look up the thing for which
-    permission was given, not whether any permission was given. If the prompt or a description states that only some
-    values of a task field allow an action (`only admins and editors may delete`), the rule calls the tool in tasks of
-    every value. It warns if the action works for the other values as well, or for none of the allowed values.
+    argument, the rule calls that other tool and then makes the first call with a different value. It warns if this call
+    works although the value was refused before, because one permission then gives access to everything. To fix this,
+    check for which item the permission was given, and not only whether any permission was given. If the prompt or a
+    description states that only some values of a task field allow an action (`only admins and editors may delete`), the
+    rule calls the tool in tasks of every value. It warns if the action works for the other values as well, or for none
+    of the allowed values.
     """
     with subject.timing.as_far_as_it_goes():
         for task in subject.sample[:NUM_TASKS]:
@@ -52,8 +53,8 @@ async def access(subject: Subject) -> Iterable[Finding]:
 
 
 async def _by_value(subject: Subject) -> AsyncIterator[Finding]:
-    """Yield a finding for each tool that ignores the task field that decides, according to a description, who may call
-    the tool."""
+    """Yield a finding for each tool that ignores a task field, although a description states that this field decides
+    who may call the tool."""
     for field, tasks in _few_values(subject).items():
         for tool, allowed in _find_allowed(subject, list(tasks)).items():
             done = {
@@ -85,7 +86,7 @@ async def _by_value(subject: Subject) -> AsyncIterator[Finding]:
 
 
 def _few_values(subject: Subject) -> dict[str, dict[str, list[Task]]]:
-    """Return the task fields that have few different texts, with the tasks of each text. Tasks with earlier episodes
+    """Return the task fields that have few distinct texts, with the tasks for each text. Tasks with earlier episodes
     come first."""
     found: dict[str, dict[str, list[Task]]] = {}
     for task in {one.id: one for one in (*subject.sample, *subject.looked_at)}.values():
@@ -100,7 +101,8 @@ def _few_values(subject: Subject) -> dict[str, dict[str, list[Task]]]:
 
 
 def _find_allowed(subject: Subject, values: Sequence[str]) -> dict[str, list[str]]:
-    """Return, by tool, the only field values with which the prompt or a description allows a call."""
+    """Return, for each tool, the field values with which the prompt or a description allows a call, if it allows no
+    others."""
     texts = [get_text(message) for message in subject.sample[0].messages]
     texts += [get_documentation(subject, tool) for tool in subject.tools]
     found: dict[str, list[str]] = {}
@@ -125,8 +127,8 @@ async def _is_done(subject: Subject, task: Task, tool: str) -> bool:
 
 
 async def _opened(subject: Subject, task: Task) -> list[tuple[Call, Call, str]]:
-    """Return calls that are refused at first, and that a call of another tool with the same value of an argument may
-    open: (call of the other tool, refused call, argument)."""
+    """Return calls that are refused at first, but may be accepted after a call to another tool with the same value of
+    an argument. Each result is (call to the other tool, refused call, argument)."""
     found: dict[str, tuple[Call, Call, str]] = {}
     tried = (await explore_task(subject, task)).tried
     for opening, closed in itertools.product((one.call for one in tried if one.is_legal), tried):
@@ -156,7 +158,8 @@ async def _others(subject: Subject, task: Task, asked: Call, name: str) -> list[
 
 
 async def _opens(subject: Subject, task: Task, opening: Call, asked: Call, other: Call) -> Finding | None:
-    """Return a finding if a call that opens one thing also opens another thing that was refused in the same words."""
+    """Return a finding if a call that gives access to one item also gives access to another item that was refused with
+    the same message."""
     own, closed = await run_calls_apart(subject, task, [asked, other])
     is_alike = mask_arguments(own.content, asked.arguments) == mask_arguments(closed.content, other.arguments)
     named = [value for value in other.arguments.values() if isinstance(value, str) and value in closed.content]

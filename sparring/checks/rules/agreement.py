@@ -1,4 +1,4 @@
-"""Tools that read must agree: they return the same values for the same thing."""
+"""Rule on agreement: read-only tools must return the same values for the same item."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from sparring.types import Json
 
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 FEWEST = 3
-"""The number of things that two tools must both return before they are compared."""
+"""The number of items that two tools must both return before they are compared."""
 MOSTLY_EQUAL = 2
-"""Different values are reported if two tools agree on this many times more things than they disagree on."""
+"""Different values are reported if two tools agree on at least this many times as many items as they disagree on."""
 _CUT = re.compile(
     r"\b(?:first|begin\w*|start|short\w*|preview|summar\w+|snippet|excerpt|cut|truncat\w+|up to|at most)\b"
 )
@@ -30,12 +30,12 @@ _CASE = re.compile(r"\b(?:lower|upper|case|capital\w*)\b")
 _BY_CALL = frozenset(
     ("rank", "position", "index", "score", "relevance", "match", "page", "more", "row", "count", "total")
 )
-"""Names of fields that describe the call, not the thing."""
+"""Names of fields that describe the call, not the item."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The values that two tools return for one thing under one name."""
+    """The values that two tools return for the same item under the same name."""
 
     task: str
     calls: tuple[Call, Call]
@@ -44,14 +44,14 @@ class Pair:
 
 
 async def agreement(subject: Subject) -> Iterable[Finding]:
-    """Tools return the same values for the same thing: in the same units, with the same precision, and complete.
+    """Tools return the same values for the same item: in the same units, with the same precision, and complete.
 
-    The rule calls the tools that read with every name that appears in other results. If two tools identify the same
-    thing and return a value of it under the same name, the rule compares the two values. It reports numbers that differ
-    by one factor (units), numbers with fewer digits, texts that are cut or written differently, swapped fields, and
-    values that simply differ. It accepts differences that a description announces, for example with "rounded" or "the
-    first 40 characters". Times of one thing in UTC and in local time must differ by the offset of the named place on
-    that day, in summer and in winter. Read both values from one source.
+    The rule calls the read-only tools with every name that appears in other results. If two tools identify the same
+    item and return a value for it under the same name, the rule compares the two values. It reports numbers that differ
+    by a constant factor (units), numbers with fewer digits, texts that are truncated or written differently, swapped
+    fields, and values that simply differ. It accepts differences that a description announces, for example with
+    "rounded" or "the first 40 characters". UTC and local times for the same item must differ by the UTC offset of the
+    named place on that day, in summer and in winter. Read both values from one source.
     """
     pairs: dict[tuple[str, str, str, str], list[Pair]] = defaultdict(list)
     surveys = await survey_steady_tools(subject)
@@ -102,8 +102,8 @@ def _short(value: Json) -> str:
 
 
 def _pairs(survey: Survey) -> Iterator[tuple[tuple[str, str, str, str], Pair]]:
-    """Yield the values that two tools return for one thing: in a call and a list row, in two calls, or in rows of two
-    lists."""
+    """Yield the values that two tools return for the same item: in a call and a list row, in two calls, or in rows of
+    two lists."""
     records, rows = _records(survey), _rows(survey)
     seen: set[tuple[str, str, str]] = set()
     for index, one in enumerate(records):
@@ -123,14 +123,14 @@ def _pairs(survey: Survey) -> Iterator[tuple[tuple[str, str, str, str], Pair]]:
 
 
 def _records(survey: Survey) -> list[CallResult]:
-    """Return the results of calls that name one thing and return something about it."""
+    """Return the results of calls that name one item and return something about it."""
     return [
         one for one in survey.found() if one.call.arguments and one.fields and (not one.listings or len(one.fields) > 1)
     ]
 
 
 def _rows(survey: Survey) -> dict[str, list[tuple[CallResult, Mapping[str, Json]]]]:
-    """Return, by tool, the rows with several fields in the lists that the tool returned."""
+    """Return, for each tool, the rows with several fields in the lists that it returned."""
     found: dict[str, list[tuple[CallResult, Mapping[str, Json]]]] = defaultdict(list)
     for one in survey.found():
         for listed in one.listings.values():
@@ -139,8 +139,8 @@ def _rows(survey: Survey) -> dict[str, list[tuple[CallResult, Mapping[str, Json]
 
 
 def _is_of(row: Mapping[str, Json], arguments: Mapping[str, Json]) -> bool:
-    """Return True if a row belongs to the thing that a call requested. The row has each value of the call; a number
-    must have the same name in the row and in the call."""
+    """Return True if a row belongs to the item that a call requested. The row must contain each value of the call. A
+    number must also have the same name in the row as in the call."""
     for name, value in arguments.items():
         if isinstance(value, bool | list | dict) or value is None:
             return False
@@ -240,7 +240,7 @@ def _difference(seen: Sequence[Pair], text: str) -> str | None:
 
 
 def _factor(pairs: Sequence[tuple[Any, ...]]) -> float | None:
-    """Return the one factor between all pairs of numbers, or None if there is no such factor. Each number comes with
+    """Return the common factor between all pairs of numbers, or None if there is no such factor. Each number comes with
     its number of decimals."""
     one, other, _, _ = max(pairs, key=lambda pair: abs(pair[1]))
     factor = one / other if other else 0.0
@@ -256,7 +256,7 @@ def _factor(pairs: Sequence[tuple[Any, ...]]) -> float | None:
 
 
 def _is_rounded(one: Json, other: Json) -> bool:
-    """Return True if one number is the other with fewer digits, rounded or cut."""
+    """Return True if one number is the other with fewer digits, rounded or truncated."""
     first, second = parse_number(one), parse_number(other)
     assert first is not None and second is not None, "both are numbers"  # noqa: PT018
     step = 10.0 ** -min(count_decimals(one), count_decimals(other))
@@ -266,7 +266,7 @@ def _is_rounded(one: Json, other: Json) -> bool:
 def _swapped_with(
     field: str, apart: Sequence[Pair], pairs: Mapping[tuple[str, str, str, str], Sequence[Pair]], one: str, other: str
 ) -> str | None:
-    """Return the other field of the same things whose values appear in place of this field's values."""
+    """Return the other field of the same items whose values appear in place of this field's values."""
     mine = {(p.task, p.thing): p.values for p in apart}
     for (first, name, second, _), seen in pairs.items():
         if (first, second) == (one, other) and name != field:

@@ -1,4 +1,4 @@
-"""Rules on numbers that tools move or limit: sums are preserved, and limits agree with their descriptions."""
+"""Rules on numbers that tools transfer or limit: sums are preserved, and limits agree with their descriptions."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ _DECIMALS = (0.1, 0.2, 19.99, 4.35)
 
 
 async def amounts(subject: Subject) -> Iterable[Finding]:
-    """Numbers that tools move keep their sum, and can be compared.
+    """Transfers preserve the sum of the numbers, and the results can be compared exactly.
 
-    The rule warns in these cases: a number moves between two things that one call names, and one thing loses a
-    different amount than the other gains; payer and payee are the same, and this account gains; a tool that refuses 0
-    or too large amounts accepts a negative amount and moves it in the opposite direction; the moved amount differs by a
-    cent from the amount of the named thing; or sums of decimals appear in the final state as 0.30000000000000004, and
-    the scorer compares exactly. It accepts fees and rates that the description names. Round what is stored, or count in
-    cents. The rule also warns if a moved thing is afterwards in its old place as well as in the new one, and if a tool
-    that is described as setting a number adds to it, or the other way round.
+    The rule warns in these cases. An amount is transferred between two items that one call names, and one item loses a
+    different amount than the other gains. Payer and payee are the same account, and its balance rises. A tool that
+    refuses 0 or excessive amounts accepts a negative amount and transfers it in the opposite direction. The transferred
+    amount differs by a cent from the amount of the named item. Sums of decimals appear in the final state as
+    0.30000000000000004, and the scorer compares them exactly. The rule accepts fees and rates that the description
+    names. To fix rounding errors, round the stored values, or count in cents. The rule also warns if an item is in both
+    its old and its new place after a move, and if a tool that is described as setting a number adds to it, or vice
+    versa.
     """
     found: list[Finding] = []
     with subject.timing.as_far_as_it_goes():
@@ -71,7 +72,7 @@ def _finding(bench: Bench, probe: Probe, symptom: str, change: str, changes: Ite
 
 
 def _moved(bench: Bench, probe: Probe) -> Iterator[Finding]:
-    """Yield findings on two things named by a call if one thing loses a different amount than the other thing gains."""
+    """Yield findings on two items named by a call if one item loses a different amount than the other item gains."""
     tool = probe.call.tool
     keys = bench.keys(probe.call)
     names = [str(probe.call.arguments[key]) for key in keys]
@@ -123,7 +124,7 @@ def _is_given(probe: Probe, number: float) -> bool:
 
 
 def _negative(bench: Bench) -> Iterator[Finding]:
-    """Yield findings on tools that refuse some amount and accept a negative amount, which moves in the opposite
+    """Yield findings on tools that refuse some amounts, but accept a negative amount and transfer it in the opposite
     direction."""
     for probe in bench.probes:
         name, value = probe.parameter, probe.value
@@ -163,7 +164,7 @@ def _negative(bench: Bench) -> Iterator[Finding]:
 
 
 def _moves(bench: Bench, base: Probe, name: str) -> Mapping[Path, float]:
-    """Return the paths of the numbers that a call adds to or subtracts from, with the amounts."""
+    """Return the paths of the numbers that a call increases or decreases, with the amounts."""
     value = base.call.arguments[name]
     return {
         one.path: one.after - one.before
@@ -253,10 +254,10 @@ async def limits(subject: Subject) -> Iterable[Finding]:
     """Tools apply the limits that the schema and the description state.
 
     The rule tries the bounds of the schema, and phrases such as "at most 20 characters", "1 to 12" or "more than 0" in
-    the description of an argument. It passes the last allowed value, the value before it, and the first value beyond.
-    It warns if the last allowed value is refused in every task while its neighbors are accepted, or if the value beyond
-    is accepted and stored. It also warns if a tool that is described as taking one letter, character or digit accepts
-    several at once.
+    the description of an argument. It passes the last allowed value, the value before it, and the first value beyond
+    the limit. It warns if the last allowed value is refused in every task while its neighbors are accepted, or if the
+    value beyond the limit is accepted and stored. It also warns if a tool is described as taking one letter, character
+    or digit, but accepts several at once.
     """
     outcomes: dict[_Limit, list[dict[str, Json]]] = {}
     beyond: dict[_Limit, dict[str, Json]] = {}
@@ -344,7 +345,8 @@ _SINGLE = re.compile(r"\b(?:one|a single|exactly one) (?:letter|character|digit)
 
 
 async def _several_at_once(bench: Bench, base: Probe) -> Finding | None:
-    """Return a finding if a tool accepts two letters at once although its description states one, or else None."""
+    """Return a finding if a tool accepts two letters at once although its description allows only one, and None
+    otherwise."""
     tool = base.call.tool
     for name, value in base.call.arguments.items():
         phrase = _SINGLE.search(get_description(bench, tool))

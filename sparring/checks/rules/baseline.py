@@ -1,5 +1,5 @@
-"""Rules on the model's success before training: reinforcement learning amplifies existing behavior and creates nothing
-new."""
+"""Rules on the model's success before training: reinforcement learning amplifies existing behavior and does not create
+new behavior."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ MINUTES = 30 * 60.0
 
 
 async def success(subject: Subject) -> Iterable[Finding]:
-    """The model succeeds in some of 100 episodes before training, and not in all.
+    """Before training, the model succeeds in some of 100 episodes, but not in all.
 
-    Success is measured with its 95 % interval over tasks, sampled as in training. No success at all is an error:
-    nothing would be reinforced. Make the task easier, or begin with demonstrations ([warm_start]). If the recipe has a
-    warm start, the finding is a note, because the first validation of the run measures the effect of the
-    demonstrations. A model that succeeds nearly everywhere has nothing to learn.
+    The success rate is measured with a 95 % confidence interval over tasks, and episodes are sampled as in training. No
+    success at all is an error, because nothing would be reinforced. In this case, make the task easier, or begin with
+    demonstrations ([warm_start]). If the recipe has a warm start, the finding is a note, because the first validation
+    of the run measures the effect of the demonstrations. A model that succeeds in nearly all episodes has nothing left
+    to learn.
     """
     played = await run_model_baseline(subject)
     return find_success(played, subject)
@@ -38,8 +39,8 @@ async def limits(subject: Subject) -> Iterable[Finding]:
     without an answer.
 
     The shares are measured in the same way as `budgets.at_limits` measures them in a stored run. Raise
-    `sampling_max_tokens` for the first, and `max_turns` for the second. If the recipe has a warm start, the finding is
-    a note: demonstrations teach the model where to end.
+    `sampling_max_tokens` for the first problem, and `max_turns` for the second. If the recipe has a warm start, the
+    finding is a note: demonstrations teach the model when to stop.
     """
     played = await run_model_baseline(subject)
     stops = [turn.stop_reason.value for one in played.trajectories for turn in one.turns]
@@ -49,11 +50,11 @@ async def limits(subject: Subject) -> Iterable[Finding]:
 
 
 async def refusals(subject: Subject) -> Iterable[Finding]:
-    """The gateway refuses no request of the agent's client in the baseline.
+    """During the baseline, the gateway refuses no request from the agent's client.
 
-    Many clients ignore a refusal and end as if nothing had happened. The policy is then scored for a request that it
-    never received. The reason names the refused field or type. Leave it out, or configure the client to send only what
-    is supported.
+    Many clients ignore a refusal and end as if nothing had happened. The policy is then scored on a request that it
+    never received. The finding names the refused field or type. Configure the client to leave it out and to send only
+    what is supported.
     """
     played = await run_model_baseline(subject)
     refused = refused_reasons(played.evaluation.metrics)
@@ -78,8 +79,8 @@ async def reference(subject: Subject) -> Iterable[Finding]:
     """The note states the score of a reference endpoint on the same tasks. The rule warns if the endpoint never
     succeeds.
 
-    A strong model that never succeeds suggests that the task, the tools or the scorer are wrong, and not that the model
-    is too small. Read its episodes before anything else.
+    If even a strong model never succeeds, the cause is probably a defect in the task, the tools or the scorer, and not
+    the size of the model. Read its episodes before you do anything else.
     """
     found = []
     for one in subject.user_inputs.reference:
@@ -99,7 +100,7 @@ async def reference(subject: Subject) -> Iterable[Finding]:
 
 
 def find_success(played: BaselineRun, subject: Subject) -> list[Finding]:
-    """Return the findings on a model's baseline, which show its chances of learning."""
+    """Return the findings on a model's baseline, which show whether the model is likely to learn."""
     config, rate = subject.config, played.evaluation.success
     if played.num_successes:
         is_done = rate.mean > 0.95
@@ -136,7 +137,7 @@ def _numbers(played: BaselineRun) -> dict[str, Json]:
 
 
 def _tokens(played: BaselineRun) -> dict[str, Json]:
-    """Return the numbers of read and sampled tokens. They are null for an endpoint that reported no tokens."""
+    """Return the numbers of read and sampled tokens. They are null for an endpoint that reported no token counts."""
     turns = [turn for one in played.trajectories for turn in one.turns]
     is_known = all(turn.token_ids or turn.usage is not None for turn in turns)
     return {

@@ -1,4 +1,5 @@
-"""Rules on budgets of turns, tokens and context, and on the cost of the run. Sizes are measured on sample episodes."""
+"""Rules on budgets of turns, tokens and context, and on the cost of the run. The sizes are measured on sample
+episodes."""
 
 from __future__ import annotations
 
@@ -46,8 +47,8 @@ class Sizes:
 
 
 async def expert_sizes(subject: Subject, characters: float = CHARACTERS_A_TOKEN) -> Sizes:
-    """Return the sizes, counted by the model's tokenizer if it is available, otherwise estimated from the
-    characters."""
+    """Return the sizes, which the model's tokenizer counts if it is available. Otherwise, they are estimated from the
+    number of characters."""
     count = partial(count_tokens, subject, characters)
     prompts, outputs, turns, whole, sampled, lengths = [], [], [], [], [], []
     cls = subject.environment_class
@@ -81,11 +82,12 @@ async def context(subject: Subject) -> Iterable[Finding]:
     """An episode fits the context: max_turns x (sampling_max_tokens + tool output) + prompt <=
     model.max_sequence_length.
 
-    The rule reports an error if the expert's own episodes do not fit, because then no policy can succeed. It warns if
-    only the budget of a policy that uses every turn to its end does not fit. Such an episode ends as `max_tokens`,
-    without an answer. Sizes are measured on the expert's episodes. Without an expert, the rule reports an error if the
-    initial messages of some tasks alone do not fit, and warns if the result of one legal call is longer than the
-    context. Lower `max_turns` or `sampling_max_tokens`, shorten the prompt or the tool results, or raise the context.
+    The rule reports an error if the expert's own episodes do not fit, because then no policy can succeed. It only warns
+    if the expert's episodes fit, but those of a policy that uses every turn up to its token limit do not. Such an
+    episode ends as `max_tokens`, without an answer. The sizes are measured on the expert's episodes. Without an expert,
+    the rule reports an error if the initial messages of some tasks alone do not fit, and warns if the result of one
+    legal call is longer than the context. Lower `max_turns` or `sampling_max_tokens`, shorten the prompt or the tool
+    results, or raise the context.
     """
     config = subject.config
     if subject.lacks("expert"):
@@ -129,8 +131,9 @@ async def context(subject: Subject) -> Iterable[Finding]:
 async def turn_tokens(subject: Subject) -> Iterable[Finding]:
     """The expert's longest message fits `sampling_max_tokens`.
 
-    A turn that is cut at the cap is neither a tool call nor an answer. Without an expert, the rule counts the right
-    answers that it found, and the calls that solve a task. Raise the cap: this costs nothing if turns stay short.
+    A turn that is truncated at the cap is neither a tool call nor an answer. Without an expert, the rule counts the
+    tokens of the correct answers that it found, and of the calls that solve a task. If the message does not fit, raise
+    the cap. A higher cap costs nothing as long as turns stay short.
     """
     cap = subject.config.sampling.sampling_max_tokens
     if subject.lacks("expert"):
@@ -152,11 +155,11 @@ async def turn_tokens(subject: Subject) -> Iterable[Finding]:
 
 
 async def max_turns(subject: Subject) -> Iterable[Finding]:
-    """`max_turns` is 1.5 times what the task takes: ceil(1.5 N), where N is the number of the expert's turns in its
-    longest episode.
+    """`max_turns` is 1.5 times the number of turns that the tasks take: ceil(1.5 N), where N is the number of turns in
+    the expert's longest episode.
 
-    The rule reports an error if the expert itself needs more turns than allowed. It warns if `max_turns` is far more
-    than advised: episodes that make no progress run to their end, and every step waits for them.
+    The rule reports an error if the expert itself needs more turns than allowed. It warns if `max_turns` is far above
+    the recommended value, because episodes that make no progress run until the limit, and every step waits for them.
     """
     given = subject.config.environment.max_turns
     needed = [_script_length(subject, index) for index in range(len(subject.sample))]
@@ -186,8 +189,8 @@ async def at_limits(subject: Subject) -> Iterable[Finding]:
     """In a stored run, under 5 % of turns end at the token cap, and under 10 % of episodes end at the turn limit
     without an answer.
 
-    Above these shares, the budget decides what is learned, not the task. Raise `sampling_max_tokens` for the first and
-    `max_turns` for the second. Completion and correctness are different numbers.
+    Above these shares, the budget decides what is learned, and not the task. Raise `sampling_max_tokens` for the first
+    problem and `max_turns` for the second. Completing an episode and being correct are measured separately.
     """
     assert subject.user_inputs.run is not None, "the rule needs a run"
     files = sorted((subject.user_inputs.run / "trajectories").glob("*.jsonl"))
@@ -226,9 +229,9 @@ def find_limits_met(stops: Sequence[str], outcomes: Sequence[str], source: str) 
 
 
 async def cost(subject: Subject) -> Iterable[Finding]:
-    """The note states what the whole run will take: episodes, tokens, and, if the model is loaded, time and memory.
+    """The note states what the whole run will need: episodes, tokens, and, if the model is loaded, time and memory.
 
-    The estimate uses the expert's episodes. A policy that explores takes more, up to the budget. Compare the estimate
+    The estimate uses the expert's episodes. A policy that explores needs more, up to the budget. Compare the estimate
     with your resources before you start.
     """
     config, size = subject.config, await expert_sizes(subject)
@@ -268,7 +271,7 @@ async def cost(subject: Subject) -> Iterable[Finding]:
 
 
 def count_planned_episodes(subject: Subject) -> tuple[int, int]:
-    """Return the number of steps and the number of training episodes of the run. The last step of the last epoch takes
+    """Return the number of steps and the number of training episodes of the run. The last step of the last epoch uses
     the remaining tasks."""
     config = subject.config
     batch = config.batch.global_batch_size
@@ -277,8 +280,8 @@ def count_planned_episodes(subject: Subject) -> tuple[int, int]:
 
 
 async def _measured_cost(subject: Subject, episodes: int, tokens: float) -> dict[str, Json]:
-    """Estimate time from the baseline's sampling rate, and memory from the weights. The estimate assumes that learning
-    takes about as long as sampling."""
+    """Estimate the time from the baseline's sampling rate, and the memory from the weights. The estimate assumes that
+    learning takes about as long as sampling."""
     from sparring.checks.evidence.model_episodes import run_model_baseline
 
     parts = subject.parts

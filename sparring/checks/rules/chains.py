@@ -1,4 +1,4 @@
-"""Chains of calls: how many successive calls a task takes if each result names what the next call needs."""
+"""Chains of calls: the number of successive calls that a task takes if each result names what the next call needs."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ FEWEST = 2
 async def chains(subject: Subject) -> Iterable[Finding]:
     """There are enough turns for the calls that a task needs.
 
-    Without an expert, the rule finds the necessary calls in three ways. First, it starts from what the prompt names,
-    and searches each result for the one new value that the same tool takes, until there is no such value. The chain
-    ends at the last result that contains a value of a graded field, if this field contains none of the values that were
-    passed on the way. Second, it searches for calls that lead to the final state that a field of the task describes.
-    Third, if each call is one of a few, as in a game, it tries all of them, breadth first, until an episode is paid.
-    The rule warns if these calls and the answer take more turns than `max_turns`, at one call per turn. Raise
-    `max_turns`, or make shorter tasks.
+    Without an expert, the rule finds the necessary calls in three ways. First, it starts from what the prompt names. It
+    searches each result for the single new value that the same tool takes, until there is no such value. The chain ends
+    at the last result that contains a value of a graded field. This field must not contain any of the values that were
+    passed earlier in the chain. Second, it searches for calls that lead to the final state that a field of the task
+    describes. Third, if there are only a few possible calls, as in a game, it tries all of them, breadth first, until
+    an episode is rewarded. The rule warns if these calls and the answer need more turns than `max_turns`, with one call
+    per turn. In this case, raise `max_turns` or make the tasks shorter.
     """
     most = subject.config.environment.max_turns
     needed = {name: (calls, len(calls) + 1, "for a chain") for name, calls in (await find_chains(subject)).items()}
@@ -67,8 +67,8 @@ async def chains(subject: Subject) -> Iterable[Finding]:
 
 
 async def _leading(subject: Subject) -> dict[str, tuple[list[Call], int, str]]:
-    """Return, by task id, the calls that lead to a paid episode, their number of turns, and a description. The result
-    is empty if there is an expert, because its turns are counted instead."""
+    """Return, for each task id, the calls that lead to a rewarded episode, the number of turns that they take, and a
+    description. The result is empty if there is an expert, because its turns are counted instead."""
     if not subject.lacks("expert") or (subject.lacks("scorer") and subject.lacks("reward")):
         return {}
     found = {}
@@ -84,8 +84,8 @@ async def _leading(subject: Subject) -> dict[str, tuple[list[Call], int, str]]:
 
 
 async def find_chains(subject: Subject) -> dict[str, list[Call]]:
-    """Return, by task id, the calls of the longest chain, or no calls if there is no chain. Chains are followed once,
-    as far as time allows."""
+    """Return, for each task id, the calls of the longest chain, or no calls if there is no chain. Chains are followed
+    once, as far as time allows."""
     found: dict[str, list[Call]] = subject.shared.setdefault("chains", {})
     sample = {task.id: task for task in (*subject.sample, *subject.looked_at)}
     with subject.timing.as_far_as_it_goes():
@@ -99,7 +99,8 @@ async def find_chains(subject: Subject) -> dict[str, list[Call]]:
 
 
 async def _tools(subject: Subject) -> dict[str, str]:
-    """Return the tools that take one text and have a known legal call, with the name of the text's argument."""
+    """Return the tools that take one text and have a known legal call, with the name of the argument that takes the
+    text."""
     found = {}
     legal = await explore_task(subject, subject.sample[0])
     for name, tool in subject.tools.items():
@@ -111,7 +112,7 @@ async def _tools(subject: Subject) -> dict[str, str]:
 
 
 async def _longest(subject: Subject, task: Task, tools: dict[str, str], graded: set[str]) -> list[Call]:
-    """Return the longest chain from a word of the prompt to what the task requires."""
+    """Return the longest chain from a word in the prompt to what the task requires."""
     fields = {name: value for name, value in task.fields.items() if name in graded or not graded}
     words = dict.fromkeys(word for one in task.messages for word in re.findall(r"\w[\w-]*", get_text(one)))
     chains = []
@@ -155,7 +156,7 @@ async def _follow(
 
 
 def _read_values(content: str) -> set[Json]:
-    """Return the values of a result, and the words with a digit in its texts."""
+    """Return the values in a result, and the words in its texts that contain a digit."""
     values = {one for _, one in leaves(parse_result(content)) if one is not None}
     return values | {word for one in values if isinstance(one, str) for word in _words_with_digits(one)}
 
@@ -165,12 +166,12 @@ def _words_with_digits(text: str) -> list[str]:
 
 
 def _may_be_asked(text: str) -> bool:
-    """Return True if a value may be an argument, and is not a sentence that contains one."""
+    """Return True if a value may be an argument, and is not a sentence that contains an argument."""
     return len(text) < 40 and (" " not in text or not _words_with_digits(text))
 
 
 def _is_wanted(fields: Mapping[str, Json], passed: Sequence[str], values: set[Json]) -> bool:
-    """Return True if a field contains a value of the last result, and no value that was passed on the way."""
+    """Return True if a field contains a value of the last result, and no value that was passed earlier in the chain."""
     for value in fields.values():
         held = {one for _, one in leaves(value)} | {key for key, _ in leaves(value) if key}
         if len(passed) > 1 and held & values and not held & set(passed[:-1]):

@@ -1,5 +1,5 @@
-"""Statements of tools about rows must be true: the number of rows, their sums, their order, and which rows a filter
-selects."""
+"""Rule on statements: what tools state about rows must be true. This includes the number of rows, their sums, their
+order, and which rows a filter selects."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ class _Claim:
 
 
 async def claims(subject: Subject) -> Iterable[Finding]:
-    """What tools state about rows is true of the rows.
+    """What tools state about rows is true.
 
-    A count must equal the number of rows that are returned, or that another tool lists for the same arguments. A sum,
-    an average, a minimum or a maximum must equal the one that a column of these rows gives. Rows that a description
-    calls sorted must be in that order, with numbers sorted as numbers. An argument that is named like a column, alone
-    or with `min` or `max`, must select all matching rows and no others. Groups must contain all rows of the task's
-    data, including those without a value, unless a description leaves them out. Usual causes are a missing row at one
-    end, a limit that excludes its own value, and texts compared in place of numbers.
+    A count must equal the number of rows that the tool returns, or that another tool lists for the same arguments. A
+    sum, an average, a minimum or a maximum must equal the value computed from a column of these rows. Rows that a
+    description calls sorted must be in that order, with numbers sorted as numbers. An argument that is named like a
+    column, alone or with `min` or `max`, must select all matching rows and no others. Groups must include all rows of
+    the task's data, also those without a value, unless a description excludes them. Common causes are a missing row at
+    one end, a limit that excludes its own value, and numbers that are compared as text.
     """
     seen: dict[Key, _Claim] = defaultdict(_Claim)
     for survey in await survey_steady_tools(subject):

@@ -1,4 +1,5 @@
-"""Tools that compute numbers and times from the task's own rows must use the right rows and read them correctly."""
+"""Rule on computed values: tools that compute numbers and times from the task's own rows must use the correct rows and
+read them correctly."""
 
 from __future__ import annotations
 
@@ -42,14 +43,15 @@ _NUMBER = re.compile(r"(?<![A-Za-z\d])-?\d+(?:\.\d+)?")
 
 
 async def computed(subject: Subject) -> Iterable[Finding]:
-    """What tools compute from the task's own rows is right.
+    """What tools compute from the task's own rows is correct.
 
     The rule warns if a mean, a sum, a minimum or a maximum of a column includes numbers that stand for missing values
-    (-999, 9999), and if times that a tool offers as free lie inside an entry of the task's calendar. It also warns if a
-    result follows from the number in a text of the row (`3 days`) in most rows, but not in rows with a differently
-    written text (`1 day`), or if the result is the bare number in several units (`2 t`, `300 kg`). The unit may be in
-    another column if the tool's description names a unit of the same kind. Leave out missing values, compare starts and
-    ends, convert units, and fail on text that cannot be parsed instead of continuing with 0.
+    (-999, 9999), and if times that a tool offers as free fall within an entry of the task's calendar. It also warns if
+    a result follows from the number in a text of the row (`3 days`) in most rows, but not in rows where the text is
+    written differently (`1 day`). The same applies if the result is the bare number although rows have different units
+    (`2 t`, `300 kg`). The unit may be in another column if the tool's description names a unit of the same kind. To fix
+    such a tool, leave out missing values, compare both starts and ends, convert units, and raise an error on text that
+    cannot be parsed instead of continuing with 0.
     """
     seen: dict[tuple[str, str, str], list[dict[str, Json]]] = defaultdict(list)
     surveys = await survey_steady_tools(subject)
@@ -77,7 +79,7 @@ def _finding(symptom: str, evidence: Mapping[str, Json], change: str) -> Finding
 
 
 def _with_missing(survey: Survey, one: CallResult) -> Iterator[tuple[str, str, dict[str, Json]]]:
-    """Yield findings on numbers computed from a column that include numbers that stand for missing values."""
+    """Yield findings on results that are computed from a column and include numbers that stand for missing values."""
     stated = [found[0] for value in one.fields.values() if (found := parse_number(value)) is not None]
     for path, rows in find_tables(survey.task.fields) if stated else ():
         chosen = _chosen(one, rows)
@@ -113,7 +115,7 @@ def _chosen(one: CallResult, rows: Sequence[Row]) -> list[Row]:
 
 
 def _missing(numbers: Sequence[float]) -> list[float]:
-    """Return the numbers of a column that stand for a missing value: usual placeholders that are far from all other
+    """Return the numbers of a column that stand for a missing value: common placeholders that are far from all other
     numbers."""
     for number in dict.fromkeys(numbers):
         others = [one for one in numbers if one != number]
@@ -127,7 +129,7 @@ def _missing(numbers: Sequence[float]) -> list[float]:
 
 
 def _taken(subject: Subject, survey: Survey, one: CallResult) -> Iterator[tuple[str, str, dict[str, Json]]]:
-    """Yield findings on times offered as free that lie inside an entry of the task's data."""
+    """Yield findings on times that are offered as free but fall within an entry of the task's data."""
     listed = [
         value for rows in one.listings.values() for row in rows for value in row.values() if isinstance(value, str)
     ]
@@ -186,7 +188,7 @@ def _spans(rows: Sequence[Row]) -> Iterator[tuple[str, str, list[tuple[float, fl
 
 def _misread(subject: Subject, surveys: Sequence[Survey]) -> Iterator[Finding]:
     """Yield findings on results that follow from the number in a text of their row only if the text has the usual
-    form."""
+    format."""
     series: dict[tuple[str, str, str, str], list[tuple[str, bool, dict[str, Json]]]] = defaultdict(list)
     for survey in surveys:
         for one in survey.found():
@@ -238,7 +240,7 @@ def _misread(subject: Subject, surveys: Sequence[Survey]) -> Iterator[Finding]:
 
 
 def _mixed_units(seen: Sequence[tuple[str, bool, dict[str, Json]]]) -> tuple[str, str, Json, Json] | None:
-    """Return two units of one kind whose numbers the tool returns without a unit, and a result for each."""
+    """Return two units of the same kind whose numbers the tool returns without a unit, and a result for each unit."""
     by_unit: dict[str, list[Json]] = defaultdict(list)
     for shape, is_right, shown in seen:
         unit = _unit_of(shape)
@@ -260,7 +262,7 @@ def _kind(unit: str) -> tuple[str, ...] | None:
 
 
 def _with_units(row: Row, text: str) -> dict[str, str]:
-    """Return the only number of a row with the unit from another column, if a text names a unit of the same kind."""
+    """Return the only number in a row with the unit from another column, if a text names a unit of the same kind."""
     numbers = [name for name, value in row.items() if isinstance(value, int | float) and not isinstance(value, bool)]
     kinds = [(str(value), kind) for value in row.values() if (kind := _kind(str(value))) is not None]
     if len(numbers) != 1 or len(kinds) != 1:
@@ -272,7 +274,7 @@ def _with_units(row: Row, text: str) -> dict[str, str]:
 
 
 def _row_of(survey: Survey, one: CallResult) -> Row:
-    """Return the one row of the task's data that a call names."""
+    """Return the only row of the task's data that a call names."""
     named = {value for value in one.call.arguments.values() if isinstance(value, str)}
     for _, rows in find_tables(survey.task.fields) if len(named) == 1 else ():
         own = [row for row in rows if named & {str(cell) for cell in row.values()}]
@@ -282,8 +284,8 @@ def _row_of(survey: Survey, one: CallResult) -> Row:
 
 
 def _expected(row: Row, number: float) -> Iterator[tuple[str, str]]:
-    """Yield results that may follow from the number in a text. They are the number itself, and the dates that many
-    days after a date of the row."""
+    """Yield results that may follow from the number in a text. They are the number itself, and each date of the row
+    plus that number of days."""
     yield "", f"{number:g}"
     for name, value in row.items():
         try:
@@ -295,5 +297,5 @@ def _expected(row: Row, number: float) -> Iterator[tuple[str, str]]:
 
 
 def _shape(text: str) -> str:
-    """Return the form of a text: the text with each number replaced by 9."""
+    """Return the format of a text: the text with each number replaced by 9."""
     return re.sub(r"\d+", "9", text)

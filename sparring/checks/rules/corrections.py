@@ -46,15 +46,16 @@ class _Leak:
 async def leak_in_results(subject: Subject) -> Iterable[Finding]:
     """The result of a wrong call does not reveal what the policy has to find out.
 
-    The rule makes the expert's calls with one wrong value at a time. A leak is an error message or a result that
-    contains a value of the right call or of the answer, which neither prompt nor tools had shown before (`expected
-    37`). A wrong call is then the shortest way to the value, and training learns to make it first. State that the call
-    is wrong, not what is right. Lists of everything that is allowed are not leaks.
+    The rule makes the expert's calls, each with one wrong value at a time. A leak is an error message or a result that
+    contains a value of the correct call or of the answer (`expected 37`), if neither the prompt nor a tool has shown
+    this value before. A wrong call is then the shortest way to the value, and the policy learns to make it first. Error
+    messages should state that the call is wrong, but not which value is correct. Lists of everything that is allowed
+    are not leaks.
 
-    Without an expert, the rule warns if a tool that reads shows the whole reference answer of several tasks under a
-    name such as `answer`, or from a file whose name begins with a dot or an underscore and which no description
-    mentions. It also warns if a field of the tool's records is always the answer, and the tool's description names the
-    other fields but not this one.
+    Without an expert, the rule warns if a read-only tool shows the whole reference answer of several tasks under a name
+    such as `answer`. It also warns if the answer comes from a file that no description mentions and whose name begins
+    with a dot or an underscore. In the same way, it warns if a field of the tool's records is always the answer, and
+    the tool's description names the other fields but not this one.
     """
     references = await find_references(subject)
     if references is None:
@@ -109,8 +110,8 @@ async def _leaks(subject: Subject, references: ReferenceEpisodes, reference: Ref
 
 
 def _given_away(text: str, call: Call, secret: Sequence[tuple[str, Json, list[Json]]]) -> Iterator[tuple[str, Json]]:
-    """Yield name and value of the secrets in a text, except those that the call itself contains, because a tool may
-    echo them."""
+    """Yield the name and the value of each secret in a text, except those that the call itself contains, because a tool
+    may echo them."""
     for name, value, others in secret:
         if _names(_as_text(call.arguments), value):
             continue
@@ -127,8 +128,8 @@ def _undisclosed(
     *,
     after: int,
 ) -> Iterator[tuple[str, Json, list[Json]]]:
-    """Yield (name, value, other tasks' values) of each value that the expert passes in call `after` or later, or in the
-    answer, and that no earlier text had shown."""
+    """Yield (name, value, other tasks' values) for each value that the expert passes in call `after`, in a later call
+    or in the answer, if no earlier text has shown this value."""
     values = changed_calls.collect_argument_values(references)
     for number, one in enumerate(calls):
         shown = "\n".join([_heard(expert, before=number), *(_as_text(before.arguments) for before in calls[:number])])
@@ -146,7 +147,7 @@ def _others(value: Json, values: Sequence[Json]) -> list[Json]:
 
 
 def _is_telling(value: Json) -> bool:
-    """Return True if a value is so long that it does not appear in a text by chance."""
+    """Return True if a value is so long that it is unlikely to appear in a text by chance."""
     return isinstance(value, str | int | float) and not isinstance(value, bool) and len(to_text(value)) >= 2
 
 

@@ -1,4 +1,4 @@
-"""Rules on datasets: every task appears once, in one split, with the fields that reward and scorer need."""
+"""Rules on datasets: every task appears once, in one split, with the fields that the reward and the scorer need."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _NO_VALUE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A task and its place: its split, and its row in its file or list, counted from 1."""
+    """A task and its location: its split, and its row in its file or list, counted from 1."""
 
     split: str
     row: int
@@ -65,7 +65,7 @@ class Placed:
 
 
 def place_tasks(subject: Subject) -> list[Placed]:
-    """Return every task of every split with its place."""
+    """Return every task of every split with its location."""
     rows: dict[str, dict[str, int]] = {}
     for split in SPLITS:
         # A recipe that only evaluates has no training tasks, neither named nor split off.
@@ -87,13 +87,13 @@ def get_prompt_text(task: Task) -> str:
 
 
 async def contamination(subject: Subject) -> Iterable[Finding]:
-    """No task of the validation or held-out split is also a training task, word for word or nearly.
+    """No task of the validation or held-out split is also a training task, either exactly or nearly word for word.
 
-    The rule compares prompts without case, punctuation and filler words, and by their distinctive words. Tasks of one
-    template that name different things therefore count as different, and so do equal questions about different data
-    with different answers. Tasks that differ only by their seed, as in a game, are compared by the seed. The rule warns
+    The rule compares prompts by their distinctive words, ignoring case, punctuation and filler words. Tasks from one
+    template that name different items therefore count as different. So do equal questions about different data with
+    different answers. Tasks that differ only in their seed, as in a game, are compared by their seeds. The rule warns
     if the same actions give the same conversation for several of these seeds, because these tasks are then one task.
-    Split the data by the entity that must be unknown (customer, item, document), not by row.
+    Split the data by the entity that must not be known from training (customer, item, document), not by row.
     """
     everything = place_tasks(subject)
     train = [one for one in everything if one.split == "train"]
@@ -132,8 +132,8 @@ async def contamination(subject: Subject) -> Iterable[Finding]:
 
 
 def _has_same_answer(one: Task, other: Task, graded: Iterable[str]) -> bool:
-    """Return True if grading requires the same answer in both tasks. The same question about other data is a different
-    task."""
+    """Return True if grading requires the same answer in both tasks. The same question about different data is a
+    different task."""
     return all(canonical(one.fields.get(name)) == canonical(other.fields.get(name)) for name in graded)
 
 
@@ -163,8 +163,8 @@ def _contaminated(
 async def duplicates(subject: Subject) -> Iterable[Finding]:
     """No task appears twice in a split, no two tasks share an id, and no two equal tasks have different answers.
 
-    Repeated tasks have more weight in training, and make confidence intervals too narrow. Without tools, and without a
-    user who replies, the policy cannot know which of two answers to the same prompt is right: one of the two rows is
+    Repeated tasks get more weight in training, and make confidence intervals too narrow. Without tools or a user who
+    replies, the policy cannot know which of two answers to the same prompt is correct. One of the two rows must be
     wrong. Results, histories and comparisons identify tasks by their id.
     """
     found = []
@@ -252,14 +252,14 @@ async def _contradictions(subject: Subject, everything: Sequence[Placed]) -> lis
 
 
 def _differ_by_seed(subject: Subject) -> bool:
-    """Return True if tasks differ only by their seeds, from which the environment derives the differences."""
+    """Return True if tasks differ only in their seeds, from which the environment derives the differences."""
     train = subject.tasks.train
     kinds = {_identity(task, by_prompt=False) for task in train}
     return subject.environment_class is not None and len(kinds) <= ALIKE * len(train) and len(train) > 1 / ALIKE
 
 
 def _same_seeds(everything: Sequence[Placed]) -> dict[str, list[tuple[Placed, Placed]]]:
-    """Return, by split, the pairs of a training task and a task of that split with the same seed."""
+    """Return, for each split, the pairs of a training task and a task of that split with the same seed."""
     known = {one.task.seed: one for one in everything if one.split == "train"}
     found: dict[str, list[tuple[Placed, Placed]]] = defaultdict(list)
     for one in everything:
@@ -294,7 +294,7 @@ async def _find_equal_episodes(subject: Subject, sizes: Mapping[str, int]) -> li
 
 
 def _identity(task: Task, by_prompt: bool) -> str:
-    """Return the text that is the same for two equal tasks: the prompt, and the fields if the prompt does not
+    """Return a text that is the same for two equal tasks: the prompt, plus the fields if the prompt does not
     distinguish tasks. A field that copies the seed is left out. A task without fields is identified by its seed."""
     prompt = f"{normalize_text(get_prompt_text(task))}\n{_seed(task)}"
     if by_prompt:
@@ -308,15 +308,15 @@ def _identity(task: Task, by_prompt: bool) -> str:
 
 
 def _seed(task: Task) -> int | None:
-    """Return the seed from which the environment creates the task, or None if the task has other content."""
+    """Return the seed from which the environment creates the task, or None if the task contains anything else."""
     return None if task.fields else task.seed
 
 
 async def columns(subject: Subject) -> Iterable[Finding]:
-    """Every task has the fields that reset, tools, expert, reward and scorer read.
+    """Every task has the fields that `reset`, the tools, the expert, the reward and the scorer read.
 
-    The rule records the fields that reward and scorer read while they grade a right answer. A task that lacks such a
-    field fails, or is graded against nothing. Fill in the column, or remove the row.
+    The rule records the fields that the reward and the scorer read while they grade a correct answer. A task that lacks
+    such a field fails, or is graded without a reference. Fill in the column, or remove the row.
     """
     everything = place_tasks(subject)
     counts = Counter(name for one in everything for name in one.task.fields if isinstance(name, str))
@@ -359,7 +359,7 @@ async def columns(subject: Subject) -> Iterable[Finding]:
 
 
 async def _unopened(subject: Subject, everything: Sequence[Placed]) -> list[Finding]:
-    """Return findings on tasks whose reset fails. The search samples all splits evenly, for some seconds."""
+    """Return findings on tasks whose reset fails. The search samples all splits evenly for some seconds."""
     if subject.environment_class is None:
         return []
     began, failed, num = time.monotonic(), [], 0
@@ -395,11 +395,11 @@ async def _unopened(subject: Subject, everything: Sequence[Placed]) -> list[Find
 
 
 async def rows(subject: Subject) -> Iterable[Finding]:
-    """No row is damaged or odd: cut off, unfilled, wrongly encoded, far longer or shorter than the others, or of
-    another type.
+    """No row is damaged or unusual: truncated, with unfilled placeholders, wrongly encoded, far longer or shorter than
+    the others, or of a different type.
 
-    A broken export leaves such rows. The evidence names file rows, counted from 1. Rows that cannot be parsed at all
-    are refused before any check, with their line.
+    A faulty export produces such rows. The evidence names rows of the file, counted from 1. Rows that cannot be parsed
+    at all are rejected before any check, and the error names the line.
     """
     everything = place_tasks(subject)
     names = {name for one in everything for name in one.task.fields}
@@ -448,7 +448,7 @@ def _odd_lengths(texts: Sequence[str]) -> list[tuple[str, list[int]]]:
 
 
 def _odd_ends(texts: Sequence[str]) -> list[tuple[str, list[int]]]:
-    """Return the prompts that stop within a sentence although nearly all others do not."""
+    """Return the prompts that stop in the middle of a sentence although nearly all others do not."""
     ends = [bool(re.search(r"[.?!:)\]}>\"'`]\s*$", text)) for text in texts]
     cut = [place for place, end in enumerate(ends) if not end]
     is_rare = len(texts) >= 20 and len(cut) <= 0.05 * len(texts)

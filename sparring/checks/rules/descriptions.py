@@ -1,4 +1,5 @@
-"""Descriptions must be correct: the default of an argument, the maximum number of rows, the digits of a number."""
+"""Rule on descriptions: they must be correct about the default of an argument, the maximum number of rows, and the
+digits of a number."""
 
 from __future__ import annotations
 
@@ -54,12 +55,12 @@ _PERCENT = re.compile(r"\b(?:in|as|a) percent(?:age)?\b|\bin %", re.I)
 async def described(subject: Subject) -> Iterable[Finding]:
     """Descriptions are correct about defaults, arguments, the maximum number of rows, digits, dates and percentages.
 
-    A call without an argument must return the same as the call with the default that the description names (`4 when
-    left out`). A call that the prompt or a description shows must only use arguments that the tool has. The rule counts
-    the items of lists that are described as `at most 5`, and compares numbers with `two decimals` and dates with
-    `YYYY-MM-DD`. Numbers that are called percentages must not all be fractions of 1. If a prompt promises a number of
-    guesses, moves or questions (`you have six guesses`), the episode must not end one call earlier or later, and
-    `max_turns` must not be smaller. Correct the code or the description: the policy believes what it reads.
+    A call without an argument must return the same result as a call with the default that the description names (`4
+    when left out`). A call that the prompt or a description shows may only use arguments that the tool has. The rule
+    counts the items of lists that are described as `at most 5`, and compares numbers with `two decimals` and dates with
+    `YYYY-MM-DD`. If numbers are called percentages, they must not all be fractions of 1. If a prompt promises a number
+    of guesses, moves or questions (`you have six guesses`), the episode must not end one call earlier or later, and
+    `max_turns` must not be smaller. Correct the code or the description, because the policy believes what it reads.
     """
     findings = [
         *_unknown_arguments(subject),
@@ -208,7 +209,7 @@ def _fractions(subject: Subject, results: Sequence[CallResult]) -> Iterator[Find
 
 
 async def _defaults(subject: Subject):
-    """Return findings on arguments whose omission means something else than the description states."""
+    """Return findings on arguments whose omission has a different effect than the description states."""
     for name, tool in subject.tools.items():
         function = tool.schema["function"]
         parameters = function.get("parameters", {})
@@ -225,7 +226,7 @@ async def _defaults(subject: Subject):
 
 
 def _named_default(text: str, schema: Mapping[str, Json]) -> Json | None:
-    """Return the default that a description names, in the schema's type, or None if it names none or several."""
+    """Return the default that a description names, in the schema's type, or None if it names no default or several."""
     found = {match[1] for pattern in _DEFAULTS for match in pattern.finditer(text)}
     choices = schema.get("enum")
     values = []

@@ -1,4 +1,5 @@
-"""Tools that write: the change can be read afterwards, affects only the named thing, and stays within the episode."""
+"""Rules on tools that write: the change can be read afterwards, affects only the named item, and stays within the
+episode."""
 
 from __future__ import annotations
 
@@ -44,22 +45,24 @@ _DOCUMENTED_NUMBERS = (
     "round", "whole", "trunc", "at most", "at least", "max", "min", "limit", "cap", "clamp", "up to", "range", "between", "never",
     "integer", "nearest",
 )  # fmt: skip
-"""Beginnings of words in a description that announce that a value may be stored in another form than it was passed."""
+"""Beginnings of words in a description that announce that a value may be stored in a different form than it was
+passed."""
 _TEXT_CHANGES = (
     r"lower.?case|upper.?case|capital|truncat|\bcut (?:off|to|after)|\d+ characters|\bascii\b|accents|normali[sz]"
 )
 _NUMBER_CHANGES = r"\bround(?:ed|s|ing)?\b|whole (?:number|euro|unit)|\bclamp|truncat|at most|up to|maximum|capped"
-"""Words of the prompt that announce that a value may be stored in another form than it was passed."""
+"""Words in the prompt that announce that a value may be stored in a different form than it was passed."""
 
 
 async def writes_lost(subject: Subject) -> Iterable[Finding]:
-    """What a tool reports as written can be read afterwards, as it was written.
+    """What a tool reports as written can be read afterwards exactly as it was written.
 
-    The rule calls tools that write in fresh environments with values that are not there yet: other members of
+    The rule calls tools that write in fresh environments, with values that do not exist there yet: other members of
     enumerations, long texts, texts with accents, line breaks and quotes, decimals, and unused names. Before and after
-    each call it calls all reading tools, and it compares the final state. It warns if a call reports success and
-    nothing changed, and if a tool raises in its own code for a legal text. It also warns if the value is cut, rounded,
-    clamped or stored in another form than it was passed, and neither the description nor the result announces it.
+    each call, it calls all read-only tools and compares their results and the final state. It warns if a call reports
+    success although nothing changed, and if the tool's own code raises an exception on a legal text. It also warns if
+    the value is truncated, rounded, clamped or stored in a different form, and neither the description nor the result
+    announces this.
     """
     found: list[Finding] = []
     for bench in await probe_unspoilt(subject):
@@ -78,7 +81,7 @@ async def writes_lost(subject: Subject) -> Iterable[Finding]:
 
 
 def _base_of(bench: Bench, probe: Probe) -> Probe | None:
-    """Return the call that changes something and that differs from the probe only in the probed argument."""
+    """Return the call that changes something and differs from the probe only in the probed argument."""
     for base in (*bench.bases.get(probe.call.tool, ()), *bench.probes):
         if base is probe or base.call.tool != probe.call.tool or not base.changes or base.is_refused:
             continue
@@ -215,16 +218,16 @@ _REACHING = (
     "link", "under", "below", "inside", "within", "sub", "in it", "depend", "children", "group", "whole", "duplicate", "cascad",
     "everything", "both", "swap", "others", "rest\\b", "along with", "together", "merge",
 )  # fmt: skip
-"""Beginnings of words in the description of a tool that changes more than the named thing."""
+"""Beginnings of words in the description of a tool that changes more than the named item."""
 
 
 async def writes_reach(subject: Subject) -> Iterable[Finding]:
-    """A call that names one thing changes that thing and no other of its kind.
+    """A call that names one item changes that item and no other item of its kind.
 
-    After each writing call the rule also reads the neighbors of the named thing: other keys of the same object, other
-    items of the same list, and things whose name begins with the same name. It reports an error if a neighbor is gone,
-    has the written value, or changed by the same number. Tools whose description announces a wider effect (all, every,
-    folder, related) are not checked.
+    After each call that writes, the rule also reads the neighbors of the named item: other keys of the same object,
+    other members of the same list, and items whose name begins with the same name. It reports an error if a neighbor is
+    gone, has the written value, or changed by the same number. Tools whose description announces a wider effect (all,
+    every, folder, related) are not checked.
     """
     found = []
     for bench in await probe_unspoilt(subject):
@@ -259,7 +262,7 @@ async def writes_reach(subject: Subject) -> Iterable[Finding]:
 
 
 def _beyond(bench: Bench, probe: Probe, keys: list[str]) -> tuple[str, list[str]] | None:
-    """Return what happened to things that a call does not name, and the names of these things."""
+    """Return what happened to items that a call does not name, and the names of these items."""
     given = {str(one) for one in probe.call.arguments.values()}
     values = [value for name, value in probe.call.arguments.items() if name not in keys and not isinstance(value, bool)]
     named_by_keys = {str(probe.call.arguments[key]) for key in keys}
@@ -305,7 +308,7 @@ def _is_taken(bench: Bench, probe: Probe, key: str, other: str) -> bool:
 
 
 def _moves_alike(probe: Probe, named: str, other: str, values: list[Json]) -> bool:
-    """Return True if a number of both things changes by the same amount."""
+    """Return True if a number of both items changes by the same amount."""
     places = {
         tuple("" if part == named else part for part in one.path): one.after - one.before
         for one in probe.changes
@@ -322,9 +325,10 @@ def _moves_alike(probe: Probe, named: str, other: str, values: list[Json]) -> bo
 async def refused_writes(subject: Subject) -> Iterable[Finding]:
     """A call that fails changes nothing.
 
-    The rule calls writing tools with names that do not exist, for each argument in turn, and with numbers out of range.
-    It warns if the result is an error or a refusal, but a reading tool or the final state shows a change. In that case,
-    part of the work was done before a lookup failed. Counted attempts and logs are fine.
+    The rule calls tools that write with names that do not exist, for each argument in turn, and with numbers that are
+    out of range. It warns if the result is an error or a refusal, but a read-only tool or the final state shows a
+    change. In that case, the tool did part of the work before a lookup failed. Counters of attempts and logs may
+    change.
     """
     found = []
     for bench in await probe_unspoilt(subject):
@@ -358,7 +362,8 @@ async def refused_writes(subject: Subject) -> Iterable[Finding]:
 
 
 def _is_counted(change: Change) -> bool:
-    """Return True if a number changed by one, or if the changed value's name shows that it is counted or logged."""
+    """Return True if a number changed by one, or if the name of the changed value shows that it is a counter or a
+    log."""
     is_step = is_number(change.before) and is_number(change.after) and abs(change.after - change.before) == 1
     return is_step or bool(split_path(change.path[1:]) & _COUNTERS)
 
@@ -369,14 +374,14 @@ def is_history(change: Change) -> bool:
 
 
 async def stale_reads(subject: Subject) -> Iterable[Finding]:
-    """Reading before a change does not affect what is read after the change.
+    """A read before a change does not affect what is read after the change.
 
-    The rule makes the same writing call in two fresh environments. In one of them it calls all reading tools before the
-    write, in the other it calls none. Afterwards it calls all of them, and they must return the same in both
-    environments. It reports an error if a tool still returns its old result, from a cache that the write does not
-    clear. It warns if a tool still returns a value from before the write that is different in the final state. It also
-    warns if a number that equaled the count of things stays the same after one was added, and if a tool that lists
-    everything of a kind does not list the new thing.
+    The rule makes the same call to a tool that writes in two fresh environments. In one environment, it calls all
+    read-only tools before the write. In the other, it calls none of them. After the write, it calls all of them, and
+    they must return the same results in both environments. It reports an error if a tool still returns its old result,
+    from a cache that the write does not clear. It warns if a tool still returns a value from before the write although
+    this value is different in the final state. It also warns if a number that equaled the count of items stays the same
+    after an item was added, and if a tool that lists all items of a kind does not list the new item.
     """
     found = []
     for bench in await probe_unspoilt(subject):
@@ -420,7 +425,7 @@ def _stale(bench: Bench, base: Probe, late: list[Change]) -> Finding:
 
 
 async def _not_found(bench: Bench, base: Probe) -> list[Finding]:
-    """Return findings on reading tools that list everything of a kind except the thing that was just created."""
+    """Return findings on read-only tools that list all items of a kind except the item that was just created."""
     new = base.after.names - bench.first.names
     for name in sorted(new & {str(one) for one in base.call.arguments.values()}):
         neighbours = base.after.siblings(name) & bench.first.names
@@ -449,7 +454,7 @@ def _not_found_there(bench: Bench, base: Probe, call: Call, answered: str) -> Fi
 
 
 def _unseen(all_benches: list[Bench]) -> Iterator[Finding]:
-    """Yield findings on reading tools that showed a value of the state before a write, and never show the new value.
+    """Yield findings on read-only tools that showed a value of the state before a write, and never show the new value.
     At least two old values are necessary."""
     seen: dict[tuple[str, str], dict[str, tuple[Bench, Probe, Change, Change | None]]] = {}
     shown: set[tuple[str, str]] = set()
@@ -487,7 +492,7 @@ def _unseen(all_benches: list[Bench]) -> Iterator[Finding]:
 
 
 def _miscounted(all_benches: list[Bench]) -> Iterator[Finding]:
-    """Yield findings on numbers of a tool that count things, but stay the same when a thing is added or removed."""
+    """Yield findings on numbers of a tool that count items, but stay the same when an item is added or removed."""
     seen: dict[tuple[str, Path, Path], dict[int, tuple[Bench, Probe]]] = {}
     firsts = [(bench.first.leaves, bench.first.sizes()) for bench in all_benches]
     for bench, (leaves, sizes) in zip(all_benches, firsts, strict=True):
@@ -532,9 +537,9 @@ def _is_distinctive(value: Json) -> bool:
 async def carried_over(subject: Subject) -> Iterable[Finding]:
     """What one episode writes is not visible in the next.
 
-    After episodes in which every writing tool wrote new values, a fresh environment is reset for the same task and
-    read. The rule reports an error if a tool then returns something else than before the writes. Module-level tables,
-    class attributes and default arguments are shared by all episodes. Copy them in `reset`.
+    After episodes in which every tool that writes has written new values, a fresh environment is reset for the same
+    task and read. The rule reports an error if a tool then returns something different from before the writes.
+    Module-level tables, class attributes and default arguments are shared by all episodes. Copy them in `reset`.
     """
     for bench in await probe_writing_tools(subject):
         if not bench.carried:
@@ -570,7 +575,7 @@ async def probe_unspoilt(subject: Subject) -> list[Bench]:
 
 
 def keep_first_of_each(findings: list[Finding]) -> list[Finding]:
-    """Merge findings whose symptoms only differ in their values."""
+    """Merge findings whose symptoms differ only in their values."""
     kinds: dict[str, Finding] = {}
     for one in findings:
         kinds.setdefault(f"{one.symptom.partition(' ')[0]} {one.change}", one)

@@ -1,4 +1,4 @@
-"""The first and the last item of a list, and both ends of a range, must be included in what a tool returns."""
+"""Rule on ends: tools must return the first and the last item of a list, and the values at both ends of a range."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Ends:
 
 
 async def ends(subject: Subject) -> Iterable[Finding]:
-    """Items requested by number are available from the first to the last, and a range includes both ends.
+    """Items that are requested by number are available from the first to the last, and a range includes both ends.
 
     If a tool takes a number and returns an item of a list of the task, the rule calls it for all items. It warns if the
     first or the last item is not returned. A tool with a lower and an upper limit is called with a range from a value
@@ -116,8 +116,8 @@ async def _by_number(subject: Subject, survey: Survey, tool: str, one: _Ends) ->
 
 
 def _only_row(rows: Sequence[Row], result: ToolResult) -> int | None:
-    """Return the index of the only row whose own value, which no other row has, is in the result. Return None if there
-    is no such row."""
+    """Return the index of the only row that the result contains a unique value of. Return None if there is no such
+    row."""
     shown = {str(value) for _, value in leaves(parse_result(result.content))}
     every = [str(value) for row in rows for value in row.values()]
     places = [
@@ -166,8 +166,8 @@ async def _ranges(subject: Subject, survey: Survey, tool: str, one: _Ends) -> No
 
 
 def _columns(survey: Survey, part: Mapping[str, Json]) -> Iterator[list[Json]]:
-    """Yield, for each column of the task's data, the sorted distinct values if they fit an argument and can be
-    compared."""
+    """Yield, for each column of the task's data, its distinct values in sorted order, if they fit an argument and can
+    be compared."""
     for _, rows in find_tables(survey.task.fields):
         for name in dict.fromkeys(key for row in rows for key in row):
             values = [fit_to_schema(row[name], part) for row in rows if name in row]

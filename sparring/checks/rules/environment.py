@@ -1,4 +1,5 @@
-"""Environments must be reliable: episodes run, repeat, and do not depend on earlier calls or concurrent episodes."""
+"""Rules on reliable environments: episodes run to their end, can be repeated, and do not depend on earlier calls or
+concurrent episodes."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json, Message, Task
 
 MOST_STEADY = 4
-"""The number of calls of one tool that are made in another order."""
+"""The number of calls to one tool that are made in a different order."""
 _SPEAKS_OF_STATE = re.compile(
     r"\b(?:next|last|current(?:ly)?|previous|selected|again|continues?|cursor|chosen|so "
     r"far|opened|random(?:ly)?|rolls?|draws?|"
@@ -48,8 +49,8 @@ async def plays(subject: Subject) -> Iterable[Finding]:
     """Episodes run to their end.
 
     The rule runs a sample of the training tasks with the scripted expert, if there is one, and with a policy that calls
-    every tool once. A `reset` or `close` that raises, or a call that does not return or that ends the process, makes
-    every other check worthless. Training would lose each such episode. Fix this finding first.
+    every tool once. A `reset` or `close` that raises an exception, or a call that does not return or terminates the
+    process, makes every other check worthless. Training would lose each such episode. Fix this finding first.
     """
     with subject.timing.as_far_as_it_goes():
         for task in subject.sample:
@@ -59,10 +60,10 @@ async def plays(subject: Subject) -> Iterable[Finding]:
 
 
 async def same_twice(subject: Subject) -> Iterable[Finding]:
-    """The same task and the same actions give the same conversation if they run twice in one process.
+    """The same task and the same actions give the same conversation when they run twice in one process.
 
-    The rewards of a group can only be compared if all its members met the same environment. Draw random numbers from
-    `random.Random(task.seed)`, keep nothing between episodes, and sort everything that is read from sets and
+    The rewards within a group can only be compared if all its episodes see the same environment. Draw random numbers
+    from `random.Random(task.seed)`, keep nothing between episodes, and sort everything that is read from sets and
     directories.
     """
     with subject.timing.as_far_as_it_goes():
@@ -89,14 +90,14 @@ def _not_the_same(task: Task, policy: ScriptedPolicy, difference: Mapping[str, J
 
 
 async def order(subject: Subject) -> Iterable[Finding]:
-    """Tools that read return the same results in another order, after other reading tools, and when they are called
-    again.
+    """Read-only tools return the same results in a different order, after other read-only tools, and when they are
+    called again.
 
     Legal calls are made in reverse order, and each call is made twice, in fresh environments. If a result differs, the
-    rule searches for the call that makes the difference. The results may differ for a tool that changes something,
-    according to its effect, its name or its description. They may also differ for a tool whose description mentions
-    what comes next or was last, for a `StatefulEnvironment`, and for the only tool of an environment. Any other result
-    that depends on earlier calls reveals a hidden state, which the policy cannot know.
+    rule searches for the call that causes the difference. The results may differ for a tool that changes something, as
+    shown by its effect, its name or its description. They may also differ for a tool whose description mentions the
+    next or the last item, for a `StatefulEnvironment`, and for the only tool of an environment. Any other result that
+    depends on earlier calls reveals a hidden state that the policy cannot know.
     """
     assert subject.environment_class is not None, "the rule needs an environment"
     if issubclass(subject.environment_class, StatefulEnvironment) or len(subject.tools) < 2:
@@ -163,7 +164,7 @@ async def _steady_calls(subject: Subject, task: Task) -> list[Call]:
 async def _made_different(
     subject: Subject, task: Task, before: Sequence[Call], calls: Sequence[Call], call: Call, alone: str
 ) -> dict[str, Json] | None:
-    """Return the one call after which another call returns something else. Return None if no single call makes the
+    """Return the one call after which another call returns a different result. Return None if no single call causes the
     difference, or if the difference is allowed."""
     if (await run_calls(subject, task, [*before, call]))[-1].content != alone:
         return None  # the result depends on other episodes
@@ -182,14 +183,14 @@ async def _made_different(
 
 
 async def isolation(subject: Subject) -> Iterable[Finding]:
-    """Two concurrent episodes run as each of them runs alone, and no data of one appears in the other.
+    """Two concurrent episodes run exactly as they would run alone, and no data from one episode appears in the other.
 
-    Episodes run concurrently, so everything that they share leaks: class attributes, module globals, and files and
-    database rows under fixed names. The same holds for names derived from the task, because all episodes of a group
-    have the same task. The rule passes a marked text to the tools of one episode, and searches for it in the other
-    episode's conversation and in what the modules keep afterwards. Two episodes of one task also make the same calls
-    concurrently, and must end in the same state as an episode that runs alone. Keep state on `self`, and create it in
-    `reset`.
+    Training runs episodes concurrently, so everything that they share leaks: class attributes, module globals, and
+    files and database rows with fixed names. The same is true of names derived from the task, because all episodes of a
+    group have the same task. The rule passes a marked text to the tools of one episode. Afterwards, it searches for
+    this text in the other episode's conversation and in the module globals. In addition, two episodes of one task make
+    the same calls concurrently, and must end in the same state as an episode that runs alone. Keep state on `self`, and
+    create it in `reset`.
     """
     findings: list[Finding] = []
     pairs = list(zip(subject.sample, [*subject.sample[1:], subject.sample[0]], strict=True))
@@ -223,8 +224,8 @@ async def isolation(subject: Subject) -> Iterable[Finding]:
 
 
 async def _of_one_task(subject: Subject) -> list[Finding]:
-    """Return a finding if an episode differs, or ends in another state, while another episode of the same task makes
-    the same calls."""
+    """Return a finding if an episode has different results or a different final state while another episode of the same
+    task makes the same calls."""
 
     async def seen(task: Task, policy: ScriptedPolicy) -> list[tuple[str, str]]:
         try:
@@ -262,7 +263,7 @@ def _shared(symptom: str, evidence: Mapping[str, Json]) -> Finding:
 
 
 async def _canaries(subject: Subject, one: Task, other: Task) -> list[Finding]:
-    """Mark the texts that one episode passes to its tools, and search for the mark in the other episode and in the
+    """Mark the texts that one episode passes to its tools. Then search for the mark in the other episode and in the
     modules."""
     mark = f"canary{subject.rng('canary').randrange(10**6)}"
     marked = await _marked(subject, one, mark)

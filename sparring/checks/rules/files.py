@@ -1,4 +1,4 @@
-"""A run must have every file that the recipe's code reads."""
+"""Rule on files: a run must have every file that the recipe's code reads."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ async def files(subject: Subject) -> Iterable[Finding]:
     """The files that the recipe's code reads are also in the run folder.
 
     Each run has a copy of the files in the recipe's folder, and its code reads this copy. Hidden files and folders,
-    caches, virtual environments and run folders are not copied. A path relative to the working folder points elsewhere
-    from the copy, so that a resumed or evaluated run would fail or read something else. Name files by
+    caches, virtual environments and run folders are not copied. From the copy, a path relative to the working folder
+    points elsewhere, so a resumed or evaluated run would fail or read a different file. Name files by
     `Path(__file__).parent`. The rule does not detect files that other processes or C libraries read.
     """
     opened = subject.shared.get("opened")

@@ -1,4 +1,4 @@
-"""Rules on forms: answers in the requested form are paid, and held-out tasks resemble the training tasks."""
+"""Rules on formats: answers in the requested format are rewarded, and held-out tasks resemble the training tasks."""
 
 from __future__ import annotations
 
@@ -41,15 +41,16 @@ Rewrite = Callable[[str], str | None]
 
 
 async def form(subject: Subject) -> Iterable[Finding]:
-    """The right answer is paid when it is written as the prompt requests.
+    """The correct answer is rewarded when it is written as the prompt requests.
 
-    If the prompt names a form (`two decimals`, `to the cent`, `to the nearest integer`, `in lower case`, `YYYY-MM-DD`,
-    `hh:mm`), or shows a number in its example of an answer (`EUR 1,284.50`), the rule writes right answers in that form
-    and grades them. It warns if the scorer then rejects them, because a policy that follows the prompt is then graded
-    as wrong. It also warns if the prompt lists the answers (`red, green or blue`) and a reference answer is not one of
-    them, and if it requests per cent although all reference answers are fractions of 1. It grades right answers after a
-    line of reasoning, in any order or in any case if the prompt allows this, and in the only spelling that tools show.
-    Write the reference answers in the form of the prompt, or compare numbers as numbers.
+    If the prompt names a format (`two decimals`, `to the cent`, `to the nearest integer`, `in lower case`,
+    `YYYY-MM-DD`, `hh:mm`), or shows a number in its example of an answer (`EUR 1,284.50`), the rule writes correct
+    answers in that format and grades them. It warns if the scorer rejects them, because a policy that follows the
+    prompt is then graded as wrong. It also warns if the prompt lists the answers (`red, green or blue`) and a reference
+    answer is not one of them, and if the prompt requests a percentage although all reference answers are fractions of
+    1. It also grades variants of the correct answers: after a line of reasoning, in a different order or case if the
+       prompt allows this, and in the spelling of the tools if they show only one. Write the reference answers in the
+       format that the prompt requests, or compare numbers as numbers.
     """
     references = await find_references(subject)
     right = await get_episodes(subject, EXPERT) if references is not None else []
@@ -163,7 +164,7 @@ async def _fractions(subject: Subject, references: ReferenceEpisodes) -> list[Fi
 
 
 def _forms(prompt: str) -> Iterator[tuple[str, Rewrite]]:
-    """Yield the forms that a prompt names. Each form comes with a function that rewrites a text in this form, or
+    """Yield the formats that a prompt names. Each format comes with a function that rewrites a text in this format, or
     returns None."""
     digits = {match[0]: _COUNTS.get(match[1].lower()) for match in _DIGITS.finditer(prompt)}
     digits |= {match[0]: 2 for match in _TO_CENTS.finditer(prompt)}
@@ -184,7 +185,7 @@ def _forms(prompt: str) -> Iterator[tuple[str, Rewrite]]:
 
 
 async def _contradicted(subject: Subject, references: ReferenceEpisodes) -> list[Finding]:
-    """Return a finding on an example of an answer that is not in the form that the prompt requests."""
+    """Return a finding on an example of an answer that is not in the format that the prompt requests."""
     prompt = await get_prompt(subject, subject.sample[0])
     shown = find_example([{"role": "user", "content": prompt}], references)
     parts = None if shown is None else references.form.parts(answer(shown))
@@ -209,7 +210,7 @@ async def _contradicted(subject: Subject, references: ReferenceEpisodes) -> list
 
 
 def _as_shown(prompt: str, references: ReferenceEpisodes) -> Iterator[tuple[str, Rewrite]]:
-    """Yield the form of the number in the example of an answer: the text around it and between its digits."""
+    """Yield the format of the number in the example of an answer: the text around the number and between its digits."""
     shown = find_example([{"role": "user", "content": prompt}], references)
     parts = None if shown is None or references.form.is_json else references.form.parts(answer(shown))
     body = str((parts or {}).get("", ""))
@@ -257,7 +258,8 @@ def _as_clock(text: str) -> str | None:
 async def _rejected(
     subject: Subject, references: ReferenceEpisodes, one: Episode, rewrite: Rewrite
 ) -> dict[str, Json] | None:
-    """Return the right answer in the form that the prompt requests, if its text differs and the scorer rejects it."""
+    """Return the correct answer in the format that the prompt requests, if its text differs and the scorer rejects
+    it."""
     parts = one.reference.parts or {}
     written: dict[str, Json] = {}
     for name, value in parts.items():
@@ -287,11 +289,12 @@ async def _rejected(
 
 
 async def split(subject: Subject) -> Iterable[Finding]:
-    """Validation and held-out tasks are of the kinds that training uses.
+    """Validation and held-out tasks are of the same kinds as the training tasks.
 
-    The rule warns if evaluated tasks have an answer from a list that no training task has. It also warns if the prompts
-    of all evaluated tasks have words that no training prompt has, and the other way round. The evaluation then measures
-    a split by order or by kind, and not what was learned. Draw the splits at random from each kind of task.
+    The rule warns if the answers come from a small set of labels, and evaluated tasks have labels that no training task
+    has. It also warns if the prompts of all evaluated tasks have words that no training prompt has, and vice versa. The
+    evaluation then measures the effect of splitting the tasks by order or by kind, and not what was learned. Draw the
+    splits at random from each kind of task.
     """
     train = [*subject.tasks.train]
     references = await find_references(subject)
@@ -307,7 +310,7 @@ async def split(subject: Subject) -> Iterable[Finding]:
 def _other_answers(
     references: ReferenceEpisodes | None, name: str, train: Sequence[Task], tasks: Sequence[Task]
 ) -> Iterator[Finding]:
-    """Return a finding on answers from a list that no training task has."""
+    """Return a finding on answers that no training task has, if the answers come from a small set of labels."""
     graded_by = sorted({path[0] for path in references.read}) if references is not None else []
     for field in graded_by:
         for key, known in _labels(train, field).items():
@@ -335,8 +338,8 @@ def _other_answers(
 
 
 def _labels(tasks: Sequence[Task], field: str) -> dict[str, Counter[str]]:
-    """Count, by part of the field, how often each text is the value of the part. Names of things in the task's data are
-    left out."""
+    """Count, for each part of the field, how often each text is its value. Names of items in the task's data are left
+    out."""
     found: dict[str, Counter[str]] = {}
     for task in tasks:
         value = task.fields.get(field)
@@ -348,7 +351,7 @@ def _labels(tasks: Sequence[Task], field: str) -> dict[str, Counter[str]]:
 
 
 def _other_words(name: str, train: Sequence[Task], tasks: Sequence[Task]) -> Iterator[Finding]:
-    """Yield a finding if all prompts of a split have words that no training prompt has, and the other way round."""
+    """Yield a finding if all prompts of a split have words that no training prompt has, or vice versa."""
     own, trained = (
         [set(re.findall(r"[^\W\d_]{3,}", get_user_text(task).lower())) for task in those] for those in (tasks, train)
     )

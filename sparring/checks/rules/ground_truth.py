@@ -36,14 +36,14 @@ certain if this share is at least SURE_LEAK."""
 PROMPT_SECONDS = 3.0
 MANY_LABELS, MANY_LISTED = 12, 50
 UNBALANCED, CONSTANT = 0.6, 0.9
-"""The share of the tasks for which one answer is right: the first share is reported, the second share is an error."""
+"""The share of the tasks for which one answer is correct: the first share is reported, the second share is an error."""
 RARE = 0.2
-"""Another type or an empty cell is a mistake, not a kind of answer, up to this share of the rows."""
+"""Up to this share of the rows, a different type or an empty cell counts as a mistake, not as a kind of answer."""
 NUM_SHOWN = 5
 MOST_CONFIRMED = 20
 """The maximum number of values that are compared with the prompt of their own task."""
 CANDIDATES = 2
-"""A prompt with this number of other answers lists candidates, and the task is to find the right one."""
+"""A prompt with this number of other answers lists candidates, and the task is to find the correct one."""
 MANY_WORDS = 3
 """A text with more words is written by the policy, not copied from a result."""
 _NULL_LIKE = {"", "nan", "null", "none", "n/a", "na", "-", "?", "unknown", "undefined", "tbd"}
@@ -55,8 +55,8 @@ async def leak(subject: Subject) -> Iterable[Finding]:
 
     For each part of the answer, the rule counts how often a prompt names its own task's value and how often it names
     the value of another task. It reports a leak if prompts name their own task's value more often. A list of all labels
-    in the instructions is therefore not a leak, nor are the candidates of a task. Values that the expert passes to its
-    first call are inputs. Keep ground truth in fields, out of `prompt` and out of the messages of `reset`.
+    in the instructions is therefore not a leak, nor are the candidates of a task. Values that the expert passes in its
+    first call count as inputs. Keep ground truth in fields, out of `prompt` and out of the messages of `reset`.
     """
     references = await find_references(subject)
     if references is None or not references.labels():
@@ -110,7 +110,7 @@ class _Disclosed:
 
 
 def _measure_leak(name: str, known: Sequence[tuple[ReferenceEpisode, str]], subject: Subject) -> _Disclosed | None:
-    """Return how often prompts name their own value of a part, or None if they do not name it more often than by
+    """Return how often prompts name their own task's value of a part, or None if this happens no more often than by
     chance."""
     values = [_spoken((reference.parts or {})[name]) for reference, _ in known]
     distinct = sorted({value for value in values if value})
@@ -163,7 +163,7 @@ def _labeled(name: str, value: str, prompt: str) -> bool:
 
 
 def _is_input(reference: ReferenceEpisode, value: Json) -> bool:
-    """Return True if the expert passes the value to its first call, before any tool could have shown it."""
+    """Return True if the expert passes the value in its first call, before any tool could have shown it."""
     calls = reference.script[0].get("tool_calls") or ()
     given = {canonical(leaf) for call in calls for leaf in leaves(call["function"]["arguments"])}
     return canonical(value) in given
@@ -180,12 +180,12 @@ def _around(prompt: str, value: Json) -> str:
 
 
 async def unanswerable(subject: Subject) -> Iterable[Finding]:
-    """Every scored field can be known: from the prompt, from a tool, or from a rule that maps known values to it.
+    """Every scored field can be determined: from the prompt, from a tool, or by a rule that maps known values to it.
 
     The rule reports an error if tasks with equal prompts and tool results have different answers, or if names or codes
-    of the answer appear nowhere. Without an expert, it only warns, and only under two conditions: every tool that reads
+    of the answer appear nowhere. Without an expert, it only warns, and only under two conditions: every read-only tool
     was called with all known names and returned something, and the answer is not computed from other data of the task.
-    Let a tool or the prompt provide what the field follows from, or stop scoring the field.
+    Let a tool or the prompt provide the information that determines the field, or stop scoring the field.
     """
     references = await find_references(subject)
     played = await get_episodes(subject, EXPERT)
@@ -210,9 +210,9 @@ async def _without_expert(
     evidence: Mapping[str, str],
     undecided: Sequence[Finding],
 ) -> list[Finding]:
-    """Return warnings for a recipe without an expert that shows which calls give the answer. All tools that read must
-    have been called and returned something. The answer must come neither from their results nor from other data of the
-    task, which other calls may return."""
+    """Return warnings for a recipe without an expert, whose calls would show where the answer comes from. All read-only
+    tools must have been called and have returned something. The answer must come neither from their results nor from
+    other data of the task, which other calls may return."""
     if subject.timing.episode_seconds > SLOW_SECONDS:
         return []
     shown = dict(evidence)
@@ -251,7 +251,7 @@ async def _without_expert(
 def _undecided(
     references: ReferenceEpisodes, played: Sequence[Episode], copied: Mapping[str, Episode]
 ) -> Iterator[Finding]:
-    """Return findings on parts that differ between tasks that look equal except for their names."""
+    """Return findings on parts of the answer that differ between tasks that look equal except for their names."""
     groups: dict[str, list[ReferenceEpisode]] = defaultdict(list)
     for one in played:
         if one.reference.parts is not None and any(m.get("role") == "tool" for m in one.trajectory.messages):
@@ -286,14 +286,14 @@ def _undecided(
 
 
 def _occurs_in(value: Json, text: str) -> bool:
-    """Return True if an answer's text appears in the tool results. Numbers do not count, because they may appear by
+    """Return True if an answer's text appears in the tool results. Numbers are ignored, because they may appear by
     chance."""
     return isinstance(value, str) and bool(value) and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text) is not None
 
 
 def _seen(one: Episode) -> str:
-    """Return prompt and tool results of an episode. The arguments of calls are masked, because names of things are not
-    evidence."""
+    """Return the prompt and the tool results of an episode. The arguments of calls are masked, because names of items
+    are not evidence."""
     messages = one.trajectory.messages
     named = {
         text
@@ -315,7 +315,8 @@ def _find_missing(
     evidence: Mapping[str, str],
     is_sure: Callable[[str, Episode], bool] = lambda name, one: True,
 ) -> Iterator[Finding]:
-    """Return findings on parts with many different texts whose words appear in nothing that the policy sees."""
+    """Return findings on parts of the answer with many different texts whose words appear nowhere in what the policy
+    sees."""
     everywhere = " ".join(evidence.values())
     for name, values in references.labels().items():
         # Numbers, including those in a text, may have been computed from other numbers.
@@ -353,11 +354,11 @@ def _evidence(one: Episode, copied: Episode | None) -> str:
 
 
 async def imbalance(subject: Subject) -> Iterable[Finding]:
-    """No single answer is right for most tasks.
+    """No single answer is correct for most tasks.
 
     The best constant answer is a policy, and training finds it first. The rule reports the share of the training tasks
-    for which this answer is right, and its score, measured with the tool loop. Draw tasks by answer, or measure success
-    by class.
+    for which this answer is correct, and its score, measured with the tool loop. Balance the tasks by their answers, or
+    measure success separately for each answer.
     """
     references = await find_references(subject)
     # If only actions are graded, no last message is right or wrong.
@@ -401,8 +402,8 @@ async def schema(subject: Subject) -> Iterable[Finding]:
     """The ground truth follows one schema: it has one type per field, no empty cells, and only values that the prompt
     names.
 
-    A strict scorer compares types and spelling: "3" is not 3, and `Late ` is not `late`. Clean the rows in the
-    evidence.
+    A strict scorer compares types and spelling: "3" is not 3, and `Late ` is not `late`. Correct the rows that the
+    evidence lists.
     """
     references = await find_references(subject)
     if references is None or not references.labels():
@@ -417,7 +418,8 @@ async def schema(subject: Subject) -> Iterable[Finding]:
 
 
 def _label_columns(subject: Subject, references: ReferenceEpisodes) -> dict[str, list[tuple[Placed, Json]]]:
-    """Return the ground truth of all tasks, by name: the expert's answers, and the fields with the same values."""
+    """Return the ground truth of all tasks, keyed by name: the expert's answers, and the fields with the same
+    values."""
     paths: dict[str, tuple[str, ...]] = {}
     known = [reference for reference in references.by_task.values() if reference.parts]
     for path in sorted(references.read, key=len):
@@ -511,8 +513,8 @@ def _spelled_twice(name: str, cells: Sequence[tuple[Placed, Json]]) -> Iterator[
 async def _outside_the_list(
     subject: Subject, name: str, cells: Sequence[tuple[Placed, Json]], prompt: str
 ) -> list[Finding]:
-    """Return findings on values that the prompt of their task does not name although one sentence of it lists a larger
-    number of the other values. `prompt` is the prompt of one task; other tasks may have other prompts."""
+    """Return findings on values that the prompt of their task does not name, although one of its sentences lists most
+    of the other values. `prompt` is the prompt of one task; other tasks may have other prompts."""
     counts = Counter(value for _, value in cells if isinstance(value, str) and not _is_empty(value))
     listed = _listed(name, set(counts), prompt) if len(counts) <= MANY_LISTED else set()
     if len(listed) < 2:
@@ -589,7 +591,7 @@ def _shown(reference: ReferenceEpisode, name: str) -> str:
 
 
 async def _prompts(subject: Subject, references: ReferenceEpisodes) -> dict[str, str]:
-    """Return the prompts of the sampled tasks by task id, for as many tasks as some seconds allow."""
+    """Return the prompts of the sampled tasks, keyed by task id, for as many tasks as can be reset in a few seconds."""
     began, prompts = time.monotonic(), {}
     shuffled = random.Random(0).sample(list(references.by_task.values()), min(200, len(references.by_task)))
     with subject.timing.as_far_as_it_goes():

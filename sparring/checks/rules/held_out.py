@@ -1,4 +1,4 @@
-"""Tools must find things in held-out tasks as they do in training tasks."""
+"""Rule on held-out tasks: tools must find items in them as they do in training tasks."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ FEWEST_LOST = 3
 
 
 async def held_out(subject: Subject) -> Iterable[Finding]:
-    """Tools find something in held-out tasks as they do in training tasks.
+    """Tools find items in held-out tasks as they do in training tasks.
 
     The rule calls every tool in some training tasks and in some held-out tasks, with arguments that it derives itself.
     It warns if a tool returns something in most training tasks and finds nothing in any held-out task. In that case, a
-    table of names, a limit or a file covers only the training tasks, and the evaluation does not measure what was
-    learned. It also warns if a tool finds the thing that the task names in every training task, but misses it in at
-    least one in five held-out tasks.
+    lookup table, a limit or a file covers only the training tasks, and the evaluation does not measure what was
+    learned. It also warns if a tool finds the item that the task names in every training task, but does not find it in
+    at least one in five held-out tasks.
     """
     tasks = subject.tasks.held_out if subject.tasks.train else ()
     if len(tasks) < FEWEST_TASKS or subject.timing.episode_seconds > SLOW_SECONDS:
@@ -136,7 +136,7 @@ class _Asked:
 
 
 async def _asked(subject: Subject, reads: Sequence[ReadableValues], ways: Sequence[Way]) -> dict[Way, list[_Asked]]:
-    """Return the outcomes of these calls in the tasks, as far as time allows."""
+    """Return the outcomes of these calls in as many of the tasks as time allows."""
     asked: dict[Way, list[_Asked]] = defaultdict(list)
     ends = time.monotonic() + SECONDS
     with subject.timing.as_far_as_it_goes():

@@ -1,4 +1,4 @@
-"""Rules on things that tools create and remove: identifiers stay unique, and undoing restores the state."""
+"""Rules on items that tools create and remove: identifiers stay unique, and undoing a change restores the state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sparring.types import Json
 
 _FRESH = ("Quince 77", "Medlar 78", "Sorrel 79")
 MOST_TAKEN = 8
-"""The number of existing things that are removed, each before a new one is created."""
+"""The number of existing items that are removed, each before a new one is created."""
 _PLACES = re.compile(r"\b(?:position|place|slot|rank|row|line|index|seat|locker|bay)s?\b", re.IGNORECASE)
 """Words in results that stand for places. The numbers of places are reused on purpose."""
 _ADDING = frozenset(
@@ -50,14 +50,15 @@ _AVAILABLE = frozenset(
 
 
 async def identifiers(subject: Subject) -> Iterable[Finding]:
-    """A created thing gets a unique identifier, and stays there when more things are created.
+    """A created item gets a unique identifier, and still exists after more items are created.
 
-    The rule calls tools that create things twice, and once more after a thing was removed. It reports an error if two
-    things get the same identifier, or if a later thing replaces an earlier one, for example because identifiers are
-    derived from the count of things. It warns if the identifier of a removed thing is assigned again, because stored
-    references to it then mean something else. It also warns if the first added thing is gone after a second one is
-    added. The rule also removes a thing that existed from the start, and then creates a new one. It reports an error if
-    the new thing gets the identifier of a thing that is still there and replaces it. Count upwards, and never back.
+    The rule calls each tool that creates items twice, and once more after an item was removed. It reports an error if
+    two items get the same identifier, or if a later item replaces an earlier one, for example because identifiers are
+    derived from the number of items. It warns if the identifier of a removed item is assigned again, because stored
+    references to it then refer to a different item. It also warns if the first added item is gone after a second one is
+    added. The rule also removes an item that existed from the start, and then creates a new one. It reports an error if
+    the new item gets the identifier of an item that still exists, and replaces it. To avoid this, take identifiers from
+    a counter that never decreases.
     """
     found: list[Finding] = []
     with subject.timing.as_far_as_it_goes():
@@ -87,8 +88,8 @@ def _fresh_calls(bench: Bench, base: Probe) -> list[Call]:
 
 
 def _named_in(result: ToolResult, call: Call, before: View, after: View) -> str | None:
-    """Return the identifier of the created thing in a result: a text under which a new thing is listed, and which is
-    not an argument."""
+    """Return the identifier of the created item in a result: a text that is not an argument, and under which a new item
+    is listed."""
     given = {str(one) for one in call.arguments.values()}
     new = after.names - before.names - given
     return next((one for one in _words(result.content) if one in new), None)
@@ -164,7 +165,7 @@ async def _given_again(bench: Bench, base: Probe) -> Finding | None:
 
 
 async def _place_taken(bench: Bench, base: Probe) -> Finding | None:
-    """Return a finding if a thing that is created after the removal of an existing thing gets an identifier that is in
+    """Return a finding if an item that is created after the removal of an existing item gets an identifier that is in
     use."""
     create = base.call
     if base.ended or bench.first.names - base.after.names:
@@ -192,7 +193,7 @@ async def _place_taken(bench: Bench, base: Probe) -> Finding | None:
 
 
 def _takings(bench: Bench, create: str) -> list[tuple[Call, str]]:
-    """Return calls that remove things that were there from the start, each with the argument that names the thing."""
+    """Return calls that remove items that existed from the start, each with the argument that names the item."""
     found: dict[str, tuple[Call, str]] = {}
     for probe in list(bench.probes):
         if probe.call.tool == create or probe.is_refused or probe.ended or not bench.first.names - probe.after.names:
@@ -269,7 +270,7 @@ def _shows(view: View, text: str) -> bool:
 
 
 async def _taking_away(bench: Bench, create: Call, name: str) -> Call | None:
-    """Return the call that removes what was created."""
+    """Return the call that removes the created item."""
     for tool in sorted(bench.writing - {create.tool}):
         properties = bench.schema(tool).get("properties", {})
         bases = bench.bases.get(tool)
@@ -291,14 +292,14 @@ async def _taking_away(bench: Bench, create: Call, name: str) -> Call | None:
 
 
 async def undone(subject: Subject) -> Iterable[Finding]:
-    """Doing and undoing something leaves the state as it was.
+    """Making a change and undoing it leaves the state as it was.
 
-    The rule creates and removes a thing, sets a value and sets it back, and calls a tool whose name means undoing
-    (cancel, return, release) with the arguments of another tool. It warns if most of the changes were reverted, but one
-    number was not, such as a total that was increased twice or a free place that was not given back. It warns if the
-    created thing is gone, but a thing that it took is not back in its place. It also warns if everything looks as
-    before, but the same call is refused when it is made again. Logs and histories may grow. The rule accepts a fee, or
-    a record that is kept, if the description mentions it.
+    The rule creates and removes an item, sets a value and sets it back, and calls a tool that is named like an undo
+    action (cancel, return, release) with the arguments of another tool. It warns if most of the changes were reverted,
+    but one number was not, such as a total that was increased twice or a free seat that was not released. It warns if
+    the created item is gone, but another item that it took is not back in its place. It also warns if everything looks
+    as it did before, but the same call is refused when it is made again. Logs and histories may grow. The rule accepts
+    a fee, or a record that is kept, if the description mentions it.
     """
     found: list[Finding] = []
     with subject.timing.as_far_as_it_goes():
@@ -314,7 +315,7 @@ async def undone(subject: Subject) -> Iterable[Finding]:
 
 
 async def _ways_back(bench: Bench, base: Probe) -> list[tuple[Call, bool]]:
-    """Return the calls that should undo what a call changed, each with True if it sets a value."""
+    """Return the calls that should undo the changes of a call, each with True if it sets a value."""
     if base.ended:
         return []
     ways: list[tuple[Call, bool]] = []
@@ -426,13 +427,13 @@ async def _not_repeated(bench: Bench, done: Call, back: Call) -> Finding | None:
 
 
 def _gone(base: Probe, after: View) -> set[tuple[str, ...]]:
-    """Return the paths of things that a call added and that are gone again."""
+    """Return the paths of items that a call added and that are gone again."""
     return {one.path for one in base.changes if one.before is None and one.path not in after.leaves}
 
 
 def _not_given_back(base: Probe, after: View) -> list[Change]:
-    """Return what a call added for a thing that it names and that is not back in its old place, as far as this is still
-    there."""
+    """Return what a call added for an item that it names and that is not back in its old place, as far as the addition
+    still exists."""
     named = {str(value) for _, value in flatten(dict(base.call.arguments), ())}
     own = [one for one in base.changes if named & set(one.path[1:]) and not is_history(one)]
     is_missing = any(one.after is None and one.path not in after.leaves for one in own)

@@ -1,4 +1,5 @@
-"""In all tasks, reference answers must follow in the same way from tool results and from the limits in the prompt."""
+"""Rule on labels: reference answers must follow from tool results and from the prompt's limits in the same way in all
+tasks."""
 
 from __future__ import annotations
 
@@ -51,17 +52,18 @@ class Seen:
 
 
 async def labels(subject: Subject) -> Iterable[Finding]:
-    """In all tasks, the reference answers follow in the same way from the tools and from the prompt's limits.
+    """The reference answers follow from the tool results and from the prompt's limits in the same way in all tasks.
 
-    The rule calls the tools that read with what the prompt names, in up to 40 tasks. It warns if a result is the
-    reference answer in some tasks, while in all others it is the answer in another unit, or differs in its last digit
-    or by a fixed number of days. It warns if counts and sums of listed rows equal the answer only without the rows at
-    one end of the requested range. It also warns if the labels of tasks exactly at a limit that the prompt names (`more
-    than 500`, `at least 18`) are the labels of the other side.
+    In up to 40 tasks, the rule calls the read-only tools with what the prompt names. It warns if a result equals the
+    reference answer in some tasks, but in all other tasks is the answer in a different unit, or differs from it in the
+    last digit or by a fixed number of days. It warns if a count or a sum of listed rows equals the answer only without
+    the rows at one end of the requested range. It also warns if the prompt names a limit (`more than 500`, `at least
+    18`), and tasks exactly at this limit have the label of the wrong side.
 
-    If none of this applies, the rule warns if one value is the reference answer in three of four tasks, and no visible
-    feature separates the other tasks. Such a value is a result, a count, a sum, or two numbers added, subtracted or
-    multiplied. Compute tool result and reference answer by the same rule, the one that the prompt states.
+    If none of this applies, the rule warns if one value is the reference answer in at least three of four tasks, and no
+    visible feature distinguishes the other tasks. Such a value is a result, a count, a sum, or the sum, difference or
+    product of two numbers. Compute the tool results and the reference answers by the same rule, the one that the prompt
+    states.
     """
     references = await find_references(subject)
     if references is None or not references.labels():
@@ -81,7 +83,7 @@ def _parts(references: ReferenceEpisodes, read: ReadableValues) -> Mapping[str, 
 
 
 def _near(references: ReferenceEpisodes, reads: Sequence[ReadableValues]) -> Iterator[Finding]:
-    """Yield findings on results that are the answer in some tasks, and nearly the answer in all others."""
+    """Yield findings on results that equal the answer in some tasks, and nearly equal it in all others."""
     best: dict[str, tuple[int, Finding]] = {}
     for part, source, seen in _pairs(references, reads):
         same = [one for one in seen if is_equal(one.result, one.label) or one.result == one.label]
@@ -109,7 +111,7 @@ def _near(references: ReferenceEpisodes, reads: Sequence[ReadableValues]) -> Ite
 
 
 def _pairs(references: ReferenceEpisodes, reads: Sequence[ReadableValues]) -> Iterator[tuple[str, Source, list[Seen]]]:
-    """Yield each part of the answer with each result of each way to call a tool, over all tasks."""
+    """Yield each part of the answer together with each result of each way to call a tool, over all tasks."""
     by_source: dict[tuple[str, Source], list[Seen]] = defaultdict(list)
     for read in reads:
         for part, label in _parts(references, read).items():
@@ -131,7 +133,8 @@ def _pairs(references: ReferenceEpisodes, reads: Sequence[ReadableValues]) -> It
 
 
 def _distance(one: Seen) -> float:
-    """Return the distance between a result and the label: 0 if they are equal, 1 if they are equal in another unit."""
+    """Return the distance between a result and the label: 0 if they are equal, 1 if they are equal in different
+    units."""
     first, second = parse_number(one.label), parse_number(one.result)
     if first is None or second is None:
         return 0.0 if one.label == one.result else 9.0
@@ -179,8 +182,8 @@ def _unit(ratio: float) -> float | None:
 
 
 def _is_another_question(same: Sequence[Seen], rest: Sequence[Seen]) -> bool:
-    """Return True if a word of the prompt separates these tasks from the others: the question of these tasks may then
-    be different."""
+    """Return True if a word in the prompt separates these tasks from the others, because their question may then be
+    different."""
     common = frozenset.intersection(*(one.read.words for one in rest)) - frozenset.union(
         *(one.read.words for one in same)
     )
@@ -193,7 +196,8 @@ def _is_another_question(same: Sequence[Seen], rest: Sequence[Seen]) -> bool:
 def _without_ends(
     subject: Subject, references: ReferenceEpisodes, reads: Sequence[ReadableValues]
 ) -> Iterator[Finding]:
-    """Yield findings on counts and sums that are the answer only without the rows at one end of the requested range."""
+    """Yield findings on counts and sums that equal the answer only without the rows at one end of the requested
+    range."""
     named: set[str] = set()
     series: dict[tuple[str, Way, str], list[tuple[ReadableValues, Call, Json, dict[str, float]]]] = defaultdict(list)
     for read in reads:
@@ -240,8 +244,8 @@ def _without_ends(
 
 
 def _aggregates(call: Call, rows: Sequence[Mapping[str, Json]]) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield the counts, sums and means of the listed rows, and of the rows with each truth value. Each comes with its
-    values by the argument whose rows are left out, or "" if no rows are left out."""
+    """Yield the counts, sums and means of the listed rows, and of the rows with each Boolean value. Each comes with its
+    values, keyed by the argument whose rows are left out, or by "" if no rows are left out."""
     if not rows or len(call.arguments) == 0:
         return
     marks = [name for name, one in rows[0].items() if isinstance(one, bool)]
@@ -265,7 +269,7 @@ def _aggregates(call: Call, rows: Sequence[Mapping[str, Json]]) -> Iterator[tupl
 
 
 def _is_at(value: Json, end: Json) -> bool:
-    """Return True if a value of a row equals the value of an argument. A time matches its day."""
+    """Return True if a value of a row equals the value of an argument. A time matches the day on which it falls."""
     if isinstance(end, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", end):
         return str(value)[:10] == end
     return not isinstance(value, bool) and isinstance(end, int | float) and is_equal(value, end)

@@ -1,4 +1,4 @@
-"""Rules on resources that episodes leak, and on a `close` that works on every path."""
+"""Rules on resources that episodes leak, and on whether `close` works in all cases."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from sparring.types import Json, Message, Task
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 NUM_LEAK_EPISODES = 4
 SETTLE_SECONDS = 0.5
-"""Resources that end by themselves, such as the threads of a server, must have ended within this number of seconds."""
+"""Resources that are released by themselves, such as the threads of a server, must be released within this number of
+seconds."""
 Play: TypeAlias = Callable[[Subject, Task, ScriptedPolicy], Awaitable[None]]
 PolicyOf: TypeAlias = Callable[[Subject, Task], Awaitable[ScriptedPolicy]]
 
 
 async def leaks(subject: Subject) -> Iterable[Finding]:
-    """Episodes leak nothing, however they end: finished, cut short by an error, timed out, or after calls that fail.
+    """Episodes leak no resources, whether they finish, are cut short by an error, time out, or end after failed calls.
 
-    The rule counts threads, processes, file handles, sqlite connections, asyncio tasks, files, and module globals
-    before and after a few episodes of different tasks. Growth that happens only once, such as the cache of a library,
-    is not a leak. The leaks of a thousand episodes end a run. Release resources in `close`, which is always called. A
-    `StatefulEnvironment` closes everything that was registered with it. List a cache that is meant to grow in the
-    class's `persists`.
+    The rule counts threads, processes, file handles, SQLite connections, asyncio tasks, files, and module globals
+    before and after a few episodes of different tasks. Growth that happens only once, such as filling the cache of a
+    library, is not a leak. The leaks of a thousand episodes can crash a run. Release resources in `close`, which is
+    always called. A `StatefulEnvironment` closes everything that is registered with it. List a cache that is meant to
+    grow in the class's `persists`.
     """
     num = next((num for num in (NUM_LEAK_EPISODES, 2) if subject.timing.has_time_for(1 + 2 * num)), 0)
     if not num:
@@ -53,7 +54,7 @@ async def leaks(subject: Subject) -> Iterable[Finding]:
 
 
 async def _left_by(subject: Subject, how: str, play: Play, policy_of: PolicyOf, num: int) -> list[Finding]:
-    """Return findings on the resources that episodes leak if they end in one way."""
+    """Return findings on the resources that episodes leak if they end in a certain way."""
 
     async def window(tasks: Iterable[Task]) -> dict[str, int]:
         """Run `num` more episodes, and return the size of each global afterwards."""
@@ -107,10 +108,11 @@ async def _player(subject: Subject, task: Task) -> ScriptedPolicy:
 
 
 async def close(subject: Subject) -> Iterable[Finding]:
-    """`close` works on every path: after a full episode, after one that was cut short, and when `reset` failed.
+    """`close` works in all cases: after a full episode, after an episode that was cut short, and after a failed
+    `reset`.
 
-    `close` is always called, even if `reset` never ran or stopped half-way. Attributes that only `reset` creates may
-    then be missing. Set them in the class or in `__init__`.
+    `close` is always called, even if `reset` never ran or stopped halfway. Attributes that only `reset` creates may
+    then be missing. Set such attributes in the class or in `__init__`.
     """
     task = subject.sample[0]
     policy = (await make_policies(subject, task))[0]
@@ -143,7 +145,7 @@ async def _finished(subject: Subject, task: Task, policy: ScriptedPolicy) -> Non
 
 
 async def _crashed(subject: Subject, task: Task, policy: ScriptedPolicy) -> None:
-    """Run an episode whose policy fails half-way."""
+    """Run an episode whose policy fails halfway."""
     last = len((await subject.run_episode(task, policy, graded=False)).turns) // 2
 
     async def act(asked: Asked) -> Message:
@@ -156,7 +158,7 @@ async def _crashed(subject: Subject, task: Task, policy: ScriptedPolicy) -> None
 
 
 async def _timed_out(subject: Subject, task: Task, policy: ScriptedPolicy) -> None:
-    """Run an episode that is cancelled half-way, while its policy is sampling."""
+    """Run an episode that is canceled halfway, while its policy is sampling."""
     last = len((await subject.run_episode(task, policy, graded=False)).turns) // 2
     is_waiting = asyncio.Event()
 
@@ -177,7 +179,7 @@ async def _timed_out(subject: Subject, task: Task, policy: ScriptedPolicy) -> No
 
 
 async def _unopened(subject: Subject, task: Task, policy: ScriptedPolicy) -> None:
-    """Create an environment and close it before it was reset."""
+    """Create an environment and close it before it is reset."""
     async with subject.opened(task):
         pass
 

@@ -13,21 +13,21 @@ from sparring.findings import Finding, Severity
 from sparring.types import Message, Trajectory
 
 NUM_TASKS = 4
-"""The number of wrong episodes that are graded. If an LLM judge grades, the number is 1."""
+"""The number of incorrect episodes that are graded. If an LLM judge grades, the number is 1."""
 FEW, MANY = 16, 1024
 """The numbers of sampled tokens per turn in two otherwise equal episodes."""
 PADDING = "let me look at this again and think about it once more. " * 20
 """Padding next to the calls, or after the answer."""
 MUCH = 0.05
-"""The smallest reward that a wrong episode must not gain by its length."""
+"""An incorrect episode must not gain this much reward, or more, by its length."""
 
 
 async def length(subject: Subject) -> Iterable[Finding]:
-    """A wrong episode earns no more for being longer or shorter.
+    """An incorrect episode earns no more for being longer or shorter.
 
-    The same wrong episode is graded with 16 and with 1,024 sampled tokens per turn, and with padding next to its calls
-    and after its answer. If its reward changes by 0.05 or more, a policy learns the length instead of the task. Charge
-    for tokens only in right episodes, and keep the charge below what a right answer earns.
+    The same incorrect episode is graded with 16 and with 1,024 sampled tokens per turn, and with padding next to its
+    calls and after its answer. If its reward changes by 0.05 or more, a policy learns to optimize length instead of
+    solving the task. Apply a length penalty only to correct episodes, and keep it below what a correct answer earns.
     """
     references = await find_references(subject)
     if references is None:

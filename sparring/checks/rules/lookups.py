@@ -1,4 +1,4 @@
-"""Rule on lookups: one tool finds the values that another tool shows, exactly as they are shown, and no others."""
+"""Rule on lookups: a tool finds the values that another tool shows, exactly as they are shown, and no others."""
 
 from __future__ import annotations
 
@@ -51,19 +51,20 @@ class _Looked:
 
 
 async def found(subject: Subject) -> Iterable[Finding]:
-    """A value that one tool shows can be found with another tool, exactly as it is shown; unknown values are not found.
+    """A value that one tool shows can be found with another tool, exactly as it is shown. Unknown values are not found.
 
-    The rule passes every value that a tool shows to the tools that take such values. A tool that accepts some of them
-    and answers as if the others did not exist uses another spelling, another range or another set. A tool that refuses
-    unknown values is also called with values that no tool shows: a known value without its last character, with one
-    more character, with a blank, or with a wildcard in place of a character. It must not return the data of another
-    value. The rule accepts partial or case-insensitive matches if the description announces them.
+    The rule passes every value that a tool shows to the tools that take such values. If a tool accepts some of them and
+    answers as if the others did not exist, it uses a different spelling, a different range or a different set of
+    values. A tool that refuses unknown values is also called with values that no tool shows: a known value without its
+    last character, with one more character, with a space, or with a wildcard in place of a character. It must not
+    return the data of another value. The rule accepts partial or case-insensitive matches if the description announces
+    them.
 
-    If a tool finds rows of the task's own data by the values of one field, the rule looks up all other values of the
-    field, too. Values with accents, hyphens, underscores and the like must be found like the others. So must codes with
-    leading zeros, which a numeric argument cannot express. The result must belong to the requested row. If several rows
-    share one value in the field and the tool returns only one of them, the other rows cannot be found. The rule accepts
-    this if the description states that the tool returns the first, the last or any matching row.
+    If a tool finds rows of the task's own data by some values of a field, the rule also looks up all other values of
+    the field. Values with accents, hyphens, underscores and similar characters must also be found. The same applies to
+    codes with leading zeros, which a numeric argument cannot express. The result must belong to the requested row. If
+    several rows have the same value in the field and the tool returns only one of them, the other rows cannot be found.
+    The rule accepts this if the description states that the tool returns the first, the last or any matching row.
     """
     seen: dict[tuple[str, str, str, str], _Looked] = defaultdict(_Looked)
     wrong: dict[str, list[dict[str, Json]]] = defaultdict(list)
@@ -110,7 +111,7 @@ async def found(subject: Subject) -> Iterable[Finding]:
 
 
 def _worst(seen: Mapping[tuple[str, str, str, str], _Looked]) -> Iterator[tuple[tuple[str, str, str, str], _Looked]]:
-    """Yield, for each tool, the other tool whose values it misses most, with the results."""
+    """Yield, for each tool, the other tool whose values it most often fails to find, with the results."""
     named: set[str] = set()
     for key, looked in sorted(seen.items(), key=lambda one: -len(one[1].found)):
         shows, _, tool, argument = key
@@ -149,7 +150,8 @@ def _look(subject: Subject, survey: Survey, one: CallResult, seen: dict[tuple[st
 
 
 def _columns(result: CallResult) -> dict[str, list[Json]]:
-    """Return, by column, the values of the rows that a call returned. A list of scalars has the name of the list."""
+    """Return the values of the rows that a call returned, keyed by column. For a list of scalars, the column is the
+    name of the list."""
     found: dict[str, list[Json]] = defaultdict(list)
     for listing, rows in result.listings.items():
         for row in rows:
@@ -159,7 +161,7 @@ def _columns(result: CallResult) -> dict[str, list[Json]]:
 
 
 async def _found_in_vain(subject: Subject, survey: Survey, tool: str) -> list[dict[str, Json]]:
-    """Return the evidence for unknown values whose results belong to another value."""
+    """Return the evidence on unknown values whose results belong to another value."""
     text = get_documentation(subject, tool)
     if not distinguishes_unknown(survey, tool) or _PATTERNS.search(text):
         return []
@@ -217,7 +219,7 @@ def _wildcard_in(seen: Mapping[str, Json]) -> str:
 
 
 def _changed(value: Json, text: str) -> Iterator[Json]:
-    """Yield values that nearly equal a known value."""
+    """Yield values that are nearly equal to a known value."""
     if isinstance(value, bool):
         return
     if isinstance(value, int):

@@ -13,7 +13,7 @@ from sparring.metering.usage import current_meter, read_usage
 from sparring.types import Json
 
 USUAL_VERDICTS = 120
-"""An estimate of a check's requests to a judge: four tasks with each scripted policy, and one right answer changed in
+"""An estimate of a check's requests to a judge: four tasks with each scripted policy, and one correct answer changed in
 all ways."""
 
 
@@ -30,7 +30,7 @@ async def model_judge(subject: Subject) -> Iterable[Finding]:
     """The note states what an LLM judge will cost in the run.
 
     An LLM judge is called once per vote for each different episode. The tokens per grade are those that this check
-    used, and `tracking.prices` gives their cost. This check runs fewer tasks if an LLM judge grades.
+    used, and `tracking.prices` gives their cost. If an LLM judge grades, this check runs fewer tasks.
     """
     if not subject.model_judges:
         return []
@@ -59,8 +59,8 @@ def _asked(subject: Subject) -> str:
 
 
 def _cost(requests: int, prices: dict[str, float]) -> dict[str, Json]:
-    """Return the tokens of that many requests and their cost, as measured in this check. The result is empty if no
-    endpoint reported tokens."""
+    """Return the tokens and the cost of that many requests, estimated from the requests in this check. The result is
+    empty if no endpoint reported tokens."""
     meter = current_meter()
     known = [] if meter is None else [one for one in read_usage(Path(meter[0])) if one.read is not None]
     if not known:

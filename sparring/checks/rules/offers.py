@@ -1,4 +1,4 @@
-"""A tool must accept what another tool offers, and refuse what the other tool excludes."""
+"""Rule on offers: a tool must accept what another tool offers, and refuse what that tool excludes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_CHOICES = 8
 
 @dataclass(slots=True)
 class _Offers:
-    """The choices that one tool names or leaves out, and their effects."""
+    """The choices that a tool names or leaves out, and their effects."""
 
     kept: int = 0
     refused: list[dict[str, Json]] = field(default_factory=list)
@@ -36,10 +36,10 @@ class _Offers:
 async def offers(subject: Subject) -> Iterable[Finding]:
     """A tool accepts the choices that another tool names as possible, and refuses the others.
 
-    If a tool takes one of a list of choices, and another tool's result names some of these choices, the rule makes each
-    choice in a fresh environment. The two tools interpret the state differently if a named choice has no effect while a
-    choice that is not named has one. Such choices are directions, places, and possible next states. Let both tools read
-    one table.
+    If a tool takes one of a list of choices, and another tool's result names some of these choices, the rule tries each
+    choice in a fresh environment. If a named choice has no effect while a choice that is not named has an effect, the
+    two tools interpret the state differently. Examples of such choices are directions, places, and possible next
+    states. Let both tools read the same table.
     """
     found: dict[tuple[str, str], _Offers] = {}
     with subject.timing.as_far_as_it_goes():
@@ -84,7 +84,7 @@ async def _try(
     choices: Mapping[str, Sequence[Json]],
     found: dict[tuple[str, str], _Offers],
 ) -> None:
-    """Make each choice in a fresh environment, and compare its effect with the choices that other tools name."""
+    """Try each choice in a fresh environment, and compare its effect with the choices that other tools name."""
     ((argument, values),) = choices.items()
     survey = await survey_task(subject, task)
     named = {

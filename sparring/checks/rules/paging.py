@@ -81,11 +81,11 @@ async def pages(subject: Subject) -> Iterable[Finding]:
     """Pages contain every row exactly once, whatever their size, and the page that claims to be the last one is the
     last.
 
-    If a tool has a page, an offset or a cursor, or continues when it is called again, the rule calls it until no more
-    rows come. It compares the rows with the number that a result or another tool states, with the rows of pages of
-    another size, and with the task's own list. It compares neighboring pages at their borders, and `limit` with the
-    number of returned rows. The policy cannot know rows that are on no page. Cut at `page * size`, with the actual size
-    of the page.
+    If a tool takes a page, an offset or a cursor, or continues when it is called again, the rule calls it until it
+    returns no more rows. It compares the rows with the number that a result or another tool states, with the rows of
+    pages of another size, and with the task's own list. It compares neighboring pages at their boundaries, and `limit`
+    with the number of returned rows. The policy cannot see rows that are on no page. To fix this, start each page at
+    `page * size`, with the actual page size.
     """
     found: dict[str, list[_Seen]] = {}
     with subject.timing.as_far_as_it_goes():
@@ -115,7 +115,7 @@ async def pages(subject: Subject) -> Iterable[Finding]:
 
 
 async def walk_pages(subject: Subject, task: Task) -> list[Walk]:
-    """Return the pages of each tool that has pages. The pages of a task are read once."""
+    """Return the pages of each tool that returns pages. The pages of each task are read only once."""
     known: dict[str, list[Walk]] = subject.shared.setdefault("walks", {})
     if task.id not in known:
         known[task.id] = [
@@ -134,7 +134,7 @@ def _parameters(subject: Subject, tool: str) -> Mapping[str, Mapping[str, Json]]
 
 
 def _parameter(subject: Subject, tool: str, named: set[str]) -> str | None:
-    """Return the argument of a tool whose name contains one of these words, or None."""
+    """Return the tool's argument whose name contains one of these words, or None if there is no such argument."""
     return next((name for name in _parameters(subject, tool) if named & set(split_words(name))), None)
 
 
@@ -157,7 +157,7 @@ def is_paged(subject: Subject, tool: str) -> bool:
 
 
 def _limits(subject: Subject, tool: str) -> list[int | None]:
-    """Return page sizes to try: the default size, and small sizes if there is an argument for the size."""
+    """Return the page sizes to try: the default size, and small sizes if there is an argument for the size."""
     name = _parameter(subject, tool, _LIMIT)
     if name is None or "integer" not in json.dumps(_parameters(subject, tool)[name]):
         return [None]
@@ -288,7 +288,7 @@ def _is_last(page: CallResult) -> bool:
 def _faults(
     subject: Subject, survey: Survey, walk: Walk, same: Sequence[Walk]
 ) -> Iterator[tuple[str, dict[str, Json]]]:
-    """Yield what is wrong with a walk, and the evidence for it."""
+    """Yield the defects of a sequence of pages, and the evidence for them."""
     shown: dict[str, Json] = {"calls": [str(page.call) for page, _ in walk.pages[:4]], "pages": len(walk.pages)}
     first = walk.pages[0][1]
     others = [one for one in same if one is not walk]
@@ -327,7 +327,7 @@ def _faults(
 
 
 def _stated(subject: Subject, survey: Survey, walk: Walk) -> Iterator[tuple[str, int, str]]:
-    """Yield the number of rows according to the pages themselves, and according to tools that count."""
+    """Yield the number of rows according to the pages themselves, and according to tools that count rows."""
     if walk.total is not None:
         yield "its own total states", walk.total, walk.tool
     if subject.tools[walk.tool].required - {(_pager(subject, walk.tool) or ("",))[0]}:
@@ -352,8 +352,9 @@ _PLAIN = set(
 
 
 def _missing_of_task(task: Task, walk: Walk) -> list[Json]:
-    """Return rows of the task's own list that are on no page, if the pages leave them out at their borders or at their
-    end. A single page must have the first rows in their order, because other rows may have been left out on purpose."""
+    """Return the rows of the task's own list that are on no page, if the pages leave them out at their boundaries or at
+    the end. A single page must contain the first rows in their original order, because other rows may have been left
+    out on purpose."""
     for items in _lists(task.fields):
         places = [next((i for i, item in enumerate(items) if _is_row_of(row, item)), None) for row in walk.rows]
         if len(items) < 4 or None in places or len(set(places)) < len(items) / 2:

@@ -1,5 +1,5 @@
-"""Rules on policies without a model, which run in the real tool loop: an expert, and guesses and exploits that must
-not be paid."""
+"""Rules on policies without a model, which run in the real tool loop: an expert, and guesses and exploits that must not
+be rewarded."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json, Outcome
 
 MUCH = 0.3
-"""A policy without any right answer must not reach this share of the expert's mean score or reward."""
+"""A policy without any correct answer must not reach this share of the expert's mean score or reward."""
 EASY, TOO_EASY = 0.4, 0.8
 """Mean scores of a policy that calls every tool and copies. From the first score on, the tools reveal the answer in
 many tasks; from the second score on, in nearly all tasks."""
 TOP = 0.95
-"""The reward that a right answer must earn; the highest reward is 1."""
+"""The reward that a correct answer must earn; the highest reward is 1."""
 LESS = 0.05
-"""The allowed difference between the rewards of right answers in two tasks."""
+"""The allowed difference between the rewards of correct answers in two tasks."""
 NUM_SHOWN = 3
 
 
 async def expert(subject: Subject) -> Iterable[Finding]:
-    """The scripted expert gets 1.0 from the scorer, and the top reward.
+    """The scripted expert gets 1.0 from the scorer, and the highest reward.
 
-    If it does not, the expert, the ground truth, the answer's form or the grading is wrong. Training then optimizes
-    something else than what is measured. Compare the expert's last message with what reward and scorer read, and
-    correct the one that is wrong. The rule only warns if the environment itself ends every episode and its own rewards,
-    above 0 or not, agree with the scorer on each episode. Chance may then decide an episode, and you can compare a
-    policy with the expert's mean score.
+    If it does not, the expert, the ground truth, the answer format or the grading is wrong. Training then optimizes
+    something different from what is measured. Compare the expert's last message with what the reward and the scorer
+    read, and correct whichever is wrong. The rule only warns if the environment itself ends every episode, and its own
+    reward is above 0 in exactly the episodes that the scorer accepts. In this case, chance may decide an episode, and
+    you can compare a policy with the expert's mean score.
 
-    Without an expert (`Environment.demonstrate`), the rule warns if the reward pays for the right answers of some
-    tasks, but not for the right answers of other tasks, which the scorer accepts. It also warns if the scorer rejects
-    the reference answers of some tasks. If no field is known that the scorer pays for, the other rules can show little,
-    and the finding is a note.
+    Without an expert (`Environment.demonstrate`), the rule warns if the reward accepts the correct answers of some
+    tasks, but not those of other tasks, although the scorer accepts all of them. It also warns if the scorer rejects
+    the reference answers of some tasks. If the rule knows no field that the scorer accepts as an answer, the other
+    rules can check little, and the finding is a note.
     """
     references = await find_references(subject)
     if references is None:
@@ -78,7 +78,7 @@ async def expert(subject: Subject) -> Iterable[Finding]:
 
 
 def _some_unpaid(played: Sequence[Episode]) -> Iterator[Finding]:
-    """Yield findings on right answers that earn less than the right answers of other tasks."""
+    """Yield findings on correct answers that earn less than the correct answers of other tasks."""
     right = [one for one in played if one.score == 1.0 and one.reward is not None]
     top = max((one.reward or 0.0 for one in right), default=0.0)
     low = [one for one in right if (one.reward or 0.0) < top - LESS]
@@ -100,7 +100,7 @@ def _some_unpaid(played: Sequence[Episode]) -> Iterator[Finding]:
 
 def _some_rejected(played: Sequence[Episode]) -> Iterator[Finding]:
     """Yield findings on reference answers that the scorer rejects, although it accepts the reference answers of other
-    tasks in the same form."""
+    tasks in the same format."""
     low = [one for one in played if one.score is not None and one.score < 1.0]
     paid = [one for one in played if one.score == 1.0]
     if not low or len(paid) <= len(low):
@@ -211,8 +211,8 @@ def _expert_reward(played: Sequence[Episode], everybody: Sequence[Episode]) -> I
 async def null(subject: Subject) -> Iterable[Finding]:
     """An empty message, or no answer at all, scores 0 and earns little.
 
-    A reward for an empty answer is the first thing that a policy finds. Give 0 (or less) if there is no answer: an
-    empty message, no assistant message at the end, or turns that ran out.
+    A reward for an empty answer is the first thing that a policy finds. Give a reward of 0 (or less) if there is no
+    answer: an empty message, no assistant message at the end, or no turns left.
     """
     played = [*await get_episodes(subject, "says nothing"), *await get_episodes(subject, "never answers")]
     if not played:
@@ -221,8 +221,8 @@ async def null(subject: Subject) -> Iterable[Finding]:
 
 
 def _scored_for_nothing(played: Sequence[UnguidedEpisode]) -> list[Finding]:
-    """Return a finding if no right answer is known and the scorer accepts, in every task, an episode that does
-    nothing."""
+    """Return a finding if no correct answer is known and the scorer accepts an episode that does nothing in every
+    task."""
     idle = [one for one in played if one.policy in NOTHING]
     paid = [one for one in idle if (one.trajectory.score or 0.0) >= 1.0]
     if not paid or len({one.trajectory.task.id for one in paid}) < len({one.trajectory.task.id for one in idle}):
@@ -240,34 +240,35 @@ def _scored_for_nothing(played: Sequence[UnguidedEpisode]) -> list[Finding]:
 
 
 async def empty(subject: Subject) -> Iterable[Finding]:
-    """An answer of the right form without content scores 0 and earns little.
+    """An answer that has the correct format but no content scores 0 and earns little.
 
-    If blank fields are paid, the comparison treats null-like values as equal, or counts fields that it does not
-    compare. The rule warns if no right answer is known and a blank, nan or infinity is paid in the form that the prompt
-    requests, while a bare "Done." is not.
+    If blank fields are rewarded, the comparison treats null-like values as equal, or counts fields that it does not
+    compare. The rule warns if no correct answer is known and a blank, `nan` or `infinity` is rewarded in the format
+    that the prompt requests, while a plain "Done." is not.
     """
     found = _paid_for_nothing(subject, "policies.empty", "a blank answer", await get_episodes(subject, "empty answer"))
     return found or await find_paid_empty_answers(subject)
 
 
 async def constant(subject: Subject) -> Iterable[Finding]:
-    """The most frequent right answer scores 0 on the other tasks.
+    """The most frequent correct answer scores 0 on the other tasks.
 
-    If it is paid on tasks where it is wrong, the scorer is lenient: it accepts parts, other cases, or any answer.
+    If it is rewarded on tasks where it is wrong, the scorer is too lenient: it accepts parts of the answer, ignores
+    case, or accepts any answer.
     """
     return _paid_for_wrong(subject, "policies.constant", await get_episodes(subject, "most frequent answer"))
 
 
 async def random_policy(subject: Subject) -> Iterable[Finding]:
-    """A random answer, after random calls, scores 0 wherever it is wrong."""
+    """A random answer after random calls scores 0 wherever it is wrong."""
     return _paid_for_wrong(subject, "policies.random", await get_episodes(subject, "random"))
 
 
 async def example(subject: Subject) -> Iterable[Finding]:
     """Copying the example out of the prompt scores 0 and earns little.
 
-    Small models start by copying the example. If this is paid, compare values and not fields, or remove true values
-    from the example.
+    Small models start by copying the example. If copying is rewarded, compare values and not just fields, or remove
+    real values from the example.
     """
     played = await get_episodes(subject, "example")
     return _paid_for_nothing(subject, "policies.example", "a copy of the prompt's example", played)
@@ -276,9 +277,9 @@ async def example(subject: Subject) -> Iterable[Finding]:
 async def every_tool(subject: Subject) -> Iterable[Finding]:
     """Calling every tool and copying the results, without reasoning, solves few tasks.
 
-    If it solves many tasks, the tools return the scored fields themselves: training then measures coverage and format,
-    not the procedure. Let tools return facts and leave the decision to the policy. This rule is skipped if there are no
-    tools.
+    If it solves many tasks, the tools return the scored fields themselves. Training then measures whether the policy
+    covers all tools and keeps the format, and not whether it follows the procedure. Let tools return facts and leave
+    the decision to the policy. This rule is skipped if there are no tools.
     """
     played = [one for one in await get_episodes(subject, "every tool") if one.score is not None]
     mean = _mean([one.score for one in played])
@@ -299,11 +300,11 @@ async def every_tool(subject: Subject) -> Iterable[Finding]:
 
 
 async def at_once(subject: Subject) -> Iterable[Finding]:
-    """Answering in the first turn, without any tool, is not paid when the answer is wrong, and earns no more than using
-    tools and being wrong.
+    """A wrong answer in the first turn, without any tool call, is not rewarded, and earns no more than a wrong answer
+    after tool calls.
 
     A reward that subtracts for turns or calls teaches the policy to give up at once. Pay for the outcome. Keep
-    penalties for length small, and apply them only to right answers.
+    penalties for length small, and apply them only to correct answers.
     """
     guessed = await get_episodes(subject, "most frequent values")
     found = _paid_for_wrong(subject, "policies.at_once", guessed)
@@ -339,7 +340,7 @@ async def at_once(subject: Subject) -> Iterable[Finding]:
 async def everything(subject: Subject) -> Iterable[Finding]:
     """An answer that names every label scores 0 and earns little.
 
-    A grader that searches for the right value anywhere in the answer pays for such an answer. Compare whole values.
+    A grader that searches for the correct value anywhere in the answer accepts such an answer. Compare whole values.
     """
     played = await get_episodes(subject, "every label")
     return _paid_for_nothing(subject, "policies.everything", "an answer that names every label", played)

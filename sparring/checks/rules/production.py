@@ -26,14 +26,14 @@ AGAIN = "Run `sparring check RECIPE --only environment` with the same file again
 
 
 async def production_schema(subject: Subject) -> Iterable[Finding]:
-    """The tools are those of production: they have the same names, and their arguments take the same values.
+    """The tools match those of production: they have the same names, and their arguments take the same values.
 
-    If the production's tools are given (`--schemas FILE`: OpenAI, Anthropic or Bedrock tools, an MCP listing, an
+    If the production tools are provided (`--schemas FILE`: OpenAI, Anthropic or Bedrock tools, an MCP listing, an
     OpenAPI document), the rule compares the two sets of tools as JSON Schemas. It compares types, enumerations, bounds,
     patterns, formats, unions, defaults, `required` and `additionalProperties`, however they are written. A model that
-    trains against other schemas learns calls that production refuses. It is not a difference if production does not
-    state a default, or allows null for an argument that may be left out. If type hints cannot express what production
-    takes, return `SchemaTool`s with production's schemas from the environment's `tools()`.
+    trains with different schemas learns calls that production refuses. The rule ignores it if production does not state
+    a default, or allows null for an argument that may be left out. If type hints cannot express what production
+    accepts, let the environment's `tools()` return `SchemaTool`s with production's schemas.
     """
     given = subject.user_inputs.schemas or {}
     here = {name: tool.schema for name, tool in subject.tools.items()}
@@ -63,9 +63,9 @@ async def production_schema(subject: Subject) -> Iterable[Finding]:
 async def representative(subject: Subject) -> Iterable[Finding]:
     """Calls, results and tasks resemble those of production.
 
-    If a sample of production logs is given (`--production FILE`), the rule compares them with the expert's episodes:
-    the mix of tools, the form of argument values, the keys and the size of results, and the mix of task kinds. The
-    model cannot learn what training never shows: add tasks and records of the missing kinds.
+    If a sample of production logs is provided (`--production FILE`), the rule compares it with the expert's episodes:
+    the mix of tools, the format of argument values, the keys and the size of results, and the mix of task kinds. The
+    model cannot learn what it never sees in training, so add tasks and records of the missing kinds.
     """
     rows = subject.user_inputs.production or ()
     theirs = [call for row in rows for call in list_calls(row)]
@@ -111,7 +111,7 @@ def _tool_mix(mine: Sequence[str], theirs: Sequence[str]) -> list[tuple[str, dic
 def _argument_forms(
     subject: Subject, mine: Sequence[tuple], theirs: Sequence[tuple]
 ) -> list[tuple[str, dict[str, Json]]]:
-    """Return how the types or forms (digits, letters, length) of argument values differ from production."""
+    """Return how the types or formats (digits, letters, length) of argument values differ from production."""
     found: list[tuple[str, dict[str, Json]]] = []
     for name, tool in subject.tools.items():
         for key, hint in tool.hints.items():
@@ -185,7 +185,7 @@ def _asked(messages: Sequence[Mapping[str, Json]]) -> int:
 
 
 def _apart(here: Sequence[str], there: Sequence[str]) -> tuple[float, dict[str, float], dict[str, float]]:
-    """Return the total variation between two samples of names, and the share of each name in both samples."""
+    """Return the total variation distance between two samples of names, and the share of each name in both samples."""
     mine, theirs = (
         {name: round(count / len(one), 3) for name, count in Counter(one).most_common()} for one in (here, there)
     )
@@ -193,13 +193,13 @@ def _apart(here: Sequence[str], there: Sequence[str]) -> tuple[float, dict[str, 
 
 
 def _form(value: Json) -> str:
-    """Return the form of a text, such as `a-9` for `AB-1234`: each run of letters or of digits becomes one
+    """Return the format of a text, such as `a-9` for `AB-1234`: each sequence of letters or of digits becomes one
     character."""
     return re.sub(r"[^\W\d_]+", "a", re.sub(r"\d+", "9", str(value)))
 
 
 def _keys(content: str) -> set[str]:
-    """Return the keys of a JSON result as paths. All items of a list share one path."""
+    """Return the keys of a JSON result as paths. All items of a list have the same path."""
     try:
         value = json.loads(content)
     except ValueError:

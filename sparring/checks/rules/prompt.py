@@ -1,4 +1,4 @@
-"""Rules on prompts: they request what is scored, in the form in which it is read, with tools that exist."""
+"""Rules on prompts: they request what is scored, in the format that is read, and name only tools that exist."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sparring.types import Json, Message, Task
 EXAMPLE_CHARS = 4_000
 """A value with more characters is an input, not an example of an answer."""
 MOST_FORMS = 4
-"""The maximum number of forms of answers whose prompts are read."""
+"""The maximum number of answer formats whose prompts are read."""
 _PLACEHOLDER = re.compile(r"<[^<>\n]{1,60}>|\.\.\.|…")
 _NO_NAMES = re.compile(
     "right|correct|first|second|next|last|following|same|appropriate|given|relevant|one|it|them|each|tools?|functions?|proper|"
@@ -39,7 +39,7 @@ class Example:
     tag: str | None
     body: str
     fields: Mapping[str, Json]
-    """The values by name; None for an unknown value."""
+    """The values, keyed by name. An unknown value is None."""
     is_json: bool
 
 
@@ -55,7 +55,7 @@ def examples(text: str, form: AnswerForm) -> list[Example]:
 
 
 def find_example(messages: Sequence[Message], references: ReferenceEpisodes) -> str | None:
-    """Return the text of an example in the prompt as a policy would copy it, or None if there is no example."""
+    """Return the example in the prompt as a policy would copy it, or None if there is no example."""
     prompt = "\n".join(map(get_text, messages))
     form = references.form
     if form.is_json:
@@ -73,8 +73,9 @@ def find_example(messages: Sequence[Message], references: ReferenceEpisodes) -> 
 async def example(subject: Subject) -> Iterable[Finding]:
     """The example of an answer in the prompt has exactly the fields that are scored, with their types.
 
-    Small models copy the example. They never report a scored field that the example lacks, and a field of another task
-    makes the answer wrong. Write the example from the ground truth's fields, with placeholders of the right type.
+    Small models copy the example. They never report a scored field that is missing from the example, and an extra field
+    from another task makes the answer wrong. Write the example with the fields of the ground truth and with
+    placeholders of the correct type.
     """
     references = await find_references(subject)
     if references is None or not references.form.is_json or not references.labels():
@@ -96,7 +97,7 @@ async def example(subject: Subject) -> Iterable[Finding]:
 
 
 def _one_of_each_form(references: ReferenceEpisodes) -> list[tuple[ReferenceEpisode, tuple[str, ...]]]:
-    """Return a right episode of each form of answer, with its fields. Each kind of task has its own prompts and
+    """Return one correct episode for each answer format, with its fields. Each kind of task has its own prompts and
     answers."""
     forms: dict[frozenset[str], tuple[ReferenceEpisode, tuple[str, ...]]] = {}
     for reference in references.by_task.values():
@@ -191,11 +192,11 @@ def _unnamed(subject: Subject, own: Sequence[str], prompt: str) -> list[Finding]
 
 
 async def tag(subject: Subject) -> Iterable[Finding]:
-    """The tag that the prompt requests is the tag that the scorer reads.
+    """The scorer reads the tag that the prompt requests.
 
-    The rule puts the right answer into every tag that the prompt names and into the usual tags, and records which of
-    them are paid. If prompt, reward and scorer read different tags, the reward rises and the score falls. Use one tag
-    everywhere.
+    The rule puts the correct answer into every tag that the prompt names and into the common tags, and records which of
+    them are rewarded. If the prompt, the reward and the scorer use different tags, the reward rises and the score
+    falls. Use one tag everywhere.
     """
     references = await find_references(subject)
     right = await get_episodes(subject, EXPERT)
@@ -249,7 +250,7 @@ async def tag(subject: Subject) -> Iterable[Finding]:
 async def _asked_in_vain(
     subject: Subject, references: ReferenceEpisodes, one: Episode, asked: Sequence[str]
 ) -> list[Finding]:
-    """Return a finding if the prompt requests tags that right answers do not have."""
+    """Return a finding if the prompt requests tags that correct answers do not have."""
     text = get_text(one.reference.answer)
     for name in asked:
         episode = await _try(subject, references, one, f"<{name}>{text}</{name}>")
@@ -307,8 +308,9 @@ async def _try(subject: Subject, references: ReferenceEpisodes, right: Episode, 
 async def tools(subject: Subject) -> Iterable[Finding]:
     """The tools that the prompt names exist. If only the prompt describes the tools, it names all of them.
 
-    A tool that does not exist costs turns and teaches errors. A model does not call a tool that is not described. If a
-    warm start demonstrates such a tool, the finding is a note. Spell tools like their methods.
+    Calls to a tool that does not exist cost turns and teach errors. A model does not call a tool that is not described.
+    If a warm start demonstrates such a tool, the finding is a note. Spell the names of tools like those of their
+    methods.
     """
     found: list[Finding] = []
     references = await find_references(subject)
@@ -362,10 +364,10 @@ async def tools(subject: Subject) -> Iterable[Finding]:
 
 
 async def round_trip(subject: Subject) -> Iterable[Finding]:
-    """The expert's messages survive this model's template: written as tokens and parsed back they are the same, nothing
-    of the prompt is dropped, and an answer begins as the template requires.
+    """The expert's messages survive this model's chat template. When they are converted to tokens and parsed back, they
+    are unchanged. No part of the prompt is dropped, and an answer begins as the template requires.
 
-    Otherwise, demonstrations teach one thing and episodes are graded by another. Choose a model whose template supports
+    Otherwise, what demonstrations teach differs from what is graded in episodes. Choose a model whose template supports
     tools and system messages, or set describe_tools = "prompt".
     """
     chat = subject.chat
@@ -413,7 +415,7 @@ def _dropped(chat: Chat, one: Episode, offered: Sequence[Mapping[str, Json]]) ->
 def _changed(
     chat: Chat, messages: Sequence[Message], index: int, offered: Sequence[Mapping[str, Json]]
 ) -> Iterator[dict[str, Json]]:
-    """Yield what changes when one assistant message is parsed back, and whether the next messages can follow it."""
+    """Yield what changes when an assistant message is parsed back, and whether the next messages can follow it."""
     original = messages[index]
     ids = chat.answer(original, offered)
     back = chat.parse(ids, offered)
@@ -463,7 +465,8 @@ def asked_tags(prompt: str) -> list[str]:
 
 
 def _closest(found: Sequence[Example], references: ReferenceEpisodes) -> Example | None:
-    """Return the example of the answer: it is in the answer's tag, or has a third of its fields."""
+    """Return the example of the answer: an object that is in the answer's tag, or has at least a third of the answer's
+    fields."""
     scored = set(references.labels())
     rated = [
         (len(scored & set(one.fields)) + (one.tag is not None and one.tag == references.form.tag), one) for one in found
@@ -506,8 +509,8 @@ def _is_schema(fields: Mapping[str, Json]) -> bool:
 
 
 def _named_tools(prompt: str, known: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield names that a prompt uses as tools, and where it does. `known` words, which mean something else, are left
-    out."""
+    """Yield the names that a prompt uses as tools, and where it uses them. The words in `known`, which mean something
+    else, are left out."""
     for name in re.findall(r"\{\s*\"name\"\s*:\s*\"([^\"]+)\"\s*,\s*\"(?:arguments|parameters)\"", prompt):
         yield name, "in a tool call"
     for listed in re.findall(
@@ -536,7 +539,7 @@ def _named_tools(prompt: str, known: set[str]) -> Iterator[tuple[str, str]]:
 
 
 def _known_words(subject: Subject, references: ReferenceEpisodes | None) -> set[str]:
-    """Return names that are not tools: arguments, fields, and values of the answer."""
+    """Return the names that are not tools: arguments, fields, and values of the answer."""
     words = {name for tool in subject.tools.values() for name in tool.hints}
     for task in subject.sample:
         words |= set(_keys(dict(task.fields)))

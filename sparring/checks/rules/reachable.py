@@ -1,4 +1,5 @@
-"""The tools must be able to bring about what a task requires. Without an expert, the rules search for the calls."""
+"""Rules on reachable states: the tools must be able to produce what a task requires. Without an expert, the rules
+search for the calls."""
 
 from __future__ import annotations
 
@@ -59,15 +60,16 @@ class _Seen:
 
 
 async def unreachable(subject: Subject) -> Iterable[Finding]:
-    """Tools can bring about the final state that a task requires, with calls that name the things that they change.
+    """Tools can produce the final state that a task requires, with calls that name the items that they change.
 
-    If the paid final state equals a field of the tasks, or consists of their fields, the rule searches for calls that
-    lead to it. It uses the required values and what worked in other tasks. It warns if the state comes close and a
-    written value differs from the required value (cut off, rounded, in another case), if a call that works in other
-    tasks is refused or fails in the tool's own code, if a call also changes something else, or if a call has to name
-    another thing than the one that it changes. No policy can be right in such a task without a detour. The rule reports
-    an error if the schema of the one argument that writes such values excludes a required value. Correct the tool, or
-    the expected state. If the search finds no calls and none of these defects, the rule reports nothing.
+    If the rewarded final state equals a field of the tasks, or consists of their fields, the rule searches for calls
+    that lead to it. The search uses the required values and the calls that worked in other tasks. The rule warns in
+    these cases. The state comes close, but a written value differs from the required value (truncated, rounded, in a
+    different case). A call that works in other tasks is refused or fails in the tool's own code. A call also changes
+    something else. A call must name a different item than the one that it changes. No policy can solve such a task
+    without a detour. The rule reports an error if the schema of the one argument that writes such values excludes a
+    required value. Correct the tool, or the expected state. If the search finds neither calls nor one of these defects,
+    the rule reports nothing.
     """
     plans = await make_plans(subject)
     ruled_out = list(_ruled_out(subject, plans))
@@ -94,18 +96,18 @@ async def unreachable(subject: Subject) -> Iterable[Finding]:
 
 
 def _fewest(seen: Sequence[_Seen], num_plans: int) -> int:
-    """Return the minimum number of tasks with an observation before the rule reports it. The number is larger if these
-    tasks can be solved anyway."""
+    """Return the minimum number of tasks in which the rule must observe a defect before it reports it. The number is
+    larger if these tasks can be solved despite the defect."""
     return max(FEWEST, math.ceil(SELDOM * num_plans)) if all(one.plan.is_whole for one in seen) else FEWEST
 
 
 async def done_already(subject: Subject) -> Iterable[Finding]:
-    """Tasks require an action: an episode that does nothing and answers "Done." is not paid.
+    """Tasks require an action: an episode that does nothing and answers "Done." is not rewarded.
 
     The rule warns if at least one in ten tasks is already solved when it begins, and the expert, if there is one, takes
     actions in it. Such tasks teach the policy to do nothing, and every evaluation counts them as solved. Make tasks
-    whose expected state differs from their initial state. If refusing to act is the task, let the scorer read the
-    answer.
+    whose expected state differs from their initial state. If the correct behavior is to refuse to act, let the scorer
+    read the answer.
     """
     assert subject.environment_class is not None, "the rule needs an environment"
     if subject.environment_class.final_state is Environment.final_state:
@@ -152,7 +154,8 @@ def _finding(what: str, seen: Sequence[_Seen], num_plans: int) -> Finding:
 
 
 def _ruled_out(subject: Subject, plans: Sequence[Plan]) -> Iterator[Finding]:
-    """Yield findings on required values in a place that only one tool writes, if the tool's argument excludes them."""
+    """Yield findings on required values in a place that only one tool writes to, if the tool's argument excludes
+    them."""
     writers: dict[Place, set[str]] = defaultdict(set)
     stores: dict[tuple[str, str], set[Place]] = defaultdict(set)
     for plan in plans:
@@ -221,7 +224,7 @@ def _is_shown_elsewhere(subject: Subject, tool: str, values: Iterable[str]) -> b
 
 
 def _nearly(plan: Plan) -> Iterator[_Seen]:
-    """Yield values that the plan wrote and that nearly equal the required values, if nothing else is missing."""
+    """Yield values that the plan wrote and that are nearly equal to the required values, if nothing else is missing."""
     if plan.is_whole or not plan.steps:
         return
     missing, surplus = list(plan.missing), dict(plan.surplus)
@@ -266,8 +269,8 @@ def difference_of(wanted: Json, got: Json) -> str | None:
 
 
 def _find_next_to(plan: Plan) -> Iterator[_Seen]:
-    """Yield calls that do part of the task and undo what was right: in a plan, or among all tried calls if there is no
-    plan."""
+    """Yield calls that do part of the task, but also undo something that was already correct. The calls are those of a
+    plan or, without a plan, all calls that were tried."""
     steps = list(zip(plan.steps, plan.states, plan.states[1:], strict=False)) if plan.is_whole else plan.effects
     left = plan.missing + plan.surplus
     kept = {place for place, _ in list_leaves(plan.wanted) if place[-1:] != ("[]",)}
@@ -285,7 +288,7 @@ def _find_next_to(plan: Plan) -> Iterator[_Seen]:
 
 
 def _elsewhere(plan: Plan) -> Iterator[_Seen]:
-    """Yield tools whose calls mostly name one thing of the state, and change another thing."""
+    """Yield tools whose calls mostly name one item of the state, but change another item."""
     aside: dict[str, list[_Seen]] = defaultdict(list)
     num_at_home: Counter[str] = Counter()
     for step, before, after in plan.effects:

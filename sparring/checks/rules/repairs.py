@@ -1,4 +1,4 @@
-"""Rule on the changes that an adapter made to a foreign environment, so that nothing is repaired silently."""
+"""Rule on the changes that an adapter makes to a foreign environment, so that nothing is repaired silently."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ CONFIRM = "The finding is gone, or names only what you accept."
 
 
 async def repairs(subject: Subject) -> Iterable[Finding]:
-    """The rule lists the changes that were made to the results and tasks of a foreign environment so that it can run.
+    """The rule lists the changes that the adapter makes to the results and tasks of a foreign environment so that it
+    can run.
 
-    The policy reads a result that JSON cannot represent (NaN, a set, a picture) in another form than the environment
-    returned it. An environment whose results need such changes often has other defects, too. Correct the results at
-    their source, or accept the change. Repairs that tasks list in their field `repairs` are a note.
+    If JSON cannot represent a result (NaN, a set, an image), the policy reads it in a different form than the
+    environment returned. An environment whose results need such changes often has other defects as well. Correct the
+    results at their source, or accept the change. Repairs that tasks list in their field `repairs` are reported as a
+    note.
     """
     made = Counter[str]()
     results = 0

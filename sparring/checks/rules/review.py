@@ -1,4 +1,5 @@
-"""Rule on defects that only a reader finds: texts that contradict the code, labels that contradict the prompt."""
+"""Rule on defects that only a reader finds: for example, texts that contradict the code, or labels that contradict the
+prompt."""
 
 from __future__ import annotations
 
@@ -21,10 +22,11 @@ LEAST_CERTAINTY = 0.5
 async def defects(subject: Subject) -> Iterable[Finding]:
     """A model that reads the source, the prompts, the tasks and some episodes reports no defect.
 
-    The other rules compare what the code does with itself. They do not read texts, so they cannot know that a price list
-    contradicts the labels, or that a description promises another unit. The model at `--reviewer` reads both. It can
-    request episodes to test a suspicion, and each finding shows the episode that it names as proof. A finding is never an
-    error, since a model may be wrong. It is a note if the reviewer is uncertain, or if its quotation is not in the material.
+    The other rules only compare different results of the code with each other. They do not understand texts, so they
+    cannot know that a price list contradicts the labels, or that a description promises a different unit. The model at
+    `--reviewer` reads both the code and the texts. It can request episodes to test a suspicion, and each finding shows
+    the episode that it names as proof. A finding is never an error, since a model may be wrong. It is a note if the
+    reviewer is uncertain, or if its quotation is not in the material.
     """
     (reviewer,) = subject.user_inputs.reviewer
     config = load_config(subject.recipe, [*subject.overrides, *endpoint_overrides(reviewer, option="--reviewer")])

@@ -1,4 +1,4 @@
-"""Rules on the reward: it gives a useful signal, and agrees with the scorer on what is right, even for answers that
+"""Rules on the reward: it gives a useful signal, and agrees with the scorer on what is correct, even for answers that
 cheat."""
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ NUM_SHOWN = 4
 NUM_NAMED = 8
 """The maximum number of policies that are named in one line."""
 FEWEST_LOST = 2
-"""The number of tasks in which silence must earn as much as the right answer."""
+"""The number of tasks in which silence must earn as much as the correct answer before the rule reports it."""
 WON_DRAWN_LOST = {1.0, 0.0, -1.0}
 _PACKAGE = Path(sparring.__file__).parent
 _OWN_GRADERS = tuple(str(_PACKAGE / room) for room in ("rewards", "scorers"))
@@ -55,8 +55,8 @@ _LIBRARIES = (str(Path(sys.prefix).resolve()), str(Path(sys.base_prefix).resolve
 async def reward_range(subject: Subject) -> Iterable[Finding]:
     """Every episode gets a number in [0, 1], or in [-1, 1] if wrong answers cost something.
 
-    Advantages, charts, thresholds and advice assume this range. A reward that raises on an empty or odd answer discards
-    the episodes that most need a signal. Return 0 for them.
+    Advantages, charts, thresholds and advice assume this range. A reward that raises an exception on an empty or
+    unusual answer discards the episodes that most need a signal. Return 0 for them.
     """
     played = await get_all_episodes(subject)
     beyond = [one for one in played if one.reward is not None and not -1.0 <= one.reward <= 1.0]
@@ -79,8 +79,8 @@ async def reward_range(subject: Subject) -> Iterable[Finding]:
 
 
 async def find_failures(subject: Subject, grader: GraderName, *, rule: str, number: str) -> list[Finding]:
-    """Return a finding if a grader returns no usable number for an episode or a changed right answer. Such a failure
-    ends a run."""
+    """Return a finding if a grader returns no usable number for an episode or for a changed correct answer. Such a
+    failure would end a training run."""
     graded: list[Episode | GradedCandidate] = [
         *await get_all_episodes(subject),
         *(one.episode for one in await mutate_episodes(subject)),
@@ -103,10 +103,10 @@ async def find_failures(subject: Subject, grader: GraderName, *, rule: str, numb
 
 
 async def variance(subject: Subject) -> Iterable[Finding]:
-    """Over about 100 episodes of policies from perfect to silent, the reward takes more than one value.
+    """Over about 100 episodes of policies that range from perfect to silent, the reward takes more than one value.
 
-    If all rewards are equal, every advantage is 0 and nothing is learned. Usually the reward reads another tag, field
-    or message than the one that contains the answer.
+    If all rewards are equal, every advantage is 0 and nothing is learned. The usual cause is that the reward reads a
+    different tag, field or message than the one that contains the answer.
     """
     played = [one for one in await get_all_episodes(subject) if one.reward is not None]
     values = {round(one.reward or 0.0, 9) for one in played}
@@ -132,11 +132,12 @@ async def variance(subject: Subject) -> Iterable[Finding]:
 
 
 async def agreement(subject: Subject) -> Iterable[Finding]:
-    """No episode is paid for what the scorer rejects.
+    """No episode is rewarded for what the scorer rejects.
 
     An episode is over-credited if its reward counts as success (evaluation.success_threshold), but its strict score is
     below 1 and below the reward. Training amplifies this: the reward rises and the evaluation does not. Even if no
-    right answer is known, the rule runs episodes that do nothing, call every tool, repeat calls, or make random calls.
+    correct answer is known, the rule runs episodes that do nothing, call every tool, repeat calls, or make random
+    calls.
     """
     over: list[Episode | UnguidedEpisode] = [
         one for one in await get_all_episodes(subject) if is_overpaid(subject, one)
@@ -162,17 +163,19 @@ async def agreement(subject: Subject) -> Iterable[Finding]:
 
 
 def _all_say_what_is_right(over: Sequence[Episode | UnguidedEpisode]) -> bool:
-    """Return True if none of these episodes is known to be wrong, for example because something was done twice."""
+    """Return True if none of these episodes is known to be incorrect. An episode may be incorrect because something was
+    done twice."""
     return all(isinstance(one, Episode) and one.verdict is Verdict.RIGHT for one in over)
 
 
 async def baseline(subject: Subject) -> Iterable[Finding]:
-    """Over 100 episodes that the model itself runs, rewards differ, also within the groups of a task, and no episode is
-    paid for what the scorer rejects.
+    """Over 100 episodes that the model itself runs, rewards differ, even within the group of one task, and no episode
+    is rewarded for what the scorer rejects.
 
-    Groups whose rewards are all equal teach nothing: give partial credit, choose tasks that the model sometimes solves,
-    or use a warm start. If the recipe has a warm start, or allows a baseline without success, the finding is a note,
-    because training has not started. An overpaid episode shows how the model already exploits the reward.
+    The model learns nothing from groups whose rewards are all equal. In this case, give partial credit, choose tasks
+    that the model sometimes solves, or use a warm start. If the recipe has a warm start, or allows a baseline without
+    success, the finding is a note, because training has not started. An overpaid episode shows how the model already
+    exploits the reward.
     """
     played, config = await run_model_baseline(subject), subject.config
     return baseline_findings(
@@ -184,8 +187,8 @@ def baseline_findings(
     trajectories: Sequence[Trajectory], threshold: float, *, may_be_flat: bool = False
 ) -> list[Finding]:
     """Return findings on the reward in a model's own graded episodes. They report a reward that takes only one value,
-    among all episodes or within most groups of a task (a note if it `may_be_flat`), and a reward that pays for what
-    the scorer rejects. `threshold` is the reward that counts as success."""
+    either among all episodes or within most groups (a note if it `may_be_flat`). They also report episodes that are
+    rewarded for what the scorer rejects. `threshold` is the reward that counts as success."""
     rewarded = [(one, one.reward.total) for one in trajectories if one.reward is not None]
     if len(rewarded) < 2:
         return []
@@ -248,15 +251,16 @@ def _last_text(trajectory: Trajectory) -> dict[str, Json]:
 
 
 async def order(subject: Subject) -> Iterable[Finding]:
-    """`never answered <= wrong < right`, and more calls earn nothing.
+    """`never answered <= wrong < right`, and additional calls earn nothing.
 
     The order decides what is learned first. If a wrong answer costs more than no answer, policies stop answering. If a
-    wrong answer earns as much as a right one, nothing is learned. If calls are paid, policies make more of them. If
-    only actions are graded, a wrong episode is one whose calls were changed so that it cannot be right.
+    wrong answer earns as much as a correct one, nothing is learned. If calls are rewarded, policies make more of them.
+    If only actions are graded, the incorrect episodes are those whose calls were changed so that they cannot be
+    correct.
 
-    The rule warns if calls cost so much that an episode without an answer earns as much as the right answer after a
-    chain of calls in which each result names what the next call needs. It also warns if the same calls are paid again
-    and again: calls of a tool that changes nothing, or of two tools, one of which undoes what the other does.
+    The rule warns if calls cost too much: an episode without an answer then earns as much as the correct answer after a
+    chain of calls in which each result names what the next call needs. It also warns if the same calls are rewarded
+    again and again: calls to a tool that changes nothing, or to two tools that undo each other's changes.
     """
     right, wrong = await get_rewards(subject, EXPERT), await _wrong_rewards(subject)
     never = await get_rewards(subject, "says nothing") | await get_rewards(subject, "never answers", only_wrong=True)
@@ -325,7 +329,7 @@ async def order(subject: Subject) -> Iterable[Finding]:
 
 
 async def _dearer_than_nothing(subject: Subject) -> list[Finding]:
-    """Return findings on right answers that earn no more than silence after the calls that lead to them."""
+    """Return findings on correct answers that, after the calls that lead to them, earn no more than silence."""
     nothing, references = await get_rewards(subject, "says nothing"), await find_references(subject)
     lost: list[dict[str, Json]] = []
     if references is None or references.has_expert:
@@ -365,8 +369,8 @@ async def _dearer_than_nothing(subject: Subject) -> list[Finding]:
 
 
 async def _wrong_rewards(subject: Subject) -> dict[str, float]:
-    """Return, by task, what a wrong answer after the right calls earns. If only actions are graded, return what the
-    best wrong episode earns."""
+    """Return the reward of a wrong answer after the correct calls, keyed by task. If only actions are graded, return
+    the reward of the best incorrect episode."""
     rewards = await get_rewards(subject, "wrong")
     if rewards:
         return rewards
@@ -379,7 +383,8 @@ async def _wrong_rewards(subject: Subject) -> dict[str, float]:
 
 
 async def get_rewards(subject: Subject, name: str, *, only_wrong: bool = False) -> dict[str, float]:
-    """Return a policy's rewards by task. With `only_wrong`, leave out the episodes that the scorer pays in full."""
+    """Return a policy's rewards, keyed by task. With `only_wrong`, leave out the episodes that get full marks from the
+    scorer."""
     return {
         one.reference.task.id: one.reward
         for one in await get_episodes(subject, name)
@@ -388,10 +393,11 @@ async def get_rewards(subject: Subject, name: str, *, only_wrong: bool = False) 
 
 
 async def components(subject: Subject) -> Iterable[Finding]:
-    """A reward of several parts names them, so that each has its own curve.
+    """A reward with several parts names them, so that each part has its own curve.
 
     Return `Reward(total=..., components={...})`. When the total rises, the parts show whether the answers or only their
-    form got better. Won, drawn and lost (1, 0 and -1) are one part. Parts that do not sum to the total are a note.
+    format improved. The outcomes won, drawn and lost (1, 0 and -1) are one part. If the parts do not sum to the total,
+    the finding is a note.
     """
     played = [one for one in await get_all_episodes(subject) if one.trajectory.reward is not None]
     rewards = [one.trajectory.reward for one in played if one.trajectory.reward is not None]
@@ -431,10 +437,10 @@ async def components(subject: Subject) -> Iterable[Finding]:
 
 
 async def deterministic(subject: Subject) -> Iterable[Finding]:
-    """Reward and scorer always give the same episode the same grade, regardless of its id.
+    """The reward and the scorer always give the same episode the same grade, regardless of its id.
 
     A grader that draws random numbers, keeps state between calls, reads a clock, or depends on the episode's id teaches
-    noise. Grade only the messages and the actions.
+    noise. Base the grade only on the messages and the actions.
     """
     found = []
     for one in (await get_all_episodes(subject))[:NUM_MUTATED] + await get_episodes(subject, "wrong"):
@@ -473,9 +479,9 @@ def _reward_values(trajectory: Trajectory) -> Json:
 
 
 async def shared_code(subject: Subject) -> Iterable[Finding]:
-    """Reward and scorer apply the same rule with separate code, so that each of them reveals a mistake in the other.
+    """The reward and the scorer apply the same rule with separate code, so that each can reveal a mistake in the other.
 
-    The rule warns if reward and scorer share the code that reads or grades the answer, because no check and no
+    The rule warns if the reward and the scorer share the code that reads or grades the answer, because no check and no
     evaluation can then detect its mistakes. If they only share the code that computes the ground truth, the finding is
     a note.
     """
@@ -507,8 +513,8 @@ async def shared_code(subject: Subject) -> Iterable[Finding]:
 
 
 async def _reached(grader: Callable[..., Any], trajectory: Trajectory) -> dict[CodeType, bool]:
-    """Return the functions outside libraries that a grader calls, and whether each of them received the episode or its
-    answer."""
+    """Return the functions that a grader calls, except those of libraries, and whether each of them received the
+    episode or its answer."""
     found: dict[CodeType, bool] = {}
     text = get_text(trajectory.messages[-1]).strip()
 

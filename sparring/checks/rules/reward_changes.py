@@ -1,5 +1,5 @@
-"""Rules on changed episodes: neither the reward nor the scorer pays for a right episode that was changed into a wrong
-one."""
+"""Rules on changed episodes: neither the reward nor the scorer accepts a correct episode that was changed into an
+incorrect one."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from sparring.findings import Finding, Severity
 from sparring.types import Json
 
 IN_ANOTHER_FORM = (Kind.SAME, Kind.AROUND, Kind.FORM)
-"""Changes that leave the values right."""
+"""Changes that leave the values correct."""
 HALF = 0.5
-"""An answer without any right value is overpaid if it earns at least this share of what a right answer earns."""
+"""An answer without any correct value is overpaid if it earns at least this share of what a correct answer earns."""
 
 
 async def reward_mutations(subject: Subject) -> Iterable[Finding]:
-    """The reward pays for no changed right episode that the scorer rejects.
+    """The reward accepts no changed version of a correct episode that the scorer rejects.
 
-    The rule changes answers in some sixty ways: tag dropped or swapped, wrapped, doubled, padded, cut, other case, all
-    labels, values nearly right, and others. If actions are graded, it changes calls: left out, doubled, with other
-    arguments, in another order, or replaced by a tool that the expert does not use. No changed episode may earn more
-    than the right one either, for example because length is paid. A policy can find every change in the evidence. The
-    rule only warns if all of these changes have the right values in another form or with text around them. Read the
-    last message once, in the form that the prompt requests, or read the final state, and compare whole values. The rule
-    also warns if only the scorer pays for a right episode.
+    The rule changes answers in about sixty ways. For example, it drops or swaps the tag, it wraps, doubles, pads or
+    truncates the answer, it changes the case, or it gives all labels or nearly correct values. If actions are graded,
+    it changes calls: they are left out, doubled, made with other arguments or in a different order, or replaced by
+    calls to a tool that the expert does not use. In addition, no changed episode may earn more than the correct one,
+    for example because the reward favors length. A policy can find every change in the evidence. The rule only warns if
+    all of these changed answers have the correct values in a different form or with text around them. Read the last
+    message only once, in the format that the prompt requests, or read the final state. Compare whole values. The rule
+    also warns if only the scorer accepts a correct episode.
     """
     changed = await mutate_episodes(subject)
     earned = await get_rewards(subject, EXPERT)
@@ -105,12 +106,12 @@ def _may_not_earn_more(changed: Mutated) -> bool:
 
 
 async def parts(subject: Subject) -> Iterable[Finding]:
-    """No part of the reward is higher than a strict comparison of its field gives.
+    """No part of the reward is higher than the result of a strict comparison of its field.
 
-    The rule reports two cases. A component with the name of a field is paid in full although the field is not equal to
-    the ground truth. An answer without any right value adds at least half of what the right answer earns to what the
-    same calls earn without any answer. The grader then compares parts of texts, ignores case or types, or pays for
-    form.
+    The rule reports two cases. A component with the name of a field gives full credit although the field is not equal
+    to the ground truth. An answer without any correct value adds at least half as much as the correct answer earns to
+    what the same calls earn without an answer. The grader then compares parts of texts, ignores case or types, or gives
+    credit for the format.
     """
     over: list[dict[str, Json]] = []
     unsaid: dict[str, float] = {}
@@ -157,19 +158,19 @@ async def parts(subject: Subject) -> Iterable[Finding]:
 
 
 async def scorer(subject: Subject) -> Iterable[Finding]:
-    """The scorer pays only for right episodes.
+    """The scorer accepts only correct episodes.
 
     The rule changes one thing at a time to find out what the scorer depends on: the last message, the final state, or
-    the calls. Then it changes that input. It reports an error if other values pass: parts of texts, texts around
-    values, all labels at once, null-like values, or a wrong answer next to the right one. It also reports an error if
-    the scorer pays although nothing was done, something else was done than the task's fields require, or the required
-    result is gone: the measured success is then not success. A score that is not a number from 0 to 1 is an error too,
-    because the first such episode ends the run.
+    the calls. Then it changes the value of that part. It reports an error if wrong values pass: parts of texts, texts
+    around values, all labels at once, null-like values, or a wrong answer next to the correct one. It also reports an
+    error if the scorer accepts an episode in which nothing was done, something different was done than the task's
+    fields require, or the required result is gone. The measured success is then not real. A score that is not a number
+    from 0 to 1 is also an error, because the first such episode ends the run.
 
-    The rule warns if the right values pass in another form than the requested one, because the consumer of the answer
-    may not read that form. It also warns if the scorer does not compare a part of the final state that the expert
-    always sets to a field of the task, or if something is gone that the expert leaves in place. If another way earns as
-    much, the finding is a note: check whether that is intended.
+    The rule warns if the correct values pass in a different format than the requested one, because the consumer of the
+    answer may not be able to read that format. It also warns if the scorer does not compare a part of the final state
+    that the expert always sets to a field of the task, or does not notice that something is gone that the expert leaves
+    in place. If a different sequence of actions earns as much, the finding is a note: check whether this is intended.
     """
     passed = [
         one for one in await mutate_episodes(subject) if one.episode.score is not None and one.episode.score >= 1.0

@@ -1,4 +1,5 @@
-"""The environment must be the same in another process, in another order, at another time and place."""
+"""Rules on reproducibility: the environment must be the same in another process, in a different order, and at another
+time and place."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ LONGEST_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A condition that differs in the other process, and the advice for a recipe that depends on it."""
+    """A condition that is different in the other process, and the advice for a recipe that depends on it."""
 
     when: str
     change: str
@@ -76,13 +77,13 @@ PROCESS = Change(
 
 
 async def same_elsewhere(subject: Subject) -> Iterable[Finding]:
-    """Tasks, tools and episodes are the same in another process: with another hash seed, time zone, locale, working
-    directory and user, in another order, and a year later by the clock.
+    """Tasks, tools and episodes are the same in another process: with a different hash seed, time zone, locale, working
+    directory and user, in a different order, and with the clock set a year ahead.
 
-    A resumed run, a replay, and an evaluation next month on another machine must meet the same environment. The finding
-    names the condition that makes the difference. Differences come from the order of sets, from dates in results, from
-    times without a time zone, from randomness at import, and from state that earlier episodes left. Read the time from
-    the task, sort, and keep nothing between episodes.
+    A resumed run, a replay, and an evaluation on another machine next month must see the same environment. The finding
+    names the condition that causes the difference. Common causes are the order of sets, dates in results, times without
+    a time zone, random numbers drawn at import, and state that earlier episodes left behind. Read the time from the
+    task, sort the elements of sets, and keep nothing between episodes.
     """
     episodes = await _episodes(subject)
     later = await _later(subject)
@@ -112,10 +113,11 @@ async def _cause(
     changes: Sequence[Change],
     difference: dict[str, Json],
 ) -> tuple[Change, dict[str, Json]]:
-    """Return the condition that makes a difference, and the difference. The condition is another process alone, or else
-    the first change that makes a difference together with those before it. `difference` is that of all changes.
+    """Return the condition that causes a difference, and the difference. The condition is the other process itself, or
+    otherwise the first change that causes a difference together with the changes before it. `difference` is the
+    difference that all changes together cause.
 
-    Each process takes seconds to start, so the changes are halved in each step."""
+    Each process takes seconds to start, so the function uses a binary search."""
     causes = (PROCESS, *changes)
     low, high = 0, len(causes) - 1
     with suppress(OutOfTimeError, TimedOutError):
@@ -134,8 +136,8 @@ async def _cause(
 async def tool_order(subject: Subject) -> Iterable[Finding]:
     """The tools are offered in the same order every time.
 
-    The list of tools is part of every prompt. Another order is another prompt for the model, and it prevents the reuse
-    of the cached computation. Define tools as methods. If you override `offered_tools`, return a sorted list.
+    The list of tools is part of every prompt. A different order gives the model a different prompt, and prevents the
+    reuse of cached computations. Define tools as methods. If you override `offered_tools`, return a sorted list.
     """
     cls = subject.environment_class
     assert cls is not None, "the rule needs an environment"
@@ -229,7 +231,7 @@ async def _elsewhere(
             async with asyncio.timeout(limit):
                 line = await process.stdout.readline()
         except TimeoutError:
-            raise TimedOutError(f"another process had not run the episodes after {limit:.3g} s") from None
+            raise TimedOutError(f"another process did not finish the episodes within {limit:.3g} s") from None
         except asyncio.CancelledError:
             process.send_signal(signal.SIGINT)  # it closes the environment of the running episode
             with suppress(TimeoutError):
@@ -241,10 +243,10 @@ async def _elsewhere(
             await process.wait()
         if not line:
             code = process.returncode or 0
-            how = f"signal {-code} ended it" if code < 0 else f"exit code {code}"
+            how = f"terminated by signal {-code}" if code < 0 else f"exit code {code}"
             errors.seek(0)
             last = errors.read().decode(errors="replace").strip().splitlines()[-1:] or ["nothing"]
-            raise UndecidedError(f"another process could not run the episodes ({how}), and wrote last: {last[0]}")
+            raise UndecidedError(f"another process could not run the episodes ({how}). Its last output was: {last[0]}")
     played = json.loads(line)
     late = played["unplayed"]
     if late is not None and not any(played["transcripts"]):

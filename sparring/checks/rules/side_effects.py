@@ -16,9 +16,9 @@ AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is go
 async def clock(subject: Subject) -> Iterable[Finding]:
     """The environment does not read the clock.
 
-    An episode that is replayed, resumed or evaluated later would read another time. Put the time into the task, or use
-    the clock of a `StatefulEnvironment`, which starts at a time derived from the seed. Timers that only measure
-    durations are fine.
+    An episode that is replayed, resumed or evaluated later would read a different time. Put the time into the task, or
+    use the clock of a `StatefulEnvironment`, which starts at a time derived from the seed. The rule ignores timers that
+    only measure durations.
     """
     return _seen(
         "environment.clock",
@@ -48,7 +48,7 @@ async def randomness(subject: Subject) -> Iterable[Finding]:
 async def network(subject: Subject) -> Iterable[Finding]:
     """No tool uses the network.
 
-    A step runs hundreds of episodes. Each of them would send requests to live systems, whose data changes during
+    A step runs hundreds of episodes. Each episode would send requests to live systems, whose data changes during
     training. Record the results once and replay them (`Fixtures.record`), or run your own service on this machine, for
     which the rule only warns.
     """

@@ -1,4 +1,5 @@
-"""Every task must be solvable. In games and forms, each call is one of a few, and the rule tries all of them."""
+"""Rule on solvable tasks: every task must have a solution. In games and forms, there are only a few possible calls, and
+the rule tries all of them."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ FEWEST_SOLVED = 2
 
 
 async def unsolvable(subject: Subject) -> Iterable[Finding]:
-    """If each call is one of a few, as in a game, some sequence of calls solves every task.
+    """If there are only a few possible calls, as in a game, every task can be solved by some sequence of calls.
 
-    The rule tries all calls, breadth first, and compares the states of the environment, until an episode is paid or no
-    new state appears. It warns if some tasks are solved this way, while in others every reachable state was visited and
-    none is paid. Possible causes are that a key is locked behind what it opens, that the way is blocked, or that the
-    episode ends too early. A policy can only lose such a task. Generate tasks from their solution, or leave out tasks
-    that have none.
+    The rule tries all calls, breadth first, and compares the states of the environment, until an episode is rewarded or
+    no new state appears. It warns if some tasks are solved in this way, while in other tasks every reachable state was
+    visited and none is rewarded. For example, a key may be in a room that only this key opens, the way may be blocked,
+    or the episode may end too early. A policy can only lose such a task. Generate each task from its solution, or leave
+    out tasks that have no solution.
     """
     if not subject.lacks("expert") or subject.model_judges or (subject.lacks("scorer") and subject.lacks("reward")):
         return []

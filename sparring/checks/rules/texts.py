@@ -1,4 +1,4 @@
-"""Rule on texts: policies must be able to read what the tools return."""
+"""Rule on texts: policies must be able to understand what the tools return."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ ALIKE = 0.5
 
 
 async def texts(subject: Subject) -> Iterable[Finding]:
-    """Tool results and descriptions are readable, and name only tools that exist.
+    """Tool results and descriptions are readable and name only tools that exist.
 
-    The rule searches results for accidental output of programs: addresses of objects, `None` and `nan` in place of a
-    value, wrongly decoded characters, HTML entities, escaped characters, placeholders, tracebacks, and JSON that is
-    encoded twice. If a result or a description refers the policy to a tool, this tool must exist. Each defect costs
-    turns, or teaches the policy to repeat it.
+    The rule searches results for accidental program output: addresses of objects, `None` and `nan` in place of a value,
+    wrongly decoded characters, HTML entities, escaped characters, placeholders, tracebacks, and JSON that is encoded
+    twice. If a result or a description refers the policy to a tool, this tool must exist. Each defect costs turns, or
+    teaches the policy to repeat it.
     """
     found: dict[tuple[str, str], list[dict[str, Json]]] = {}
     for task, call, content in await _results(subject):
@@ -73,7 +73,7 @@ def _finding(symptom: str, seen: list[dict[str, Json]]) -> Finding:
 
 
 async def _results(subject: Subject) -> list[tuple[str, str, str]]:
-    """Return task, call and content of every tool result so far that is not an error."""
+    """Return the task, the call and the content of every tool result so far that is not an error."""
     seen = [(s.task.id, str(one.call), one.result) for s in await survey_tasks(subject) for one in s.results]
     for task in subject.shared.get("explored", {}).values():
         if isinstance(task, Explored):
@@ -96,7 +96,7 @@ def _unreadable(content: str) -> Iterator[tuple[str, str]]:
 
 
 def _unknown_tools(subject: Subject, text: str) -> Iterator[str]:
-    """Yield names in a text that resemble the name of a tool, but are not the name of a tool."""
+    """Yield the names in a text that resemble the name of a tool, but do not match any."""
     known = {*subject.tools, *(name for tool in subject.tools.values() for name in tool.hints)}
     for name in dict.fromkeys(_NAMED.findall(text)):
         if name not in known and difflib.get_close_matches(name, subject.tools, n=1, cutoff=ALIKE):

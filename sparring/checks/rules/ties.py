@@ -1,4 +1,4 @@
-"""Rule on ties: if the task requests the thing with the largest or smallest value, the tools must show which thing it
+"""Rule on ties: if the task requests the item with the largest or smallest value, the tools must show which item it
 is."""
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from sparring.types import Json, Task
 
 FEWEST_TASKS = 3
 SHARE = 0.6
-"""Ties for the requested thing in at least this share of the tasks are not an accident."""
+"""Ties for the requested item in at least this share of the tasks are not a coincidence."""
 _ASKS_FOR_MOST = re.compile(r"(?i)\b(?:most|least|best|worst|first|last|top|\w{2,}(?:est|iest)|maximum|minimum)\b")
 _BREAKS_TIES = re.compile(r"(?i)\b(?:ties?|tied|equal|several|more than one|alphabet\w*|same)\b")
 Numbers: TypeAlias = dict[tuple[str, str], dict[str, float]]
-"""The number of each thing, by tool and field."""
+"""The number of each item, keyed by tool and field."""
 
 
 async def ties(subject: Subject) -> Iterable[Finding]:
-    """If a task requests the highest or the lowest value, exactly one thing has that value.
+    """If a task requests the item with the highest or lowest value, exactly one item has that value.
 
-    The rule compares the numbers that tools return for single things, in tasks whose prompt requests the highest or the
-    lowest value. The answer cannot be determined if, in most tasks, another thing has the same number as the thing that
-    the task's fields name, for example after rounding. Return numbers with the precision that the answer needs, or
-    state in the prompt how ties are broken.
+    In tasks whose prompt requests the highest or the lowest value, the rule compares the numbers that tools return for
+    individual items. The rule warns if, in most tasks, another item has the same number as the item that the task's
+    fields name, for example after rounding. The answer can then not be determined. Return numbers with the precision
+    that the answer needs, or state in the prompt how ties are broken.
     """
     asked = [
         one
@@ -71,7 +71,8 @@ def _prompt(task: Task) -> str:
 
 
 def _numbers(survey: Survey) -> Numbers:
-    """Return the numbers of single things: from calls for one thing, and from rows of lists by each of their texts."""
+    """Return the numbers of individual items: from calls that name one item, and from rows of lists, keyed by each text
+    in the row."""
     found: Numbers = defaultdict(dict)
     for one in survey.found():
         things = [str(value) for value in one.call.arguments.values() if isinstance(value, str)]
@@ -94,7 +95,8 @@ def _of_rows(rows: Iterable[Mapping[str, Json]]) -> Iterator[tuple[str, str, flo
 
 
 def _tied(task: Task, numbers: Mapping[str, float], answers: set[str]) -> dict[str, Json] | None:
-    """Return the things that share the extreme number with the thing that the task's fields name, or None."""
+    """Return the items that share the extreme number with the item that the task's fields name, or None if there are no
+    such items."""
     for extreme in (max(numbers.values()), min(numbers.values())):
         equal = sorted(thing for thing, number in numbers.items() if number == extreme)
         if len(equal) > 1 and answers & set(equal):

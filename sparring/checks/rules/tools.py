@@ -1,4 +1,5 @@
-"""Tools must do what their schemas state: accept the arguments that they offer, use them, and answer with JSON."""
+"""Rules on tools: they must do what their schemas state. They must accept the arguments that they offer, use them, and
+answer with JSON."""
 
 from __future__ import annotations
 
@@ -42,10 +43,10 @@ NUM_NAMED = 8
 async def arguments_ignored(subject: Subject) -> Iterable[Finding]:
     """A tool's result depends on its arguments.
 
-    The rule calls tools with the right arguments and with other arguments. A tool that returns the same result for all
-    of them, but another result in another task, gives the right answer to wrong calls. The policy learns to call it
-    with anything. Calls with the same meaning, for example with a default left out, count as one call. The rule warns
-    if one required argument of a tool that reads makes no difference in any task.
+    The rule calls tools with the correct arguments and with other arguments. If a tool returns the same result for all
+    arguments, but a different result in another task, it gives the correct result even to wrong calls. The policy then
+    learns to call it with arbitrary arguments. Equivalent calls, for example with and without a default, count as one
+    call. The rule warns if a required argument of a read-only tool makes no difference in any task.
     """
     varied: dict[str, list[tuple[Task, list[Call], set[str]]]] = {}
     with subject.timing.as_far_as_it_goes():
@@ -85,7 +86,7 @@ async def arguments_ignored(subject: Subject) -> Iterable[Finding]:
 
 
 def _different(tool: Tool, calls: Sequence[Call]) -> list[Call]:
-    """Return one call of each meaning. An argument that is left out has its default."""
+    """Return one of each group of equivalent calls. An argument that is left out has its default value."""
     properties = tool.schema["function"].get("parameters", {}).get("properties", {})
     defaults = {name: part["default"] for name, part in properties.items() if "default" in part}
     return list({json.dumps({**defaults, **one.arguments}, sort_keys=True): one for one in calls}.values())
@@ -93,7 +94,8 @@ def _different(tool: Tool, calls: Sequence[Call]) -> list[Call]:
 
 async def _acts_by_arguments(subject: Subject, task: Task, calls: Sequence[Call]) -> bool:
     """Return True if a tool's effect on the final state depends on its arguments. If the environment has no final
-    state, return True if the tool changes anything. A tool that writes may return only an id."""
+    state, return True if the tool changes anything. The result is not compared, because a tool that writes may return
+    only an id."""
     scripts = [(str(one), (tool_call(one.tool, **one.arguments), answer("done"))) for one in calls]
     played = [await subject.run_episode(task, saying(name, script), graded=False) for name, script in scripts]
     states = [one.final_state for one in played]
@@ -103,14 +105,15 @@ async def _acts_by_arguments(subject: Subject, task: Task, calls: Sequence[Call]
 
 
 async def tools_answer(subject: Subject) -> Iterable[Finding]:
-    """Every tool can be called in a way that works and returns something.
+    """For every tool, there is a call that works and returns something.
 
     The rule makes the expert's calls, and other calls that it derives from the task's fields, the names in the prompt
-    and in earlier results, the schema, and recorded conversations. It reports an error if a tool fails at the expert's
-    calls, or fails at every call in one way that does not depend on the arguments. If no legal call of a tool is known,
-    the tool is not tested, which is a note: name its arguments in the prompt, write a `demonstrate`, or provide
-    recorded calls (`--production FILE`) or a model that explores (`--reference URL#MODEL`). The rule warns if a tool
-    returns nothing at every call. A tool that changes something may return `null`, but not an empty text.
+    and in earlier results, the schema, and recorded conversations. It reports an error if a tool fails on the expert's
+    calls, or fails on every call in the same way regardless of the arguments. If no legal call of a tool is known, the
+    tool is not tested, which is reported as a note. In this case, name its arguments in the prompt, define
+    `demonstrate`, or provide recorded calls (`--production FILE`) or a model that explores (`--reference URL#MODEL`).
+    The rule warns if a tool returns nothing on every call. A tool that changes something may return `null`, but not an
+    empty text.
     """
     tried: dict[str, list[tuple[Task, TriedCall]]] = {name: [] for name in subject.tools}
     shown: set[str] = set()
@@ -190,7 +193,7 @@ def _shown(task: Task, tried: TriedCall) -> dict[str, Json]:
 
 def _is_meant(task: Task, tried: TriedCall) -> bool:
     """Return True if a call must find something. Either its result is not an empty list of matches, or the requested
-    texts are not guesses: they are different texts of the task's own fields, if the task has any."""
+    texts are not guesses but different texts from the task's own fields, if the task has any."""
     known = {value for _, value in leaves(task.fields) if isinstance(value, str)}
     texts = [value for _, value in leaves(tried.call.arguments) if isinstance(value, str)]
     is_own = len(set(texts) & known) == len(texts)
@@ -198,8 +201,7 @@ def _is_meant(task: Task, tried: TriedCall) -> bool:
 
 
 def _is_broken(tried: Sequence[TriedCall]) -> bool:
-    """Return True if a tool failed in the same way at the same line for all arguments, in a way that no author
-    intends."""
+    """Return True if a tool failed at the same line for all arguments, in the same way, which no author intends."""
     failures = {(one.result.content, one.line) for one in tried}
     is_tried = len(tried) >= FEWEST_TRIES or not any(one.call.arguments for one in tried)
     return is_tried and len(failures) == 1 and _is_crash(tried[0].result.content)
@@ -211,8 +213,8 @@ async def schema(subject: Subject) -> Iterable[Finding]:
     The rule starts from calls that work. It leaves out each optional argument, tries each value of an enumeration, and
     passes 0, "" and false if they are allowed. Arguments from the task's own data must have the declared type. If a
     schema or a description states limits or lists values, the rule passes these values and, for each limit, the next
-    value inside it. It warns if the limit itself is refused and the value inside it is accepted. The model sees only
-    the schema. Values that the schema offers and the code refuses cost turns and teach wrong conclusions.
+    value inside it. It warns if the limit itself is refused although the value inside it is accepted. The model sees
+    only the schema. Values that the schema offers but the code refuses cost turns and teach wrong conclusions.
     """
     found: dict[tuple[str, str], dict[str, Json]] = {}
     taken: set[tuple[str, str]] = set()
@@ -244,8 +246,8 @@ async def _try_variations(
     found: dict[tuple[str, str], dict[str, Json]],
     taken: set[tuple[str, str]],
 ) -> None:
-    """Add what a tool refuses although its schema allows it. If a value of an enumeration is `taken` in another task,
-    the schema is right: the named thing does not exist in this task."""
+    """Make the tool accept what its schema allows. If a value of an enumeration is `taken` in another task, the schema
+    is correct, and the named item does not exist in this task."""
     working = await _working(subject, task, tool)
     if working is None:
         return
@@ -269,7 +271,7 @@ async def _try_variations(
 
 
 async def _refused_limits(subject: Subject) -> dict[tuple[str, str], dict[str, Json]]:
-    """Return limits that tools refuse in every task although they accept the next value inside."""
+    """Return the limits that tools refuse in every task although they accept the next value inside the limit."""
     seen: dict[tuple[str, str], list[tuple[bool, bool, dict[str, Json]]]] = {}
     for task in subject.sample[: choose_num_tasks(subject, NUM_LIMITED)]:
         for name, tool in subject.tools.items():
@@ -334,7 +336,7 @@ async def json_results(subject: Subject) -> Iterable[Finding]:
 
 
 async def _unused(subject: Subject, known: Collection[str]) -> Iterable[Finding]:
-    """Return findings on single arguments that make no difference, except for tools that another finding names."""
+    """Return findings on individual arguments that make no difference, except for tools that another finding names."""
     seen: dict[tuple[str, str], list[tuple[Task, list[Call], set[str]]]] = {}
     with subject.timing.as_far_as_it_goes():
         writing = await find_writing_tools(subject)
@@ -365,8 +367,8 @@ async def _unused(subject: Subject, known: Collection[str]) -> Iterable[Finding]
 
 
 def _one_by_one(tool: Tool, working: Call) -> Iterator[tuple[str, list[Call]]]:
-    """Yield, for each required argument, a call that works, and the same call with other values of only this
-    argument."""
+    """Yield, for each required argument, a call that works, and variants of this call that differ only in the value of
+    this argument."""
     for name in tool.required & working.arguments.keys():
         values: list[Json] = [make_strange(working).arguments[name]]
         for one in list_types(tool.hints[name]):
@@ -377,7 +379,7 @@ def _one_by_one(tool: Tool, working: Call) -> Iterator[tuple[str, list[Call]]]:
 
 
 async def _answers_after_expert(subject: Subject, calls: Sequence[tuple[Task, Call]]) -> bool:
-    """Return True if a tool returns something after the expert has finished. A list may be empty before."""
+    """Return True if a tool returns something after the expert has finished. Before that, a list may be empty."""
     for task, call in calls:
         results = await run_calls_apart(subject, task, [call], await list_expert_calls(subject, task))
         if not is_nothing(results[-1].content):
@@ -392,7 +394,7 @@ async def _working(subject: Subject, task: Task, tool: Tool) -> Call | None:
 
 
 async def collect_answers(subject: Subject) -> list[tuple[Task, Call, str]]:
-    """Return what tools returned for the expert's calls and for the calls that were tried."""
+    """Return the results of the expert's calls and of the calls that were tried."""
     heard: list[tuple[Task, Call, str]] = []
     with subject.timing.as_far_as_it_goes():
         for task in subject.sample:
@@ -421,7 +423,8 @@ _FALSY = {str: "", int: 0, float: 0.0, bool: False}
 
 
 def _is_refusal(what: str, content: str, *, failed: bool) -> bool:
-    """Return True if a result shows the defect. A value out of range may be refused, but must not be called missing."""
+    """Return True if a result shows the defect. A value that is out of range may be refused, but must not be reported
+    as missing."""
     if "falsy" not in what:
         return failed
     words = ("missing", "required", "not given", "no value", "must be given", "not provided", "must provide", "is none")
@@ -447,8 +450,8 @@ async def _shown_to_fit(subject: Subject, task: Task, tool: str) -> list[Call]:
 
 
 def _misfits(task: Task, tool: Tool, known: Collection[str]) -> dict[str, dict[str, Json]]:
-    """Return arguments whose declared type differs from the task's own data. Arguments in `known` are left out: a
-    legal call shows that their type is right, and that the data uses their name for something else."""
+    """Return arguments whose declared type differs from the type in the task's own data. Arguments in `known` are left
+    out: a legal call shows that their type is correct, and that the data uses their name for something else."""
     found = {}
     for key, value in leaves(task.fields):
         if (

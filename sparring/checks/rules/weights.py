@@ -20,10 +20,10 @@ CONFIRM = "Run `sparring check RECIPE --model --only weights` again: the finding
 
 
 async def logprobs(subject: Subject) -> Iterable[Finding]:
-    """The log-probabilities that are returned with sampled tokens are those that the learner computes.
+    """The log-probabilities that the engine returns with sampled tokens match those that the learner computes.
 
-    Policy-gradient losses use the ratio of the two. A mean difference above 0.05 nats is not rounding. It comes from
-    another temperature, other weights, or another precision than the learner's.
+    Policy-gradient losses use the ratio of the two. A mean difference above 0.05 nats is not due to rounding. It is due
+    to a different temperature, different weights, or a different precision than those of the learner.
     """
     parts = subject.parts
     assert parts is not None, "the rule needs the model"
@@ -36,10 +36,10 @@ async def logprobs(subject: Subject) -> Iterable[Finding]:
 async def served(subject: Subject) -> Iterable[Finding]:
     """The engine samples with the weights that it receives, and reports their fingerprint.
 
-    The rule loads changed weights into the engine for a moment. The engine's log-probabilities and its fingerprint must
-    change with the weights, and must be as before afterwards. An engine that continues with the base model trains
-    nothing, and no curve shows why. The rule does not check an engine that cannot return the log-probabilities of
-    tokens that it receives.
+    The rule temporarily loads changed weights into the engine. The engine's log-probabilities and its fingerprint must
+    change with the weights, and must return to their old values afterwards. If the engine continues to sample with the
+    base model, training has no effect, and no curve shows why. The rule does not check an engine that cannot return the
+    log-probabilities of tokens that it receives.
     """
     parts = subject.parts
     assert parts is not None, "the rule needs the model"
@@ -85,7 +85,8 @@ async def export(subject: Subject) -> Iterable[Finding]:
     """The exported model can be loaded again.
 
     The rule writes the adapter, or the whole model if all weights are trained, into a temporary folder and reads it
-    back. Names and shapes must be the same. After a night of training it is too late to discover a defect.
+    back. The names and shapes of the weights must be the same. After a night of training, it is too late to discover a
+    defect.
     """
     from sparring.models.export import save_adapter, save_merged
 
@@ -108,7 +109,8 @@ async def export(subject: Subject) -> Iterable[Finding]:
 
 
 def logprobs_apart(sampled: Sequence[float], recomputed: Sequence[float]) -> list[Finding]:
-    """Return a finding if two lists of log-probabilities of the same tokens differ by more than rounding explains."""
+    """Return a finding if two lists of log-probabilities for the same tokens differ by more than rounding can
+    explain."""
     apart = _apart(sampled, recomputed)
     if len(sampled) == len(recomputed) and apart <= MOST_APART:
         return []
@@ -158,7 +160,7 @@ async def _sampled(subject: Subject, parts: TrainingParts, prompt: tuple[int, ..
 def _recomputed(
     parts: TrainingParts, prompt: tuple[int, ...], completion: Completion, temperature: float
 ) -> list[float]:
-    """Return the learner's log-probabilities of the same tokens."""
+    """Return the learner's log-probabilities for the same tokens."""
     given, sampled = len(prompt), len(completion.token_ids)
     segment = TokenSegment(
         parent=None,

@@ -1,4 +1,4 @@
-"""Rule on complete data: tools show a text to its end, and all rows that belong to the request."""
+"""Rule on complete data: tools show texts up to their end, and all rows that match the request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FEWEST = 2
 SHORTEST = 24
 """The minimum number of characters of a text that counts as the beginning of another text."""
 FEWEST_ROWS = 3
-"""The minimum number of rows of a list that may be cut."""
+"""The minimum number of rows of a list that may be truncated."""
 MOST_WORDS = 6
 """The maximum number of words of one field with which a search is called in each task."""
 _STATES_CUT = re.compile(
@@ -49,17 +49,18 @@ _STATES = frozenset(("total", "more", "next", "truncated", "remaining", "pages",
 
 @dataclass(slots=True)
 class _Cut:
-    """A tool's results for long texts, cut and in full."""
+    """A tool's results for long texts, truncated and in full."""
 
     cut: dict[str, dict[str, Json]] = field(default_factory=dict)
-    """For each cut text, the evidence with the call that returned it."""
+    """For each truncated text, the evidence with the call that returned it."""
     sizes: set[tuple[int, int]] = field(default_factory=set)
     """Pairs of the number of characters and the number of lines of a result."""
 
 
 @dataclass(slots=True)
 class _Listed:
-    """The lists of one tool, with the numbers of returned rows and of existing rows for the request."""
+    """The lists that one tool returned, with the number of returned rows and the number of rows that match the
+    request."""
 
     short: list[dict[str, Json]] = field(default_factory=list)
     complete: list[int] = field(default_factory=list)
@@ -67,21 +68,22 @@ class _Listed:
 
 @dataclass(slots=True)
 class _Searched:
-    """Rows that have a word only in one field, and whether a search for this word finds them."""
+    """Rows that contain a word in only one field, and whether a search for this word finds them."""
 
     found: int = 0
     lost: list[dict[str, Json]] = field(default_factory=list)
 
 
 async def whole(subject: Subject) -> Iterable[Finding]:
-    """Tools show the task's data completely, or announce that they do not.
+    """Tools show the task's data completely, or state that they do not.
 
-    The rule compares the results of tools that read with the data that `reset` received and created: fields, JSON in
-    fields, and tables. It warns in three cases. Several results are only the beginnings of longer texts, all cut at the
-    same number of characters or lines. A list never has more than a certain number of rows, although more rows have the
-    requested value. A search that is described as covering a field finds nothing by this field, although it finds rows
-    by another field. The rule accepts a description that mentions a beginning, a limit or a page, a mark such as `...`
-    in the result, a stated total, and an argument for the rest. A policy takes what it reads for the complete data.
+    The rule compares the results of read-only tools with the data that `reset` received and created: fields, JSON in
+    fields, and tables. The rule warns in three cases. Several results are only the beginnings of longer texts, all
+    truncated at the same number of characters or lines. A list never has more than a certain number of rows, although
+    more rows have the requested value. A search finds nothing by a field that its description includes, although it
+    finds rows by another field. The rule accepts a description that mentions a beginning, a limit or a page. It also
+    accepts a mark such as `...` in the result, a stated total, and an argument that requests the rest. A policy assumes
+    that the data that it reads is complete.
     """
     if subject.timing.episode_seconds > SLOW_SECONDS:
         return []
@@ -145,7 +147,7 @@ def _cut_finding(tool: str, seen: _Cut) -> Finding | None:
 
 
 def _note_list(survey: Survey, one: CallResult, all_rows: Sequence[Sequence[Row]], seen: _Listed) -> None:
-    """Record the number of rows in a list, and the number of existing rows for the request."""
+    """Record the number of rows in a list, and the number of existing rows that match the request."""
     if any(_STATES & set(split_words(name)) for name in one.fields):
         return
     for listed in one.listings.values():
@@ -170,7 +172,8 @@ def _note_list(survey: Survey, one: CallResult, all_rows: Sequence[Sequence[Row]
 
 
 def _belonging(call: Call, listed: Sequence[Mapping[str, Json]], rows: Sequence[Row]) -> list[Row] | None:
-    """Return the rows that match a call as all returned rows do, or None if that cannot be determined."""
+    """Return the rows that match a call in the same way as all returned rows do, or None if this cannot be
+    determined."""
     if not listed or len(listed) > len(rows):
         return None
     own = [[row for row in rows if _is_row(one, row)] for one in listed]
@@ -211,7 +214,7 @@ def _list_finding(tool: str, seen: _Listed) -> Finding | None:
 async def _search(
     subject: Subject, survey: Survey, tool: str, all_rows: Sequence[Sequence[Row]], seen: dict[str, _Searched]
 ) -> None:
-    """Call a search with words that rows have in only one of the fields that its description names."""
+    """Call a search tool with words that rows contain in only one of the fields that its description names."""
     required = sorted(subject.tools[tool].required)
     described = set(split_words(get_documentation(subject, tool)))
     if len(required) != 1 or subject.problem_with(tool, {required[0]: "text"}) is not None:
@@ -247,7 +250,7 @@ def _rows_of(one: CallResult) -> Iterator[Mapping[str, Json]]:
 
 
 def _own_words(rows: Sequence[Row], name: str) -> list[tuple[str, Row]]:
-    """Return words that only one row has, and only in this field, with the row."""
+    """Return the words that only one row contains, and only in this field, each with its row."""
     found: list[tuple[str, Row]] = []
     words = [{key: set(re.findall(r"[^\W\d_]{4,}", str(value).lower())) for key, value in row.items()} for row in rows]
     for index, row in enumerate(rows):

@@ -1,1 +1,1 @@
-"""Code that runs a check: its processes, deadlines and time budget, the gate before a training, and the report."""
+"""Code that runs a check: its processes, deadlines and time budget, the gate before training, and the report."""

@@ -13,8 +13,8 @@ from sparring.pages.html import document, finding_article, text
 
 
 def refuse_page(path: Path) -> None:
-    """Raise UsageError if the page cannot be written. The command calls it before the check, so that no work is
-    lost."""
+    """Raise UsageError if the page cannot be written. The command calls this function before the check, so that no work
+    is lost."""
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise UsageError(f"--page {path} cannot be written. Name a file in an existing folder to which you can write.")
 

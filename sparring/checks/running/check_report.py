@@ -46,7 +46,8 @@ class CheckReport:
 
     @property
     def reach(self) -> str | None:
-        """One line with the share of the tools that a legal call reached, or None if no tool was called."""
+        """One line that states the share of the tools for which a legal call is known, or None if no tool was
+        called."""
         if "tools_reached" not in self.measured:
             return None
         reached, others = self.measured["tools_reached"], self.measured["tools_not_tested"]

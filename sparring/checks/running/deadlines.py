@@ -1,4 +1,4 @@
-"""Deadlines for calls of user code. A file that outlives the process contains the name of the running call."""
+"""Deadlines for calls of user code. The name of the running call is stored in a file that outlives the process."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class CallTimeoutError(InfrastructureError):
 
 
 class _TooLong(BaseException):
-    """The exception that the alarm raises in a call that takes too long. It is not an Exception, so `except Exception`
-    does not catch it."""
+    """The alarm raises this exception in a call that takes too long. It is not an Exception, so `except Exception` does
+    not catch it."""
 
 
 @final
@@ -34,8 +34,8 @@ class Watch:
     """Records the running call of user code, and interrupts it after its time limit.
 
     An alarm interrupts Python code, but only in the main thread. If a call hangs inside a C library, the process that
-    reads the file `note` ends this process. The time limit of a call depends on how long the environment takes to start
-    and reset, and on the load of the machine.
+    reads the file `note` terminates this process. The time limit of a call depends on how long the environment takes to
+    start and reset, and on the load on the machine.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class Watch:
         return (max(seconds, self.start_seconds) if is_first_start else seconds) * max(self.patience, load_of_machine())
 
     def call(self, what: str, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:
-        """Call user code and return its result, or an awaitable of it. Raises CallTimeoutError, which names the call,
-        if the call takes too long."""
+        """Call user code and return its result, or an awaitable that resolves to it. Raises CallTimeoutError, which
+        names the call, if the call takes too long."""
         with self.calling(what):
             result = function(*arguments, **options)
         return self._awaited(what, result) if inspect.isawaitable(result) else result
@@ -88,8 +88,8 @@ class Watch:
     @contextmanager
     def calling(self, what: str) -> Iterator[None]:
         """Limit the time of a block that calls user code. Raises CallTimeoutError, which names the call, if the block
-        takes too long. A method that timed out twice is not called again; a constructor or `reset` is not called again
-        after one timeout."""
+        takes too long. A method that timed out twice is not called again. A constructor or `reset` is not called again
+        after a single timeout."""
         lost = self._lost.get(_method(what), ())
         if len(lost) > 1 or (lost and _method(what).endswith(_STARTS)):
             raise lost[0]
@@ -110,13 +110,13 @@ class Watch:
 
     @contextmanager
     def loading(self, what: str) -> Iterator[None]:
-        """Record a block that has no time limit here; the process that reads the note may end this process."""
+        """Record a block that has no time limit here. The process that reads the note may terminate this process."""
         self._write(what)
         yield
         self._write("")
 
     def _started(self, what: str, seconds: float) -> None:
-        """Remember the longest time that a start and a reset of the environment took."""
+        """Record the longest time that the start and reset of the environment have taken so far."""
         method = _method(what).rpartition(".")[2]
         if method in _STARTS:
             self._starts[method] = max(seconds, self._starts.get(method, 0.0))

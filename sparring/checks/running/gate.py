@@ -1,4 +1,4 @@
-"""The checks before a training: first the rules that need no model, then the rules that need the loaded model."""
+"""The checks before training: first the rules that need no model, then the rules that need the loaded model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_unloaded(recipe: Path, overrides: Sequence[str], announce: Announce) -
 
 
 async def check_loaded(parts: TrainingParts, recipe: Path, overrides: Sequence[str]) -> CheckReport:
-    """Run the rules that need the model, in this process. The first validation of the run measures the baseline."""
+    """Run the rules that need the model in this process. The first validation of the run measures the baseline."""
     began = time.monotonic()
     subject = Subject(parts.config, recipe, overrides=overrides, parts=parts, runs_baseline=False)
     findings: list[Finding] = []

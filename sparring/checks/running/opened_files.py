@@ -1,5 +1,5 @@
-"""The files that the code of a recipe opens for reading during a check: at import, for tasks, in episodes and
-rewards."""
+"""The files that the code of a recipe opens for reading during a check: at import, when it loads tasks, in episodes and
+in rewards."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OpenedFile:
 
 @final
 class OpenedFiles:
-    """Records opened files with an audit hook of the interpreter. The hook cannot be removed: use a separate
+    """Records opened files with an audit hook of the interpreter. The hook cannot be removed, so use a separate
     process."""
 
     def __init__(self, folder: Path) -> None:

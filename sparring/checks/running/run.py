@@ -1,4 +1,4 @@
-"""Check a recipe. Its code runs in a separate process, which is replaced when it hangs or dies."""
+"""Check a recipe. Its code runs in a separate process, which is replaced if it hangs or crashes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _LOAD_SECONDS = 45.0
 _MAX_PROCESSES = 8
 _USED_UP = "the time for the whole check was used up"
 _END_SECONDS = 5.0
-"""The seconds that the keeper of a process has to end all child processes, and that a rule has to end after its time
+"""The seconds that the keeper of a process has to terminate all child processes, and that a rule has to stop after its
 limit."""
 
 OnRule = Callable[[str], object]
@@ -79,8 +79,8 @@ def check_recipe(
     """Check a recipe before it is trained, and return the report with all findings. The call blocks for up to
     `options.minutes`.
 
-    `recipe` is a folder or its `recipe.toml`. `on_rule` is called with the name of each rule that starts, `announce`
-    with a text that a person should read first, such as the cost of an LLM judge.
+    `recipe` is a folder or its `recipe.toml`. `on_rule` is called with the name of each rule that starts. `announce` is
+    called with a text that a person should read first, such as the cost of an LLM judge.
 
     Raises UsageError, DataError or ServiceError if the recipe cannot be loaded.
     """
@@ -266,7 +266,7 @@ class _Run:
 
 @final
 class _Worker:
-    """A process that receives one request and answers in JSON lines."""
+    """A process that receives one request and answers with JSON lines."""
 
     def __init__(self, request: Mapping[str, Json], folder: Path) -> None:
         self._note = Path(str(request["note"]))
@@ -331,7 +331,7 @@ class _Worker:
             chunk = os.read(self._out.fileno(), 1 << 16)
             if not chunk:
                 code = self._process.wait()
-                how = f"was ended by signal {-code}" if code < 0 else f"ended itself with exit code {code}"
+                how = f"was terminated by signal {-code}" if code < 0 else f"exited with exit code {code}"
                 raise _Stopped(reason=f"the process {how}{self._running_call()}{self._last_error_line()}")
             self._buffer += chunk
         line, _, self._buffer = self._buffer.partition(b"\n")

@@ -1,5 +1,5 @@
-"""Runs the same episodes in a second process, with other randomness and, on request, another order, clock and working
-folder.
+"""Runs the same episodes in a second process, with different randomness and, on request, with a different order, clock
+and working folder.
 
 The process reads one JSON request from standard input and prints the result of `run_episodes` as one JSON line.
 """

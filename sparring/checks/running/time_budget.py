@@ -41,7 +41,7 @@ class UndecidedError(Exception):
 
 
 class TimedOutError(UndecidedError):
-    """A call of the environment did not return in time; its result is unknown."""
+    """A call to the environment did not return in time, so its result is unknown."""
 
 
 class OutOfTimeError(UndecidedError):
@@ -49,7 +49,7 @@ class OutOfTimeError(UndecidedError):
 
 
 def load_of_machine() -> float:
-    """Return how many times longer work takes than on an idle machine: from 1 to MOST_PATIENT."""
+    """Return by which factor work takes longer than on an idle machine, from 1 to MOST_PATIENT."""
     try:
         ratio = os.getloadavg()[0] / _NUM_PROCESSORS
     except OSError:
@@ -58,15 +58,15 @@ def load_of_machine() -> float:
 
 
 def processor_time() -> float:
-    """Return the processor time in seconds of this process and its ended children."""
+    """Return the CPU time of this process and its terminated children, in seconds."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
 @final
 class Deadline:
-    """The end of a search. Processor time limits it, so that the result is the same on a busy machine. The clock also
-    limits it, for environments that wait."""
+    """The end of a search. CPU time limits the search, so that the result is the same on a busy machine. Wall-clock
+    time also limits it, for environments that wait."""
 
     def __init__(self, seconds: float) -> None:
         self._processor = time.process_time() + seconds
@@ -88,7 +88,8 @@ class Timing:
         processor_seconds: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start the budget. `processor_seconds` limits the processor time of this process and its ended children."""
+        """Start the budget. `processor_seconds` limits the CPU time of this process and its terminated children, in
+        seconds."""
         self._clock = clock
         self._ends = self._rule_ends = clock() + seconds
         self._processor_ends = processor_time() + processor_seconds
@@ -100,7 +101,7 @@ class Timing:
         """The rules that were decided on fewer episodes than usual."""
 
     def begin(self, rule: str, *, weight: float = 1.0) -> None:
-        """Start a rule. `weight` is the number of usual shares that it gets. Each share has time for at least one
+        """Start a rule. `weight` is the number of regular shares that it gets. Each share has time for at least one
         episode."""
         left = min(self._ends - self._clock(), self._processor_ends - processor_time())
         share = max(weight * left / _SHARES, 1.5 * self.episode_seconds)
@@ -108,7 +109,7 @@ class Timing:
 
     @property
     def left(self) -> float:
-        """The remaining seconds of the rule."""
+        """The remaining time of the rule, in seconds."""
         return min(self._rule_ends - self._clock(), self._processor_ends - processor_time())
 
     def has_time_for(self, num: int) -> bool:
@@ -142,6 +143,6 @@ class Timing:
             self.cut_short()
 
     def cut_short(self) -> None:
-        """Note that the rule is decided on fewer episodes than usual."""
+        """Record that the rule is decided on fewer episodes than usual."""
         if self.rule not in self.cut:
             self.cut.append(self.rule)

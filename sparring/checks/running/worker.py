@@ -1,4 +1,4 @@
-"""The process that runs the code of a recipe during a check. It may hang or die without harm to the check.
+"""The process that runs the code of a recipe during a check. It may hang or crash without harm to the check.
 
 It reads one JSON request from standard input and writes one JSON object per line to the original standard output:
 {"loaded", "slowness", "announced"}, {"refused", "kind"}, {"begin"}, {"end", "findings", "checked"}, {"measured"}.

@@ -1,5 +1,5 @@
-"""The user's functions as syntax trees, with what the running recipe shows: constants, tasks' values, tool
-descriptions."""
+"""The user's functions as syntax trees, together with what the running recipe shows: constants, the tasks' values, and
+tool descriptions."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Slip:
     change: str
     evidence: Mapping[str, Json] = field(default_factory=dict)
     cause: str = ""
-    """Slips of a class with the same cause are merged. If the cause is empty, each line is a separate cause."""
+    """Mistakes in a class with the same cause are merged. If the cause is empty, each line is a separate cause."""
     covered_by: tuple[str, ...] = ()
-    """Rules that detect the same mistake by running the tool. What they report is not reported again."""
+    """Rules that detect the same mistake by running the tool. A mistake that they report is not reported again."""
 
 
 @dataclass(eq=False)
@@ -65,7 +65,7 @@ class Function:
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
-        """All nodes of the function's body, without decorators and annotations."""
+        """All nodes in the function's body, without decorators and annotations."""
         return [one for statement in self.node.body for one in ast.walk(statement)]
 
     def every(self, *kinds: type) -> Iterator[Any]:
@@ -172,7 +172,7 @@ _OPERATORS: Mapping[type, Any] = {
 
 @dataclass(eq=False)
 class Module:
-    """One source file of the user."""
+    """One of the user's source files."""
 
     file: str
     text: str
@@ -216,7 +216,7 @@ class Module:
 
 @dataclass(eq=False)
 class Code:
-    """All of the user's functions that the recipe can reach."""
+    """All of the user's functions that the recipe may call."""
 
     functions: Sequence[Function]
     values: Mapping[str, Sequence[Json]]
@@ -237,12 +237,13 @@ class Code:
         return found
 
     def named(self, name: str, owner: ast.ClassDef | None = None) -> list[Function]:
-        """Return the functions with this bare name, or only the function of the class if the class has one."""
+        """Return the functions with this unqualified name, or only the method of the class if the class has one with
+        this name."""
         found = self._by_name.get(name, [])
         return [one for one in found if owner is not None and one.owner is owner] or found
 
     def of_class(self, function: Function) -> list[Function]:
-        """Return the methods of the same class, and of its base classes and derived classes in the same file."""
+        """Return the methods of the same class, its base classes and its derived classes in the same file."""
         if function.owner is None:
             return []
         place = f"class {function.module.file} {function.owner.name}"
@@ -301,7 +302,7 @@ def _module(module: ModuleType) -> Module | None:
 
 
 def _assign_parts(subject: Subject, functions: Sequence[Function]) -> None:
-    """Follow calls by name, from the environment's methods and from reward and scorer."""
+    """Follow calls by name, starting at the environment's methods, the reward and the scorer."""
     by_name: dict[str, list[Function]] = defaultdict(list)
     for one in functions:
         by_name[one.node.name].append(one)
@@ -348,7 +349,7 @@ def _assign_parts(subject: Subject, functions: Sequence[Function]) -> None:
 
 
 def _called(node: ast.AST) -> str | None:
-    """Return the name that a node refers to. A function may be passed on without being called."""
+    """Return the name that a node refers to. A function may also be passed on without being called."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else None
 
 
@@ -404,7 +405,7 @@ def _values(subject: Subject, functions: Sequence[Function]) -> dict[str, list[J
 
 
 def _columns(functions: Sequence[Function]) -> Iterator[tuple[str, list[str]]]:
-    """Yield fields that the code turns into a table or records, with the column names that it uses."""
+    """Yield the fields that the code converts to a table or to records, with the column names that it uses."""
     for function in functions:
         for call in function.every(ast.Call):
             names = next((function.constant(one.value) for one in call.keywords if one.arg == "columns"), UNKNOWN)

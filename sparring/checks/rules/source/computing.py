@@ -1,4 +1,5 @@
-"""Compute an expression of the user's code on the tasks' values, if it reads one of their fields and nothing else."""
+"""Computes expressions of the user's code on the tasks' values, if they read one field of the tasks and nothing
+else."""
 
 from __future__ import annotations
 
@@ -78,8 +79,8 @@ MOST = 300
 
 
 def computed(function: Function, code: Code, expression: ast.expr) -> Iterator[tuple[str, list[tuple[Json, Any]]]]:
-    """Yield the field that the expression reads, with (value, result or exception) for its values. Yield nothing if the
-    expression reads more than one field."""
+    """Yield the field that the expression reads, with a pair (value, result or exception) for each of its values. Yield
+    nothing if the expression reads more than one field."""
     whole = _filled_in(function, expression)
     keys = {key for one in ast.walk(whole) if (key := key_read(function, one)) is not None and code.values.get(key)}
     if len(keys) != 1:
@@ -139,7 +140,7 @@ def key_read(function: Function, node: ast.AST) -> str | None:
 
 
 def _filled_in(function: Function, expression: ast.expr) -> ast.expr:
-    """Return the expression with local names replaced by their assigned expressions."""
+    """Return the expression with local names replaced by the expressions that are assigned to them."""
 
     class Fill(ast.NodeTransformer):
         def visit_Name(self, node: ast.Name) -> ast.AST:

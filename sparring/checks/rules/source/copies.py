@@ -1,5 +1,4 @@
-"""Patterns of copying mistakes and mix-ups: a field under the name of another field, the wrong end, the wrong side,
-the wrong kind."""
+"""Patterns of copying mistakes and mix-ups: a field under the name of another field, or the wrong end, side or kind."""
 
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ def other_field(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def bound_of_argument(function: Function, code: Code) -> Iterator[Slip]:
-    """Find `> year` if the description has "this year or later"."""
+    """Find `> year` if the description contains "this year or later"."""
     for name in function.parameters if function.is_tool else ():
         text = get_described(function, name)
         # `1 or more` describes the argument itself.
@@ -127,7 +126,7 @@ def begin_alone(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def other_kind(function: Function, code: Code) -> Iterator[Slip]:
-    """Find a tuple that is compared with a list of the task: they are never equal."""
+    """Find a tuple that is compared with a list of the task. The two are never equal."""
     for node in function.every(ast.Compare):
         if len(node.ops) != 1:
             continue
@@ -171,8 +170,7 @@ def _kind(function: Function, code: Code, node: ast.AST) -> str | None:
 
 
 def names_of_days(function: Function, code: Code) -> Iterator[Slip]:
-    """Find lists of day or month names that do not start at the same day or month as the number with which they are
-    indexed."""
+    """Find lists of day or month names that do not start with the same day or month as the number that indexes them."""
     for node in function.every(ast.Subscript):
         names, place = function.constant(node.value), ast.unparse(function.origin(node.slice))
         if not isinstance(names, list | tuple) or not all(isinstance(one, str) for one in names):
@@ -196,7 +194,7 @@ _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 def numbers_of_days(function: Function, code: Code) -> Iterator[Slip]:
-    """Find `isoweekday() >= 5` for the weekend, and `{5: "saturday"}` with numbers that begin at 1."""
+    """Find `isoweekday() >= 5` for the weekend, and `{5: "saturday"}` with numbers that start at 1."""
     for node in function.every(ast.Call):
         first = {"weekday": 0, "isoweekday": 1}.get(getattr(node.func, "attr", "")) if not node.args else None
         parent = function.parent(node)

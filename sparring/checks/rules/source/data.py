@@ -1,5 +1,5 @@
 """Patterns of mistakes that the tasks' own values reveal: numbers sorted as text, -999 in a mean, types that never
-agree, 0 treated as missing."""
+match, 0 treated as missing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _AGGREGATES = frozenset(
 
 
 def order_of_text(function: Function, code: Code) -> Iterator[Slip]:
-    """Find numbers, dates or times in texts that are sorted or compared as text."""
+    """Find numbers, dates or times that are stored as text, and sorted or compared as text."""
     for node, part in _ordered(function):
         key = key_read(function, function.origin(part))
         values = [one for one in code.values.get(key or "", ()) if isinstance(one, str)]
@@ -55,7 +55,7 @@ def order_of_text(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def _ordered(function: Function) -> Iterator[tuple[ast.AST, ast.AST]]:
-    """Yield expressions whose values sort, choose or limit something."""
+    """Yield expressions whose values are used to sort, choose or limit something."""
     for call in function.every(ast.Call):
         name = getattr(call.func, "attr", getattr(call.func, "id", ""))
         if name not in ("sorted", "sort", "min", "max", "nlargest", "nsmallest"):
@@ -79,8 +79,8 @@ def _ordered(function: Function) -> Iterator[tuple[ast.AST, ast.AST]]:
 
 
 def wrong_order(values: Sequence[str]) -> tuple[str, str] | None:
-    """Return two texts whose order as text differs from the order of their meanings. Return None if the orders agree,
-    or if the meanings have no order."""
+    """Return two texts whose order as text differs from the order of the values that they represent. Return None if the
+    orders agree, or if the values have no order."""
     values = sorted(set(values))
     for reading in _READINGS:
         meant = [reading(one) for one in values]
@@ -119,7 +119,7 @@ _READINGS: tuple[Callable[[str], Any], ...] = (
 
 
 def sentinel_counted(function: Function, code: Code) -> Iterator[Slip]:
-    """Find a mean, sum, minimum or maximum over values among which a number such as -999 stands for a missing value."""
+    """Find a mean, sum, minimum or maximum of values that include a number such as -999 for a missing value."""
     text = ast.unparse(function.node)
     for call in function.every(ast.Call):
         name = getattr(call.func, "attr", getattr(call.func, "id", ""))
@@ -177,8 +177,8 @@ def sentinel(values: Sequence[Json]) -> float | None:
 
 
 def never_equal(function: Function, code: Code) -> Iterator[Slip]:
-    """Find comparisons that are never true: a text with a number, a lower-case text with capitals, a whole number with
-    keys that are texts."""
+    """Find comparisons that are never true: a text with a number, a lower-case text with a text that has capitals, an
+    integer with keys that are texts."""
     yield from _compared(function, code)
     yield from _looked_for(function, code)
     yield from _looked_up(function, code)
@@ -265,7 +265,7 @@ def _looked_for(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def _looked_up(function: Function, code: Code) -> Iterator[Slip]:
-    """Yield look-ups of a whole number among keys that are texts."""
+    """Yield lookups of an integer among keys that are texts."""
     for node in function.every(ast.Subscript, ast.Compare, ast.Call):
         key, place = _asked(node)
         kind = (
@@ -376,7 +376,7 @@ def zero_for_nothing(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def unreadable_form(function: Function, code: Code) -> Iterator[Slip]:
-    """Find a format that cannot parse the tasks' own values."""
+    """Find a date or time format that cannot parse the tasks' own values."""
     for call in function.every(ast.Call):
         name = getattr(call.func, "attr", getattr(call.func, "id", ""))
         if name not in ("strptime", "fromisoformat", "int", "float", "Decimal"):
@@ -454,7 +454,7 @@ def day_against_time(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def whole_task_shown(function: Function, code: Code) -> Iterator[Slip]:
-    """Find output of all fields of the task, including the reference answer."""
+    """Find code that outputs all fields of the task, including the reference answer."""
     graded = {
         key
         for one in code.functions

@@ -1,4 +1,5 @@
-"""Patterns of mistakes in rewards and scorers: what they accept, what they leave out, what they read of the answer."""
+"""Patterns of mistakes in rewards and scorers: what they accept, what they leave out, and which parts of the answer
+they read."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ _NUMBERS_ONLY = re.compile(r"[-+?\\d.,()\[\]*:{}0-9|$£€s]*")
 
 
 class Origins:
-    """The names of a function that hold the task's reference, and those that hold the episode's answer."""
+    """The local names in a function that hold the task's reference, and those that hold the episode's answer."""
 
     def __init__(self, function: Function, code: Code, *, is_inner: bool = False) -> None:
         self.function, self._code = function, code
@@ -51,7 +52,7 @@ class Origins:
                 self._names.setdefault(one.id, set()).update(self.of(value))
 
     def of(self, node: ast.AST) -> set[str]:
-        """Return `reference`, `given`, both or neither."""
+        """Return the origins of an expression: `reference`, `given`, both or neither."""
         text = ast.unparse(node)
         found = {"reference"} if _REFERENCE.search(text) else set()
         found |= {"given"} if _GIVEN.search(text) else set()
@@ -100,7 +101,7 @@ class Origins:
         )
 
     def _is_given_text(self, node: ast.AST, depth: int) -> bool:
-        """Return True if a call of this function passes the text of a message as this parameter."""
+        """Return True if a call to this function passes the text of a message as this parameter."""
         names = list(self.function.parameters)
         if not isinstance(node, ast.Name) or node.id not in names:
             return False
@@ -120,7 +121,7 @@ def find_origins(function: Function, code: Code) -> Origins:
 
 
 def _calls(code: Code) -> dict[str, list[tuple[Function, ast.Call]]]:
-    """Return the calls in rewards and scorers by the called name."""
+    """Return the calls in rewards and scorers, keyed by the name of the called function."""
     if "calls" not in code.shared:
         found: dict[str, list[tuple[Function, ast.Call]]] = {}
         for one in code.functions:
@@ -136,7 +137,7 @@ def find_keys(function: Function, node: ast.AST) -> list[str]:
 
 
 def part_for_whole(function: Function, code: Code) -> Iterator[Slip]:
-    """Find graders that accept the reference anywhere in a text, by a common prefix, or in a text that a tool
+    """Find graders that accept the reference anywhere in a text, as a common prefix, or in a text that a tool
     echoed."""
     origins = find_origins(function, code)
     for node in function.every(ast.Compare):
@@ -217,8 +218,8 @@ def _first_part(function: Function, node: ast.AST) -> int | None:
 
 
 def share_of_one_side(function: Function, code: Code) -> Iterator[Slip]:
-    """Find scores that divide the correct part only by the number of given items, or only by the number of required
-    items."""
+    """Find scores that divide the number of correct items only by the number of given items, or only by the number of
+    required items."""
     origins = find_origins(function, code)
     lengths = [
         call.args[0] for call in function.every(ast.Call) if ast.unparse(call.func) == "len" and len(call.args) == 1
@@ -273,7 +274,8 @@ def _compares_whole(function: Function, origins: Origins) -> bool:
 
 
 def unpaired(function: Function, code: Code) -> Iterator[Slip]:
-    """Find `all(... for a, b in zip(given, wanted))` with lists of different lengths, and `all()` of nothing."""
+    """Find `all(... for a, b in zip(given, wanted))` with lists of different lengths, and `all()` of an empty
+    sequence."""
     origins = find_origins(function, code)
     text = ast.unparse(function.node)
     for call in function.every(ast.Call):
@@ -480,7 +482,7 @@ def folded_on_one_side(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def text_against_number(function: Function, code: Code) -> Iterator[Slip]:
-    """Find a text of the answer that is compared with a reference number: they are never equal."""
+    """Find a text from the answer that is compared with a reference number. The two are never equal."""
     origins = find_origins(function, code)
     for node in function.every(ast.Compare):
         if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Eq):

@@ -1,4 +1,4 @@
-"""Patterns of mistakes in how rows and files are named: keys, list indices, SQL, inconsistent tables, the order of
+"""Patterns of mistakes in how rows and files are named: keys, list indices, SQL, inconsistent tables, and the order of
 sets."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FOLDS = frozenset(
 
 
 def index_of_another_list(function: Function, code: Code) -> Iterator[Slip]:
-    """Find `self.rows[names.index(x)]` if the names are in another order than the rows."""
+    """Find `self.rows[names.index(x)]` if the names are in a different order than the rows."""
     for node in function.every(ast.Subscript):
         call = function.origin(node.slice)
         if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "index"):
@@ -54,7 +54,7 @@ def index_of_another_list(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def key_written_otherwise(function: Function, code: Code) -> Iterator[Slip]:
-    """Find a table that is filled with one form of a name, but searched for another form."""
+    """Find a table that is filled using one form of a name, but searched using another form."""
     for node in function.every(ast.Call, ast.Subscript, ast.Compare):
         place, key = _looked_up(node)
         asked = _folded(function, code, key) if place and key is not None else None
@@ -98,7 +98,7 @@ def _fills(function: Function, code: Code, place: str) -> Iterator[tuple[str, ..
 
 
 def _folded(function: Function, code: Code, key: ast.AST) -> tuple[tuple[str, ...], bool] | None:
-    """Return the changes of a key before it is looked up, and True if the key comes from a parameter."""
+    """Return the changes that are made to a key before it is looked up, and True if the key comes from a parameter."""
     inner = key
     while isinstance(inner, ast.Call):
         inner = (
@@ -119,8 +119,8 @@ def _folded(function: Function, code: Code, key: ast.AST) -> tuple[tuple[str, ..
 
 
 def _folds(function: Function, code: Code, key: ast.AST) -> tuple[str, ...]:
-    """Return the functions that change a text's letters on the way to a key, the last one first. The user's own short
-    functions are included with what they call."""
+    """Return the functions that change a text's letters before it becomes a key, the last function first. The user's
+    own short functions are included, together with the functions that they call."""
     found: list[str] = []
     while isinstance(key, ast.Call):
         if isinstance(key.func, ast.Attribute) and (key.func.attr in _FOLDS or key.func.attr == "strip"):
@@ -142,7 +142,7 @@ def _folds(function: Function, code: Code, key: ast.AST) -> tuple[str, ...]:
 
 
 def prefix_for_key(function: Function, code: Code) -> Iterator[Slip]:
-    """Find code that tests for one key, but then uses all keys that begin with it."""
+    """Find code that tests for one key, but then uses all keys that begin with this key."""
     asked = {
         (ast.unparse(node.left), ast.unparse(node.comparators[0]))
         for node in function.every(ast.Compare)
@@ -254,7 +254,7 @@ def _is_set(function: Function, node: ast.AST) -> bool:
 
 def sql_slips(function: Function, code: Code) -> Iterator[Slip]:
     """Find mistakes in SQL: LIKE for a whole value, a statement without WHERE, `= NULL`, OR next to AND, and a column
-    that only one tool compares without case."""
+    that only one tool compares ignoring case."""
     for node, sql in find_sql(function):
         call = function.parent(node)
         given = {
@@ -329,7 +329,7 @@ def sql_slips(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def written_into_sql(function: Function, code: Code) -> Iterator[Slip]:
-    """Find `f"... WHERE name = '{name}'"`, in which an apostrophe in the value ends the text."""
+    """Find `f"... WHERE name = '{name}'"`, in which an apostrophe in the value ends the quoted text."""
     for node in function.every(ast.JoinedStr, ast.Call, ast.BinOp):
         if isinstance(node, ast.JoinedStr):
             text = "".join(str(one.value) if isinstance(one, ast.Constant) else "\0" for one in node.values)
@@ -362,7 +362,7 @@ def written_into_sql(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def replaces_the_file(function: Function, code: Code) -> Iterator[Slip]:
-    """Find a tool that should add to a file, but opens it for writing from the start."""
+    """Find a tool that should append to a file, but opens it in a mode that overwrites it."""
     first = (ast.get_docstring(function.node) or "").partition("\n")[0]
     if not (re.match(r"(?:append|add)(?:_|$)|log_", function.node.name) or re.match(r"(?i)(?:append|add)s?\b", first)):
         return
@@ -388,8 +388,8 @@ def replaces_the_file(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def tables_that_disagree(function: Function, code: Code) -> Iterator[Slip]:
-    """Find two tables of a module that should be inverses of each other, but disagree, and a unit that a table
-    lacks."""
+    """Find two tables of a module that should be inverses of each other but disagree, and units that are missing from a
+    table."""
     tables: Mapping[str, dict] = {
         name: one for name, one in function.module.namespace.items() if isinstance(one, dict) and len(one) > 1
     }

@@ -18,7 +18,7 @@ _FROM = r"(?:at least|less than|below|under|fewer than|no less than|minimum of|s
 
 
 def limit_on_the_other_side(function: Function, code: Code) -> Iterator[Slip]:
-    """Find `>= 500` if a description or the prompt has "more than 500"."""
+    """Find `>= 500` if a description or the prompt states "more than 500"."""
     nodes = {limit: node for node in function.every(ast.Compare, ast.Call) for limit, _ in _sides(function, node)}
     if not nodes:
         return
@@ -59,7 +59,7 @@ def limit_on_the_other_side(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def other_number(function: Function, code: Code) -> Iterator[Slip]:
-    """Find `> 1000` if the prompt has "over 2000", and neither the prompt nor a description contains 1000."""
+    """Find `> 1000` if the prompt states "over 2000", and neither the prompt nor a description contains 1000."""
     text = " ".join([*code.prompts, *(one.documented for one in code.functions)])
     stated = {float(one.replace(",", "")) for one in re.findall(r"(?<![\w.-])\d[\d,]*(?:\.\d+)?(?![\w-])", text)}
     phrases = re.findall(
@@ -93,7 +93,7 @@ def _is_drawn(function: Function, node: ast.AST) -> bool:
 
 
 def _limits(code: Code, part: str) -> dict[float, set[str]]:
-    """Return the constants with which values are compared, and the sides to which the constants belong."""
+    """Return the constants that values are compared with, and the side to which each constant belongs."""
     if f"limits {part}" not in code.shared:
         own: dict[float, set[str]] = {}
         for each in code.functions:
@@ -105,8 +105,8 @@ def _limits(code: Code, part: str) -> dict[float, set[str]]:
 
 
 def _sides(function: Function, node: ast.Compare | ast.Call) -> Iterator[tuple[float, str]]:
-    """Yield the limits, from constants or a table, with which a value is compared, and the side to which each
-    belongs."""
+    """Yield the limits that a value is compared with, and the side to which each limit belongs. The limits come from
+    constants or from a table."""
     if isinstance(node, ast.Call):
         limits = function.constant(node.args[0]) if len(node.args) == 2 else UNKNOWN
         name = ast.unparse(node.func).rpartition(".")[2]
@@ -130,7 +130,7 @@ def _sides(function: Function, node: ast.Compare | ast.Call) -> Iterator[tuple[f
 
 
 def _limits_at(function: Function, node: ast.AST) -> list[float]:
-    """Return the constant value of an expression, or its values in a loop over a constant table."""
+    """Return the constant value of an expression, or the values that it takes in a loop over a constant table."""
     value = function.constant(node)
     if value is not UNKNOWN or not isinstance(node, ast.Name):
         return _numbers([value])

@@ -1,4 +1,5 @@
-"""Patterns of mistakes in conditions: always true, never reached, the same result in both cases."""
+"""Patterns of mistakes in conditions: they are always true, are never reached, or have the same result in both
+cases."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def _is_test(function: Function, node: ast.AST) -> bool:
 
 
 def text_for_choice(function: Function, code: Code) -> Iterator[Slip]:
-    """Find `kind in ("travel")` and `role in "admin"`, which test letters in place of members."""
+    """Find `kind in ("travel")` and `role in "admin"`, which test for letters instead of members."""
     for node in function.every(ast.Compare):
         for operator, right in zip(node.ops, node.comparators, strict=True):
             text = right.value if isinstance(right, ast.Constant) else None
@@ -77,7 +78,8 @@ def text_for_choice(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def decided_condition(function: Function, code: Code) -> Iterator[Slip]:
-    """Find conditions that no value changes: `x != 1 or x != 2`, `x < 1 and x > 5`, the same operand twice."""
+    """Find conditions that have the same result for every value: `x != 1 or x != 2`, `x < 1 and x > 5`, the same
+    operand twice."""
     for node in function.every(ast.BoolOp):
         dumps = [ast.dump(one) for one in node.values]
         if len(set(dumps)) < len(dumps) and not any(
@@ -145,7 +147,8 @@ def _covers(sign: str, limit: object, other: str, another: object) -> str | None
 
 
 def unreached_branch(function: Function, code: Code) -> Iterator[Slip]:
-    """Find the steps of a scale in an order in which the second step is never reached: `if x > 10 ... elif x > 100`."""
+    """Find the steps of a scale if their order prevents the second step from being reached: `if x > 10 ... elif x >
+    100`."""
     for chain in _chains(function):
         seen: list[tuple[str, str, object]] = []
         for test in chain:
@@ -180,7 +183,7 @@ def _implied(sign: str, limit: object, by: str, earlier: object) -> bool:
 
 
 def _chains(function: Function) -> Iterator[list[ast.expr]]:
-    """Yield lists of tests in which each test is evaluated only if the previous tests were false."""
+    """Yield lists of conditions in which each condition is evaluated only if the previous ones were false."""
     for body in bodies(function):
         chain: list[ast.expr] = []
         for statement in body:
@@ -197,7 +200,7 @@ def _chains(function: Function) -> Iterator[list[ast.expr]]:
 
 
 def bodies(function: Function) -> Iterator[list[ast.stmt]]:
-    """Yield all lists of statements of a function."""
+    """Yield all statement lists in a function."""
     yield function.node.body
     for node in function.every(ast.If, ast.For, ast.While, ast.With, ast.Try, ast.ExceptHandler):
         for name in ("body", "orelse", "finalbody"):
@@ -210,7 +213,7 @@ def _ends(body: Sequence[ast.stmt]) -> bool:
 
 
 def same_either_way(function: Function, code: Code) -> Iterator[Slip]:
-    """Find branches that are equal, and functions that return the same truth value everywhere."""
+    """Find branches that are equal, and functions that always return the same Boolean."""
     for node in function.every(ast.IfExp, ast.If):
         body, other = ([node.body], [node.orelse]) if isinstance(node, ast.IfExp) else (node.body, node.orelse)
         if body and other and [ast.dump(one) for one in body] == [ast.dump(one) for one in other]:
@@ -233,7 +236,7 @@ def _holder(function: Function, node: ast.AST) -> ast.AST | None:
 
 
 def forgotten_call(function: Function, code: Code) -> Iterator[Slip]:
-    """Find a method that is used in place of its value: `if self.is_open:`."""
+    """Find a method that is used in place of the value that it returns: `if self.is_open:`."""
     methods = {one.node.name for one in code.of_class(function)}
     methods -= {one.node.name for one in code.of_class(function) if one.node.decorator_list}
     for node in function.every(ast.Attribute, ast.Name):

@@ -19,7 +19,8 @@ _DRAWS = frozenset(
 
 
 def pages(function: Function, code: Code) -> Iterator[Slip]:
-    """Find pages that overlap, leave out rows, begin at another number than the description states, or are too few."""
+    """Find pages that overlap, leave out rows, start at a different number than the description states, or are too
+    few."""
     page = next((one for one in function.parameters if re.search(r"page", one)), None)
     if page is None:
         page = next(
@@ -96,7 +97,7 @@ def pages(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def _base(function: Function, name: str) -> int | None:
-    """Return the lowest value of a parameter according to its description, its bound, or its default."""
+    """Return the lowest value of a parameter, according to its description, its bound, or its default."""
     text = get_described(function, name) or function.documented
     found = re.search(
         r"(?i)\b(?:from|starts? (?:at|with)|begins? (?:at|with)|first (?:page |one )?is|counted "
@@ -112,8 +113,8 @@ def _base(function: Function, name: str) -> int | None:
 
 
 def calendar(function: Function, code: Code) -> Iterator[Slip]:
-    """Find months of 30 days, years of 365 days, one offset from UTC for summer and winter, and the machine's own time
-    zone."""
+    """Find months of 30 days, years of 365 days, the same UTC offset for summer and winter, and the use of the
+    machine's own time zone."""
     about = f"{function.documented} {function.node.name} {' '.join(function.parameters)}"
     uses_days = any(one.attr == "days" for one in function.every(ast.Attribute))
     for node in function.every(ast.Attribute):
@@ -178,7 +179,7 @@ def calendar(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def drawn_or_dated(function: Function, code: Code) -> Iterator[Slip]:
-    """Find random numbers without a seed, and the current date."""
+    """Find random numbers without a seed, and uses of the current date."""
     if re.search(r"\brandom\.seed\(", function.module.text):
         return
     for call in function.every(ast.Call):
@@ -296,7 +297,7 @@ def unit_of_another_name(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def undocumented_unit(function: Function, code: Code) -> Iterator[Slip]:
-    """Find a conversion by 1000 of a number for which tools and prompt name only one unit."""
+    """Find a conversion by a factor of 1000 of a number for which the tools and the prompt name only one unit."""
     texts = [*code.prompts, *(one.documented for one in code.functions if one.part == "environment")]
     words = {word for text in texts for word in re.findall(r"[a-z]+", text.lower())} | set(
         re.findall(r"[a-z]+", " ".join(code.values).lower())
@@ -364,7 +365,7 @@ def place_from_one(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def _is_list_of_task(function: Function, code: Code, node: ast.AST) -> bool:
-    """Return True if an expression is a list that the tasks have in a field or in a table."""
+    """Return True if an expression is a list that occurs in a field or a table of the tasks."""
     own = [one for key in _fields_of(function, code, ast.unparse(node)) for one in code.fields.get(key, ())]
     key = key_read(function, function.origin(node))
     inner = [list(_at_key(field, key)) for field in code.fields.values()] if key is not None and not own else []
@@ -372,7 +373,7 @@ def _is_list_of_task(function: Function, code: Code, node: ast.AST) -> bool:
 
 
 def _at_key(value: Json, key: str) -> Iterator[Json]:
-    """Yield the values of a key, anywhere in a value of the tasks."""
+    """Yield the values that a key has anywhere in a value of the tasks."""
     if isinstance(value, Mapping):
         for name, one in value.items():
             if name == key:

@@ -1,5 +1,5 @@
-"""Patterns of mistakes of order: the wrong end, the wrong item left out, ties broken differently from the
-description."""
+"""Patterns of mistakes in order: the wrong end is used, the wrong item is left out, or ties are broken differently from
+the description."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ def _chosen(function: Function, call: ast.Call) -> tuple[bool, str] | None:
 
 
 def other_one_left_out(function: Function, code: Code) -> Iterator[Slip]:
-    """Find code that leaves out the highest value although a description or the prompt leaves out the lowest value."""
+    """Find code that leaves out the highest value, although according to a description or the prompt the lowest value
+    is left out."""
     left_out = {one: node for node in function.nodes if (one := _leaves_out(function, node)) is not None}
     if len(left_out) != 1:
         return
@@ -131,7 +132,7 @@ def _leaves_out(function: Function, node: ast.AST) -> str | None:
 
 
 def other_tie_break(function: Function, code: Code) -> Iterator[Slip]:
-    """Find sort keys that are in another order than in a description or the prompt."""
+    """Find sort keys that are in a different order than in a description or the prompt."""
     texts = [function.documented] if function.is_tool else [*code.prompts, function.documented]
     calls = [
         (call, key.body)
@@ -155,7 +156,7 @@ def other_tie_break(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def _place_of(words: str, keys: list[ast.expr]) -> int | None:
-    """Return the index of the key that the words name, or None if they name none or several."""
+    """Return the index of the key that the words name, or None if they name no key or several keys."""
     wanted = {_stem(one) for one in words.lower().split()} - _PLAIN
     scores = []
     for key in keys:
@@ -175,7 +176,7 @@ def _stem(word: str) -> str:
 
 
 def tie_not_broken(function: Function, code: Code) -> Iterator[Slip]:
-    """Find `max(votes, key=votes.get)` if the prompt has a rule for ties and no code has a second key."""
+    """Find `max(votes, key=votes.get)` if the prompt states how ties are broken, but no code uses a second key."""
     if function.part != "tasks" or f"ties {function.module.file}" in code.shared:
         return
     rule = next(

@@ -1,5 +1,5 @@
-"""Patterns of mistakes in what rewards pay for: repeated or refused calls, lost games, numbers far from the right
-number, sums without a part."""
+"""Patterns of mistakes in what rewards pay for: repeated or refused calls, lost games, numbers far from the correct
+number, and sums that leave out a part."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparring.checks.rules.source.logic import short
 
 
 def paid_again(function: Function, code: Code) -> Iterator[Slip]:
-    """Find a part of the reward that is paid for each call, even if the same call is repeated."""
+    """Find a part of the reward that is given for each call, even if the same call is repeated."""
     text = ast.unparse(function.node)
     for node in function.every(ast.Call):
         name = ast.unparse(node.func)
@@ -72,7 +72,7 @@ def _is_returned(function: Function, name: str) -> bool:
 
 
 def paid_for_the_end(function: Function, code: Code) -> Iterator[Slip]:
-    """Find a reward that reads whether the game is over, which is also true when it is lost."""
+    """Find a reward that checks only whether the game is over, which is also true when the game is lost."""
     ways = [
         (one, re.findall(r"final_state(?:\[|\.get\()['\"](\w+)['\"]", ast.unparse(one.value)))
         for one in function.every(ast.Return)
@@ -127,7 +127,7 @@ def paid_for_the_end(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def refused_is_paid(function: Function, code: Code) -> Iterator[Slip]:
-    """Find calls that count only by tool and arguments, even if they were refused."""
+    """Find rewards that check calls only by tool and arguments, even if the calls were refused."""
     text = ast.unparse(function.node)
     names = {one.value for one in function.every(ast.Constant) if isinstance(one.value, str)}
     tools = [one for one in code.functions if one.is_tool and one.node.name in names and _refuses(one)]
@@ -160,7 +160,7 @@ def _refuses(function: Function) -> bool:
 
 
 def tolerance_takes_all(function: Function, code: Code) -> Iterator[Slip]:
-    """Find a tolerance as wide as the range of the reference answers, or one that grows with the answer."""
+    """Find a tolerance that is as wide as the range of the reference answers, or that grows with the answer."""
     origins = find_origins(function, code)
     for node, compared, tolerance in _tolerances(function):
         wanted = [
@@ -205,7 +205,7 @@ def _tolerances(function: Function) -> Iterator[tuple[ast.AST, list[ast.expr], a
 
 
 def paid_by_default(function: Function, code: Code) -> Iterator[Slip]:
-    """Find `.get("done", True)`, which pays for a missing value."""
+    """Find `.get("done", True)`, which treats a missing value as success."""
     origins = find_origins(function, code)
     for call in function.every(ast.Call):
         if (
@@ -224,7 +224,7 @@ def paid_by_default(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def counts_forgotten(function: Function, code: Code) -> Iterator[Slip]:
-    """Find lists with equal members that are compared as sets."""
+    """Find lists with duplicate members that are compared as sets."""
     for node in function.every(ast.Compare):
         sides = [function.origin(one) for one in (node.left, node.comparators[0])]
         if not isinstance(node.ops[0], ast.Eq) or not all(

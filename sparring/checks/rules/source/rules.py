@@ -1,4 +1,5 @@
-"""The rules that read the user's source: one for the environment and the tasks, one for reward and scorer."""
+"""The rules that read the user's source: one for the environment and the tasks, and one for the reward and the
+scorer."""
 
 from __future__ import annotations
 
@@ -64,12 +65,12 @@ PATTERNS: Mapping[Part, Sequence[Pattern]] = {
 async def source_of_environment(subject: Subject) -> Iterable[Finding]:
     """The code of the environment and of the tasks has no mistake that is visible in the source.
 
-    The rule reads the user's own functions, without running them, as far as tools and tasks use them. It searches for
-    conditions that are always true, errors that become a number, caches that outlive a change, duplicate numbers, keys
-    that are looked up in another form than they were written, and arguments and changes that are lost. It compares the
-    functions with descriptions, prompts and the tasks' own values: defaults, limits (including those in tables), units,
-    rounding, pages, weekdays, ties, which of several items is left out, numbers sorted as text, and -999 in a mean. It
-    does not repeat what a rule above has reported.
+    The rule reads the user's own functions that tools and tasks use, without running them. It searches for conditions
+    that are always true, errors that are converted to a number, stale caches, duplicate numbers, keys that are looked
+    up in a different form than they were written, and arguments and changes that are lost. It also compares the
+    functions with descriptions, prompts and the tasks' own values. This covers defaults, limits (including those in
+    tables), units, rounding, pages, weekdays, ties, which of several items is left out, numbers sorted as text, and
+    -999 in a mean. It does not repeat what an earlier rule has reported.
     """
     return findings(subject, "environment.source", ("environment", "tasks"))
 
@@ -77,17 +78,17 @@ async def source_of_environment(subject: Subject) -> Iterable[Finding]:
 async def source_of_graders(subject: Subject) -> Iterable[Finding]:
     """The code of the reward and the scorer has no mistake that is visible in the source.
 
-    The rule reads the user's own functions without running them. It searches for a reference answer that is accepted
-    anywhere in a text, a share that counts only one of two lists, a pattern that does not match all of the tasks'
-    reference answers, lists of different lengths that are compared in pairs, `all()` of nothing, a part that is
-    computed and not used, calls that are paid although they are repeated or refused, games that are paid although they
-    are lost, and tolerances as wide as the answers. It does not read functions of Sparring and of libraries.
+    The rule reads the user's own functions without running them. It searches for graders that accept the reference
+    answer anywhere in a text, shares that count only one of two lists, patterns that do not match all of the tasks'
+    reference answers, lists of different lengths that are compared in pairs, and `all()` of an empty sequence. It also
+    searches for parts that are computed but not used, rewards for repeated or refused calls and for lost games, and
+    tolerances that are as wide as the range of the answers. It does not read the functions of Sparring or of libraries.
     """
     return findings(subject, "reward.source", ("graders",))
 
 
 def findings(subject: Subject, rule: str, parts: Sequence[Part]) -> list[Finding]:
-    """Return the slips in these parts of the code, without those that other rules have reported."""
+    """Return the likely mistakes in these parts of the code, except those that other rules have reported."""
     if "source" not in subject.shared:
         subject.shared["source"] = read_code(subject)
     code: Code = subject.shared["source"]
@@ -101,15 +102,15 @@ def findings(subject: Subject, rule: str, parts: Sequence[Part]) -> list[Finding
 
 
 def slips(function: Function, code: Code) -> Iterator[tuple[str, Slip]]:
-    """Yield the slips in a function, with the names of the patterns that found them."""
+    """Yield the likely mistakes in a function, with the names of the patterns that found them."""
     for pattern in PATTERNS[function.part]:
         for slip in pattern(function, code):
             yield pattern.__name__, slip
 
 
 def _covers(before: Finding, function: Function, slip: Slip) -> bool:
-    """Return True if a finding has the same cause: it names the line, or it names the tool and its rule covers the
-    slip."""
+    """Return True if a finding has the same cause as the mistake: it names the same line, or it names the tool and its
+    rule covers the mistake."""
     words = f"{before.symptom} {json.dumps(dict(before.evidence), default=str)}"
     if re.search(rf"\b{re.escape(_place(function, slip))}\b", words):
         return True

@@ -1,5 +1,5 @@
-"""Patterns of mistakes in what tools keep and change: shared tables, caches, numbers, access, swallowed errors, lost
-changes."""
+"""Patterns of mistakes in what tools keep and change: shared tables, caches, numbers, access, swallowed errors, and
+lost changes."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def swallowed_error(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def failing_values(function: Function, code: Code, handler: ast.ExceptHandler) -> tuple[str, list[Json]] | None:
-    """Return the field that the body of a `try` reads, and the tasks' values for which it fails. Return None if this
-    cannot be determined."""
+    """Return the field that the body of a `try` statement reads, and the tasks' values for which the body fails. Return
+    None if this cannot be determined."""
     holder = function.parent(handler)
     last = holder.body[-1] if isinstance(holder, ast.Try) else None
     value = last.value if isinstance(last, ast.Return | ast.Assign) else None
@@ -93,7 +93,7 @@ def _mentions(function: Function, value: Any) -> bool:
 
 
 def number_given_again(function: Function, code: Code) -> Iterator[Slip]:
-    """Find `len(self.jobs) + 1` as the number of a new job if jobs can be removed."""
+    """Find `len(self.jobs) + 1` as the number of a new job, if jobs can be removed."""
     for call in function.every(ast.Call):
         place = ast.unparse(call.args[0]) if ast.unparse(call.func) == "len" and call.args else ""
         if not place.startswith("self."):
@@ -210,7 +210,7 @@ def _kept_in(node: ast.AST) -> str | None:
 
 
 def granted_to_any(function: Function, code: Code) -> Iterator[Slip]:
-    """Find access that is granted by name, but checked as a whole: `if not self.granted`."""
+    """Find access that is granted for individual names, but checked only as a whole: `if not self.granted`."""
     for node in function.every(ast.If):
         test = (
             node.test.operand if isinstance(node.test, ast.UnaryOp) and isinstance(node.test.op, ast.Not) else node.test
@@ -328,8 +328,8 @@ def _is_frozen(value: object) -> bool:
 
 
 def _source_table(value: ast.AST) -> tuple[ast.AST | None, bool]:
-    """Return the module's table that an expression is or copies, and True if the expression copies one level of the
-    table."""
+    """Return the module's table that an expression refers to or copies, and True if the expression copies one level of
+    the table."""
     if isinstance(value, ast.Name):
         return value, False
     if isinstance(value, ast.Call):
@@ -355,7 +355,7 @@ def _source_table(value: ast.AST) -> tuple[ast.AST | None, bool]:
 def _reaches(
     function: Function, node: ast.AST, where: str, place: str, related: list[Function], *, is_copy: bool
 ) -> bool:
-    """Return True if a write changes a place or one of its rows."""
+    """Return True if a write changes a variable or an attribute, or one of its rows."""
     if where == place:
         inner = (
             node.func.value
@@ -402,7 +402,7 @@ def _tables(function: Function, before: str) -> set[str]:
 
 
 def unused(function: Function, code: Code) -> Iterator[Slip]:
-    """Find an argument that is never read, and a new value that is computed, but not stored."""
+    """Find an argument that is never read, and a new value that is computed but not stored."""
     body = [
         one for one in function.node.body if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
     ]

@@ -1,4 +1,4 @@
-"""Patterns of mistakes in single statements: dropped values, loops that end too early, shared defaults, swapped
+"""Patterns of mistakes in single statements: unused results, loops that end too early, shared defaults, and swapped
 arguments."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _OPPOSITE = re.compile(r"undo|revert|back|reverse|return|refund|opposite|swap|in
 
 
 def dropped_value(function: Function, code: Code) -> Iterator[Slip]:
-    """Find a call or a comparison whose value is dropped although only the value has an effect."""
+    """Find a call or a comparison whose value is not used, although it has no other effect."""
     for node in function.every(ast.Expr):
         value = node.value.value if isinstance(node.value, ast.Await) else node.value
         what = None
@@ -107,7 +107,7 @@ def dropped_value(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def same_place(one: ast.AST, other: ast.AST) -> bool:
-    """Return True if two expressions name the same place, read or written."""
+    """Return True if two expressions refer to the same variable or attribute, whether they read or write it."""
     return ast.unparse(one) == ast.unparse(other)
 
 
@@ -180,7 +180,7 @@ def _ends_all(node: ast.If) -> bool:
 
 
 def changed_while_read(function: Function, code: Code) -> Iterator[Slip]:
-    """Find a list that loses members during a loop over it, or several rows that are one list."""
+    """Find a list that loses members during a loop over it, or several rows that are the same list object."""
     for loop in function.every(ast.For):
         place = ast.unparse(loop.iter)
         if not isinstance(loop.iter, ast.Name | ast.Attribute | ast.Subscript):
@@ -221,7 +221,7 @@ def changed_while_read(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def _is_deep(node: ast.AST, place: str) -> bool:
-    """Return True if a write changes a member of a place."""
+    """Return True if a write changes a member of a variable or an attribute."""
     inner = (
         node.func.value
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
@@ -231,7 +231,7 @@ def _is_deep(node: ast.AST, place: str) -> bool:
 
 
 def stripped_letters(function: Function, code: Code) -> Iterator[Slip]:
-    """Find `strip("kg")`, which removes letters, not a suffix."""
+    """Find `strip("kg")`, which removes letters instead of a suffix."""
     for call in function.every(ast.Call):
         if (
             isinstance(call.func, ast.Attribute)
@@ -270,7 +270,7 @@ def swapped_arguments(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def shared_default(function: Function, code: Code) -> Iterator[Slip]:
-    """Find a default list or table to which the function writes, and functions that only see a loop's last value."""
+    """Find a default list or table to which the function writes, and functions that see only a loop's last value."""
     for name, value in function.defaults.items():
         is_table = isinstance(value, ast.List | ast.Dict | ast.Set) or (
             isinstance(value, ast.Call)

@@ -1,4 +1,5 @@
-"""Patterns that compare code with what its descriptions and the prompt promise: defaults, rounding, limits, cuts."""
+"""Patterns that compare code with what its descriptions and the prompt promise: defaults, rounding, limits, and
+complete texts."""
 
 from __future__ import annotations
 
@@ -73,7 +74,7 @@ def default_differs(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def get_described(function: Function, name: str) -> str:
-    """Return the description of a parameter, including continuation lines."""
+    """Return the description of a parameter, including its continuation lines."""
     found = re.search(
         rf"^\s*(?:[-*]\s*)?`?{name}`?\s*(?:\([^)]*\))?\s*:\s*(.+(?:\n(?!\s*\w+\s*(?:\([^)]*\))?:).+)*)",
         function.documented,
@@ -188,8 +189,8 @@ _HALF_EVEN += r"|\bbanker'?s'? rounding"
 
 
 def rounded_otherwise(function: Function, code: Code) -> Iterator[Slip]:
-    """Find halves that are rounded to even although a description promises half up, or the other way round. For code
-    that creates the tasks, the prompt is the description."""
+    """Find halves that are rounded to even although a description promises to round halves up, or vice versa. For code
+    that creates the tasks, the prompt serves as the description."""
     texts = [("its description", function.documented)]
     if function.part == "tasks" and not function.tools:
         texts += [("the prompt", " ".join(one.split())) for one in code.prompts]
@@ -211,7 +212,7 @@ def rounded_otherwise(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def _halves(function: Function, call: ast.Call, *, may_tidy: bool) -> str | None:
-    """Return the direction in which a call rounds halves, or None if it does not round. If `may_tidy` is True, a
+    """Return the direction in which a call rounds halves, or None if the call does not round. If `may_tidy` is True, a
     `round` of a random number, a plain name, a sum or a unit conversion does not count, because it creates no
     halves."""
     name, text = ast.unparse(call.func), ast.unparse(call)
@@ -301,8 +302,8 @@ def _refusal(node: ast.AST, name: str, value: float) -> Slip:
 
 
 def other_count(function: Function, code: Code) -> Iterator[Slip]:
-    """Find another number of items in the code than in the description, such as the first five instead of the first
-    ten."""
+    """Find a number of items that differs between the code and the description, such as the first five instead of the
+    first ten."""
     if not function.is_tool:
         return
     found = re.findall(
@@ -340,7 +341,7 @@ def other_count(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def cut_text(function: Function, code: Code) -> Iterator[Slip]:
-    """Find a text that is stored without its end."""
+    """Find a text that is truncated before it is stored."""
     for node in function.every(ast.Subscript):
         if (
             isinstance(node.slice, ast.Slice)
