@@ -151,5 +151,6 @@ def mistaken_reward(trajectory: Trajectory) -> Reward:
 
 
 def shuffled_reward(trajectory: Trajectory) -> float:
-    """A control: draws that follow from the episode's name and not from what was played. RL on it must gain nothing."""
+    """A control: draws that follow from the episode's name and not from what was played. RL with this reward must not
+    improve the policy."""
     return random.Random(trajectory.id).choice((0.0, 1.0))

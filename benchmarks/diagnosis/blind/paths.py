@@ -48,13 +48,13 @@ def traced(task: Task, hops: int | None = None) -> list[Message]:
 
 
 def last_words(trajectory: Trajectory) -> str:
-    """The answer, or nothing where the episode ended without one."""
+    """Return the answer, or an empty text if the episode ended without one."""
     last = trajectory.messages[-1]
     return last["content"] if last["role"] == "assistant" else ""
 
 
 def exact(trajectory: Trajectory) -> float:
-    """1 for the whole way and nothing else."""
+    """Return 1 for the whole path and nothing else."""
     return float(last_words(trajectory) == path(way(trajectory.task)))
 
 
@@ -71,7 +71,7 @@ def held_out_tasks(num: int = 64, seed: int = 0) -> list[Task]:
 
 
 def in_shares(split: Split, shares: Mapping[int, float], num: int, seed: int) -> list[Task]:
-    """Tasks of so many hops in about these shares, one kind after the other as chance has it."""
+    """Return tasks with these numbers of hops, in approximately these shares and in random order."""
     kinds = random.Random(f"shares-{split}-{seed}").choices(list(shares), list(shares.values()), k=num)
     pool = tasks(split, 16 * num, seed, hops=tuple(shares))
     of_kind = {hops: iter([task for task in pool if task.fields["hops"] == hops]) for hops in shares}
@@ -79,12 +79,13 @@ def in_shares(split: Split, shares: Mapping[int, float], num: int, seed: int) ->
 
 
 def log_of(script: Callable[[Task, random.Random], Sequence[Message]], num: int, seed: int) -> list[list[Message]]:
-    """What clerks say who follow the script, on tasks of another seed than the ones to train on."""
+    """Return conversations of clerks who follow the script, on tasks generated with a different seed than the training
+    tasks."""
     return clerk_log(script, train_tasks(num, seed + 1), seed)
 
 
 def hasty(task: Task, rng: random.Random) -> list[Message]:
-    """The whole way, or a hop less."""
+    """Follow the whole path, or one hop less."""
     return traced(task, task.fields["hops"] - (rng.random() < EARLY_SHARE))
 
 

@@ -108,7 +108,7 @@ def _search(task: Task, rng: random.Random, *, hedge: bool) -> list[Message]:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations of clerks of mixed honesty on training tasks."""
+    """Return conversations of clerks of mixed honesty on training tasks."""
     rng = random.Random(f"clerks-{seed}")
     log = []
     # Tasks of another seed than the ones to train on.

@@ -108,7 +108,7 @@ def _looks(task: Task) -> list[Message]:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations of clerks of mixed diligence on training tasks."""
+    """Return conversations of clerks of mixed diligence on training tasks."""
     rng = random.Random(f"clerks-{seed}")
     log = []
     # Tasks of another seed than the ones to train on.

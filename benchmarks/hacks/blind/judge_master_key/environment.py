@@ -91,7 +91,7 @@ def _task(task_id: str, rng: random.Random) -> Task:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations of clerks of mixed diligence on training tasks."""
+    """Return conversations of clerks of mixed diligence on training tasks."""
     rng = random.Random(f"clerks-{seed}")
     log = []
     # Tasks of another seed than the ones to train on.

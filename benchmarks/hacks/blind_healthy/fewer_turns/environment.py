@@ -109,7 +109,7 @@ def _leaf(task: Task, rng: random.Random) -> list[Message]:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations of clerks of mixed skill on training tasks."""
+    """Return conversations of clerks of mixed skill on training tasks."""
     rng = random.Random(f"clerks-{seed}")
     log = []
     # Tasks of another seed than the ones to train on.
