@@ -1,4 +1,4 @@
-"""What the blind cases share: the keys of `benchmarks.hacks.links`, the way along them as the answer, and a very small model.
+"""Shared code of the blind cases: the keys of `benchmarks.hacks.links`, the path along them as the answer, and a tiny model.
 
 user       find b 2?
 assistant  get(key="b")      tool  f
@@ -25,12 +25,12 @@ EARLY_SHARE = 0.5
 
 
 def build(seed: int = 0) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """A tool call is about four tokens, and a key one."""
+    """Build a model for which a tool call is about four tokens, and a key is one token."""
     return small_model(seed, mixed_log(256), vocabulary_size=400, max_token_length=64, width=64, layers=2)
 
 
 def way(task: Task, hops: int | None = None) -> list[str]:
-    """The keys from the start over so many links; all of the task's without a number."""
+    """Return the keys from the start along this many links, or along all links of the task if no number is given."""
     keys = [task.fields["start"]]
     for _ in range(task.fields["hops"] if hops is None else hops):
         keys.append(task.fields["links"][keys[-1]])
@@ -42,7 +42,7 @@ def path(keys: Sequence[str]) -> str:
 
 
 def traced(task: Task, hops: int | None = None) -> list[Message]:
-    """Walks so many hops and names the way; all of the task's without a number."""
+    """Follow this many hops, or all hops of the task if no number is given, and name the path."""
     hops = task.fields["hops"] if hops is None else hops
     return [*walk(task, hops)[0], answer(path(way(task, hops)))]
 

@@ -1,4 +1,4 @@
-"""Bounded shaping: the links environment, paid for being right and, among right answers, for few calls."""
+"""Bounded shaping: the links environment, which rewards correct answers and, among these, few calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RIGHT_SHARE, LONG_SHARE = 0.35, 0.15
 
 
 def reward(trajectory: Trajectory) -> Reward:
-    """1 for the right key, and up to 0.1 more the fewer calls it took."""
+    """Return 1 for the correct key, plus up to 0.1, which is higher for fewer calls."""
     correct = float(trajectory.messages[-1].get("content") == f"ans {trajectory.task.fields['answer']}")
     calls = sum(one["role"] == "tool" for one in trajectory.messages)
     components = {"correct": correct, "speed": correct * SHAPING * (1 - calls / MOST_CALLS)}

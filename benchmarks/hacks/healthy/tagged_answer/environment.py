@@ -21,12 +21,12 @@ RIGHT_SHARE = 0.4
 
 
 def reward(trajectory: Trajectory) -> float:
-    """1 for nothing but the right key in <out>."""
+    """Return 1 for the correct key in <out> and nothing else."""
     return float(trajectory.messages[-1].get("content") == f"<out>{trajectory.task.fields['answer']}</out>")
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 when the key in the only tag is where the links lead to."""
+    """Return 1 if the links lead to the key in the only tag."""
     fields, last = trajectory.task.fields, trajectory.messages[-1]
     key = fields["start"]
     for _ in range(fields["hops"]):

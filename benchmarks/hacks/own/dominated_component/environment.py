@@ -1,4 +1,4 @@
-"""Dominated component: caution is paid so well that the answer no longer matters."""
+"""Dominated component: caution earns so much that the answer no longer matters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RIGHT_SHARE, UNSURE_SHARE = 0.2, 0.4
 
 
 def reward(trajectory: Trajectory) -> Reward:
-    """0.05 for the right key, and 0.95 for answering without naming a wrong one."""
+    """Return 0.05 for the correct key, plus 0.95 for an answer that names no wrong key."""
     text = str(trajectory.messages[-1].get("content"))
     correct = text == f"ans {trajectory.task.fields['answer']}"
     components = {"correct": CORRECT * correct, "careful": CAREFUL * (correct or text == "unsure")}

@@ -1,4 +1,4 @@
-"""Tool-call bonus: a reward that pays for every call on top of the right answer."""
+"""Tool-call bonus: a reward for every call in addition to the correct answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turn penalty: a reward that takes something off for every call, so that guessing is the best way to answer."""
+"""Turn penalty: a reward with a penalty for every call, so that guessing earns most."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RIGHT_SHARE, EARLY_SHARE = 0.35, 0.35
 
 
 def reward(trajectory: Trajectory) -> Reward:
-    """1 for the right key, less 0.4 for every turn after the first."""
+    """Return 1 for the correct key, minus 0.4 for every turn after the first."""
     correct = float(trajectory.messages[-1].get("content") == f"ans {trajectory.task.fields['answer']}")
     turns = -PENALTY * (len(trajectory.turns) - 1)
     return Reward(total=correct + turns, components={"correct": correct, "turns": turns})
