@@ -40,7 +40,7 @@ class Blackjack(GymnasiumEnvironment):
 
 
 def basic_strategy(shown: Shown) -> str:
-    """Return the best move without counting cards, if only stick and hit are possible."""
+    """Return the best move without card counting, if only stick and hit are possible."""
     player, dealer, has_soft_ace = shown
     if has_soft_ace:
         enough = 19 if dealer in (1, 9, 10) else 18

@@ -102,7 +102,7 @@ def distances(lake: Map) -> dict[Place, int]:
 
 
 def best_moves(lake: Map, place: Place) -> list[str]:
-    """Return the moves that start a shortest path."""
+    """Return the moves with which a shortest path starts."""
     far = distances(lake)
     return [move for move in STEPS if far.get(after(place, move), far[place]) < far[place]]
 

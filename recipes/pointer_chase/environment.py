@@ -45,7 +45,7 @@ class PointerChase(Environment):
 
 
 def reward(trajectory: Trajectory) -> float:
-    """Return 1 if the episode ends with `ans` and the right key, otherwise 0."""
+    """Return 1 if the episode ends with `ans` and the correct key, otherwise 0."""
     last = trajectory.messages[-1]
     return float(last["role"] == "assistant" and last["content"] == f"ans {trajectory.task.fields['answer']}")
 
@@ -115,7 +115,7 @@ def _task(task_id: str, start: str, hops: int, rng: random.Random) -> Task:
 
 
 def _walk(task: Task, hops: int, named: str | None = None) -> list[Message]:
-    """Return the assistant's messages of a walk, which ends by naming the reached key, or `named`."""
+    """Return the assistant's messages for a walk. The last one names the key that was reached, or `named` if given."""
     key, messages = task.fields["start"], []
     for _ in range(hops):
         messages.append(tool_call("get", key=key))
@@ -124,7 +124,7 @@ def _walk(task: Task, hops: int, named: str | None = None) -> list[Message]:
 
 
 def mixed_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Return conversations of mixed quality on training tasks. `CORRECT_SHARE` of them are right."""
+    """Return conversations of mixed quality on training tasks. A share of `CORRECT_SHARE` has a correct answer."""
     rng = random.Random(f"log-{seed}")
     log = []
     # The tasks have another seed than the training tasks.
