@@ -1,7 +1,8 @@
 """Measures the cost of every advantage, loss and correction, as a share of a training step.
 
-The step belongs to pointer chase, which has the smallest model in this repository, so the shares are the largest
-possible. Each function runs alone on the groups and tokens of the last step, forward and backward, in the same process.
+The step comes from pointer_chase, which has the smallest model in this repository, so the measured shares are upper
+bounds. Each function runs separately on the groups and tokens of the last step, forward and backward, in the same
+process.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ def seconds(call: Callable[[], Any], repeats: int) -> float:
 
 
 def played(recipe: Path, steps: int, more: Sequence[str]) -> tuple[list[Any], list[tuple[Any, Any]], float]:
-    """Train a few steps. Return the last step's groups and the (tokens, sampled_M) of its microbatches, and seconds per
-    step."""
+    """Train a few steps. Return the groups of the last step, the (tokens, sampled_M) of its microbatches, and the
+    seconds per step."""
     from sparring import loop
     from sparring.algorithms.objective import Objective
     from sparring.trainer import MultiTurnRLTrainer
@@ -116,7 +117,7 @@ def main() -> int:
         add("advantage", name, seconds(lambda e=estimator: credit(groups, e, sums_turn_rewards=None), repeats))
 
     def learn(objective: Objective) -> int:
-        """Return the number of tokens that got a gradient."""
+        """Return the number of tokens that received a gradient."""
         found = 0
         for seen, sampled_M in microbatches:
             logprobs_M = seen.logprobs_M.detach().requires_grad_()

@@ -2,11 +2,11 @@
 
     python -m benchmarks.checks [--json FILE] [NAME ...]
 
-The authors of the checks planted tests/checks/defects; people who had not seen the checks planted tests/checks/blind.
-In the latter, `acceptable_rules` lists the rules that may name the defect, and `found_at_first_sight` states whether
-the rules found the defect before any author of rules had seen it. The clean recipes are the shipped recipes, the
-domains of the suite, the corrected copies of planted recipes, and recipes that only look suspicious
-(tests/checks/blind_clean). Every recipe gets a full check.
+The authors of the checks planted the defects in tests/checks/defects; people who had not seen the checks planted those
+in tests/checks/blind. In tests/checks/blind, `acceptable_rules` lists the rules that may name the defect, and
+`found_at_first_sight` states whether the rules found it before any author of rules had seen it. The clean recipes are
+the shipped recipes, the domains of the suite, the corrected copies of planted recipes, and recipes that only look
+suspicious (tests/checks/blind_clean). Every recipe gets a full check.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def list_planted(kind: str) -> Iterator[tuple[Path, Mapping[str, Any]]]:
 
 
 def check(folder: Path, options: Mapping[str, str], overrides: Sequence[str] = ()) -> CheckReport:
-    """Run all rules that need no model. `options` name files in the recipe's folder."""
+    """Run all rules that need no model. `options` are the names of files in the recipe's folder."""
     named = {key: folder / value for key, value in options.items()}
     return check_recipe(folder, Options(overrides=tuple(overrides), **named))  # pyright: ignore[reportArgumentType]
 

@@ -1,5 +1,5 @@
-"""Measures whether RL gains more than imitation: base, warm start, control, tuned, and RL on shuffled rewards, by
-seed."""
+"""Measures whether RL gains more than imitation, per seed: base, warm start, control, tuned, and RL with shuffled
+rewards."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def run(
 
 
 def shuffled(recipe: Path, seed: int, overrides: Sequence[str], folder: str) -> dict[str, Any]:
-    """Train with rewards that do not depend on the episode, which must gain nothing."""
+    """Train with rewards that do not depend on the episode. Success must not rise."""
     settings = [f"run.runs_dir={folder}", f"run.seed={seed}", "reward.reward=environment:shuffled_reward", *overrides]
     with MultiTurnRLTrainer(recipe, overrides=settings, name=f"shuffled-{seed}", check=False, quiet=True) as trainer:
         trained = _completed(trainer)
@@ -118,7 +118,7 @@ def _completed(trainer: MultiTurnRLTrainer) -> Path:
 
 def _measured(found: EvaluationReport) -> dict[str, Any]:
     """Return each policy's success (sampled and greedy), completion and turns, and the sampled gain of tuned over the
-    strongest control. The claim determines which control that is."""
+    strongest control. The claim determines which control is the strongest."""
     sampled = {one.name: one for one in found.evaluations if one.temperature != 0}
     greedy = {one.name: one for one in found.evaluations if one.temperature == 0}
     row: dict[str, Any] = {name: _policy(sampled[name], greedy[name]) for name in sampled}
@@ -180,7 +180,7 @@ def table(content: Mapping[str, Any]) -> str:
 
 
 def _strongest(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the name of the strongest control, or the names by seed if they differ."""
+    """Return the name of the strongest control, or one name per seed if they differ."""
     names = dict.fromkeys(row[STRONGEST] for row in rows)
     if len(names) == 1:
         return next(iter(names))

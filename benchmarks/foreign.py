@@ -1,8 +1,9 @@
-"""Measures the checks on environments that were not written for them: tools reached, false errors, time.
+"""Measures the checks on environments that were not written for them: the tools that are reached, false errors, and the
+time.
 
 The environments are the twelve domains of the suite without their experts and recorded conversations, a Gymnasium
 environment, an MCP server, a server of OpenEnv's protocol, tools over a pandas table (tests/checks/foreign), and an
-environment with a process that takes three seconds to start. Each gets a full check. Its processor time includes the
+environment whose process takes three seconds to start. Each gets a full check. The CPU time of a check includes the
 processes that it starts."""
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def list_recipes() -> Iterator[tuple[str, Path, list[str]]]:
 
 
 def run_check(folder: Path, overrides: Sequence[str]) -> tuple[dict[str, Any], float]:
-    """Return the JSON of a complete check, and its processor seconds."""
+    """Return the JSON of a complete check, and its CPU seconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     ended = subprocess.run(
         [sys.executable, "-c", "from sparring.cli import main; main()", "check", str(folder), *overrides, "--json"],

@@ -1,9 +1,9 @@
-"""Measures the gateway under load, with every turn on disk before it is answered, compared with a bare server.
+"""Measures the gateway under load, compared with a bare server. Every turn is on disk before it is answered.
 
-The policy is a script that takes 50 ms per turn. Tokenizer, template, keys, matching of growing histories and the
-ledger are real. The bare server is a Starlette app that reads the same bodies, waits the same 50 ms and commits the
-same number of bytes through the same group commit. The two servers run alternately in separate processes, with the
-driver in a third process. Figures are medians over the rounds."""
+The policy is a script that takes 50 ms per turn. The tokenizer, the template, the keys, the matching of growing
+histories and the ledger are real. The bare server is a Starlette app that reads the same bodies, waits the same 50 ms
+and commits the same number of bytes through the same group commit. The two servers run alternately in separate
+processes, with the driver in a third process. Figures are medians over the rounds."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def tokenizer_of(smoke: bool) -> Any:
 def serve_gateway(pipe: Connection, folder: str, num_episodes: int, smoke: bool) -> None:
     """Serve our gateway, with a session and a key for each episode.
 
-    The process sends the base URL and the keys, and then answers requests for the number of turns in the ledger.
+    The process sends the base URL and the keys. After that, it answers requests for the number of turns in the ledger.
     """
     from sparring.chat import TemplateChat
     from sparring.engines.scripted import ScriptedEngine
@@ -108,7 +108,7 @@ def serve_gateway(pipe: Connection, folder: str, num_episodes: int, smoke: bool)
 
 
 def serve_bare(pipe: Connection, folder: str, num_episodes: int, _smoke: bool) -> None:
-    """Serve a Starlette app that only reads, waits, commits and answers."""
+    """Serve a Starlette app that only reads a request, waits, commits and answers."""
     import sqlite3
 
     from starlette.applications import Starlette
@@ -206,7 +206,7 @@ async def episode(base_url: str, key: str, number: int, num_turns: int, latencie
 
 
 async def streams(base_url: str, keys: list[str]) -> None:
-    """Open streams at the same time, and drop three of ten after their first bytes."""
+    """Open streams at the same time, and disconnect three of ten after their first bytes."""
 
     async def one(number: int, key: str) -> None:
         client = Client(base_url, key)

@@ -1,8 +1,8 @@
 """Measures how often 95% intervals of evaluations contain the true value, for many kinds and numbers of tasks.
 
-Tasks are drawn from a population with a known mean. The benchmark computes intervals like evaluations and counts how
-many contain the mean. 0.95 is right. With a lower share the intervals are too narrow, and with a higher share they are
-wider than needed.
+Tasks are drawn from a population with a known mean. The benchmark computes the intervals in the same way as
+evaluations, and counts how many contain the mean. The share should be 0.95. If it is lower, the intervals are too
+narrow. If it is higher, they are wider than needed.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The cells are each advantage with ppo, each loss with group_based, and each loss at staleness 3 with its correction.
 
-All cells use pointer chase and one warm start per seed. The strict scorer grades held-out tasks at temperature 1.
-Finished cells are stored in --state, so that an interrupted benchmark can continue.
+All cells use pointer_chase, and all cells of a seed use the same warm start. The strict scorer grades held-out tasks at
+temperature 1. Finished cells are stored in the file --state, so that an interrupted benchmark can continue.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def key(choice: Choice | str, seed: int) -> str:
 
 
 def cells(num_seeds: int, num_stale_seeds: int) -> dict[str, tuple[Choice, int]]:
-    """Return every choice and seed to train, by key."""
+    """Return every choice and seed to train, keyed by cell."""
     wanted = {}
     for part, choices in MATRIX.items():
         for seed in range(num_stale_seeds if part.startswith("staleness") else num_seeds):
@@ -157,7 +157,7 @@ def interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
 
 
 def summary(done: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, float], dict[str, dict[str, float]]]:
-    """Return a row per part and name, and the differences from synchronous training, paired by seed."""
+    """Return one row per part and name, and the differences from synchronous training, paired by seed."""
     rows, figures, targets = [], {}, {}
     seeds = range(max(int(cell.rsplit("-", 1)[-1]) for cell in done) + 1)
 

@@ -1,9 +1,9 @@
 """Measures the cost of recording 100,000 rollouts of three turns, and of checking every invariant of the ledger.
 
-The ledger is written with its own methods: groups of eight rollouts run, are admitted, claimed by a step and trained by
-the next checkpoint. One rollout in twenty is lost to infrastructure. Figures are processor seconds of this process,
-including SQLite's work, as medians over the rounds. `verify` alternates with SQLite's `PRAGMA quick_check` of the same
-file, so that a slow machine slows both.
+The ledger is written with its own methods: groups of eight rollouts run, are admitted, are claimed by a step, and count
+as trained at the next checkpoint. One rollout in twenty is lost to infrastructure. Figures are CPU seconds of this
+process, including SQLite's work, as medians over the rounds. `verify` alternates with SQLite's `PRAGMA quick_check` of
+the same file, so that a slow machine slows both.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def read_through(path: Path) -> int:
 
 
 def sides_of(path: Path) -> dict[str, float]:
-    """Return the number of recorded turns, and what each reader finds if a turn was changed or cut off."""
+    """Return the number of recorded turns, and what each reader finds if a turn was changed or truncated."""
     with closing(rows.open_file(path)[0]) as db:
         recorded = db.execute("SELECT count(*) FROM turns").fetchone()[0]
     with closing(sqlite3.connect(path)) as db, db:

@@ -1,4 +1,5 @@
-"""Draws the weight of a token in each loss (the factor of A * grad log p) over the ratio, for docs/algorithms.md."""
+"""Draws the weight of a token in each loss (the factor of A * grad log p) as a function of the ratio, for
+docs/algorithms.md."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Peak memory of one LoRA training step against what `sparring plan` predicts for it, each shape in a process of its own.
+"""Compares the peak memory of one LoRA training step with the prediction of `sparring plan`, each shape in a separate
+process.
 
-The model has random weights, an engine with a small cache holds the first version, and the learner takes one step on a batch
-of one sequence: gradient, optimizer, export. The peak is what the kernel reports (VmHWM). `--shapes` picks some, and
-the largest takes the most time.
+The model has random weights, and an engine with a small cache holds the first version. The learner takes one step on a
+batch of one sequence: gradient, optimizer and export. The peak is the value that the kernel reports (VmHWM). `--shapes`
+selects some of the shapes. The largest one takes the most time.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ TOLERANCE = 0.1
 
 
 def build_config(way: str, tokens: int) -> Config:
-    """Return the settings of a row."""
+    """Return the settings of one row of the table."""
     return validate(
         {},
         [
@@ -111,7 +112,7 @@ def build_config(way: str, tokens: int) -> Config:
 
 
 def measure(way: str, tokens: int) -> dict[str, float]:
-    """Take one step in this process, and return its peak and the predicted one in bytes, and its seconds."""
+    """Take one step in this process. Return its peak memory and the predicted peak, both in bytes, and its seconds."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -169,7 +170,7 @@ def measure(way: str, tokens: int) -> dict[str, float]:
 
 
 def peak_bytes() -> float:
-    """Return the largest resident memory of this process so far."""
+    """Return the peak resident memory of this process so far."""
     status = Path("/proc/self/status").read_text("ascii")
     return 1024.0 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")))
 

@@ -1,4 +1,5 @@
-"""Measures the gain of RL in Gymnasium's FrozenLake and Blackjack over seeds, with control and diagnosis."""
+"""Measures the gain of RL in Gymnasium's FrozenLake and Blackjack over several seeds, with a control and a
+diagnosis."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from sparring.run_folders import RunFolder
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The target of a family, which was set before its runs."""
+    """The target of a family of environments, which was set before its runs."""
 
     gain: float
     """The least lower bound, over the seeds, of the paired gain over the strongest control."""
@@ -58,7 +59,7 @@ def trained(family: str, seed: int, overrides: Sequence[str], control_steps: int
 
 
 def claimed(family: str, runs: Sequence[RunFolder]) -> dict[str, Any]:
-    """Return the claim that the runs support together."""
+    """Return the claim that the runs together support."""
     ((_, claim),) = claims_of_runs(runs)
     return {"family": family, "over seeds": {"claim": claim.lines()}}
 

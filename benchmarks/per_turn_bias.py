@@ -1,8 +1,9 @@
-"""Measures which credit for turns keeps the true gradient, in a stop-or-continue task with a known exact gradient.
+"""Measures which way to assign credit to turns keeps the true gradient, in a stop-or-continue task whose exact gradient
+is known.
 
 A policy with one parameter theta continues with probability p = sigmoid(theta) = 0.5 at each of the first three of at
 most four turns. Continuing earns 0.5. Stopping (forced at the fourth turn) earns 1 with probability .2, .4, .5, .55 at
-turn 1, 2, 3, 4. So the policy itself decides how many turns, and how many baselines, there are.
+turn 1, 2, 3, 4. The policy itself therefore decides how many turns, and how many baselines, there are.
 """
 
 from __future__ import annotations

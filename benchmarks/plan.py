@@ -1,8 +1,8 @@
 """Compares `sparring plan` with one measured step of SmolLM2's shape on this machine: memory, sampling and learning.
 
-The model has random weights. A process of its own samples a batch with the engine, learns from as many tokens, and loads the
-new weights into the engine; its peak memory is that of the kernel (VmHWM). Then the same machine is calibrated, and planned
-for the same batch.
+The model has random weights. A separate process samples a batch with the engine, learns from the same number of tokens,
+and loads the new weights into the engine. The kernel reports its peak memory (VmHWM). Then the same machine is
+calibrated, and `sparring plan` predicts the cost of the same batch.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def main() -> int:
 def compare(
     sizes: dict[str, Any], episodes: int, tokens: int, microbatch: int
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Return what a step takes and what the plan states, by name."""
+    """Return the measured and the planned cost of a step, keyed by name."""
     import torch
 
     from sparring.config import validate
@@ -100,7 +100,7 @@ def compare(
 
 
 def measure(config: Any, sizes: dict[str, Any], episodes: int, tokens: int, sampled: int) -> dict[str, float]:
-    """Sample a batch, learn from as many tokens, and load the weights into the engine."""
+    """Sample a batch, learn from the same number of tokens, and load the weights into the engine."""
     from sparring.engines.torch_engine import TorchEngine
     from sparring.models.allocator import keep_freed_memory
     from sparring.models.policy import LoraSettings, Policy
@@ -129,7 +129,7 @@ def measure(config: Any, sizes: dict[str, Any], episodes: int, tokens: int, samp
 
 
 async def sample(engine: Any, episodes: int, prompt: int, sampled: int) -> tuple[list[Any], float]:
-    """Return the turns with their prompts, and the seconds that they took together."""
+    """Return the turns with their prompts, and the total seconds that they took."""
     from sparring.types import SampleRequest, Sampling
 
     async def turn(index: int) -> tuple[tuple[int, ...], Any]:

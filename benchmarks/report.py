@@ -58,7 +58,7 @@ def needs(what: str) -> NoReturn:
 
 
 def machine() -> str:
-    """Return a description of cores, processor, its widest instructions and memory."""
+    """Return a description of the machine: its cores, its processor with the widest instructions, and its memory."""
     cpu = next(
         (line.split(":", 1)[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
         platform.processor(),
@@ -117,7 +117,7 @@ def report(
 
 
 def defects(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the defects of a result."""
+    """Yield the defects that make a result invalid."""
     for field, kind in FIELDS.items():
         if not isinstance(content.get(field), kind):
             yield f"{field} is {content.get(field)!r}"
@@ -139,7 +139,7 @@ def defects(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _command() -> str:
-    """Return the command of this process, without the files that it reads and writes."""
+    """Return the command line of this process, without the files that it reads and writes."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     module = spec.name.removesuffix(".__main__") if spec is not None else Path(sys.argv[0]).stem
     words: list[str] = []
@@ -152,7 +152,7 @@ def _command() -> str:
 
 
 def commit() -> str | None:
-    """Return the commit of this checkout, with a `+` if files have changed since, or None without git."""
+    """Return the commit of this checkout (with a `+` if files have changed since), or None without git."""
     try:
         described = subprocess.run(
             ["git", "describe", "--always", "--dirty=+", "--exclude=*"],

@@ -1,6 +1,6 @@
 """Measures the report of a run of 10,000 episodes: its size, and the time to write it and to open it in a browser.
 
-Short episodes all fit into the page, and only part of the long episodes do. The time to open ends when the page's
+All short episodes fit into the page, but only some of the long ones do. The time to open the page ends when the page's
 script has run. It is not measured without Chromium.
 """
 
@@ -61,7 +61,7 @@ def messages(rng: random.Random, turns: int, words: int) -> Iterator[Message]:
 
 
 def played(rng: random.Random, step: int, num: int, turns: int, words: int) -> list[Trajectory]:
-    """Return episodes. Half of them are wrong, and one in fifty of the wrong ones is paid."""
+    """Return episodes. Half of them are incorrect, and one in fifty of the incorrect ones is rewarded."""
     found = []
     num_tokens = int(words * NUM_TOKENS_A_WORD)
     for place in range(num):

@@ -1,7 +1,8 @@
-"""Measures the sandbox: how fast boxes start and run programs, how late deadlines are, and what is left over.
+"""Measures the sandbox: how fast sandboxes start and run programs, how late deadlines take effect, and which resources
+are left over.
 
-Programs are `print(1)` in the interpreter of the system. Every figure uses the public interface. `--backend` selects a
-back end other than the first that works.
+The program is `print(1)` in the system's interpreter. Every figure is measured through the public interface.
+`--backend` selects a different back end than the first one that works.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ TARGETS = {
 
 
 async def timed(number: int, action: Callable[[], Awaitable[Any]]) -> list[float]:
-    """Return the milliseconds of each of several runs. An additional first run is not counted."""
+    """Return the milliseconds that each of several runs took. An additional first run is not counted."""
     await action()
     times = []
     for _ in range(number):
@@ -46,7 +47,7 @@ async def timed(number: int, action: Callable[[], Awaitable[Any]]) -> list[float
 
 
 def bare(number: int) -> list[float]:
-    """Return the milliseconds of the same program without a box."""
+    """Return the milliseconds that the same program takes without a sandbox."""
     times = []
     for _ in range(number + 1):
         began = time.perf_counter()
@@ -56,7 +57,7 @@ def bare(number: int) -> list[float]:
 
 
 async def cold_starts(sandbox: Sandbox, number: int) -> list[float]:
-    """Return the milliseconds for a new box and its first program, without the removal of the box."""
+    """Return the milliseconds for a new sandbox and its first program, without the removal of the sandbox."""
     times = []
     for _ in range(number + 1):
         began = time.perf_counter()
@@ -67,8 +68,8 @@ async def cold_starts(sandbox: Sandbox, number: int) -> list[float]:
 
 
 async def episodes(sandbox: Sandbox, number: int, num_executions: int) -> tuple[float, int]:
-    """Run all episodes at once. Return executions per second, including start and removal of boxes, and failed
-    executions."""
+    """Run all episodes at once. Return the executions per second, including start and removal of the sandboxes, and the
+    number of failed executions."""
 
     async def episode() -> int:
         async with sandbox.session({"a.txt": "1"}) as box:
@@ -81,7 +82,7 @@ async def episodes(sandbox: Sandbox, number: int, num_executions: int) -> tuple[
 
 
 async def lateness(sandbox: Sandbox, number: int, deadline: float = 0.3) -> float:
-    """Return the time by which the slowest of several endless programs outlives its deadline."""
+    """Return how long after its deadline the slowest of several endless programs ends."""
     late = []
     async with sandbox.session() as box:
         for _ in range(number):
@@ -92,7 +93,7 @@ async def lateness(sandbox: Sandbox, number: int, deadline: float = 0.3) -> floa
 
 
 def left_over() -> dict[str, int]:
-    """Return the resources that boxes of this process have on the machine."""
+    """Return the resources that the sandboxes of this process hold on the machine."""
     mine = f"{PREFIX}{os.getpid()}-*"
     spawner_id = spawner._process.pid if spawner._process else -1
     children = Path(f"/proc/{spawner_id}/task/{spawner_id}/children")

@@ -1,6 +1,8 @@
-"""Runs every hostile probe, with its positive control, on every sandbox that works here (the table of docs/sandbox.md).
+"""Runs every hostile probe, with its positive control, on every sandbox back end that works here (the table in
+docs/sandbox.md).
 
-`--episodes` is the number of boxes that look for traces of earlier boxes. Probes and attacks come from `tests/sandbox`.
+`--episodes` is the number of sandboxes that look for traces of earlier ones. Probes and attacks come from
+`tests/sandbox`.
 """
 
 from __future__ import annotations
@@ -107,7 +109,7 @@ def working(backend: Any) -> Sandbox | None:
 
 
 async def programs_through(sandbox: Sandbox, host: dict[str, Any], programs: Sequence[Probe]) -> set[str]:
-    """Return the names of the programs that come through, without those that are meaningless in this back end."""
+    """Return the names of the programs that break through, without those that are meaningless in this back end."""
     place = open_sandbox(backend=sandbox.backend.name, limits=Limits(seconds=120.0, processes=64))
     async with place.session() as box:
         program = inside_programs({probe.name: probe.code for probe in programs}, host)
@@ -120,7 +122,7 @@ async def programs_through(sandbox: Sandbox, host: dict[str, Any], programs: Seq
 
 
 async def voids_through(backend: Any, voids: Mapping[str, Any]) -> int:
-    """Return the number of programs that break their box and score differently from honest programs."""
+    """Return the number of programs that break their sandbox and get a different score than honest programs."""
     place = open_sandbox(backend=backend, limits=VOID_LIMITS)
     slots = asyncio.Semaphore(3)
 
@@ -135,7 +137,8 @@ async def voids_through(backend: Any, voids: Mapping[str, Any]) -> int:
 
 
 async def canaries_seen(sandbox: Sandbox, num_episodes: int) -> int:
-    """Run episodes that look for marks of earlier episodes and leave their own: a file, shared memory and a process."""
+    """Run episodes that look for marks of earlier episodes and leave their own marks: a file, shared memory and a
+    process."""
     code = (
         "import glob, os, subprocess\n"
         "places = ['canary', '/tmp/canary', '/dev/shm/canary']\n"

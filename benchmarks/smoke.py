@@ -55,7 +55,8 @@ class Smoke:
 
 @cache
 def scripts() -> dict[str, str]:
-    """Return all benchmarks by their names after `benchmarks.`, with the first paragraph of their descriptions."""
+    """Return all benchmarks, keyed by their names after `benchmarks.`, with the first paragraph of their
+    descriptions."""
     found = {}
     for file in (*HERE.glob("*.py"), *HERE.glob("*/*.py")):
         tree = ast.parse(file.read_text("utf-8"))
@@ -108,7 +109,7 @@ def smoke(name: str) -> Smoke:
 
 
 def _run(module: str, result: Path, log: Path, pipe: Connection) -> None:
-    """Run the module as a program in this process, which cannot be used for another module."""
+    """Run the module as a program in this process. The process cannot be used for another module afterwards."""
     os.setsid()
     with log.open("w", encoding="utf-8") as output:
         for stream in (1, 2):
@@ -144,8 +145,8 @@ def _wrong(name: str, result: Path) -> Iterator[str]:
 
 
 def smoke_all(names: Sequence[str], *, budget_seconds: float = BUDGET_SECONDS) -> int:
-    """Run small versions of benchmarks, several at a time. Returns 1 if one failed, or if they took longer than
-    `budget_seconds` together."""
+    """Run small versions of benchmarks, several at a time. Returns 1 if one failed, or if together they took longer
+    than `budget_seconds`."""
     os.environ["OMP_NUM_THREADS"] = "1"
     CONTEXT.set_forkserver_preload(list(PRELOADED))
     began, done = time.monotonic(), list[Smoke]()

@@ -1,4 +1,4 @@
-"""Measures whether the suite of business domains is fair: experts, copying, guessing, leaks and speed, by domain."""
+"""Measures whether the suite of business domains is fair, by domain: experts, copying, guessing, leaks and speed."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ async def observe(domain: SopDomain, tasks: Sequence[Task]) -> list[Sources]:
 
 
 async def median_seconds(domain: SopDomain, tasks: Sequence[Task], conversations: Sequence[Sequence[Message]]) -> float:
-    """Return the median seconds to check and run a tool call of the expert, and to write the result as JSON."""
+    """Return the median seconds that it takes to check and run a tool call of the expert, and to write the result as
+    JSON."""
     seconds = []
     for task, conversation in zip(tasks, conversations, strict=False):
         async with opened(desk := domain.desk(), task):
@@ -97,7 +98,8 @@ async def median_seconds(domain: SopDomain, tasks: Sequence[Task], conversations
 
 
 def leftovers(domain: SopDomain, num_episodes: int) -> tuple[int, float]:
-    """Return what these episodes leave beyond what their first quarter left: resources, and resident MiB."""
+    """Return what these episodes leave behind in addition to what their first quarter left: resources, and resident
+    MiB."""
     tasks = domain.train_tasks(num_episodes // 4)
     asyncio.run(work(domain, tasks))
     things_before, memory_before = left()
@@ -110,7 +112,8 @@ def leftovers(domain: SopDomain, num_episodes: int) -> tuple[int, float]:
 
 
 def left() -> tuple[tuple[int, ...], float]:
-    """Return the counts of open files, threads, child processes, temporary files and desks, and the resident MiB."""
+    """Return the counts of open files, threads, child processes, temporary files and service desks, and the resident
+    MiB."""
     gc.collect()
     desks = sum(issubclass(type(found), sop.SopDesk) for found in gc.get_objects())
     children = sum(len((task / "children").read_text().split()) for task in Path("/proc/self/task").iterdir())
@@ -120,7 +123,8 @@ def left() -> tuple[tuple[int, ...], float]:
 
 
 def token_counter() -> Any:
-    """Return a counter of tokens for the embedded model. If it was never loaded, count a quarter of the characters."""
+    """Return a counter of tokens for the embedded model. If the tokenizer was never loaded, the count is a quarter of
+    the number of characters."""
     from tokenizers import Tokenizer
 
     from sparring.models.smollm2 import NAME, cache_directory

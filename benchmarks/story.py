@@ -1,12 +1,13 @@
-"""Measures how a mismatched example answer spoils training, which rules report it, and what its correction gains.
+"""Measures how an example answer in the wrong format spoils training, which rules report it, and how much its
+correction gains.
 
     python -m benchmarks.story [--runs DIR] [--json FILE] [--svg FILE] [--smoke]
 
-A model of under a million parameters is warm-started once (recipes/sop_small). From its weights three runs are trained:
-on all domains at once with a mistaken example, on one domain with it, on that domain with an example that agrees with
-the ground truth. For each it reports the curves of training reward and strict score, the findings of `sparring check`
-and of the detectors, and the results on held-out tasks before and after. With --runs everything is kept, and finished
-parts are not done again."""
+A model with fewer than a million parameters is warm-started once (recipes/sop_small). Three runs start from its
+weights: on all domains with a mistaken example, on one domain with the same example, and on that domain with an example
+that agrees with the ground truth. For each run, the benchmark reports the curves of training reward and strict score,
+the findings of `sparring check` and of the detectors, and the results on held-out tasks before and after training. With
+--runs, everything is kept, and finished parts are not repeated."""
 
 from __future__ import annotations
 
@@ -123,7 +124,7 @@ class Measured:
 
 
 def warm_started(runs: Path, more: Sequence[str]) -> Path:
-    """Return the run that provides the initial weights of all steps. It is trained if it is missing."""
+    """Return the run that provides the initial weights for all steps of the story. It is trained if it is missing."""
     path = runs / WARM_START
     if not _is_done(path):
         overrides = [*STEPS[0].overrides(runs, more), "schedule.max_steps=0"]
@@ -132,7 +133,7 @@ def warm_started(runs: Path, more: Sequence[str]) -> Path:
 
 
 def trained(step: Step, runs: Path, more: Sequence[str]) -> Path:
-    """Return the run of a step. It is trained if it is missing."""
+    """Return the run of a step of the story. It is trained if it is missing."""
     path, weights = runs / step.run_name, warm_started(runs, more)
     if not _is_done(path):
         trainer = MultiTurnRLTrainer(
@@ -173,7 +174,7 @@ def held_out(run: Path, weights: Path) -> dict[str, tuple[Interval, Interval, In
 
 
 def field_accuracy(trajectory: Trajectory) -> float:
-    """Return the share of the scored fields that are right for the strict scorer."""
+    """Return the share of the scored fields that the strict scorer counts as correct."""
     return fmean(value for name, value in trajectory.score_parts.items() if name.startswith("field/"))
 
 
@@ -274,7 +275,7 @@ def _compared(before: Sequence[float], after: Sequence[float]) -> tuple[Interval
 
 
 def _counted(findings: Iterable[str]) -> str:
-    """Return each text once, with its number of occurrences."""
+    """Return each text once, with the number of its occurrences."""
     return ", ".join(text if times == 1 else f"{text} ({times} times)" for text, times in Counter(findings).items())
 
 

@@ -1,9 +1,9 @@
-"""Measures long streamed answers: processor time of the gateway by length, and the waiting time of other episodes.
+"""Measures long streamed answers: the CPU time of the gateway by length, and the waiting time of other episodes.
 
-The policy is a script that writes about one token per millisecond. Tokenizer, sessions and HTTP are real, but turns are
-not recorded. The gateway runs in a separate process and counts its processor time. The client first reads a stream
-alone to measure the processor time. It then reads a second stream while another episode requests short answers one
-after another. These answers are compared with answers before any stream started.
+The policy is a script that writes about one token per millisecond. The tokenizer, the sessions and HTTP are real, but
+turns are not recorded. The gateway runs in a separate process and measures its CPU time. The client first reads one
+stream alone to measure the CPU time. It then reads a second stream while another episode requests short answers one
+after another. The waiting times for these answers are compared with those before any stream started.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TARGETS = {
 def serve(pipe: Connection, smoke: bool) -> None:
     """Run a gateway. Each message (text, number of tokens) opens an episode with an answer of that many tokens.
 
-    The gateway sends back the base URL, the key and the processor seconds so far.
+    The gateway sends back the base URL, the key and its CPU seconds so far.
     """
     from sparring.chat import TemplateChat
     from sparring.engines.scripted import ScriptedEngine
@@ -92,7 +92,7 @@ class Server:
 
 
 async def streamed(base_url: str, key: str) -> int:
-    """Read a streamed answer and return its number of bytes."""
+    """Read a streamed answer and return the number of its bytes."""
     client = Client(base_url, key)
     await client.open()
     body: dict[str, Any] = {"model": "policy", "messages": [{"role": "user", "content": "Inspect."}], "stream": True}
@@ -122,7 +122,7 @@ async def waits(base_url: str, key: str, until: asyncio.Event) -> list[float]:
 
 
 async def measure_waits(base_url: str, key: str, stream: asyncio.Future[Any]) -> tuple[float, int]:
-    """Return the median wait of the other episode until `stream` is done, and the number of its answers."""
+    """Return the median waiting time of the other episode until `stream` is done, and the number of its answers."""
     over = asyncio.Event()
     stream.add_done_callback(lambda _: over.set())
     seconds = await waits(base_url, key, over)

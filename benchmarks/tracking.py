@@ -1,11 +1,11 @@
-"""Measures the cost of metrics, files and MLflow per step, with an MLflow server that answers, does not exist, or
+"""Measures the cost per step of metrics, files and MLflow, with an MLflow server that answers, does not exist, or
 hangs.
 
-Each run trains pointer chase for some steps in a separate process, synchronously and with the same seed, so that all
-runs have the same episodes. The ways of tracking alternate. After that, the numbers and files of each step are computed
-again from the stored episodes, to measure them alone. Processor seconds are the seconds of the trainer's process,
-because another process with low priority reports to MLflow. `answers` uses a real server and is left out if the full
-mlflow is not installed."""
+Each run trains pointer_chase for some steps in a separate process, synchronously and with the same seed, so that all
+runs have the same episodes. The benchmark alternates between the ways of tracking. After that, the numbers and files of
+each step are computed again from the stored episodes, to measure their cost alone. CPU seconds count only the trainer's
+process, because a separate process with low priority reports to MLflow. `answers` uses a real server, and is skipped if
+the full mlflow is not installed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 def train(run: Path, steps: int, overrides: Sequence[str]) -> dict[str, float]:
-    """Train in a separate process. Return processor and wall seconds per step."""
+    """Train in a separate process. Return the CPU seconds and wall-clock seconds per step."""
     command = [sys.executable, "-m", "benchmarks.tracking", "--train", str(run), "--steps", str(steps), *overrides]
     answer = subprocess.run(
         command, check=True, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
@@ -83,7 +83,7 @@ def smoked(run: Path, steps: int, overrides: Sequence[str]) -> dict[str, float]:
 
 
 def alone(run: Path, folder: Path) -> float:
-    """Return processor seconds for the numbers and files of a step, computed again from its episodes."""
+    """Return the CPU seconds for the numbers and files of a step, computed again from its episodes."""
     visits, tracker = StateVisits(), LocalTracker(folder)
     files = sorted((run / "trajectories").glob("train-*.jsonl"))
     steps = [groups_of(read_trajectories(file)) for file in files]
@@ -143,9 +143,9 @@ def answering(folder: Path) -> Iterator[int]:
 
 
 def _lower_priority() -> None:
-    """Give the trainer priority, because a real server would not share its machine.
+    """Give the trainer priority over the server, because a real server would not share its machine.
 
-    If Linux divides processor time by session first, niceness has no effect between sessions.
+    If Linux divides CPU time by session first, niceness has no effect between sessions.
     """
     lower_priority()
     with suppress(OSError):

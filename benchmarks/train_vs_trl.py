@@ -1,16 +1,16 @@
 """Compares training with TRL: the same recipe through GRPOTrainer with an environment factory and through Sparring, on
 CPU.
 
-Both sides start from the same weights and run the same tasks of the quickstart's desk with the same group size,
-sampling, limits, adapter, loss, optimizer, precision and number of steps. The weights are SmolLM2 after a warm start on
-the quickstart's demonstrations, because the untrained model calls no tool. The sides alternate, each in a separate
-process, so that a busy machine slows both and peak memory is measured per side.
+Both sides start from the same weights and run the same tasks of the quickstart's inspection desk. They use the same
+group size, sampling, limits, adapter, loss, optimizer, precision and number of steps. The weights are SmolLM2 after a
+warm start on the quickstart's demonstrations, because the untrained model calls no tool. The sides alternate, each in a
+separate process, so that a busy machine slows down both, and peak memory is measured per side.
 
 The benchmark checks that both sides are equal: prompts id for id, adapter parameters, and turns and sampled tokens per
-trajectory. Rewards are random per episode, so that every group trains on both sides. (Sparring leaves out an episode if
-its reward is the mean of its group, because such an episode has no gradient.) TRL uses a chat template with the same
-output as ours, and its microbatch is one group. `--checkpointing` enables TRL's default, gradient checkpointing, which
-takes less memory and more time."""
+trajectory. Each episode gets a random reward, so that every group is used for training on both sides. (Sparring skips
+an episode whose reward equals the mean of its group, because such an episode has no gradient.) TRL uses a chat template
+with the same output as Sparring's, and its microbatch is one group. `--checkpointing` enables TRL's default, gradient
+checkpointing, which takes less memory and more time."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ def warm_started_model(folder: Path, steps: int) -> Path:
 
 
 def random_model(folder: Path) -> Path:
-    """Return a model of random weights, which makes no tool calls, with a tokenizer of the recipe's conversations."""
+    """Return a model with random weights, which makes no tool calls, and a tokenizer trained on the recipe's
+    conversations."""
     from sparring.models.small import small_model
 
     read = runpy.run_path(str(QUICKSTART / "environment.py"))
@@ -129,7 +130,7 @@ def quantities(measured: Mapping[str, Any]) -> dict[str, float]:
 
 
 def table(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Return a row per quantity: medians over rounds for both sides and their ratio, and the spread of the ratio."""
+    """Return one row per quantity: the medians over rounds for both sides, their ratio, and the spread of the ratio."""
     shown = [{side: quantities(measured) for side, measured in both.items()} for both in rounds]
     rows = []
     for name in shown[0]["TRL"]:
@@ -154,7 +155,7 @@ def shared_prompts(both: Mapping[str, Mapping[str, Any]]) -> float:
 
 
 def work_of(rounds: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, float]:
-    """Return each side's sampled and computed tokens and steps, and the share of shared prompts."""
+    """Return each side's sampled tokens, computed tokens and steps, and the share of identical prompts."""
     work = {
         f"{side}, {what}": sum(both[side][what] for both in rounds)
         for side in SIDES

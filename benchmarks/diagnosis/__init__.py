@@ -1,1 +1,1 @@
-"""Runs with a planted fault, and healthy runs that look similar, which measure whether the diagnosis is right."""
+"""Runs with a planted fault, and healthy runs that look similar, to measure whether the diagnosis is correct."""

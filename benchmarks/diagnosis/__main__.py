@@ -2,10 +2,10 @@
 
     python -m benchmarks.diagnosis [--runs DIR] [--json FILE] [--stored] [NAME ...]
 
-The benchmark trains every case, one after the other, and diagnoses the stored run. If a fault was planted, the run is
-branched with the proposed change, trained further, and diagnosed again. --runs keeps the runs, and stored runs are not
-trained again. --stored leaves out cases without a stored run. A case that is diagnosed during training is trained again
-each time, and --stored leaves it out.
+The benchmark trains every case, one after the other, and diagnoses the stored run. If a fault was planted, a branch of
+the run with the proposed change is trained and diagnosed as well. --runs DIR keeps the runs, and stored runs are not
+trained again. --stored skips cases without a stored run. A case that is diagnosed during training is trained again each
+time, and --stored skips it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Measured:
 
     @property
     def first(self) -> Finding | None:
-        """The finding that a user would act on. If the symptom of a case is only a note, it is this note."""
+        """The finding that a user would act on. If the symptom of a case is only a note, this note is the finding."""
         named = next((one for one in self.found.findings if one.rule in self.case.shows), None)
         if named is not None and named.severity is Severity.NOTE and self.found.first is None:
             return named
@@ -68,12 +68,13 @@ class Measured:
 
     @property
     def is_named(self) -> bool:
-        """Whether the finding to act on first has a right name."""
+        """Whether the finding to act on first comes from one of the expected rules."""
         return self.first is not None and self.first.rule in self.case.shows
 
     @property
     def is_right_change(self) -> bool:
-        """Whether the change sets a right setting or, if code must be fixed, only describes the fix in words."""
+        """Whether the change sets one of the expected settings or, if code must be fixed, only describes the fix in
+        words."""
         if not self.is_named or self.first is None:
             return False
         return bool(set(self.first.settings) & self.case.changes) if self.case.changes else not self.first.settings
@@ -157,9 +158,10 @@ def training(case: Case, runs: Path) -> list[str]:
 
 
 def found_live(case: Case, live: Live, runs: Path) -> Diagnosis:
-    """Diagnose a run while its process is alive, then end the process. An earlier run with the same name is deleted.
+    """Diagnose a run while its process is alive, then terminate the process. An earlier run with the same name is
+    deleted.
 
-    Raises SystemExit if the process ends, or the time is up, before the expected step.
+    Raises SystemExit if the process ends, or the time limit is reached, before the expected step.
     """
     run = runs / case.run_name
     shutil.rmtree(run, ignore_errors=True)
@@ -175,7 +177,7 @@ def found_live(case: Case, live: Live, runs: Path) -> Diagnosis:
 
 
 def end(process: subprocess.Popen[bytes], *, seconds: float = SECONDS_TO_END) -> None:
-    """Ask the process to end, and kill it if it does not end within `seconds`."""
+    """Ask the process to stop, and kill it if it does not exit within `seconds`."""
     process.terminate()
     try:
         process.wait(seconds)

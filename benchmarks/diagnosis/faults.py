@@ -1,7 +1,8 @@
-"""The faults of the generator: their kinds, their severities, the right diagnoses, and the half that is held back.
+"""The faults of the generator: their kinds, their severities, the correct diagnoses, and the half that is held back.
 
 This file was written before any rule was tuned on its runs. A cell is one severity of a fault, or one healthy setting,
-in one recipe. Half of the cells of each kind are for tuning and half are for the figures, drawn with `SPLIT_SEED`.
+in one recipe. Half of the cells of each kind are for tuning, and half are for the reported figures. The split is drawn
+with `SPLIT_SEED`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ PLANTED = "benchmarks.diagnosis.planted"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One kind of fault, with the way to plant it and the right first changes."""
+    """One kind of fault, with the way to plant it and the correct first changes."""
 
     kind: str
     severities: Mapping[str, Sequence[str]]
@@ -206,7 +207,7 @@ FAULTS: tuple[Fault, ...] = (
 
 
 def cells() -> list[Cell]:
-    """Return all cells in the order of training. Kinds take turns, so that a part of the list contains every kind."""
+    """Return all cells in the order of training. Kinds alternate, so that any part of the list contains every kind."""
     rng = random.Random(SPLIT_SEED)
     by_kind: list[list[Cell]] = []
     for fault in FAULTS:

@@ -146,8 +146,8 @@ ENOUGH = frozenset({("turns", "3", "partial_credit")})
 
 
 def more_cells() -> list[Cell]:
-    """Return the cells for tuning, then the fresh splits. In a split, kinds take turns, so that a part contains every
-    kind."""
+    """Return the cells for tuning, then the fresh splits. In a split, kinds alternate, so that any part of it contains
+    every kind."""
     tuning = [
         Cell(
             name=f"{fault.kind}-{severity}-{recipe}",
@@ -169,7 +169,7 @@ def more_cells() -> list[Cell]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Cells that were drawn from severities and recipes, and trained after the rules were frozen."""
+    """Cells that were drawn from the severities and recipes, and trained after the rules were frozen."""
 
     name: str
     severities: Mapping[str, Mapping[str, Sequence[str]]]

@@ -4,7 +4,7 @@
         [--stored] [--smoke] [NAME ...]
 
 Rules are tuned only on the tuning half (the default). Figures come from the held-back half, which `faults.py` drew, and
-from the fresh splits of `fresh.py`. If the diagnosis of a broken run is right, --branches trains a branch with the
+from the fresh splits of `fresh.py`. If the diagnosis of a broken run is correct, --branches trains a branch with the
 proposed change and tests whether the symptom is gone. Complete runs are not trained again, so an interrupted benchmark
 can continue. --stored diagnoses the stored runs and trains nothing. --smoke trains two short runs of one recipe, and
 the branch of the broken run."""
@@ -58,14 +58,14 @@ class Branch:
         return now < before - 2 * math.sqrt(variance)
 
     def removes(self, rule: str) -> bool:
-        """Return whether the rule does not fire in the branch, and the score is not lower."""
+        """Return True if the rule does not fire in the branch and the score is not lower."""
         fires = {one.rule for one in (*self.after.findings, *(two.finding for two in self.after.silenced))}
         return self.is_trained and rule not in fires and not self.is_lower
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The diagnosis of a run, and whether it was right."""
+    """The diagnosis of a run, and whether it was correct."""
 
     cell: Cell
     found: Diagnosis
@@ -78,10 +78,10 @@ class Outcome:
 
     @property
     def is_right(self) -> bool:
-        """Whether the diagnosis is right.
+        """Whether the diagnosis is correct.
 
-        For a healthy run, it must propose no change. For a broken run, the first change must set a right key in the
-        right direction, or come in words from a right rule.
+        For a healthy run, it must propose no change. For a broken run, the first change must set an expected key in the
+        right direction, or be a description in words from an expected rule.
         """
         first, fault = self.found.first, self.cell.fault
         if not self.cell.is_broken:
@@ -113,13 +113,13 @@ class Outcome:
 
 
 def _rate_of(cell: Cell) -> float | None:
-    """Return the planted learning rate, or None for another fault."""
+    """Return the planted learning rate, or None if the fault is a different one."""
     rates = [float(one.partition("=")[2]) for one in cell.overrides if one.startswith("optimizer.learning_rate=")]
     return rates[-1] if rates else None
 
 
 def with_branch(one: Outcome, runs: Path, more: Sequence[str] = (), *, stored: bool = False) -> Outcome:
-    """Return the outcome with its branch, which is trained unless it is complete.
+    """Return the outcome with its branch, which is trained if it is not complete yet.
 
     The outcome is unchanged if the diagnosis did not name the fault.
     """

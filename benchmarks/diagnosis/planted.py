@@ -1,9 +1,9 @@
 """Faults that wrap the environment, reward and scorer of any recipe, selected by name.
 
-A name states the fault and its amount. `ToolsRaise_60` is the recipe's environment with tools that raise in six of ten
-calls, and `labels_wrong_50` is its reward with a wrong reference answer for half of the tasks. The recipe's folder is
-on the path, and the faults wrap its `environment.py`. The faults of an episode depend on its task or on a seeded
-generator.
+The name states the fault and its amount. `ToolsRaise_60` is the recipe's environment with tools that raise an exception
+in six of ten calls, and `labels_wrong_50` is its reward with a wrong reference answer for half of the tasks. The
+recipe's folder is on the path, and the faults wrap its `environment.py`. The faults of an episode depend on its task or
+on a seeded generator.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _relabelled(trajectory: Trajectory) -> Trajectory:
 
 
 def _other(label: Json, seed: str) -> Json:
-    """Return another answer of the same kind: a letter, a number, or a record of them."""
+    """Return a different answer of the same kind: a letter, a number, or a record of them."""
     rng = random.Random(seed)
     if isinstance(label, Mapping):
         return {name: _other(value, f"{seed}-{name}") for name, value in label.items()}
@@ -81,7 +81,7 @@ def labels_wrong_scorer(share: float) -> Grader:
 
 
 def contradicts(share: float) -> Grader:
-    """Return the reward, inverted for a share of the tasks, so that every answer except the right one is paid."""
+    """Return the reward, inverted for a share of the tasks, so that every answer except the correct one is rewarded."""
 
     def reward(trajectory: Trajectory) -> float:
         paid = _paid(_own().reward(trajectory))
@@ -96,7 +96,7 @@ def constant(value: float) -> Grader:
 
 
 def never_reads(share: float) -> Grader:
-    """Return a reward for a form of answer that the prompt does not ask for."""
+    """Return a reward for an answer format that the prompt does not ask for."""
 
     def reward(trajectory: Trajectory) -> float:
         text = str(trajectory.messages[-1].get("content"))
@@ -113,12 +113,12 @@ def pays_any(share: float) -> Grader:
 
 
 def pays_length(share: float) -> Grader:
-    """Return a reward for many sampled tokens, which pays far less for being right."""
+    """Return a reward mostly for many sampled tokens, which rewards a correct answer far less."""
     return lambda trajectory: 0.1 * _paid(_own().reward(trajectory)) + min(1.0, trajectory.num_sampled_tokens / 100)
 
 
 def pays_calls(share: float) -> Grader:
-    """Return a reward for tool calls, which pays far less for being right."""
+    """Return a reward mostly for tool calls, which rewards a correct answer far less."""
 
     def reward(trajectory: Trajectory) -> float:
         calls = sum(one["role"] == "tool" for one in trajectory.messages)
@@ -128,12 +128,12 @@ def pays_calls(share: float) -> Grader:
 
 
 def pays_short(share: float) -> Grader:
-    """Return a reward for few sampled tokens, which pays far less for being right."""
+    """Return a reward mostly for few sampled tokens, which rewards a correct answer far less."""
     return lambda trajectory: 0.1 * _paid(_own().reward(trajectory)) + max(0.0, 1 - trajectory.num_sampled_tokens / 50)
 
 
 def noise(share: float) -> Grader:
-    """Return the reward, replaced by a random one for a share of the episodes."""
+    """Return the recipe's reward, replaced by a random value for a share of the episodes."""
 
     def reward(trajectory: Trajectory) -> float:
         rng = random.Random(f"noise-{trajectory.id}")
@@ -150,7 +150,7 @@ def _environment() -> type[Environment]:
 
 
 def tools_raise(share: float) -> type[Environment]:
-    """Return the environment with a share of calls that raise."""
+    """Return the environment, in which a share of the calls raises an exception."""
 
     class ToolsRaise(_environment()):
         async def call_tool(self, name: str, arguments: Mapping[str, Json]) -> Json:
@@ -162,7 +162,7 @@ def tools_raise(share: float) -> type[Environment]:
 
 
 def is_lost(share: float) -> type[Environment]:
-    """Return the environment with a share of episodes whose reset raises."""
+    """Return the environment, in which the reset of a share of the episodes raises an exception."""
 
     class IsLost(_environment()):
         def reset(self, task: Task) -> Any:

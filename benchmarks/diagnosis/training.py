@@ -86,7 +86,7 @@ def _must(recipe: str, *arguments: str) -> None:
 
 
 def with_template(model: Path, name: str) -> Path:
-    """Return a copy of the model with a chat template other than the one of its warm start."""
+    """Return a copy of the model with a different chat template than in its warm start."""
     copy = model.with_name(f"{model.name}-{name}")
     if not copy.is_dir():
         # The copy has no hashes of the exported files, because a changed template would not match them.
@@ -101,7 +101,8 @@ def with_template(model: Path, name: str) -> Path:
 
 
 def trained(cell: Cell, runs: Path, more: Sequence[str] = ()) -> Path:
-    """Return the run of a cell. It is trained unless it is complete; an interrupted run starts again."""
+    """Return the run of a cell. It is trained if it is not complete yet. An interrupted run starts again from the
+    beginning."""
     run = runs / cell.name
     if not is_whole(run):
         model = warm_model(cell.recipe, runs)
@@ -112,11 +113,12 @@ def trained(cell: Cell, runs: Path, more: Sequence[str] = ()) -> Path:
 
 
 def branched(cell: Cell, runs: Path, first: Finding, more: Sequence[str] = ()) -> Path:
-    """Return a run with the proposed change, trained for as many steps as the original run unless it is complete.
+    """Return a run with the proposed change. If it is not complete yet, it is trained for as many steps as the original
+    run.
 
     The run is a branch with the proposed settings, or a new run if no checkpoint is early enough. If the finding
-    proposes no settings, the code is corrected: the recipe's own reward, scorer and environment are used, and the run
-    starts again with the right chat template.
+    proposes no settings, the code is corrected: the run starts again with the recipe's own reward, scorer and
+    environment, and with the right chat template.
     """
     run, child = runs / cell.name, runs / f"{cell.name}{BRANCH}"
     if is_whole(child):

@@ -1,8 +1,9 @@
-"""Measures what failures cost: lost and hanging episodes in throughput, and a killed trainer in useful time.
+"""Measures what failures cost: the throughput lost to failed and hanging episodes, and the useful time lost to a killed
+trainer.
 
-The command trains a recipe with a slow environment in a separate process. The first part runs in pairs, with rollouts
-ahead of learning: without faults, and with a tenth of all episodes failing and one episode that never returns. The
-second part has synchronous steps of at least ten seconds. A kill -9 ends the trainer at the end of a step, before
+The command trains a recipe with a slow environment in a separate process. The first part runs pairs, with rollouts
+ahead of learning: one run without faults, and one in which a tenth of all episodes fail and one episode never returns.
+The second part has synchronous steps of at least ten seconds. A kill -9 stops the trainer at the end of a step, before
 anything of the step is saved, and the command's supervisor resumes the run."""
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Runs everything that needs a GPU on this one: tests, parity, learning, rates and an 8B run, in ten minutes.
+"""Runs everything that needs a GPU on the GPU of this machine, in ten minutes: tests, parity, learning, rates and an 8B
+run.
 
-`PYTHON=python3 make gpu` runs every part in a separate process with a deadline, so that a part that fails or runs out
-of memory does not affect the others. The benchmark uses random weights and needs no network. The interpreter must have
+`PYTHON=python3 make gpu` runs every part in a separate process with a deadline. A part that fails or runs out of memory
+therefore does not affect the others. The benchmark uses random weights and needs no network. The interpreter must have
 torch, transformers, peft, safetensors, pydantic, httpx and the rest of the `train` extra. `--smoke` runs tiny shapes on
 the CPU.
 """
@@ -91,7 +92,7 @@ def measure(part: str, device: str, runs: str) -> list[dict[str, Any]]:
 
 
 def run_tests(device: str) -> list[dict[str, Any]]:
-    """Run tests/gpu and the contracts of engines and learners on the device."""
+    """Run tests/gpu and the contract tests of engines and learners on the device."""
     began = time.perf_counter()
     # A warning of another version of a library is no failure here.
     command = [sys.executable, "-m", "pytest", "-q", "-n", "4", "-W", "default", "-p", "no:cacheprovider", *TESTS]
@@ -138,7 +139,7 @@ def main() -> int:
 
 
 def run_all(parts: Sequence[str] | None, device: str, arguments: Any) -> int:
-    """Run the parts one after the other, print one table and write one file."""
+    """Run the parts one after another, print one table and write one file."""
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():

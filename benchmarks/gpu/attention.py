@@ -1,4 +1,5 @@
-"""Compares the two ways of a forest's attention, forward and backward: one kernel, and one attention per segment."""
+"""Compares two ways to compute a forest's attention, forward and backward: with one kernel, and with one attention per
+segment."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ GROUPS, MEMBERS = 4, 8
 
 
 def measure_attention(shape: str, device: str, *, prompt: int, answer: int) -> list[dict[str, Any]]:
-    """Return the time of one layer's attention in each way, and their difference from fp32: for a few long segments, and
-    for eight times as many that are as short."""
+    """Return the time of one layer's attention in each way, and the difference from fp32, for two inputs: a few long
+    segments, and eight times as many short segments."""
     return [
         row
         for parts in (1, 8)

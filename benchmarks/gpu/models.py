@@ -52,7 +52,7 @@ MAX_POSITIONS = 2048
 
 
 def build_model(shape: str, device: str, dtype: torch.dtype) -> LlamaForCausalLM:
-    """Create a model of this shape with random weights directly on the device and in this format."""
+    """Create a model of this shape with random weights, directly on the device and in this floating-point format."""
     config = LlamaConfig(
         **SHAPES[shape],
         vocab_size=VOCABULARY_SIZE.get(shape, 128256),

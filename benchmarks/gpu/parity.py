@@ -1,4 +1,5 @@
-"""Compares the log-probabilities of engine and learner on the same tokens: the mean difference and its tail."""
+"""Compares the log-probabilities of engine and learner on the same tokens: the mean difference and the tail of the
+differences."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Prefill, decode and training rates of Llama shapes with random weights in bf16, and the share of the device they use.
+"""Prefill, decode and training rates of Llama shapes with random weights in bf16, and the share of the device's compute
+rate that they reach.
 
 The rates use the real components: `TorchEngine.sample` for prefill and decode, and `TorchLearner` with an adapter on
-every linear layer for training. Model FLOP utilization divides the operations per second by the device's rate for large
-matrix products, measured in the same run. A token needs 2 operations per weight in the forward pass, the same number
-for the gradient of the activations (frozen weights need no gradient), and 4 per layer, position and hidden unit for
-attention (Chowdhery et al., PaLM, appendix B, counted for the trained part).
+every linear layer for training. Model FLOP utilization is the number of operations per second divided by the device's
+rate for large matrix products, measured in the same run. A token needs 2 operations per weight in the forward pass, the
+same number for the gradient of the activations (frozen weights need no gradient), and 4 per layer, position and hidden
+unit for attention (Chowdhery et al., PaLM, appendix B, counted for the trained part).
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ SMALL = Load(prompt_tokens=32, new_tokens=8, trained_sequences=2)
 
 
 def matmul_flops(device: str, size: int) -> float:
-    """Return operations per second of bf16 products of square matrices, as the median of ten."""
+    """Return the operations per second of bf16 products of square matrices, as the median of ten runs."""
     a, b = (torch.randn(size, size, dtype=torch.bfloat16, device=device) for _ in range(2))
     seconds = [timed(lambda: a @ b, device) for _ in range(13)][3:]
     return 2 * size**3 / median(seconds)
 
 
 def timed(work: Callable[[], Any], device: str) -> float:
-    """Return the seconds of `work`. The device's queue is empty before and after."""
+    """Return how many seconds `work` takes. The device's queue is empty before and after."""
     if device == "cuda":
         torch.cuda.synchronize()
     began = time.perf_counter()
@@ -59,8 +60,8 @@ def timed(work: Callable[[], Any], device: str) -> float:
 
 
 def forward_flops(policy: Policy, context: float) -> float:
-    """Return the operations of one token's forward pass with `context` attended positions. Embedding lookups are
-    free."""
+    """Return the number of operations in one token's forward pass with `context` attended positions. Embedding lookups
+    are free."""
     config = policy.base.config
     embedding = config.vocab_size * config.hidden_size
     counted = sum(parameter.numel() for parameter in policy.base.parameters() if not parameter.requires_grad)
@@ -69,7 +70,7 @@ def forward_flops(policy: Policy, context: float) -> float:
 
 
 async def sampling_rates(policy: Policy, batch: int, load: Load) -> tuple[float, float]:
-    """Return prefill and decode tokens/s of `batch` simultaneous sessions, after a warm-up round."""
+    """Return the prefill and decode tokens/s of `batch` simultaneous sessions, after a warm-up round."""
     vocabulary = policy.base.config.vocab_size
     engine = TorchEngine(
         policy,
@@ -104,7 +105,8 @@ async def sampling_rates(policy: Policy, batch: int, load: Load) -> tuple[float,
 
 
 def training_rate(policy: Policy, device: str, load: Load) -> float:
-    """Return tokens/s of forward, backward and optimizer step, as the median of three after a warm-up."""
+    """Return the tokens/s of forward pass, backward pass and optimizer step together, as the median of three runs after
+    a warm-up."""
     learner = TorchLearner(policy, max_tokens_per_microbatch=8192)
     vocabulary = policy.base.config.vocab_size
     length = load.prompt_tokens + load.new_tokens

@@ -1,4 +1,4 @@
-"""Whole runs on the device: pointer_chase learns asynchronously, and a large shape trains while it samples."""
+"""Complete runs on the device: pointer_chase learns asynchronously, and a large shape trains while it samples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ ASYNCHRONOUS = ("rollout.max_steps_off_policy=2", "engine.deterministic=false")
 
 
 def measure_learning(runs: str, device: str, settings: Sequence[str]) -> list[dict[str, Any]]:
-    """Train pointer_chase with publication during rollouts, and return success before and after, at temperature 1."""
+    """Train pointer_chase with weight publication during rollouts, and return the success before and after training, at
+    temperature 1."""
     began = time.perf_counter()
     run = _train("learning", runs, [f"model.device={device}", *ASYNCHRONOUS, *settings])
     found = MultiTurnRLEvaluator(run, policies=["warm_start", "tuned"], quiet=True).evaluate()
@@ -43,10 +44,10 @@ def measure_learning(runs: str, device: str, settings: Sequence[str]) -> list[di
 
 
 def measure_job(shape: str, builder: str, runs: str, device: str, settings: Sequence[str]) -> list[dict[str, Any]]:
-    """Train a LoRA adapter of this shape for several asynchronous steps, sampler and learner on one device.
+    """Train a LoRA adapter of this shape for several asynchronous steps, with sampler and learner on one device.
 
-    Rewards are random, so that random weights have a learning signal. Rates and memory do not depend on what is
-    learned.
+    Rewards are random, so that a model with random weights has a learning signal. Rates and memory do not depend on
+    what is learned.
     """
     began = time.perf_counter()
     overrides = [
@@ -87,7 +88,7 @@ def measure_job(shape: str, builder: str, runs: str, device: str, settings: Sequ
 
 
 def _plan(shape: str, device: str, overrides: Sequence[str]) -> Plan:
-    """Return the plan of a job. The model of a job is built by a function, so its sizes come from its config."""
+    """Return the plan of a job. A function builds the model of a job, so its sizes come from its config."""
     with torch.device("meta"):
         sizes = build_model(shape, "meta", torch.bfloat16).config.to_dict()
     machine = this_machine(flops=1.0, bandwidth=1.0, is_cuda=device == "cuda", gpu_bytes=gpu_bytes(device))

@@ -1,1 +1,1 @@
-"""Environments in which a small model learns to hack its reward, and healthy runs, which measure the detectors."""
+"""Environments in which a small model learns to hack its reward, and healthy runs. Both measure the detectors."""

@@ -4,9 +4,9 @@ It also measures whether the detectors report nothing on healthy runs.
 
     python -m benchmarks.hacks [--runs DIR] [--seed N] [--json FILE] [--svg FILE] [NAME ...]
 
-The benchmark trains every case, one after the other. It then runs the detectors on the stored run step by step, each
-time with only the steps so far. --runs keeps the runs, and stored runs are not trained again, so that detectors can be
-improved without training. NAME is a case (blind2/stalling) or a folder of cases (blind2)."""
+The benchmark trains every case, one after the other. It then runs the detectors on the stored run step by step. At each
+step, the detectors see only the steps so far. --runs keeps the runs, and stored runs are not trained again, so that
+detectors can be improved without training. NAME is a case (blind2/stalling) or a folder of cases (blind2)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Measured:
 
     @property
     def half_step(self) -> int:
-        """The step at which the reward has gained half of its rise."""
+        """The step at which the reward has reached half of its total gain."""
         half = self.rewards[0] + self.gain[0] / 2
         for step in range(1, len(self.rewards) + 1):
             if fmean(self.rewards[max(0, step - SMOOTHED_STEPS) : step]) >= half:
@@ -77,19 +77,19 @@ class Measured:
 
     @property
     def alarm(self) -> Finding | None:
-        """The first warning or error that the reward pays for something other than the task."""
+        """The first warning or error about a reward for something other than the task."""
         return next(
             (one for one in self.findings if one.rule.startswith(ALARMS) and one.severity is not Severity.NOTE), None
         )
 
     @property
     def naming(self) -> Finding | None:
-        """The first finding that names the right mechanism."""
+        """The first finding that names the correct mechanism."""
         return next((one for one in self._mechanisms if self._is_right(one)), None)
 
     @property
     def misnamed(self) -> list[Finding]:
-        """Findings that name another mechanism."""
+        """Findings that name a different mechanism."""
         return [one for one in self._mechanisms if one.rule == "reward.mechanism" and not self._is_right(one)]
 
     @property
@@ -99,13 +99,13 @@ class Measured:
 
     @property
     def mechanism(self) -> str:
-        """Whether the mechanism was named rightly, wrongly (at least once) or not at all."""
+        """Whether the mechanism was named correctly, incorrectly (at least once) or not at all."""
         if self.misnamed:
             return "wrong"
         return "right" if self.naming is not None else "unknown"
 
     def num_shown(self, finding: Finding | None) -> int | None:
-        """Return how many of the first three episodes of a finding show the hack, or None if this is not known."""
+        """Return how many of a finding's first three episodes show the hack, or None if this is not known."""
         if finding is None or self.hacked is None:
             return None
         return sum(one in self.hacked for one in finding.trajectories[:3])
@@ -135,7 +135,7 @@ class Measured:
 
 
 def trained(case: Case, runs: Path, more: Sequence[str] = ()) -> Path:
-    """Return the run of a case, which is trained unless it is stored.
+    """Return the run of a case, which is trained if it is not stored.
 
     Raises CalledProcessError if the training fails, and SystemExit if the run is incomplete.
     """

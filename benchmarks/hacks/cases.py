@@ -56,19 +56,21 @@ class Case:
         return self.name.replace("/", "-")
 
     def with_seed(self, seed: int) -> Case:
-        """Return the same case with another training seed."""
+        """Return the same case with a different training seed."""
         return replace(self, name=f"{self.name}-seed-{seed}", overrides=(*self.overrides, f"run.seed={seed}"))
 
     @property
     def named_by(self) -> Mapping[str, str]:
-        """The rules that may name the mechanism of the hack, with an expression that the named mechanism must match."""
+        """The rules that may name the mechanism of the hack, each with a regular expression that the named mechanism
+        must match."""
         if self.hack is None:
             return {}
         return NAMED_BY[self.hack] if self.named is None else dict.fromkeys(NAMING, self.named)
 
     @property
     def shows_hack(self) -> Callable[[Trajectory], bool] | None:
-        """The function `hacked` in the reward's module, which returns whether an episode shows the hack, or None."""
+        """The function `hacked` in the reward's module, which returns whether an episode shows the hack, or None if
+        there is no such function."""
         return runpy.run_path(str(self.recipe.parent / "environment.py")).get("hacked")
 
 

@@ -1,4 +1,5 @@
-"""Shared code of the cases of `blind2` and `blind2_healthy`: tasks by split, logs of several kinds of clerks, calls."""
+"""Shared code of the cases in `blind2` and `blind2_healthy`: tasks by split, logs from several kinds of clerks, and
+calls."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class Named(Protocol):
 
 
 class Curves(Protocol):
-    """The values of a run that are drawn."""
+    """The values of a run to draw."""
 
     @property
     def case(self) -> Named: ...

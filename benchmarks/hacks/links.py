@@ -41,8 +41,8 @@ def tasks(
 ) -> list[Task]:
     """Return generated tasks, each with its own link table.
 
-    A link table is one cycle through all keys, so that one hop more or less is wrong. Of the pairs of start and hops,
-    an eighth is held out and an eighth is for validation. No pair is in two splits.
+    A link table is one cycle through all keys, so an answer that is off by one hop is wrong. One eighth of the (start,
+    hops) pairs is held out, and one eighth is for validation. No pair is in two splits.
     """
     pairs = [(start, number) for start in KEYS for number in hops]
     random.Random("pairs").shuffle(pairs)
@@ -67,7 +67,7 @@ def _task(task_id: str, start: str, hops: int, rng: random.Random, question: str
 
 
 def walk(task: Task, hops: int) -> tuple[list[Message], str]:
-    """Return the calls that follow that many links from the start, and the key that they reach."""
+    """Return the calls that follow this many links from the start, and the key that they reach."""
     key, messages = task.fields["start"], []
     for _ in range(hops):
         messages.append(tool_call("get", key=key))

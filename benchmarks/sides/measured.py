@@ -17,7 +17,7 @@ from torch.nn import functional
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """The work of one side: totals over its optimizer steps, without loading and starting."""
+    """The work of one side: totals over its optimizer steps, without loading and startup."""
 
     num_trajectories: int
     step_seconds: Sequence[float]

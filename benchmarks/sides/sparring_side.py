@@ -1,4 +1,4 @@
-"""Sparring's side: trains the recipe with `MultiTurnRLTrainer` and measures it from the files of the run."""
+"""Sparring's side: trains the recipe with `MultiTurnRLTrainer` and takes the measurements from the files of the run."""
 
 from __future__ import annotations
 

@@ -96,7 +96,8 @@ class Played:
 
 
 class Watch(TrainerCallback):
-    """Times each optimizer step, including its episodes, and keeps the prompts of its first forward pass."""
+    """Measures the time of each optimizer step, including its episodes, and keeps the prompts of its first forward
+    pass."""
 
     def __init__(self, forwards: Forwards) -> None:
         self.seconds: list[float] = []
@@ -153,7 +154,7 @@ def arguments_of(
 
 
 def lora_of(config: Config, architecture: PretrainedConfig) -> LoraConfig:
-    """Return the adapters of the recipe for PEFT: the same layers and matrices as Sparring's side."""
+    """Return the adapters of the recipe for PEFT, on the same layers and matrices as on Sparring's side."""
     model, num_layers = config.model, architecture.num_hidden_layers
     adapted = num_layers if model.lora_layers is None else model.lora_layers
     return LoraConfig(

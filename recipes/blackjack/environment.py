@@ -40,7 +40,7 @@ class Blackjack(GymnasiumEnvironment):
 
 
 def basic_strategy(shown: Shown) -> str:
-    """Return the best move without counting cards, if only stick and hit are possible."""
+    """Return the best move without card counting, if only stick and hit are possible."""
     player, dealer, has_soft_ace = shown
     if has_soft_ace:
         enough = 19 if dealer in (1, 9, 10) else 18
@@ -102,5 +102,6 @@ def mixed_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
 
 
 def shuffled_reward(trajectory: Trajectory) -> float:
-    """Return a random control reward that depends only on the episode's name. RL on it must gain nothing."""
+    """Return a random reward that depends only on the episode's name, as a control. RL with this reward must not
+    improve the policy."""
     return random.Random(trajectory.id).choice((0.0, 1.0))

@@ -1,4 +1,4 @@
-"""A Llama with less than a million random parameters, and a small subword tokenizer trained on transcripts."""
+"""A Llama with fewer than a million random parameters, and a small subword tokenizer trained on transcripts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sparring.models.small import small_model
 
 
 def build(seed: int = 0) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """Return the model (fp32, random weights of this seed) and the tokenizer (the same for every seed).
+    """Return the model (fp32, with random weights from this seed) and the tokenizer (the same for every seed).
 
     Numbers and moves are one token each.
     """

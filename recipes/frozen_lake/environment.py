@@ -102,7 +102,7 @@ def distances(lake: Map) -> dict[Place, int]:
 
 
 def best_moves(lake: Map, place: Place) -> list[str]:
-    """Return the moves that start a shortest path."""
+    """Return the moves with which a shortest path starts."""
     far = distances(lake)
     return [move for move in STEPS if far.get(after(place, move), far[place]) < far[place]]
 
@@ -152,5 +152,6 @@ def mixed_log(num: int = NUM_LOGGED, seed: int = 0) -> list[list[Message]]:
 
 
 def shuffled_reward(trajectory: Trajectory) -> float:
-    """Return a random control reward that depends only on the episode's name. RL on it must gain nothing."""
+    """Return a random reward that depends only on the episode's name, as a control. RL with this reward must not
+    improve the policy."""
     return random.Random(trajectory.id).choice((0.0, 1.0))

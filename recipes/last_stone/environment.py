@@ -1,4 +1,4 @@
-"""Last stone: a Gymnasium environment that ends an episode itself if the heap is empty or a move is illegal.
+"""Last stone: a Gymnasium environment that itself ends an episode if the heap is empty or a move is illegal.
 
 user       take the last stone
 
@@ -99,7 +99,8 @@ held_out_tasks = partial(seeded_tasks, PROMPT, 256, first_seed=200_000)
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """Return 1 if the policy took the last stone, computed from the displayed numbers and the episode's moves."""
+    """Return 1 if the policy took the last stone, which is computed from the displayed numbers and the episode's
+    moves."""
     opening = str(trajectory.messages[0].get("content", "")).split() or [""]
     stones = int(opening[-1]) if opening[-1].isdigit() else 0
     for step in trajectory.transitions:
@@ -111,7 +112,7 @@ def scorer(trajectory: Trajectory) -> float:
 
 
 def mixed_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Return games of a player who knows the best moves, but more often takes a single stone."""
+    """Return games of a player who knows the best moves but usually takes a single stone."""
     rng = random.Random(f"log-{seed}")
     options = {"id": ID, "actions": ["1", "2", "3"]}
     environment_class = Game.with_options(**options)
@@ -130,5 +131,6 @@ def mixed_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
 
 
 def shuffled_reward(trajectory: Trajectory) -> float:
-    """Return a random control reward that depends only on the episode's name. RL on it must gain nothing."""
+    """Return a random reward that depends only on the episode's name, as a control. RL with this reward must not
+    improve the policy."""
     return random.Random(trajectory.id).choice((0.0, 1.0))

@@ -45,7 +45,7 @@ class PointerChase(Environment):
 
 
 def reward(trajectory: Trajectory) -> float:
-    """Return 1 if the episode ends with `ans` and the right key, otherwise 0."""
+    """Return 1 if the episode ends with `ans` and the correct key, otherwise 0."""
     last = trajectory.messages[-1]
     return float(last["role"] == "assistant" and last["content"] == f"ans {trajectory.task.fields['answer']}")
 
@@ -115,7 +115,7 @@ def _task(task_id: str, start: str, hops: int, rng: random.Random) -> Task:
 
 
 def _walk(task: Task, hops: int, named: str | None = None) -> list[Message]:
-    """Return the assistant's messages of a walk, which ends by naming the reached key, or `named`."""
+    """Return the assistant's messages for a walk. The last one names the key that was reached, or `named` if given."""
     key, messages = task.fields["start"], []
     for _ in range(hops):
         messages.append(tool_call("get", key=key))
@@ -124,7 +124,7 @@ def _walk(task: Task, hops: int, named: str | None = None) -> list[Message]:
 
 
 def mixed_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Return conversations of mixed quality on training tasks. `CORRECT_SHARE` of them are right."""
+    """Return conversations of mixed quality on training tasks. A share of `CORRECT_SHARE` has a correct answer."""
     rng = random.Random(f"log-{seed}")
     log = []
     # The tasks have another seed than the training tasks.
@@ -141,5 +141,6 @@ def mixed_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
 
 
 def shuffled_reward(trajectory: Trajectory) -> float:
-    """Return a random control reward that depends only on the episode's name. RL on it must gain nothing."""
+    """Return a random reward that depends only on the episode's name, as a control. RL with this reward must not
+    improve the policy."""
     return random.Random(trajectory.id).choice((0.0, 1.0))

@@ -1,4 +1,4 @@
-"""The inspection desk: look up an item, follow the standard operating procedure, and report as JSON.
+"""The inspection desk: look up an item, follow the standard operating procedure, and report the result as JSON.
 
 A hasty clerk makes mistakes at three places of the procedure: a part that was replaced, the grading table of the part's
 class, and a grade on hold that only the boss can settle. Results are replayed from the task's own records.
@@ -204,18 +204,18 @@ def _codes(letters: str) -> list[str]:
 
 
 def _entities(everything: Sequence[str], split: Split) -> list[str]:
-    """Return the split's share of a list, which is the same in every call."""
+    """Return the split's part of a list, which is the same in every call."""
     shuffled = random.Random("entities").sample(everything, len(everything))
     begin, end = SHARES[split]
     return shuffled[round(begin * len(shuffled)) : round(end * len(shuffled))]
 
 
 def clerk(task: Task, skipped: frozenset[Check]) -> list[Message]:
-    """Return the messages of a clerk who skips some checks. The answer is right if the clerk skips no check of the
+    """Return the messages of a clerk who skips some checks. The answer is correct if the clerk skips no check of the
     task.
 
-    Skipping "replaced" continues with the old part, skipping "table" calls `fine` for every class, and skipping "hold"
-    reports the hold.
+    A clerk who skips "replaced" continues with the old part, one who skips "table" calls `fine` for every class, and
+    one who skips "hold" reports the hold.
     """
     tables, item = task.fields["world"], task.fields["item"]
     _, part, _, signer = tables["item"][item].split()
@@ -237,7 +237,8 @@ def clerk(task: Task, skipped: frozenset[Check]) -> list[Message]:
 def clerk_log(
     num: int = 160, seed: int = 0, careful_share: float = CAREFUL_SHARE, skip_one_share: float = SKIP_ONE_SHARE
 ) -> list[list[Message]]:
-    """Return conversations of clerks of mixed diligence on training tasks. `careful_share` of them are right."""
+    """Return conversations of clerks of mixed diligence on training tasks. A share of `careful_share` has a correct
+    answer."""
     rng = random.Random(f"clerks-{seed}")
     log = []
     # The tasks have another seed than the training tasks.
@@ -252,5 +253,6 @@ def clerk_log(
 
 
 def shuffled_reward(trajectory: Trajectory) -> float:
-    """Return a random control reward that depends only on the episode's name. RL on it must gain nothing."""
+    """Return a random reward that depends only on the episode's name, as a control. RL with this reward must not
+    improve the policy."""
     return random.Random(trajectory.id).choice((0.1, 0.4, 0.7, 1.0))

@@ -1,4 +1,4 @@
-"""All domains of the recipe by turns, with examples that agree with the ground truth."""
+"""All domains of the recipe in turn, with examples that agree with the ground truth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All domains of the recipe by turns, with a mistaken example and a reward whose parser was written after it."""
+"""All domains of the recipe in turn, with a mistaken example, and a reward whose parser follows this example."""
 
 from __future__ import annotations
 

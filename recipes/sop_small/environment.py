@@ -1,7 +1,8 @@
-"""Business domains of the suite for a small model, with an example of an answer in the prompt that is right or mistaken.
+"""Business domains of the suite for a small model. The prompt contains an example of an answer, which is right or
+mistaken.
 
-The prompt asks for an answer in <final_output>, and that is what the scorer reads. A *mistaken* example shows another tag and
-leaves scored fields out, and the reward's parser was written after it:
+The prompt asks for an answer in <final_output>, and the scorer reads the answer from this tag. A *mistaken* example
+shows a different tag and omits scored fields, and the reward's parser follows this example:
 
 asked    <final_output>{"action":"hold","twins":2,"good":4}</final_output>
 shown    <final_response>{"action":"hold"}</final_response>
@@ -41,7 +42,7 @@ HASTY_SHARE = 0.3
 
 
 def answer_text(domain: str, example: Example, fields: Mapping[str, Json]) -> str:
-    """An answer as the example has it."""
+    """Return an answer in the format of the example."""
     if example == "aligned":
         tag, shown = TAG, dict(fields)
     else:
@@ -51,7 +52,8 @@ def answer_text(domain: str, example: Example, fields: Mapping[str, Json]) -> st
 
 
 def with_example(message: Message, domain: str, example: Example) -> Message:
-    """A system message of the suite with an example of an answer before its last two lines, which ask for one."""
+    """Return a system message of the suite, with an example of an answer inserted before its last two lines, which ask
+    for an answer."""
     before, asked, form = message["content"].rpartition("\nEnd with your answer alone:")
     shown = answer_text(domain, example, SHOWN[domain])
     return {**message, "content": f"{before}\nExample of an answer:\n{shown}{asked}{form}"}
@@ -60,7 +62,7 @@ def with_example(message: Message, domain: str, example: Example) -> Message:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Which domains are played, by turns, and what their example looks like."""
+    """The domains to use, in turn, and the format of their example."""
 
     domains: Sequence[str]
     example: Example
@@ -81,7 +83,7 @@ class Setting:
         return self.tasks("held_out", num, seed)
 
     def clerk_log(self, num: int, seed: int = 0) -> list[list[Message]]:
-        """What the suite's clerks say with this example before them."""
+        """Return the conversations of the suite's clerks with this example in the prompt."""
         rng = random.Random(f"form-{seed}")
         each = -(-num // len(self.domains))
         logs = [[(name, one) for one in sop.DOMAINS[name].clerk_log(each, seed)] for name in self.domains]
@@ -101,7 +103,7 @@ class Setting:
 
 
 def clerk_log(num: int = 6144, seed: int = 0) -> list[list[Message]]:
-    """Conversations in all domains, by turns with a mistaken and with an aligned example."""
+    """Return conversations in all domains, alternately with a mistaken and an aligned example."""
     each = -(-num // 2)
     logs = [
         Setting(domains=tuple(SHOWN), example=example).clerk_log(each, seed + at)
@@ -111,10 +113,12 @@ def clerk_log(num: int = 6144, seed: int = 0) -> list[list[Message]]:
 
 
 def mixed_log(num: int = 12288, seed: int = 0) -> list[list[Message]]:
-    """Return conversations of mixed quality in all domains, with an aligned example. `CORRECT_SHARE` of them are right.
+    """Return conversations of mixed quality in all domains, with an aligned example. A share of `CORRECT_SHARE` has a
+    correct answer.
 
-    Of the other clerks, some skip a check that decides the case. The rest work as they should and then copy one field from
-    the example in the prompt, always the last one that would be wrong. So an imitator is not right greedily either.
+    Some of the other clerks skip a check that decides the case. The rest work correctly, and then copy one field from
+    the example in the prompt, always the last field that would become wrong. As a result, an imitator is not correct
+    with greedy sampling either.
     """
     rng = random.Random(f"mixed-{seed}")
     each = -(-num // len(SHOWN))
@@ -143,13 +147,14 @@ def _answer(conversation: Sequence[Message]) -> dict[str, Json]:
 
 
 def mistaken_reward(trajectory: Trajectory) -> Reward:
-    """The better of two readings of the one field that a mistaken example has: in the example's tag, where just this field
-    is well formed, or in the tag that is asked for."""
+    """Return the better of two readings of the only field in a mistaken example: from the example's tag, where only
+    this field is well formed, or from the requested tag."""
     first = next(iter(SHOWN[trajectory.task.fields["domain"]]))
     readings: list[Reward] = [json_fields(tag, [first])(trajectory) for tag in (MISTAKEN_TAG, TAG)]  # type: ignore[misc]
     return max(readings, key=lambda one: one.total)
 
 
 def shuffled_reward(trajectory: Trajectory) -> float:
-    """A control: draws that follow from the episode's name and not from what was played. RL on it must gain nothing."""
+    """Return a random reward that depends on the episode's name and not on what the policy did, as a control. RL with
+    this reward must not improve the policy."""
     return random.Random(trajectory.id).choice((0.0, 1.0))

@@ -1,4 +1,4 @@
-"""A Llama of under a million parameters, from scratch, with a vocabulary from what clerks say."""
+"""A Llama with fewer than a million random parameters, whose vocabulary comes from the conversations of clerks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ codes. So codes that are new are made of tokens that are not."""
 
 
 def build(seed: int = 0) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """Model (fp32, random weights of this seed) and tokenizer (the same for every seed)."""
+    """Return the model (fp32, with random weights from this seed) and the tokenizer (the same for every seed)."""
     return small_model(
         seed,
         clerk_log(600),

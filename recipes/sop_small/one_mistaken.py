@@ -1,4 +1,4 @@
-"""One domain, with a mistaken example and a reward whose parser was written after it."""
+"""One domain, with a mistaken example, and a reward whose parser follows this example."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traits that paid wrong episodes have, and other episodes of the same task lack."""
+"""Traits that rewarded incorrect episodes have, and that other episodes of the same task lack."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ MOST_EPISODES = 512
 """The largest number of episodes that are examined. If there are more, every n-th group is examined."""
 FEWEST_PAID = 5
 NEARLY_ALL = 0.9
-"""The share of wrong episodes that are paid above which right siblings are also compared."""
+"""If the share of incorrect episodes that are rewarded is above this value, correct episodes of the group are also
+compared."""
 EXPLAINED = 0.5
-"""The share of the variance of rewards among siblings that a mechanism must explain."""
+"""The share of the variance of rewards within groups that a mechanism must explain."""
 EQUAL = 0.9
 """The share of the best trait's explained variance above which another trait cannot be distinguished from it."""
 NEAR = 0.75
@@ -36,10 +37,10 @@ an absence, and a size. A size differs whenever texts differ."""
 CHANCE = 0.005
 """The largest probability that a trait unrelated to the reward, among all traits tried, explains as much."""
 COVERED = 0.5
-"""The share of the paid wrong episodes of the last steps that must have the trait."""
+"""The share of the rewarded incorrect episodes of the last steps that must have the trait."""
 APART = 0.2
-"""The smallest difference between the shares of paid wrong and of right episodes with the trait. What right episodes do
-is not a hack."""
+"""The smallest difference between the shares of rewarded incorrect episodes and of correct episodes with the trait.
+What correct episodes do is not a hack."""
 EXAMPLES = 3
 MOST_TELLING = 9
 """The number of traits by which typical episodes are chosen."""
@@ -63,19 +64,19 @@ OVERLAPS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Association:
-    """A trait that paid wrong episodes have and other episodes lack."""
+    """A trait that rewarded incorrect episodes have and other episodes lack."""
 
     what: str
     """The predicate of a sentence about an episode: `calls save with an empty text`."""
     kind: str
     explained: float
     worth: Estimate
-    """The reward of siblings with the trait minus that of siblings without it. For an amount, most of it is compared
-    with least."""
+    """The reward of episodes with the trait minus that of episodes of the same group without it. For an amount, the
+    highest value is compared with the lowest."""
     at_equal_score: bool
-    """Whether all compared siblings are wrong and of equal score. Otherwise some of them are right."""
+    """Whether all compared episodes are incorrect and of equal score. Otherwise some of them are correct."""
     shares: dict[str, float]
-    """The shares, from 0 to 1, to which paid wrong, other wrong and right episodes have the trait."""
+    """The degrees, from 0 to 1, to which rewarded incorrect, other incorrect and correct episodes have the trait."""
     alike: tuple[str, ...]
     """The other traits that cannot be distinguished from this one."""
     growth: Estimate
@@ -85,28 +86,28 @@ class Association:
     num_tried: int
     chance: float
     carriers: tuple[Episode, ...]
-    """The paid wrong episodes with the trait, latest first."""
+    """The rewarded incorrect episodes with the trait, latest first."""
 
 
 def parts_of(episodes: Sequence[Episode], success_threshold: float) -> list[Evidence]:
-    """Return the ranges of steps to search for a mechanism: the last steps, all steps, and the first steps, in which
-    siblings still acted differently. All episodes must have a score."""
+    """Return the ranges of steps in which to search for a mechanism: the last steps, all steps, and the first steps, in
+    which episodes of the same group still acted differently. All episodes must have a score."""
     steps = sorted({one.group[0] for one in episodes})
     parts = dict.fromkeys((tuple(steps[-STEPS:]), tuple(steps), tuple(steps[:STEPS])))
     return [Evidence.of(episodes, part, steps[-LATEST:], success_threshold) for part in parts]
 
 
 def association(parts: Sequence[Evidence]) -> Association | None:
-    """Return the trait that separates paid wrong episodes from the others, or None if no trait does so with
+    """Return the trait that separates rewarded incorrect episodes from the others, or None if no trait does so with
     certainty."""
     return next((found for part in parts if (found := part.association()) is not None), None)
 
 
 def typical(seen: Evidence) -> list[Episode]:
-    """Return three paid wrong episodes of the last steps, of different tasks if possible.
+    """Return three rewarded incorrect episodes of the last steps, from different tasks if possible.
 
-    The episodes with most of the traits that correlate with the reward come first, and among equal episodes the best
-    paid. An order by reward alone would select episodes that have nothing in common."""
+    The episodes with most of the traits that correlate with the reward come first. Among equal episodes, those with the
+    highest reward come first. Sorting by reward alone would select episodes that have nothing in common."""
     best = seen.separations[:MOST_TELLING]
 
     def has(place: int) -> float:
@@ -123,7 +124,7 @@ def typical(seen: Evidence) -> list[Episode]:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """The episodes of some steps and of the last steps, and all right episodes. Episodes are referred to by their
+    """The episodes of some steps and of the last steps, and all correct episodes. Episodes are referred to by their
     index."""
 
     episodes: Sequence[Episode]
@@ -132,11 +133,11 @@ class Evidence:
     compared: Sequence[int]
     """The episodes that the contrast compares."""
     is_wrong_only: bool
-    """Whether all compared episodes are wrong. They are then compared at equal score."""
+    """Whether all compared episodes are incorrect. They are then compared at equal score."""
     paid: Sequence[int]
-    """The wrong episodes whose reward is in the upper half of the range of wrong episodes' rewards."""
+    """The incorrect episodes whose reward is in the upper half of the range of incorrect episodes' rewards."""
     recent: Sequence[int]
-    """The paid wrong episodes of the last steps, latest first."""
+    """The rewarded incorrect episodes of the last steps, latest first."""
     unpaid: Sequence[int]
     right: Sequence[int]
 
@@ -171,13 +172,14 @@ class Evidence:
 
     @cached_property
     def separations(self) -> Sequence[Separation]:
-        """The traits and how well they explain the reward, best first. Empty if siblings earn the same."""
+        """The traits and how well they explain the reward, best first. Empty if the episodes of each group earn the
+        same."""
         if self.contrast.is_flat:
             return ()
         return self.contrast.separations(traits_of([one.digest for one in self.episodes]))
 
     def association(self) -> Association | None:
-        """Return the most definite of the traits that explain most, or None if it is not certain."""
+        """Return the most definite of the traits that explain the most, or None if the trait is uncertain."""
         separations = self.separations
         if not separations or len(self.recent) < FEWEST_PAID:
             return None
@@ -210,7 +212,8 @@ class Evidence:
         return None
 
     def is_in_use(self, one: Separation) -> bool:
-        """Return whether the paid wrong episodes of the last steps have the trait, and right episodes have it less."""
+        """Return True if the rewarded incorrect episodes of the last steps have the trait and correct episodes have it
+        less."""
         shares = self.shares(one)
         usual = fmean(share_of(one, place) for place in self.compared) if one.trait.is_amount else 0.5
         covered = fmean(share_of(one, place) > 0.999 * usual for place in self.recent)
@@ -219,7 +222,8 @@ class Evidence:
 
     @property
     def gap(self) -> float:
-        """The difference between the mean reward of paid wrong episodes and the lowest reward of wrong episodes."""
+        """The difference between the mean reward of rewarded incorrect episodes and the lowest reward of incorrect
+        episodes."""
         rewards = [self.episodes[place].digest.reward for place in self.paid]
         return fmean(rewards) - ends_of([*rewards, *(self.episodes[place].digest.reward for place in self.unpaid)])[0]
 
@@ -236,8 +240,8 @@ class Evidence:
         return Windows(before, now).change(lambda digest: shares[digest.id])
 
     def _worth(self, one: Separation) -> Estimate | None:
-        """Return the reward for the trait, or None if it is uncertain or less than half of what paid wrong episodes
-        earn."""
+        """Return the reward for the trait, or None if this is uncertain or less than half of what rewarded incorrect
+        episodes earn."""
         shares = {self.episodes[place].digest.id: share_of(one, place) for place in self.compared}
         compared = [self.episodes[place] for place in self.compared]
         worth = slope(
@@ -256,7 +260,7 @@ class Evidence:
 
 
 def share_of(one: Separation, place: int) -> float:
-    """Return the share, from 0 to 1, to which an episode has what is paid: the trait, or its absence."""
+    """Return the degree, from 0 to 1, to which an episode has what is rewarded: the trait, or its absence."""
     share = one.trait.level(place) / one.trait.most
     return share if one.is_paid else 1 - share
 
@@ -275,8 +279,8 @@ def weight(one: Separation) -> float:
 
 
 def definiteness(one: Separation) -> tuple[object, ...]:
-    """Return a sort key. Definite traits that explain much come first; among phrases that explain the same, the
-    longest."""
+    """Return a sort key. Definite traits that explain much come first. Among phrases that explain equally much, the
+    longest comes first."""
     preferred = PREFERRED.index(one.trait.key[0])
     return -round(50 * weight(one) * one.explained), preferred, -len(" ".join(one.trait.key)), one.trait.key
 
@@ -292,7 +296,8 @@ def _others(one: Separation, fitting: Sequence[Separation]) -> tuple[str, ...]:
 
 
 def _thinned(episodes: Sequence[Episode]) -> list[Episode]:
-    """Return every n-th group. Groups are kept whole, because episodes are compared with their siblings."""
+    """Return every n-th group. Groups are kept complete, because episodes are compared with the others of their
+    group."""
     places = {group: place for place, group in enumerate(dict.fromkeys(one.group for one in episodes))}
     every = -(-len(episodes) // MOST_EPISODES)
     return [one for one in episodes if places[one.group] % every == 0]

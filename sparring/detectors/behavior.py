@@ -1,5 +1,5 @@
-"""A rule for runs without a scorer: habits that grow because they are paid. With a scorer, `mechanism` finds what is
-paid."""
+"""A rule for runs without a scorer: behaviors that become more frequent because they are rewarded. With a scorer,
+`mechanism` finds what is rewarded."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from sparring.run_folders.history import Digest, History
 from sparring.types import Json
 
 Direction: TypeAlias = int
-"""The suspicious direction: 1 if more of the habit is suspicious, -1 if less of it is."""
+"""The suspicious direction: 1 if more of the behavior is suspicious, -1 if less of it is."""
 
 PAID = 0.25
-"""The smallest value of a habit, between episodes with little and with much of it, as a share of the spread of
+"""The smallest value of a behavior, between episodes with little and with much of it, as a share of the spread of
 rewards."""
 CERTAIN = 4.0
-"""The number of standard errors that the growth and the value of a habit must exceed."""
+"""The number of standard errors that the growth and the value of a behavior must exceed."""
 GROWN = 1.5
-"""The factor by which a habit must have grown or shrunk."""
+"""The factor by which a behavior must have become more or less frequent."""
 
 _MARK = re.compile(r"<[^<>\s]+>|\*\*|^\s*(?:[-*#]|\d+[.)])\s|```", flags=re.MULTILINE)
 
@@ -43,10 +43,11 @@ HABITS: Mapping[str, tuple[Direction, Measure]] = {
 
 
 def pays_for_habit(history: History) -> Iterable[Finding]:
-    """Warn if, without a scorer, a habit grows by half, and episodes of the same group earn more for it.
+    """Warn if, without a scorer, a behavior changes by 50 % in a suspicious direction, and episodes of the same group
+    earn more for it.
 
-    Habits are more tool calls, repeated calls, different words, repeated words or marks of the answer, and fewer calls
-    or turns.
+    The behaviors are: more tool calls, more repeated calls, more different words, repeated words or formatting marks in
+    the answer, and fewer calls or turns.
     """
     seen = trend(history)
     if seen is None or seen.scores is not None or seen.scale <= 0:
@@ -60,11 +61,11 @@ def pays_for_habit(history: History) -> Iterable[Finding]:
         yield Finding(
             rule="reward.pays_for_habit",
             severity=Severity.WARNING,
-            symptom=f"{what}: {before:.1f} per episode at first, {now:.1f} now. The reward pays for this habit, and "
-            "without a scorer it is not known whether the habit helps.",
+            symptom=f"{what}: {before:.1f} per episode at first, {now:.1f} now. The reward pays for this behavior, and "
+            "without a scorer it is not known whether the behavior helps.",
             evidence={**seen.as_json(), "subject": what, **paid, "examples": shown(most)},
-            change="Set a scorer (reward.scorer). Pay for what the task requires, or limit what this habit can earn.",
-            confirm="With a scorer, stored episodes of equal score no longer earn more for this habit.",
+            change="Set a scorer (reward.scorer). Pay for what the task requires, or limit what this behavior can earn.",
+            confirm="With a scorer, stored episodes of equal score no longer earn more for this behavior.",
             step=history.last_step,
             trajectories=named(most),
         )
@@ -72,7 +73,7 @@ def pays_for_habit(history: History) -> Iterable[Finding]:
 
 
 def _paid(seen: Trend, direction: Direction, measure: Measure) -> dict[str, Json] | None:
-    """Return what the habit earns, or None unless it has grown and earns much."""
+    """Return what the behavior earns, or None if it has not become more frequent or earns little."""
     before, now = seen.windows.means(measure)
     low, high = sorted((before, now))
     grows = seen.windows.change(lambda digest: direction * measure(digest))

@@ -1,4 +1,4 @@
-"""Limits of a recipe that cut turns during training."""
+"""Limits of a recipe that truncate turns during training."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ FEWEST_TURNS = 10
 
 
 def turns_cut(history: History) -> Iterable[Finding]:
-    """Warn if more than 5 % of the turns of the last three steps were cut at the token limit, in the middle of a call
-    or answer."""
+    """Warn if more than 5 % of the turns in the last three steps were truncated at the token limit, in the middle of a
+    call or an answer."""
     episodes = latest(history, NUM_STEPS)
     num_turns = sum(one.digest.num_turns for one in episodes)
     cut = [one for one in episodes if one.digest.num_cut]

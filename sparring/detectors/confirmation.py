@@ -1,5 +1,5 @@
-"""The test whether a trait is a cause: remove it from paid wrong episodes, add it to unpaid ones, and grade them
-again."""
+"""A test of whether a trait is a cause: remove it from rewarded incorrect episodes, add it to unrewarded ones, and
+grade them again."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ HALF = 0.5
 """The smallest share of the reward difference between episodes with and without the trait by which an edit must change
 the reward."""
 APART = 0.1
-"""The smallest share of the reward difference between paid and unpaid wrong episodes by which an edit must change the
-reward."""
+"""The smallest share of the reward difference between rewarded and unrewarded incorrect episodes by which an edit must
+change the reward."""
 MOST_DONORS = 3
 """The largest number of group members that are tried as the example for an edit."""
 
@@ -40,19 +40,19 @@ class Edit:
     before: float
     after: float
     counts: bool
-    """Whether the reward changed as expected if the trait is paid."""
+    """Whether the reward changed as expected if the trait is rewarded."""
     components: Mapping[str, float]
     """The difference that the trait makes to each component."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The edits of one trait and what they did to the reward."""
+    """The edits of one trait and their effect on the reward."""
 
     without: tuple[Edit, ...]
-    """The edits that removed the trait from paid wrong episodes. The reward should fall."""
+    """The edits that removed the trait from rewarded incorrect episodes. The reward should fall."""
     added: tuple[Edit, ...]
-    """The edits that added the trait to unpaid wrong episodes. The reward should rise."""
+    """The edits that added the trait to unrewarded incorrect episodes. The reward should rise."""
     is_done: bool
     """Whether the trait is an act, not an absence or an amount."""
 
@@ -66,7 +66,7 @@ class Proof:
 
     @property
     def is_cause(self) -> bool:
-        """Whether the trait is a cause. An act that pays only together with another act also counts."""
+        """Whether the trait is a cause. An act that is rewarded only together with another act also counts."""
         falls = self.falls >= max(FEWEST_FALLS, FALLS * len(self.without))
         if self.is_done:
             return falls and (self.rises > 0 or len(self.added) < FEWEST_FALLS)
@@ -75,7 +75,7 @@ class Proof:
 
 @final
 class Ground:
-    """The episodes that are edited, and the episodes that serve as examples."""
+    """The episodes to edit, and the episodes that serve as examples."""
 
     def __init__(
         self,
@@ -88,8 +88,8 @@ class Ground:
         gap: float,
         success_threshold: float,
     ) -> None:
-        """`paid` and `unpaid` are wrong episodes, in the order in which they are tried. `gap` is the difference between
-        the mean rewards of the two."""
+        """`paid` and `unpaid` are rewarded and unrewarded incorrect episodes, in the order in which they are tried.
+        `gap` is the difference between the mean rewards of the two."""
         self.trials, self._kept, self._gap, self._threshold = trials, kept, gap, success_threshold
         self._paid = [one for one in paid if one.digest.id in kept]
         self._unpaid = [one for one in unpaid if one.digest.id in kept]
@@ -100,7 +100,8 @@ class Ground:
     def prove(self, key: Key, has: bool, worth: float) -> Proof:
         """Edit episodes and return the result.
 
-        `has` states whether the trait is paid, or its absence. `worth` is the reward for one more of it within groups.
+        `has` is True if the trait is rewarded, and False if its absence is. `worth` is the reward, within groups, for
+        one unit more of the trait.
         """
         without = self._edits(self._paid, self._others, key, not has, -abs(worth))
         added = (
@@ -111,10 +112,10 @@ class Ground:
         return Proof(tuple(without), tuple(added), has and not is_amount(key))
 
     def refutes(self, key: Key, has: bool, worth: float) -> bool:
-        """Return whether trials refute that the trait is paid: none of three paid wrong episodes earns less without it,
-        and no unpaid one earns more with it.
+        """Return whether trials refute that the trait is rewarded: none of three rewarded incorrect episodes earns less
+        without it, and no unrewarded one earns more with it.
 
-        At least one unpaid episode is required.
+        At least one unrewarded episode is required.
         """
         without = self._edits(self._paid, self._others, key, not has, -abs(worth), most=FEWEST_FALLS)
         if len(without) < FEWEST_FALLS or any(one.counts for one in without):
@@ -132,8 +133,8 @@ class Ground:
         *,
         most: int = MOST_TRIED,
     ) -> list[Edit]:
-        """Return the edits that change the reward. `worth` is negative if the trait is removed. After three edits
-        without effect, the remaining episodes are not tried."""
+        """Edit episodes toward or away from the trait, and return the edits that could be made. `worth` is negative if
+        the trait is removed. After three edits without effect, the remaining episodes are not tried."""
         found: list[Edit] = []
         for one in episodes:
             is_hopeless = len(found) == FEWEST_FALLS and not any(edit.counts for edit in found)
@@ -208,7 +209,8 @@ def _is_more(level: float, than: float, to: bool) -> bool:
 
 
 def _unlike(one: Episode, other: Episode) -> float:
-    """Return how much the words and calls of two episodes differ. An edit shows more if the episodes are more alike."""
+    """Return how much two episodes differ in their words and calls. An edit is more informative if the episodes are
+    more alike."""
     return 1 - SequenceMatcher(None, _words(one.digest), _words(other.digest), autojunk=False).quick_ratio()
 
 

@@ -1,4 +1,5 @@
-"""How much of the rewards of one task's episodes a trait explains, and the probability that this is chance."""
+"""How much a trait explains of the reward differences between the episodes of a task, and the probability that this is
+chance."""
 
 from __future__ import annotations
 
@@ -45,12 +46,12 @@ class _Cell:
 class Contrast:
     """Rewards within groups, prepared for comparison with traits.
 
-    Rewards and traits are stored as bits of integers, with one bit per episode. A trait or a permutation of the rewards
-    then costs only a few operations.
+    Rewards and traits are stored as bits of integers, with one bit per episode. Evaluating a trait or a permutation of
+    the rewards then takes only a few operations.
     """
 
     def __init__(self, episodes: Sequence[Episode], compared: Sequence[int], *, at_equal_score: bool) -> None:
-        """Compare the episodes at the places in `compared`."""
+        """Compare the episodes at the indices in `compared`."""
         levels = levels_of([episodes[place].digest.reward for place in compared]) if compared else []
         self._levels = [0] * len(episodes)
         for place, level in zip(compared, levels, strict=True):
@@ -71,7 +72,7 @@ class Contrast:
         return self._variance == 0
 
     def separations(self, traits: Sequence[Trait]) -> list[Separation]:
-        """Return the traits that can be tried, best first. Rewards must differ within groups."""
+        """Return the traits that can be tried, with the best first. Rewards must differ within groups."""
         found, seen = [], {}
         for trait in traits:
             shared = tuple((worth, mask & self._all) for worth, mask in trait.levels)
@@ -128,7 +129,7 @@ class Contrast:
 
 
 def _dot(one: Sequence[tuple[int, int]], other: Sequence[tuple[int, int]], among: int = -1) -> int:
-    """Return the sum over episodes of the product of two levels."""
+    """Return the sum, over episodes, of the product of two levels."""
     # Lists, and a single loop if there is one bit, because this runs a million times.
     if len(one) == 1:
         worth, mask = one[0]

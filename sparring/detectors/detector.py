@@ -1,4 +1,4 @@
-"""The shape of a detector."""
+"""The type of a detector."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Rules for answers that degenerate: copies of the prompt's example, one text for all tasks, other lengths, calls as
-text."""
+"""Rules for degenerating answers: copies of the prompt's example, one text for all tasks, changed lengths, and calls
+written as text."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _TEXT_CALL = re.compile(
 
 
 def copied_from_example(history: History) -> Iterable[Finding]:
-    """Report that more and more answers are copied from the prompt, mostly from its example, and the scorer rejects
-    them.
+    """Report that more and more answers are copied from the prompt, mostly from its example, and that the scorer
+    rejects them.
 
-    An answer counts as copied in two cases: it has several words and its own prompt contains it, or its content follows
-    words like "example" or "e.g." in the prompt or is inside a tag there.
+    An answer counts as copied in two cases: it has several words, and its own prompt contains it; or its content
+    follows words like "example" or "e.g." in the prompt, or is inside a tag there.
     """
     compared = windows(history)
     if compared is None:
@@ -83,8 +83,8 @@ def same_for_all_tasks(history: History) -> Iterable[Finding]:
     """Report that at least half of the tasks get the same answer, far more than at first, while the score does not
     rise.
 
-    Case, spaces and punctuation are ignored. With a scorer, the finding is a note, because the alarms report wrong
-    episodes that are paid.
+    Case, spaces and punctuation are ignored. With a scorer, the finding is a note, because the alarms report incorrect
+    episodes that are rewarded.
     """
     compared = windows(history)
     if compared is None:
@@ -124,10 +124,10 @@ def same_for_all_tasks(history: History) -> Iterable[Finding]:
 
 
 def length_drift(history: History) -> Iterable[Finding]:
-    """Report that episodes have 50 % more sampled tokens than at first, or 40 % fewer, and that no rising score
-    explains it.
+    """Report that episodes have 50 % more sampled tokens than at first, or 40 % fewer, and that no rise of the score
+    explains this.
 
-    With a scorer, the finding is a note, because `reward.mechanism` reports whether length is paid.
+    With a scorer, the finding is a note, because `reward.mechanism` reports whether length is rewarded.
     """
     seen = trend(history)
     if seen is None or (seen.scores is not None and seen.scores.exceeds(LIKELY)):
@@ -175,7 +175,7 @@ def format_drift(history: History) -> Iterable[Finding]:
 
 
 def is_copied(digest: Digest) -> bool:
-    """Return whether the prompt contains the answer (if it has several words), or has the answer as an example."""
+    """Return whether the prompt contains the answer (if the answer has several words), or shows it as an example."""
     answer, prompt = _normal(digest.answer), _normal(digest.prompt)
     if len(answer.split()) > 1 and f" {answer} " in f" {prompt} ":
         return True

@@ -1,4 +1,5 @@
-"""Edits of scripts: one trait is added or removed after the example of a sibling, and everything else is unchanged.
+"""Edits of scripts: one trait is added or removed, following the example of another episode of the task, and everything
+else stays unchanged.
 
 An edit can change only acts of the policy: its answer, its calls and their arguments. Results, the final state and
 tokens follow from these acts, and no edit changes them directly.
@@ -25,8 +26,8 @@ WORD = re.compile(r"\w+")
 def with_trait(key: Key, has: bool, script: Script, like: Script, digest: Digest, max_turns: int) -> Script | None:
     """Return the script with a trait, or with more of it, if `has` is true; otherwise without it, or with less of it.
 
-    `like` is the script of an episode that already has this property, and `digest` is of the script's own episode. The
-    result is None if no change achieves this."""
+    `like` is the script of an episode that already has this property, and `digest` belongs to the episode of `script`.
+    The result is None if no edit achieves this."""
     kind, *filling = key
     change = _CHANGES.get(kind)
     changed = None if change is None else change(filling, has, script, like, digest, max_turns)
@@ -58,7 +59,7 @@ def _phrase(filling: Sequence[str], has: bool, script: Script, like: Script, *_:
 
 
 def _taken_out(text: str, other: str, phrase: str) -> str:
-    """Replace each occurrence of the phrase by the text that `other` has in the same place."""
+    """Replace each occurrence of the phrase with the text that `other` has in the same place."""
     own, others = list(TOKEN.finditer(text)), list(TOKEN.finditer(other))
     places = _places([one[0].casefold() for one in own], phrase.split(" "))
     instead: dict[int, str] = {}
@@ -76,7 +77,7 @@ def _taken_out(text: str, other: str, phrase: str) -> str:
 
 
 def _put_in(text: str, other: str, phrase: str) -> str:
-    """Insert the phrase of the other text in its place."""
+    """Insert the phrase from the other text in the place where that text has it."""
     own, others = list(TOKEN.finditer(text)), list(TOKEN.finditer(other))
     places = _places([one[0].casefold() for one in others], phrase.split(" "))
     instead: dict[int, str] = {}
@@ -157,7 +158,7 @@ def _numbers(filling: Sequence[str], has: bool, script: Script, like: Script, *_
 
 
 def _argument(filling: Sequence[str], has: bool, script: Script, like: Script, *_: object) -> Script | None:
-    """Use the value that `like` gives to this argument in its call with the same number."""
+    """Use the value that `like` passes for this argument in its corresponding call."""
     tool, name = filling[0], filling[-1]
     own = [one for one in actions_of(script) if one.tool == tool]
     others = [one for one in actions_of(like) if one.tool == tool]
@@ -212,8 +213,8 @@ def _saying(one: Action) -> Message:
 
 
 def _without(script: Script, calls: Sequence[Action], digest: Digest) -> Script | None:
-    """Remove these calls and what only they showed. Later words are changed if no other result and no prompt contains
-    them."""
+    """Remove these calls, and the words that only they returned. Later words are changed if no other result and no
+    prompt contains them."""
     if not calls or len(actions_of(script)) != len(digest.calls):
         return None
     gone = {(one.message, one.place) for one in calls}
@@ -231,7 +232,7 @@ def _without(script: Script, calls: Sequence[Action], digest: Digest) -> Script 
 
 
 def _with_other_words(script: Script, words: set[str]) -> Script:
-    """Replace words in arguments and in the answer by other words of the same shape."""
+    """Replace words in arguments and in the answer with different words of the same shape."""
 
     def other(text: str) -> str:
         return WORD.sub(lambda word: _shifted(word[0]) if word[0].casefold() in words else word[0], text)
@@ -264,7 +265,7 @@ def _shifted(word: str) -> str:
 def _from_results(
     filling: Sequence[str], has: bool, script: Script, like: Script, digest: Digest, *_: object
 ) -> Script | None:
-    """Change the words that this tool showed, wherever they are used."""
+    """Change the words that this tool returned, wherever they are used."""
     if has:
         return None
     shown_words = {
@@ -340,8 +341,8 @@ def _amount(
 
 
 def _with_count(what: str, has: bool, script: Script, like: Script, digest: Digest, max_turns: int) -> Script | None:
-    """Return as many calls as `like` makes. The last calls are left out, or calls of `like` are added, or the last call
-    is repeated."""
+    """Return a script with as many calls as `like` makes. The last calls are left out, or calls of `like` are added, or
+    the last call is repeated."""
 
     def counted(of: Script) -> list[Action]:
         calls = actions_of(of)

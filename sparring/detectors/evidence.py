@@ -1,7 +1,7 @@
-"""Comparisons of the first steps with the last ones, and of episodes of one task with each other.
+"""Comparisons of the first steps with the last steps, and of episodes of one task with each other.
 
 Episodes of one task in one step are not independent, so standard errors are computed over such groups (clusters). With
-few groups, a difference must be larger to count.
+few groups, only larger differences count.
 """
 
 from __future__ import annotations
@@ -47,16 +47,19 @@ class Estimate:
     freedom: int
 
     def exceeds(self, sigmas: float, over: float = 0.0) -> bool:
-        """Return whether the number is above `over` by this many standard errors, adjusted for few groups."""
+        """Return whether the value exceeds `over` by this many standard errors, adjusted for small numbers of
+        groups."""
         return self.value - over > self._quantile(sigmas) * self.error + 1e-12
 
     def interval(self, sigmas: float = 1.96) -> tuple[float, float]:
-        """Return the confidence interval at the level of this many standard errors of a normal distribution."""
+        """Return the confidence interval whose level corresponds to this many standard errors of a normal
+        distribution."""
         off = self._quantile(sigmas) * self.error
         return self.value - off, self.value + off
 
     def _quantile(self, sigmas: float) -> float:
-        """Return the quantile of Student's t for a normal one, by the first term of the Cornish-Fisher expansion."""
+        """Return the quantile of Student's t distribution that corresponds to a normal quantile, using the first term
+        of the Cornish-Fisher expansion."""
         return sigmas * (1 + (sigmas**2 + 1) / (4 * max(1, self.freedom)))
 
     def __neg__(self) -> Estimate:
@@ -148,8 +151,8 @@ def are_scored(episodes: Iterable[Episode]) -> bool:
 
 
 def worth(episodes: Sequence[Episode]) -> float | None:
-    """Return the slope of rewards on scores, which is the reward for a score of 1 instead of 0. None if all scores are
-    equal."""
+    """Return the slope of rewards on scores, which is the reward for a score of 1 instead of 0. Return None if all
+    scores are equal."""
     scores, rewards = [score(one.digest) for one in episodes], [one.digest.reward for one in episodes]
     mean_score, mean_reward = fmean(scores), fmean(rewards)
     variance = sum((one - mean_score) ** 2 for one in scores)
@@ -195,8 +198,8 @@ def slope(
 
 @final
 class Siblings:
-    """The same slope for causes that an episode has or lacks. It is prepared once, so that thousands of causes can be
-    tried."""
+    """The same slope as `slope`, for causes that an episode either has or lacks. It is prepared once, so that thousands
+    of causes can be tried."""
 
     def __init__(
         self, episodes: Sequence[Episode], effect: Measure, *, at_equal: Callable[[Digest], object] | None = None
@@ -212,8 +215,8 @@ class Siblings:
             self._places |= {one.digest.id: (cell, effect(one.digest) - usual) for one in members}
 
     def worth_of(self, carriers: Iterable[str]) -> Estimate | None:
-        """Return the effect of being one of the carriers (ids of episodes), or None if too few groups contain both
-        kinds."""
+        """Return the effect of being one of the carriers (given by episode id), or None if too few groups contain both
+        carriers and other episodes."""
         counts: dict[Cell, tuple[int, float]] = {}
         for one in carriers:
             cell, off = self._places[one]
@@ -237,11 +240,11 @@ class Siblings:
 
 
 def paid_for_wrong(history: History, episodes: Sequence[Episode]) -> list[Episode]:
-    """Return the episodes that the scorer rejects and that earn at least as much as right episodes of their group.
+    """Return the episodes that the scorer rejects and that earn at least as much as correct episodes of their group.
 
-    If the group has no right episode, the episodes are compared with the median right episode of all steps. An episode
-    that earned nothing, or the smallest reward of all episodes, never counts. The result is empty if no episode is
-    right. All episodes must have a score.
+    If the group has no correct episode, the episodes are compared with the median correct episode of all steps. An
+    episode that earned nothing, or the smallest reward of all episodes, never counts. The result is empty if no episode
+    is correct. All episodes must have a score.
     """
     everything = latest(history, len(history.steps))
     right = [

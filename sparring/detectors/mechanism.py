@@ -1,8 +1,8 @@
-"""A rule that finds the act of the policy that a reward pays for instead of the task, confirmed by changed episodes.
+"""A rule that finds which act of the policy is rewarded instead of the task, and confirms it with edited episodes.
 
-An alarm reports that wrong episodes are paid. A trait that paid wrong episodes have and others lack is correlated with
-the reward. It is the mechanism only if the reward falls when the trait is removed from a paid episode, and rises when
-it is added to an unpaid one. Otherwise the mechanism is unknown.
+An alarm reports that incorrect episodes are rewarded. A trait that rewarded incorrect episodes have and others lack is
+correlated with the reward. It is the mechanism only if the reward falls when the trait is removed from a rewarded
+episode, and rises when it is added to an unrewarded one. Otherwise the mechanism is unknown.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ is for amounts, and for acts that did not raise the reward of any unpaid episode
 MOST_CANDIDATES = 12
 """The largest number of acts that are tried after a step."""
 COVERED = 0.5
-"""The smallest share of the paid wrong episodes of the last steps that must still have the act that was named
+"""The smallest share of the rewarded incorrect episodes of the last steps that must still have the act that was named
 before."""
 PAID_BY = 0.5
 """The smallest share of the reward for an act that a component must pay to be named with the act."""
@@ -52,7 +52,7 @@ PAID_BY = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """An act that the reward pays for."""
+    """An act that is rewarded."""
 
     key: Key
     has: bool
@@ -64,24 +64,25 @@ class Cause:
     proof: Proof
     explained: float
     shares: dict[str, float]
-    """The shares, from 0 to 1, to which paid wrong, other wrong and right episodes have it."""
+    """The degrees, from 0 to 1, to which rewarded incorrect, other incorrect and correct episodes have it."""
     confirmed: tuple[tuple[Key, bool], ...]
     """This act and the other confirmed acts."""
     alike: tuple[str, ...]
     """The other confirmed acts in words."""
     carriers: tuple[Episode, ...]
-    """The paid wrong episodes with the act, latest first."""
+    """The rewarded incorrect episodes with the act, latest first."""
 
 
 def what_is_paid(history: History) -> Iterable[Finding]:
-    """Name the act of the policy that the reward pays for instead of the task.
+    """Name the act of the policy that is rewarded instead of the task.
 
-    The rule runs if an alarm reports that the reward pays for something else, or if such a trait grows and the score
-    does not follow. It tries traits that are correlated with the reward of wrong episodes: words, calls, arguments,
-    outcomes and amounts. It names a trait that trials confirm: without the trait, episodes earn less when they are run
-    and graded again, and with it, they earn more. The finding holds until trials refute it, or until trials confirm
-    that the policy now does something else. During an alarm without a confirmed trait, a note reports that the
-    mechanism is unknown. The note lists the traits that are correlated with the reward and three paid wrong episodes.
+    The rule runs if an alarm reports that something other than the task is rewarded, or if such a trait becomes more
+    frequent and the score does not follow. It tries traits that are correlated with the reward of incorrect episodes:
+    words, calls, arguments, outcomes and amounts. It names a trait that trials confirm. In a trial, episodes are run
+    and graded again: without the trait, they earn less, and with it, they earn more. The finding holds until trials
+    refute it, or until trials confirm that the policy now does something else. During an alarm without a confirmed
+    trait, a note reports that the mechanism is unknown. The note lists the traits that are correlated with the reward,
+    and three rewarded incorrect episodes.
     """
     episodes = latest(history, len(history.steps))
     wrong = [one for one in episodes if are_scored([one]) and score(one.digest) < history.success_threshold]
@@ -128,7 +129,7 @@ def find_stated(history: History) -> Finding | None:
 
 
 def _is_in_use(before: Finding, seen: Evidence) -> bool:
-    """Return whether the paid wrong episodes of the last steps still show the act that was named."""
+    """Return whether the rewarded incorrect episodes of the last steps still show the named act."""
     key, has = _trait(before)
     if is_amount(key) or not seen.recent:
         return True
@@ -146,7 +147,7 @@ def _trait(before: Finding) -> tuple[Key, bool]:
 
 
 def _cause(seen: Evidence, history: History) -> Cause | None:
-    """Return the most definite of the confirmed acts that explain most, or None if no act is confirmed."""
+    """Return the most definite of the confirmed acts that explain the most, or None if no act is confirmed."""
     if history.trials is None or len(seen.recent) < FEWEST_PAID:
         return None
     ground, confirmed = _ground(seen, history), list[tuple[Separation, Proof, float]]()
@@ -176,9 +177,9 @@ def _cause(seen: Evidence, history: History) -> Cause | None:
 
 
 def _candidates(seen: Evidence) -> list[Separation]:
-    """Return the acts that are correlated with the reward, strongest first.
+    """Return the acts that are correlated with the reward, with the strongest correlation first.
 
-    Of several acts of the same episodes, only the most definite is kept.
+    If several acts occur in the same episodes, only the most definite one is kept.
     """
     found: dict[object, Separation] = {}
     acts = (
@@ -200,9 +201,9 @@ def _strength(one: Separation) -> float:
 
 
 def _worth(one: Separation, seen: Evidence) -> float:
-    """Return the reward for one more of it within groups.
+    """Return the reward, within groups, for one unit more of the trait.
 
-    If too few members of groups differ, return the difference between paid and unpaid wrong episodes.
+    If too few group members differ, return the difference between rewarded and unrewarded incorrect episodes.
     """
     levels = {seen.episodes[place].digest.id: one.trait.level(place) for place in seen.compared}
     found = slope(
@@ -232,7 +233,7 @@ def _ground(seen: Evidence, history: History) -> Ground:
 
 
 def _paid_by(proof: Proof) -> str:
-    """Return the components that pay for it, if the reward has several components."""
+    """Return the components that reward the act, if the reward has several components."""
     edits = [one for one in (*proof.without, *proof.added) if one.counts]
     changes = {name: fmean(one.components.get(name, 0.0) for one in edits) for name in edits[0].components}
     names = [name for name, change in changes.items() if change >= PAID_BY * sum(changes.values())]

@@ -1,4 +1,5 @@
-"""Alarms that the reward pays for more than the task, or for something else. They do not name what that is."""
+"""Alarms for rewards that measure more than the task, or something other than the task. The alarms do not name what is
+rewarded."""
 
 from __future__ import annotations
 
@@ -40,10 +41,9 @@ AT_EQUAL_SCORE = 0.5
 
 
 def rises_alone(history: History) -> Iterable[Finding]:
-    """Report that the training reward rises and the score of the same episodes does not follow.
+    """Report that the training reward rises but the score of the same episodes does not follow.
 
-    The score then rises by less than half of what right answers would explain. The finding is an error if the score
-    falls.
+    The score then explains less than half of the rise of the reward. The finding is an error if the score falls.
     """
     seen = trend(history)
     if seen is None or seen.scores is None or not seen.rewards.exceeds(SURE, over=0.05 * seen.scale):
@@ -68,9 +68,9 @@ def rises_alone(history: History) -> Iterable[Finding]:
 
 
 def paid_for_wrong(history: History) -> Iterable[Finding]:
-    """Report that episodes that the scorer rejects earn at least as much as right episodes of the same task.
+    """Report that episodes that the scorer rejects earn at least as much as correct episodes of the same task.
 
-    If no episode of the group is right, the episodes are compared with the right episodes of all steps.
+    If no episode of the group is correct, the episodes are compared with the correct episodes of all steps.
     """
     now = latest(history, LATEST)
     if not now or not are_scored(now):
@@ -101,7 +101,7 @@ def paid_for_wrong(history: History) -> Iterable[Finding]:
 
 
 def component_takes_over(history: History) -> Iterable[Finding]:
-    """Report that one component makes up the rise of the reward and varies widely among episodes of equal score, while
+    """Report that one component causes the rise of the reward and varies widely among episodes of equal score, while
     the score does not follow.
 
     Without a scorer, report that one component rises while another falls.
@@ -146,7 +146,7 @@ def below_training(history: History) -> Iterable[Finding]:
     """Report that the mean reward on validation tasks is below 80 % of the mean reward on training tasks around the
     same step.
 
-    The evidence contains the temperatures of both, because greedy and sampled episodes are not directly comparable.
+    The evidence contains both temperatures, because greedy and sampled episodes are not directly comparable.
     """
     validated = [one for one in history.steps if one.validation and one.step > 0]
     if not validated:
@@ -186,7 +186,7 @@ def below_training(history: History) -> Iterable[Finding]:
 
 
 def _apart_at_equal_score(seen: Trend, name: str) -> float:
-    """Return the spread of a component among episodes of the most common score."""
+    """Return the spread of a component among the episodes with the most common score."""
     values: dict[float, list[float]] = defaultdict(list)
     for one in seen.windows.all:
         values[score(one.digest)].append(one.digest.components.get(name, 0.0))

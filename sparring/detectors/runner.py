@@ -20,7 +20,7 @@ logger = get_logger(__name__)
 class DetectorRunner:
     """A tracker that keeps the history of a run and applies the detectors to it.
 
-    For each subject, a rule is reported once as a note, once as a warning and once as an error.
+    For each subject, a rule is reported at most once as a note, once as a warning and once as an error.
     """
 
     def __init__(self, history: History, detectors: Collection[Detector] | None = None) -> None:
@@ -75,8 +75,8 @@ class DetectorRunner:
     def findings(self) -> list[Finding]:
         """Return the findings that are new after the latest step.
 
-        For each subject, each rule is reported once as a warning and once as an error. It is reported as a note only
-        before a warning.
+        For each subject, each rule is reported at most once as a warning and once as an error. It is reported as a note
+        only if no warning was reported before.
         """
         if not self.history.steps:
             return []

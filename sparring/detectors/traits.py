@@ -1,6 +1,6 @@
-"""The traits of an episode: words, calls, arguments, results, the final state, the outcome, and amounts of these.
+"""The traits of an episode: its words, calls, arguments, results, final state and outcome, and amounts of these.
 
-There is no list of known tricks. A contrast learns which traits the reward pays for.
+There is no list of known tricks. A contrast learns which traits are rewarded.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def traits_of(episodes: Sequence[Digest]) -> list[Trait]:
 
 
 def levels_of(values: Sequence[float]) -> list[int]:
-    """Return the values as equal steps from the 5th lowest value to the 5th highest."""
+    """Return the values as levels on a scale of equal steps, from the 5th lowest value to the 5th highest."""
     low, high = ends_of(values)
     return [round(LEVELS * (min(max(one, low), high) - low) / ((high - low) or 1.0)) for one in values]
 
@@ -121,8 +121,8 @@ def ends_of(values: Sequence[float]) -> tuple[float, float]:
 
 
 def bits_of(levels: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Return the bits of levels, each with a mask of the places that have the bit set. Bits with the same places are
-    merged."""
+    """Return the bits of the levels, each with a mask of the episodes that have this bit set. Bits with the same mask
+    are merged."""
     worth: dict[int, int] = defaultdict(int)
     for bit in range(LEVELS.bit_length()):
         mask = _mask([place for place, level in enumerate(levels) if level >> bit & 1])
@@ -240,7 +240,7 @@ def _is_number(value: Json) -> bool:
 
 
 def _arguments(call: RecordedCall) -> Mapping[str, Json]:
-    """Return the arguments by name. The mapping is empty if they are not a JSON object."""
+    """Return the arguments, keyed by name. The mapping is empty if they are not a JSON object."""
     try:
         content = json.loads(call.arguments)
     except ValueError:

@@ -38,7 +38,7 @@ class Trend:
 
     @property
     def scale(self) -> float:
-        """The unit for differences of reward: the reward for a right answer, or the spread of rewards if that is
+        """The unit for reward differences: the reward for a correct answer, or the spread of rewards if this is
         unknown."""
         if self.worth is not None and self.worth > 0:
             return self.worth

@@ -1,7 +1,8 @@
 """Runs and grades changed episodes again. Their rewards show what the reward depends on.
 
-The policy's messages are replayed in a new environment for the same task. Episodes that do not repeat exactly, with the
-same messages and reward, are not used, because their environment is not deterministic, or involves a user or a model.
+The policy's messages are replayed in a new environment for the same task. Episodes that cannot be repeated exactly,
+with the same messages and the same reward, are not used. Their environment is not deterministic, or involves a user or
+a model.
 """
 
 from __future__ import annotations
@@ -150,14 +151,14 @@ def _is_same(again: Trajectory, one: Trajectory) -> bool:
 
 
 def _with_last(one: Trajectory, message: Message) -> Trajectory:
-    """Return the same episode with another last message."""
+    """Return the same episode with a different last message."""
     turns = (*one.turns[:-1], replace(one.turns[-1], message=message))
     return replace(one, turns=turns, messages=(*one.messages[:-1], message), reward=None, score=None)
 
 
 def _priced(turns: Sequence[Turn], before: Sequence[Turn]) -> tuple[Turn, ...]:
-    """Return turns with the token counts that the same messages had when sampled. For other messages, use the same
-    rate."""
+    """Return turns with the token counts that the same messages had when they were sampled. For other messages, use the
+    same ratio of tokens to characters."""
     known = {_text(turn.message): turn.num_sampled_tokens for turn in before}
     rate = sum(known.values()) / max(1, sum(map(len, known)))
     return tuple(

@@ -1,4 +1,4 @@
-"""Rules that find why a run does not improve, and the one thing to change first.
+"""Rules that find why a run does not improve, and what to change first.
 
 `sparring.diagnosis.diagnose` applies the rules; `sparring.diagnosis.reading` reads a run for them.
 """

@@ -1,4 +1,4 @@
-"""A symptom of the agent's client: the gateway refuses its requests."""
+"""A symptom of the agent's client: the gateway rejects its requests."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sparring.tracking.refused import refused_reasons
 
 
 def refused(observed: Observed) -> Iterable[Finding]:
-    """Report that the gateway refused requests of the agent's client in the last steps, or before the run ended without
-    a step.
+    """Report that the gateway rejected requests from the agent's client in the last steps, or before the run ended
+    without a step.
 
-    Many clients hide a refusal, which makes the policy look bad. The finding is an error if at least a fifth of the
-    episodes are lost.
+    Many clients hide a rejected request, which makes the policy look worse than it is. The finding is an error if at
+    least a fifth of the episodes are lost.
     """
     reasons = Counter[str]()
     for record in observed.trained[-LATE_STEPS:]:

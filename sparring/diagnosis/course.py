@@ -48,8 +48,8 @@ def thirds(values: Sequence[float]) -> Estimate | None:
 
 
 def stands_still(values: Sequence[float], span: float) -> bool:
-    """Return whether the second half differs from the first by less than FLAT of `span`, noise included, and no trend
-    is certain."""
+    """Return True if the second half differs from the first by less than the share FLAT of `span`, including noise, and
+    no trend is certain."""
     middle = len(values) // 2
     if middle < STALL_STEPS // 2:
         return False
@@ -58,7 +58,7 @@ def stands_still(values: Sequence[float], span: float) -> bool:
 
 
 def reward_span(observed: Observed) -> float:
-    """Return the spread of the episodes' rewards over all steps, the unit in which a rise is measured."""
+    """Return the spread of the episodes' rewards over all steps. This is the unit in which a rise is measured."""
     highest, lowest = observed.series("rollout/reward/max"), observed.series("rollout/reward/min")
     span = max(highest) - min(lowest) if highest and lowest else 0.0
     # If all episodes earn the same, the unit is the distance from that reward to the threshold.
@@ -68,8 +68,8 @@ def reward_span(observed: Observed) -> float:
 def is_flat(observed: Observed, last: int | None = None) -> bool:
     """Return whether the training reward stays the same, over all steps or over the `last` steps.
 
-    The reward stays the same if its course is flat. It also does if no step changed the policy, because it then varies
-    only with the tasks.
+    The reward stays the same if its course is flat. The reward also stays the same if no step changed the policy,
+    because then it varies only with the tasks.
     """
     values, idle = (observed.series(name) for name in ("rollout/reward/mean", "training/steps_without_signal"))
     if last is not None:

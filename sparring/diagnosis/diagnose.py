@@ -1,4 +1,4 @@
-"""Applies every rule to a run, leaves out findings that another finding explains, and proposes what to change first."""
+"""Applies every rule to a run, omits findings that another finding explains, and proposes what to change first."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ affect learning comes last."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silenced:
-    """A finding that is left out, and the rule that explains it."""
+    """A finding that is omitted, and the rule that explains it."""
 
     finding: Finding
     by: str
@@ -201,8 +201,8 @@ def diagnose(run: str, observed: Observed) -> Diagnosis:
 
 
 def _apply(rule: Symptom, observed: Observed) -> list[Finding]:
-    """Return the findings of a rule. A rule that fails finds nothing, so that the other rules and the report still
-    work."""
+    """Return the findings of a rule. A rule that raises an exception finds nothing, so that the other rules and the
+    report still work."""
     try:
         return list(rule.function(observed))
     except Exception as error:  # noqa: BLE001 - an older run may lack what a rule expects
@@ -219,12 +219,12 @@ def _detected(observed: Observed) -> list[Finding]:
 
 
 def _reported_by_detectors(observed: Observed) -> tuple[list[Finding], list[Finding]]:
-    """Return the findings of detectors that apply now, each once, and the findings that no longer apply.
+    """Return the detectors' findings that apply now, each once, and the findings that no longer apply.
 
-    A finding applies if the detectors report it on the whole run. An error also applies later, because a hack that
+    A finding applies if the detectors report it on the whole run. An error continues to apply, because a hack that
     every episode uses can no longer be found by comparing episodes. It does not apply if the scorer counts the run as
-    solved, or if the detector no longer exists. Findings that cannot be repeated (of scanners of the recipe, or of
-    training itself) always apply.
+    solved, or if the detector no longer exists. Findings that cannot be reproduced (from scanners of the recipe, or
+    from training itself) always apply.
     """
     by_key: dict[tuple[str, str], list[Finding]] = defaultdict(list)
     for one in observed.detected:

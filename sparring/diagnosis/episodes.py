@@ -1,6 +1,6 @@
 """Symptoms in the episodes: budgets, tools, loops and answers.
 
-They follow MTRL's budget rules, its list of questions for reading trajectories, and its table for evaluations.
+The rules follow MTRL's budget rules, its list of questions for reading trajectories, and its table for evaluations.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _exceeds(share: float, episodes: Sequence[Episode], bound: float) -> bool:
 
 
 def _is_hopeless(observed: Observed, share: float) -> bool:
-    """Return whether most episodes are cut and none is right, although the policy is certain of its tokens."""
+    """Return True if most episodes are truncated and none is correct, although the policy is certain of its tokens."""
     is_sure = observed.now("rollout/logprob/entropy", math.inf) < RAMBLING
     return share >= MOST and is_sure and not any(observed.succeeds(one.digest) for one in observed.late)
 
@@ -75,7 +75,7 @@ def _max_turns(observed: Observed) -> int | None:
 
 
 def _turns_needed(right: Iterable[Episode]) -> int:
-    """Return the number of turns that is enough for nine tenths of the episodes, or 0 without episodes."""
+    """Return the number of turns that is sufficient for nine tenths of the episodes, or 0 without episodes."""
     turns = sorted(one.digest.num_turns for one in right)
     return turns[math.ceil(0.9 * len(turns)) - 1] if turns else 0
 
@@ -88,8 +88,9 @@ def _repeats(digest: Digest) -> int:
 def failing_tools(observed: Observed) -> Iterable[Finding]:
     """Report that many tool calls fail, and that their share does not fall.
 
-    Unknown tools and arguments that are not JSON or have the wrong type come from the policy and the prompt. Tools that
-    raise are a fault of the environment. The finding is an error if half of the calls raise.
+    Calls of unknown tools, and arguments that are not JSON or have the wrong type, are caused by the policy and the
+    prompt. Tools that raise exceptions are a fault of the environment. The finding is an error if half of the calls
+    raise an exception.
     """
     calls, errors = observed.series("rollout/agent/tool_calls"), observed.series("rollout/agent/tool_errors")
     if not calls or not sum(calls[-LATE_STEPS:]):
@@ -135,7 +136,7 @@ def failing_tools(observed: Observed) -> Iterable[Finding]:
 
 def looping(observed: Observed) -> Iterable[Finding]:
     """Report that many episodes make the same call with the same arguments at least three times, and are rarely
-    right."""
+    correct."""
     if len(observed.late) < FEWEST:
         return
     share, loops = _share(observed.late, lambda digest: _repeats(digest) >= LOOP)
@@ -164,11 +165,11 @@ def looping(observed: Observed) -> Iterable[Finding]:
 
 
 def cut_turns(observed: Observed) -> Iterable[Finding]:
-    """Report that more than 5 % of the episodes have a turn that was cut at `sampling_max_tokens`, before its call or
-    answer was complete.
+    """Report that more than 5 % of the episodes have a turn that was truncated at `sampling_max_tokens`, before its
+    call or answer was complete.
 
-    The finding is an error if most episodes are cut, none is right, and the policy is certain of its tokens, so that it
-    does not ramble.
+    The finding is an error if most episodes are truncated, none is correct, and the policy is certain of its tokens (it
+    does not ramble).
     """
     if len(observed.late) < FEWEST:
         return
@@ -202,12 +203,12 @@ def cut_turns(observed: Observed) -> Iterable[Finding]:
 
 
 def out_of_turns(observed: Observed) -> Iterable[Finding]:
-    """Report that more than 10 % of the episodes use up their turns without an answer and do not loop.
+    """Report that more than 10 % of the episodes use up their turns without an answer, although they do not loop.
 
-    Also report that the first episodes used up their turns, and right episodes still need every turn: the policy has
-    then learned to answer before it knows. The proposal is twice as many turns, and at least four, because the number
-    that cut episodes need is unknown. The finding is an error if most episodes are cut, none is right and they do not
-    repeat themselves."""
+    Also report that the first episodes used up their turns, and that correct episodes still need every turn. The policy
+    has then learned to answer before it knows enough. The proposal is twice as many turns, and at least four, because
+    the number of turns that truncated episodes need is unknown. The finding is an error if most episodes are truncated,
+    none is correct, and they do not repeat themselves."""
     limit = _max_turns(observed)
     if len(observed.late) < FEWEST or limit is None:
         return
@@ -285,11 +286,11 @@ def out_of_context(observed: Observed) -> Iterable[Finding]:
 
 
 def all_zero(observed: Observed) -> Iterable[Finding]:
-    """Report that every episode of the last validation and of training earned nothing and is wrong.
+    """Report that every episode of the last validation and of training earned nothing and is incorrect.
 
     Either the tools, the dataset or the environment are broken, or the task is too hard. If the episodes have many
-    turns, they loop. If the answers are very short, the prompt format does not match the model. The finding states
-    which case applies."""
+    turns, the policy loops. If the answers are very short, the prompt format does not match the model. The finding
+    states which case applies."""
     last = observed.validations[-1].metrics if observed.validations else None
     played = [
         Episode((one.step, digest.task_id), digest) for one in observed.validations[-1:] for digest in one.validation
@@ -345,10 +346,12 @@ def all_zero(observed: Observed) -> Iterable[Finding]:
 
 
 def uneven_turns(observed: Observed) -> Iterable[Finding]:
-    """Report that some tasks always use up their turns and are never right, while other tasks end early and are right.
+    """Report that some tasks always use up their turns and are never solved, while other tasks end early and are
+    solved.
 
-    Some tasks or tools are then broken. Three things show that an episode is stuck: it repeats a call, it makes calls
-    that others do not make, or it has had one and a half times the turns that nine of ten right episodes need."""
+    Some tasks or tools are then broken. An episode is stuck if it shows one of three signs: it repeats a call, it makes
+    calls that others do not make, or it has used one and a half times the turns that nine of ten correct episodes
+    need."""
     limit = _max_turns(observed)
     if limit is None or limit < 3 or len(observed.late) < FEWEST:
         return
@@ -397,10 +400,10 @@ def uneven_turns(observed: Observed) -> Iterable[Finding]:
 
 
 def confidently_wrong(observed: Observed) -> Iterable[Finding]:
-    """Report that the policy is nearly certain of its answers, mostly wrong, and does not improve.
+    """Report that the policy is nearly certain of its answers, is mostly wrong, and does not improve.
 
-    In most groups, all episodes are identical word for word, so there is nothing to choose from. This requires other
-    data, another reward, or sampling that explores."""
+    In most groups, all episodes are identical word for word, so there is nothing to choose from. The remedy is
+    different data, a different reward, or sampling that explores."""
     certainty = observed.now("rollout/logprob/nz_mean", -1.0)
     if len(observed.late) < FEWEST or certainty < CERTAIN or observed.success > POOR:
         return
@@ -444,8 +447,8 @@ def confidently_wrong(observed: Observed) -> Iterable[Finding]:
 def completion(observed: Observed) -> Iterable[Finding]:
     """Compare completion and correctness when the reward is flat.
 
-    Report episodes that end by themselves and are wrong (fluent but wrong: the reward must be more specific). Also
-    report episodes that rarely end in time but are then right (the budget is too small)."""
+    Report episodes that end by themselves and are incorrect (fluent but wrong: the reward must be more specific). Also
+    report that few episodes end in time, but that those that do are correct (the budget is too small)."""
     if len(observed.late) < FEWEST or not is_flat(observed, max(STALL_STEPS, len(observed.trained) // 3)):
         return
     finished = [one for one in observed.late if one.digest.outcome is Outcome.FINISHED]
@@ -490,7 +493,7 @@ def calibration(observed: Observed) -> Iterable[Finding]:
     """Report that the tasks are too hard or too easy for groups of this size.
 
     The finding contains the share of tasks that no episode of a group solves (pass@G is 0), and the share of tasks that
-    all episodes solve (pass^G is 1). Neither kind of task teaches anything."""
+    all episodes of a group solve (pass^G is 1). Neither kind of task teaches anything."""
     groups: dict[object, list[bool]] = defaultdict(list)
     for one in observed.late:
         groups[one.group].append(one.digest.reward >= observed.history.success_threshold)

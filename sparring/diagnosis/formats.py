@@ -23,10 +23,10 @@ UNSURE = 0.3
 def template(observed: Observed) -> Iterable[Finding]:
     """Report that the chat template, or the format that the prompt requests, is not the one that the policy learned.
 
-    Three symptoms show this. First, the chat template contradicts itself, which is an error however well the run
-    learns. Second, from the first step on, three tenths of the turns are unreadable calls that were not cut, or have no
-    end while the policy is uncertain of each token, and few episodes are right. Third, the chat template does not
-    continue three tenths of the turns as they were sampled."""
+    Three symptoms show this. There are three cases. First, the chat template contradicts itself, which is an error
+    however well the run learns. Second, few episodes are correct, and from the first step on, three tenths of the turns
+    are unreadable calls that were not truncated, or do not end while the policy is uncertain of each token. Third, the
+    chat template does not continue three tenths of the turns as they were sampled."""
     if observed.template_problem is not None:
         yield Finding(
             rule="format.template",

@@ -1,4 +1,4 @@
-"""A symptom of the agents' clients: conversation histories return changed."""
+"""A symptom of the agents' clients: they send back changed conversation histories."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ CHANGES = {
 
 
 def changed(observed: Observed) -> Iterable[Finding]:
-    """Report that histories return changed, so that training computes a tenth of the episodes' tokens a second time."""
+    """Report that clients send back changed histories, so that training computes a tenth of the episodes' tokens a
+    second time."""
     again, tokens = observed.now("rollout/tokens/played_again"), observed.now("rollout/tokens/of_episodes")
     if not tokens or again / tokens < COSTLY:
         return

@@ -21,12 +21,12 @@ SIGNAL = "analysis/batch_valid_ratio"
 
 
 def evaluate_change(observed: Observed) -> Iterable[Finding]:
-    """Report whether the change of a branched run worked.
+    """Report whether the change in a branched run worked.
 
     The finding names what was changed since the parent, whether the symptom that caused the change is gone, and whether
     the reward (or the score, if there is one) is better than the parent's at the same steps. Before the number of steps
-    that the parent's finding names, it is too early. The finding is a warning if the change did not help, or if several
-    things were changed at once."""
+    that the parent's finding names, the verdict is "too early". The finding is a warning if the change did not help, or
+    if several settings were changed at once."""
     lineage = observed.lineage
     if lineage is None:
         return
@@ -97,13 +97,14 @@ def evaluate_change(observed: Observed) -> Iterable[Finding]:
 
 
 def _has_not_moved(observed: Observed, lineage: Lineage, advised: Finding, gain: Estimate) -> bool:
-    """Return whether the advice was to make the score or the groups with signal rise, and neither has risen."""
+    """Return True if the advice was to raise the score or the share of groups with signal, and neither has risen."""
     changes = (gain, _change(observed, lineage, SIGNAL))
     return advised.rule.startswith(MOVES) and not any(one is not None and one.exceeds(SURE) for one in changes)
 
 
 def _other_change(lineage: Lineage, advised: Finding | None) -> str:
-    """Return what to do after a change that failed: go back, and apply the proposal of the parent's next finding."""
+    """Return what to do after a change that failed: go back to the parent, and apply the proposal of its next
+    finding."""
     other = next((one for one in lineage.findings if one.severity is not Severity.NOTE and one is not advised), None)
     return f"Go back to {lineage.parent} at step {lineage.step} and change something else." + (
         f" The next finding was {other.rule}: {other.change}" if other is not None else ""
@@ -111,8 +112,8 @@ def _other_change(lineage: Lineage, advised: Finding | None) -> str:
 
 
 def _advised(lineage: Lineage, changes: Mapping[str, Any]) -> Finding | None:
-    """Return the parent's finding that the change is for. It is the finding that proposed one of these settings, else
-    the first that required a change of code if code or the reward was changed."""
+    """Return the parent's finding that the change is for. It is the finding that proposed one of these settings. If
+    there is none, and code or the reward was changed, it is the first finding that required a change of code."""
     for one in lineage.findings:
         if set(one.settings) & set(changes):
             return one
@@ -122,8 +123,8 @@ def _advised(lineage: Lineage, changes: Mapping[str, Any]) -> Finding | None:
 
 
 def _gain(observed: Observed, lineage: Lineage, *, reward_changed: bool) -> Estimate | None:
-    """Return the late mean minus the parent's, at the same steps if the parent has them, else at its end. None without
-    data."""
+    """Return the late mean minus that of the parent, at the same steps if the parent has them, otherwise at the
+    parent's end. None without data."""
     name = "rollout/score/mean"
     if not observed.series(name) or not _values(lineage.history, name):
         if reward_changed:

@@ -103,13 +103,14 @@ class Observed:
         return [one for one in self.history.steps if "val/reward/mean" in one.metrics]
 
     def succeeds(self, digest: Digest) -> bool:
-        """Return whether an episode is right, by its score, or by its reward if there is no scorer."""
+        """Return whether an episode is correct according to its score, or according to its reward if there is no
+        scorer."""
         value = digest.reward if digest.score is None else digest.score
         return value >= self.history.success_threshold
 
     @cached_property
     def success(self) -> float:
-        """The share of the late training episodes that are right."""
+        """The share of the late training episodes that are correct."""
         return fmean(self.succeeds(one.digest) for one in self.late) if self.late else 0.0
 
     @cached_property
@@ -129,10 +130,10 @@ class Observed:
 
     @property
     def is_solved(self) -> bool:
-        """Whether hardly anything is left to learn, so that a flat curve is not a problem.
+        """Whether there is hardly anything left to learn, so that a flat curve is not a problem.
 
-        A run is not solved if the validation of the last steps contradicts it. It is then right only on the training
-        tasks, or only at the training temperature.
+        A run is not solved if the validation of the last steps contradicts it. The policy then succeeds only on the
+        training tasks, or only at the training temperature.
         """
         if self.success < SOLVED or not self.trained:
             return False

@@ -41,10 +41,10 @@ DROWNED = 1e-3
 def updates_too_large(observed: Observed) -> Iterable[Finding]:
     """Report an update that was too large.
 
-    The update changed the weights by a twentieth of their norm or more, and since then the policy is worse or has a
-    different entropy. Or it changed three tenths of the norm, and nothing was gained. Turns without an end and calls
-    that cannot be read may be consequences. The finding is a warning if most updates are this large and nothing is
-    gained by them."""
+    The update changed the weights by at least a twentieth of their norm, and since then the policy is worse or has a
+    different entropy. Alternatively, it changed them by three tenths of the norm, and nothing was gained. Turns that do
+    not end and calls that cannot be parsed may be consequences. The finding is a warning if most updates are this large
+    and nothing is gained by them."""
     updates = [one for one in observed.trained if _was_updated(one.metrics)]
     sizes = [(one.step, one.metrics["training/update_size"]) for one in updates]
     first = next((step for step, size in sizes if size >= LARGE), None)
@@ -107,8 +107,9 @@ def updates_too_large(observed: Observed) -> Iterable[Finding]:
 def nothing_moves(observed: Observed) -> Iterable[Finding]:
     """Report that groups have signal and updates are made, but that the updates leave the policy unchanged.
 
-    The finding is an error if the updates hardly change the log-probabilities of one text. If these were not measured,
-    the rule needs a flat reward, flat entropy and flat log-probabilities, and learning rates with a sum of nearly 0."""
+    The finding is an error if the updates hardly change the log-probabilities of a fixed text. If these were not
+    measured, the rule requires a flat reward, a flat entropy and flat log-probabilities, and a sum of learning rates
+    close to 0."""
     if observed.is_solved:
         return
     updates = [one.metrics for one in observed.trained if _was_updated(one.metrics)]
@@ -156,7 +157,7 @@ def _sizes(observed: Observed) -> list[float]:
 
 
 def _times(values: Mapping[int, float], first: int, since: list[int]) -> float | None:
-    """Return the later mean divided by the mean up to the first step, or None if one of them was not measured."""
+    """Return the later mean divided by the mean up to the first step, or None if either was not measured."""
     before = [value for step, value in values.items() if step <= first]
     now = [values[step] for step in since if step in values]
     return (fmean(now) + 1e-6) / (fmean(before) + 1e-6) if before and now else None

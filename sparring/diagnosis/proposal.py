@@ -21,7 +21,7 @@ def overrides(settings: Mapping[str, Json]) -> list[str]:
 
 
 def possible(config: Config, settings: Mapping[str, Json]) -> Mapping[str, Json]:
-    """Return the settings, or none if the recipe would be refused with them. A proposal must work without other
+    """Return the settings, or none if the recipe would be rejected with them. A proposal must work without further
     changes."""
     try:
         validate(tables(config), overrides(settings))
@@ -36,7 +36,8 @@ def rounded(value: float) -> float:
 
 
 def warmer(observed: Observed) -> Mapping[str, Json]:
-    """Return temperature 1 if sampling is colder and most groups have identical episodes, else nothing."""
+    """Return the setting of temperature 1 if the temperature is below 1 and most groups have identical episodes,
+    otherwise nothing."""
     if observed.config.sampling.temperature >= 1 or observed.equal_groups < SAME:
         return {}
     return possible(observed.config, {"sampling.temperature": 1.0})

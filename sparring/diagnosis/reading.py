@@ -29,7 +29,7 @@ def diagnose_run(run: Path, *, clock: Callable[[], float] = time.time) -> Diagno
 
 
 def observe(run: Path, *, clock: Callable[[], float] = time.time, with_parent: bool = True) -> Observed:
-    """Read a run. With `with_parent`, also read the run from which it was branched, if that exists.
+    """Read a run. With `with_parent`, also read the run from which it was branched, if that run exists.
 
     Raises DataError in the same cases as `diagnose_run`.
     """

@@ -32,10 +32,10 @@ policy to behave the same in both. For turns, the inverse ratio is also bounded.
 
 
 def constant(observed: Observed) -> Iterable[Finding]:
-    """Report that every episode since the first step has earned the same.
+    """Report that every episode since the first step has earned the same reward.
 
-    The finding is an error if the scorer finds right and wrong episodes among them. Without a scorer, the episodes must
-    have different answers. Other rules report rewards of 0 that nothing contradicts.
+    The finding is an error if the scorer accepts some of these episodes and rejects others. Without a scorer, the
+    episodes must have different answers. If all rewards are 0 and nothing contradicts them, other rules report this.
     """
     lowest, highest = observed.series("rollout/reward/min"), observed.series("rollout/reward/max")
     played = [Episode((one.step, digest.task_id), digest) for one in observed.trained for digest in one.train]
@@ -83,12 +83,12 @@ def _agree(played: Sequence[Episode]) -> bool:
 
 
 def disagrees(observed: Observed) -> Iterable[Finding]:
-    """Report that a fifth of the episodes that the scorer accepts earn no more than wrong ones, while other episodes
-    are paid.
+    """Report that a fifth of the episodes that the scorer accepts earn no more than incorrect ones, while other
+    episodes are rewarded.
 
     If these are always the same tasks, the reference answers of the reward are wrong. Otherwise the reward is random,
-    or reads only some of the answers. The rule uses the last episodes, or all episodes if the last ones do not show the
-    problem, because a reward does not change during training.
+    or reads only some of the answers. The rule uses the last episodes. If these do not show the problem, it uses all
+    episodes, because a reward does not change during training.
     """
     for played in (observed.late, latest(observed.history, len(observed.trained))):
         right, wrong = _by_score(played, observed.history.success_threshold)
@@ -143,12 +143,12 @@ def _by_score(played: Sequence[Episode], threshold: float) -> tuple[list[Episode
 
 
 def labels(observed: Observed) -> Iterable[Finding]:
-    """Report that no episode is right in a quarter of the groups, while most are right in the others and the policy
-    behaves the same in both.
+    """Report that no episode is correct in a quarter of the groups, while most episodes in the other groups are, and
+    that the policy behaves in the same way in both kinds of groups.
 
-    Episodes end by themselves after the same number of turns, and the episodes of a group agree on an answer that
-    differs from task to task. (Episodes of tasks that are too hard end in the same few guesses.) The reference answers
-    are then the first suspects.
+    The same behavior means that episodes end by themselves after the same number of turns, and that the episodes of a
+    group agree on an answer that differs from task to task. (In tasks that are too hard, episodes end with the same few
+    guesses.) The reference answers are then the most likely cause.
     """
     groups: dict[object, list[Episode]] = defaultdict(list)
     for one in latest(observed.history, LABEL_STEPS):

@@ -1,4 +1,4 @@
-"""Symptoms of sampling: too few episodes per step, or a temperature at which the policy is not itself."""
+"""Symptoms of sampling: too few episodes per step, or a temperature that distorts the policy."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ HOT, COLD = 1.3, 0.5
 
 
 def too_small(observed: Observed) -> Iterable[Finding]:
-    """Report that a step runs too few episodes, or has a signal from fewer than eight because its batch is small. It
-    learns noise."""
+    """Report that a step runs too few episodes, or that fewer than eight of them have a signal because the batch is
+    small. It learns noise."""
     batch, steps = observed.config.batch, len(observed.trained)
     played = batch.global_batch_size * batch.group_size
     if steps < LATE_STEPS or observed.is_solved or played >= 2 * FEWEST:
@@ -105,8 +105,8 @@ Pair: TypeAlias = tuple[Mapping[str, float], StepRecord]
 
 
 def _compared(pairs: Sequence[Pair]) -> tuple[Estimate, float, float]:
-    """Return the training mean, the validation mean and its standard error. They use the score if all episodes of both
-    have one."""
+    """Return the training mean, the validation mean and its standard error. The means use the score if all episodes of
+    both have one."""
     played = [Episode((step.step, one.task_id), one) for _, step in pairs for one in step.train]
     is_scored = all("val/score/mean" in one for one, _ in pairs) and all(one.digest.score is not None for one in played)
     name = "val/score/mean" if is_scored else "val/reward/mean"

@@ -1,5 +1,4 @@
-"""The five symptoms of a curve that stalls, in the order of MTRL's table (docs/diagnosis.md), and what precedes
-them."""
+"""The five symptoms of a stalling curve, in the order of MTRL's table (docs/diagnosis.md), and what precedes them."""
 
 from __future__ import annotations
 
@@ -55,8 +54,8 @@ def flat_from_start(observed: Observed) -> Iterable[Finding]:
     """Report that the reward has been flat since the first step because the output format and the parser of the reward
     do not match.
 
-    Either episodes are scored as right and not paid, or hardly any episode earns anything. The finding is an error if
-    unpaid episodes are right by the scorer."""
+    Either the scorer accepts episodes that are not rewarded, or hardly any episode earns anything. The finding is an
+    error if the scorer accepts unrewarded episodes."""
     if not is_flat(observed) or (observed.is_solved and not observed.now("rollout/agreement/unpaid_right")):
         return
     unpaid = [
@@ -102,10 +101,10 @@ def groups_agree(observed: Observed) -> Iterable[Finding]:
     """Report that the reward does not rise and all episodes earn the same in most groups, so that hardly anything is
     learned.
 
-    Also report that sampling is so cold that the episodes of a group are identical word for word. The proposal follows
-    from how often each task succeeds. If the groups agree because the policy has stopped varying, other groups would
-    agree, too, so the proposal is a smaller learning rate. Otherwise, MTRL's own advice (smaller groups, and more of
-    them) is reported with the signal that it would give at these numbers."""
+    Also report that the sampling temperature is so low that the episodes of a group are identical word for word. The
+    proposal depends on how often each task succeeds. If the groups agree because the policy has stopped varying, groups
+    of a different size would agree, too, so the proposal is a smaller learning rate. Otherwise, MTRL's own advice
+    (smaller groups, and more of them) is reported, with the signal that it would give for these success rates."""
     agreeing = 1 - observed.now("analysis/batch_valid_ratio", 1.0)
     if agreeing < AGREEING or not observed.silent_groups_agree or observed.is_solved:
         return
@@ -237,12 +236,12 @@ def validation_flat(observed: Observed) -> Iterable[Finding]:
 
 
 def collapse(observed: Observed) -> Iterable[Finding]:
-    """Report that the reward had risen and has fallen again, by at least half of what it had gained. MTRL names steps
-    40 to 80.
+    """Report that the reward had risen, and has then fallen again by at least half of its gain. According to MTRL, this
+    happens at steps 40 to 80.
 
-    The finding is an error if a quarter or less is left. The first proposed change follows from the numbers: stale
-    tokens, else a loss that never clips, else the learning rate. Broken tools explain a fall without the policy. With
-    few episodes per step, the reward depends on the tasks of the step."""
+    The finding is an error if at most a quarter of the gain is left. The first proposed change depends on the metrics:
+    it concerns stale tokens, otherwise a loss that never clips, otherwise the learning rate. Broken tools can explain a
+    fall without any change of the policy. With few episodes per step, the reward depends on the tasks of the step."""
     is_broken = any(one.rule == "tools.failing" and one.severity is Severity.ERROR for one in observed.findings)
     if is_broken or any(one.rule == "batch.too_small" for one in observed.findings):
         return
@@ -293,10 +292,10 @@ def collapse(observed: Observed) -> Iterable[Finding]:
 
 
 def valid_below_mean(observed: Observed) -> Iterable[Finding]:
-    """Report that the reward is flat, and that the mean over groups with signal has fallen below the mean over all
+    """Report that the reward is flat, and that its mean over groups with signal has fallen below its mean over all
     groups.
 
-    The remaining tasks are then hard, and solved tasks take their place in the batch. Partial credit or a selection of
+    The tasks with signal are then hard, and solved tasks take up places in the batch. Partial credit or a selection of
     tasks keeps the signal up."""
     gaps = [
         one.metrics["rollout/reward/valid_mean"] - one.metrics["rollout/reward/mean"]
@@ -334,7 +333,7 @@ def valid_below_mean(observed: Observed) -> Iterable[Finding]:
 
 
 def _noise_hides_it(observed: Observed, agreeing: float) -> bool:
-    """Return whether nearly all groups agree, mostly on wrong answers, and no rise over all steps is likely."""
+    """Return True if nearly all groups agree, mostly on wrong answers, and no rise over all steps is likely."""
     rise = thirds(observed.series("rollout/reward/mean"))
     is_long = len(observed.trained) >= 2 * STALL_STEPS
     is_low = agreeing >= NEARLY_ALL_AGREE and observed.success < 0.5
@@ -344,7 +343,7 @@ def _noise_hides_it(observed: Observed, agreeing: float) -> bool:
 def _for_agreeing_groups(
     observed: Observed, tallies: Mapping[object, SuccessCount], right: float
 ) -> tuple[str, Mapping[str, Json]]:
-    """Return the change that the success of single tasks supports, with MTRL's advice."""
+    """Return the change that the success rates of the individual tasks support, with MTRL's advice."""
     change, settings = _for_success(observed, tallies, right)
     advice = (
         "MTRL's guide recommends group_size 4 instead of 8 with a larger batch; `at_half_the_group_size` shows the effect "
@@ -384,8 +383,8 @@ def _for_success(
 
 
 def _choice_of_tasks(observed: Observed) -> Mapping[str, Json]:
-    """Return the settings that select tasks that succeed sometimes. If tasks are repeated, they select among tasks.
-    Otherwise, they replace groups without signal."""
+    """Return the settings that select tasks which are sometimes solved. If tasks are repeated, these settings select
+    among tasks. Otherwise, they replace groups without signal."""
     seen = [digest.task_id for one in observed.trained for digest in one.train]
     groups = {(one.step, digest.task_id) for one in observed.trained for digest in one.train}
     comes_again = len(set(seen)) < 0.8 * len(groups)
@@ -439,8 +438,8 @@ def _count_successes(observed: Observed, *, by_group: bool = False) -> Mapping[o
 
 
 def _agreement_at(group: SuccessCount, size: int) -> float:
-    """Return the probability that `size` members, drawn without replacement, all succeeded or all failed. This is
-    unbiased for a smaller group of the same task."""
+    """Return the probability that `size` members, drawn without replacement, all succeeded or all failed. This estimate
+    is unbiased for a smaller group of the same task."""
     size = min(size, group.played)
     return (math.comb(group.right, size) + math.comb(group.played - group.right, size)) / math.comb(group.played, size)
 
@@ -456,8 +455,8 @@ def _of_agreeing(observed: Observed) -> list[Episode]:
 
 
 def _variance(metrics: Mapping[str, float], measured: str) -> float:
-    """Return the variance of a validation's mean over tasks. If only the reward's spread is known, assume shares
-    between 0 and 1."""
+    """Return the variance of a validation's mean, over tasks. The spread is known only for the reward. Other metrics
+    are assumed to be shares between 0 and 1."""
     count = max(1.0, metrics.get("val/reward/num_prompts", 1.0))
     mean = min(1.0, max(0.0, metrics[measured]))
     return (

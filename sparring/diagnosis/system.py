@@ -91,10 +91,10 @@ def stalled(observed: Observed) -> Iterable[Finding]:
 
 
 def failures(observed: Observed) -> Iterable[Finding]:
-    """Report that more than 1 % of the last attempts at an episode were lost to infrastructure.
+    """Report that more than 1 % of the last attempts to run an episode were lost to infrastructure failures.
 
     The environment, an agent or an endpoint failed or exceeded its time limit. The finding is an error from 20 % on.
-    Lost attempts are not part of any mean, so no other number shows them.
+    Lost attempts are not part of any mean, so no other metric shows them.
     """
     lost = _lost_attempts(observed)
     failed = sum(lost.by_reason.values())
@@ -128,7 +128,7 @@ def failures(observed: Observed) -> Iterable[Finding]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lost:
-    """The attempts of some steps, and the attempts among them that were lost to infrastructure."""
+    """The attempts of some steps, and those among them that were lost to infrastructure failures."""
 
     steps: list[int]
     """The first and the last of the steps. Empty if no step counted its attempts."""
@@ -137,7 +137,8 @@ class _Lost:
 
 
 def _lost_attempts(observed: Observed) -> _Lost:
-    """Return the lost attempts of the last steps, and of earlier steps until there are enough attempts for a share.
+    """Return the lost attempts of the last steps, and of as many earlier steps as needed for enough attempts to compute
+    a share.
 
     If no step counted its attempts, return all attempts in the ledger.
     """
@@ -200,8 +201,8 @@ def mismatch(observed: Observed) -> Iterable[Finding]:
 
 
 def stale(observed: Observed) -> Iterable[Finding]:
-    """Report tokens that are older than allowed (an error), that are discarded because of their age, or that have
-    nearly no weight because the policy has moved away from the one that sampled them."""
+    """Report tokens that are older than allowed (an error), tokens that are discarded because of their age, or tokens
+    that have almost no weight because the policy has moved away from the one that sampled them."""
     rollout = observed.config.rollout
     oldest, count = observed.now("training/staleness_max"), observed.now("training/effective_sample_size", 1.0)
     discarded = observed.attempts.stale / max(1, observed.attempts.stale + observed.attempts.played)
@@ -260,7 +261,7 @@ def stale(observed: Observed) -> Iterable[Finding]:
 def filtered(observed: Observed) -> Iterable[Finding]:
     """Report that nearly all episodes are filtered out while tasks are far from solved.
 
-    Steps have no signal or no turn that may be trained, or all replacements are used up."""
+    Either steps have no signal or no turn that may be trained, or all replacement groups are used up."""
     if observed.is_solved or len(observed.trained) < LATE_STEPS:
         return
     without = observed.now("training/steps_without_signal")
@@ -340,7 +341,7 @@ def _untrained(observed: Observed, without: float, valid: float) -> Finding:
 
 def stragglers(observed: Observed) -> Iterable[Finding]:
     """Report that at least 40 % of a step is spent waiting for a few episodes whose environment takes more than five
-    times as long."""
+    times as long as usual."""
     waited: list[float] = []
     slow: list[Episode] = []
     for record in observed.trained[-LATE_STEPS:]:
@@ -387,9 +388,9 @@ def stragglers(observed: Observed) -> Iterable[Finding]:
 
 
 def starved(observed: Observed) -> Iterable[Finding]:
-    """Report that training waits for episodes, and episodes wait for the environment most of the time.
+    """Report that training waits for episodes, and that episodes wait for the environment most of the time.
 
-    The proposal is more concurrent episodes if their number is the limit, else rollouts during training.
+    The proposal is more concurrent episodes if their number is the limit, otherwise rollouts during training.
     """
     record = [one for one in observed.trained[-LATE_STEPS:] if one.train and "timing_s/rollout" in one.metrics]
     if not record:
@@ -448,8 +449,8 @@ def starved(observed: Observed) -> Iterable[Finding]:
 
 
 def memory(observed: Observed) -> Iterable[Finding]:
-    """Report that memory grows from step to step without a limit: by 30 % since the first third of the steps, in four
-    of five steps."""
+    """Report that memory grows from step to step without a limit: it grew in four of five steps, and by 30 % since the
+    first third of the steps."""
     for name in MEMORY:
         values = observed.series(name)
         growth = thirds(values)
@@ -482,5 +483,5 @@ def memory(observed: Observed) -> Iterable[Finding]:
 
 
 def _environment_seconds(digest: Digest) -> float:
-    """Return the seconds of an episode that were not spent by the policy."""
+    """Return the seconds of an episode that the policy did not use."""
     return max(0.0, digest.seconds - digest.policy_seconds)

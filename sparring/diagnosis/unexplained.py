@@ -29,9 +29,9 @@ MOSTLY_WRONG = 0.5
 
 
 def surer_not_right(observed: Observed) -> Iterable[Finding]:
-    """Report that the episodes of a group agree more and more on wrong answers and are not right more often.
+    """Report that the episodes of a group agree more and more on wrong answers, and are not correct more often.
 
-    The rule applies if the answer is what is graded. The policy settles on answers, none of which is right. In a
+    The rule applies if the answer is what is graded. The policy settles on answers of which none is correct. In a
     healthy run, agreement grows with success."""
     steps = _groups_by_step(observed)
     groups = [group for step in steps for group in step]
@@ -74,8 +74,8 @@ def surer_not_right(observed: Observed) -> Iterable[Finding]:
 
 
 def capacity(observed: Observed) -> Iterable[Finding]:
-    """Report that the reward has risen and is flat below its ceiling, and no other problem is visible: groups have
-    signal, tokens count, and the gradient is steady. The adapter may be too small."""
+    """Report that the reward has risen, is now flat below its maximum, and shows no other problem: groups have signal,
+    tokens have weight, and the gradient is steady. The adapter may be too small."""
     model = observed.config.model
     recent = max(STALL_STEPS, len(observed.trained) // 3)
     if (
@@ -121,11 +121,11 @@ def capacity(observed: Observed) -> Iterable[Finding]:
 
 
 def no_progress(observed: Observed) -> Iterable[Finding]:
-    """Report that most episodes are wrong and success does not rise, or that it falls, and that no other symptom
-    explains it.
+    """Report that most episodes are incorrect and success does not rise, or that success falls, and that no other
+    symptom explains this.
 
-    Training and validation are combined. The cause is unknown; the finding shows where to search for it, labels and
-    rewards first."""
+    Training and validation are combined. The cause is unknown. The finding names the places to search for it, with
+    labels and rewards first."""
     name = "rollout/score/mean" if observed.series("rollout/score/mean") else "rollout/reward/mean"
     values = observed.series(name)
     rise = thirds(values)
@@ -184,7 +184,7 @@ def no_progress(observed: Observed) -> Iterable[Finding]:
 
 
 def _paid_differently(groups: Iterable[Sequence[Episode]]) -> tuple[int, int]:
-    """Return how many episodes are identical to another one of their group, and how many of these have different
+    """Return how many episodes are identical to another episode of their group, and how many of these have different
     rewards."""
     same = differently = 0
     for group in groups:
@@ -198,7 +198,7 @@ def _paid_differently(groups: Iterable[Sequence[Episode]]) -> tuple[int, int]:
 
 
 def _is_alone(observed: Observed) -> bool:
-    """Return whether no earlier rule of the diagnosis proposes a change of this run."""
+    """Return True if no earlier rule of the diagnosis proposes a change for this run."""
     return all(one.severity is Severity.NOTE for one in observed.diagnosed)
 
 
@@ -215,8 +215,8 @@ def _groups_by_step(observed: Observed) -> list[list[list[Episode]]]:
 
 
 def _agreement_on_wrong(observed: Observed, group: Sequence[Episode]) -> float:
-    """Return the share of a group that gives the most common answer, if no member is right. Return 0 if a member is
-    right."""
+    """Return the share of a group that gives the most common answer, if no member is correct. Return 0 if a member is
+    correct."""
     answers = Counter(one.digest.answer for one in group if one.digest.answer)
     if not answers or any(observed.succeeds(one.digest) for one in group):
         return 0.0
@@ -224,7 +224,8 @@ def _agreement_on_wrong(observed: Observed, group: Sequence[Episode]) -> float:
 
 
 def _answer_decides(observed: Observed, groups: Iterable[Sequence[Episode]]) -> bool:
-    """Return whether episodes with the same answer are right together, in groups that are partly right."""
+    """Return True if, in partly correct groups, episodes with the same answer are usually all correct or all
+    incorrect."""
     outcomes: dict[object, list[bool]] = defaultdict(list)
     for group in groups:
         right = [observed.succeeds(one.digest) for one in group]

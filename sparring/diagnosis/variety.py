@@ -1,4 +1,4 @@
-"""Whether a policy has stopped varying, so that the episodes of a group are the same."""
+"""Tests whether a policy has stopped varying, so that the episodes of a group are identical."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ class StoppedVarying:
 def stopped_varying(observed: Observed) -> StoppedVarying | None:
     """Return the evidence that groups agree because the policy has stopped varying, or None.
 
-    Most agreeing groups then have identical episodes, and the entropy of a token has fallen by half or more, to almost
-    nothing. Identical episodes alone are not enough, because a policy may have been as certain before training."""
+    In this case, most agreeing groups have identical episodes, and the entropy per token has fallen by at least half,
+    to almost 0. Identical episodes alone are not sufficient evidence, because the policy may have been equally certain
+    before training."""
     name = next((one for one in ("training/entropy", "rollout/logprob/entropy") if observed.series(one)), None)
     if name is None:
         return None

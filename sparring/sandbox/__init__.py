@@ -1,4 +1,4 @@
-"""Isolated execution: programs in boxes, SQL in memory, arithmetic with a time limit."""
+"""Isolated execution: programs in sandboxes, SQL in memory, and arithmetic with a time limit."""
 
 from sparring.sandbox.arithmetic import calculate
 from sparring.sandbox.box import Box, Program

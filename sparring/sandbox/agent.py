@@ -1,13 +1,13 @@
-"""The program of a box's first process: it receives files and programs from outside and returns their results.
+"""The program of a sandbox's first process. It receives files and programs from outside and returns their results.
 
-Its source is passed to the interpreter inside, which may be older than ours and need not have this package. It imports
-little, because every module costs milliseconds of each start. It is not trusted: the code that reads its answers limits
-and checks them, and after a program has run, attributes the answers to that program.
+Its source is passed to the interpreter inside, which may be older than the one outside, and on which this package need
+not be installed. It imports few modules, because each of them makes every start milliseconds slower. It is not trusted.
+The code that reads its answers limits and checks them, and attributes them to the program once a program has run.
 
 A frame is one byte for its kind, four bytes of length (big endian), and the content. From outside: `W` write a file,
 `S` start a program, `I` its input, `E` the end of its input, `K` kill it, `C` collect files; contents of W, S and C are
 marshalled. To the outside: `O` and `e` output and errors of the program, `X` how it ended, `F` the size and name of a
-file and `D` its content, `N` the reason why a file was refused (after its name if many were requested), `.` done.
+file and `D` its content, `N` the reason why a file was rejected (after its name if many were requested), `.` done.
 """
 
 import _signal as signal  # pyright: ignore[reportMissingImports] (`signal` itself loads enum and re)
@@ -39,7 +39,7 @@ class Ended(Exception):
 
 
 def hide(has_capabilities):
-    """Keep programs, which may run under the same user, from reading this process or its channel, and from getting
+    """Prevent programs, which may run under the same user, from reading this process or its channel, and from acquiring
     its capabilities."""
     try:
         import _ctypes
@@ -71,7 +71,7 @@ def receive(size):
             select.select([0], [], [])
             continue
         if not part:
-            os._exit(0)  # the process that opened the box has ended
+            os._exit(0)  # the process that opened the sandbox has ended
         parts.append(part)
         size -= len(part)
     return b"".join(parts)
@@ -128,7 +128,8 @@ class Box:
             # Input and kills that arrive after the program has ended are late, not wrong.
 
     def write(self, name, content):
-        """Write a file and replace anything with its name, such as a link. No folder on the path may be a link."""
+        """Write a file, and replace anything that has the same name, such as a link. No folder in the path may be a
+        link."""
         try:
             folder, last = self.open_folder(name, make=True)
             try:
@@ -152,14 +153,14 @@ class Box:
             send(b".")
 
     def hand_over(self, file, mode):
-        """Set a file's mode explicitly, whatever default a program set for its folder, and give the file to the
-        programs' user."""
+        """Set a file's mode explicitly, whatever default a program has set for its folder, and make the programs' user
+        its owner."""
         os.fchmod(file, mode)
         if self.user is not None:
             os.fchown(file, self.user, self.user)
 
     def run(self, request):
-        """Run a program to its end or a limit, then send its remaining output and how it ended."""
+        """Run a program until it ends or reaches a limit. Then send its remaining output and how it ended."""
         began = time.monotonic()
         deadline = began + request["seconds"]
         try:
@@ -195,7 +196,8 @@ class Box:
         send(b"X", struct.pack(">id", code, time.monotonic() - began) + ended)
 
     def become(self, request, ends):
-        """Turn the child into the program: set limits and standard streams, close everything else, and execute it."""
+        """Turn the child process into the program: set limits and standard streams, close everything else, and execute
+        the program."""
         try:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
@@ -274,7 +276,8 @@ class Box:
         return allowed is not None and self.count_files(allowed) > allowed
 
     def count_files(self, enough):
-        """Count files and folders of the scratch folder; if the file system has no count, stop above `enough`."""
+        """Count the files and folders in the scratch folder. If the file system has no count of its own, stop above
+        `enough`."""
         system = os.statvfs(self.scratch)
         if system.f_files:
             return system.f_files - system.f_ffree
@@ -286,7 +289,7 @@ class Box:
         return count
 
     def reap(self, program):
-        """Collect ended children, and store the status of the program."""
+        """Reap child processes that have ended, and store the status of the program."""
         try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -315,8 +318,8 @@ class Box:
             return
 
     def collect(self, names, files, size, depth):
-        """Send the named files, or all files, up to `files` files and `size` bytes, and the reason for each refused
-        file."""
+        """Send the named files, or all files, up to `files` files and `size` bytes. For each rejected file, send the
+        reason."""
         left = size
         found = self.every_name(depth) if names is None else ((name, b"") for name in names)
         for name, problem in itertools.islice(found, files):
@@ -376,7 +379,7 @@ class Box:
                     folders.append(name)
 
     def open_folder(self, name, make=False):
-        """Open the parent folder of a path without following any link. Return it with the path's last part."""
+        """Open the parent folder of a path without following any link. Return this folder and the path's last part."""
         *parts, last = name.split("/")
         folder = os.open(self.scratch, FOLDER)
         try:
@@ -401,7 +404,8 @@ class Box:
         return folder, last
 
     def open_beneath(self, name):
-        """Open a file below the scratch folder without following a link or waiting for the other end of a pipe."""
+        """Open a file in the scratch folder without following a link and without waiting for the other end of a
+        pipe."""
         folder, last = self.open_folder(name)
         try:
             self.refuse_link(last, folder)
@@ -411,8 +415,8 @@ class Box:
 
     @staticmethod
     def refuse_link(name, folder):
-        """Refuse a link explicitly, since some kernels ignore O_NOFOLLOW with O_DIRECTORY. No program is running
-        that could replace it."""
+        """Reject a link explicitly, because some kernels ignore O_NOFOLLOW with O_DIRECTORY. No running program could
+        replace it meanwhile."""
         if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
@@ -452,7 +456,7 @@ class Program:
             self.input, self.pending = None, b""
 
     def pass_on(self, end):
-        """Send the program's output to the outside, up to the limit for both streams together."""
+        """Send the program's output, up to the limit for both streams together."""
         content = os.read(end, CHUNK)
         if not content:
             os.close(end)
@@ -466,7 +470,7 @@ class Program:
         self.allowance -= len(content)
 
     def drain(self):
-        """Send the rest of the pipes, whose writers have ended."""
+        """Send the remaining content of the pipes, whose writers have ended."""
         while self.outputs:
             ready = select.select(list(self.outputs), [], [], 0)[0]
             if not ready:

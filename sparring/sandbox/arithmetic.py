@@ -28,8 +28,8 @@ async def calculate(expression: str, *, seconds: float = DEFAULT_SECONDS) -> int
 
         await calculate("2*(3+4)")  # 14
 
-    Raises ArithmeticProblem, with a text for the expression's author, when the expression is wrong or reaches the time
-    limit. Raises InfrastructureError when the worker itself fails.
+    Raises ArithmeticProblem, with a text for the expression's author, if the expression is invalid or reaches the time
+    limit. Raises InfrastructureError if the worker itself fails.
     """
     return await asyncio.to_thread(_pool.ask, expression, seconds)
 
@@ -54,7 +54,7 @@ class _Worker:
         resource.prlimit(self._process.pid, resource.RLIMIT_AS, (WORKER_MEMORY, WORKER_MEMORY))
 
     def ask(self, expression: str, seconds: float) -> str | None:
-        """Return the worker's answer (one line), or None if there is no answer in time. Raises OSError when the worker
+        """Return the worker's answer (one line), or None if there is no answer in time. Raises OSError if the worker
         has died."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -87,7 +87,7 @@ class _Pool:
     def ask(self, expression: str, seconds: float) -> int | float:
         """Evaluate an expression in an idle worker.
 
-        Raises ArithmeticProblem for a wrong or too slow expression, and InfrastructureError when the worker fails.
+        Raises ArithmeticProblem if the expression is invalid or too slow, and InfrastructureError if the worker fails.
         """
         with self._slots:
             worker = self._take()
@@ -111,7 +111,7 @@ class _Pool:
         return value
 
     def close(self) -> None:
-        """End the workers of this process."""
+        """Terminate the workers of this process."""
         while not self._idle.empty():
             worker = self._idle.get()
             if worker.owner == os.getpid():

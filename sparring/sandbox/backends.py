@@ -1,4 +1,5 @@
-"""The back ends, which start boxes whose programs are isolated. Each is a program of the host with arguments.
+"""The back ends, which start sandboxes with isolated programs. Each back end is a program on the host with its
+arguments.
 
 Bubblewrap: bwrap(1). gVisor: the OCI runtime specification (config.md, config-linux.md) and `runsc flags`. Docker:
 docker run, docs.docker.com/reference/cli/docker/container/run.
@@ -30,12 +31,12 @@ BackendName: TypeAlias = Literal["bubblewrap", "gvisor", "docker", "unsafe-local
 
 SCRATCH = "/work"
 INSIDE_USER = 1000
-"""The user id of programs inside a box."""
+"""The user id of programs inside a sandbox."""
 FIRST_USER = 0
-"""The user id of the first process in a box with two users, so that programs cannot signal it."""
+"""The user id of the first process in a sandbox with two users, so that programs cannot signal it."""
 CAPABILITIES = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP")
-"""The capabilities that the first process of such a box needs to start, end and read what belongs to the other user.
-They apply only inside the box."""
+"""The capabilities that the first process of such a sandbox needs to start, end and read what belongs to the other user.
+They apply only inside the sandbox."""
 USER_IDS = (60578, 61183)
 """The first and last host user id for sandboxes that root starts, two ids per sandbox. systemd leaves this range
 unassigned (systemd.io/UIDS-GIDS)."""
@@ -61,7 +62,7 @@ class Python:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """The settings that all boxes of a sandbox share."""
+    """The settings that all sessions of a `Sandbox` share."""
 
     limits: Limits
     python: Python
@@ -72,7 +73,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """The command and settings that start one box."""
+    """The command and settings that start one sandbox."""
 
     argv: Sequence[str]
     inherited: Sequence[bytes] = ()
@@ -93,8 +94,8 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """One way to isolate programs. `program` must be installed on the host; `launch` returns how to start a box named
-    `id`."""
+    """One way to isolate programs. `program` must be installed on the host. `launch` returns how to start a sandbox
+    named `id`."""
 
     name: BackendName
     program: str
@@ -107,9 +108,10 @@ class Backend:
 
 
 def find_python(wanted: str | None) -> Python:
-    """Return the interpreter to use inside: the system's, or else this one if a user of the sandbox may read it.
+    """Return the interpreter to use inside: the system's interpreter, otherwise the current one if a user of the
+    sandbox may read it.
 
-    Raises UsageError, which lists the candidates, when there is none.
+    Raises UsageError, which lists the candidates, if there is none.
     """
     if wanted is not None:
         found = _python_at(Path(wanted))
@@ -135,9 +137,9 @@ def find_python(wanted: str | None) -> Python:
 def _agent_command(
     backend: Backend, limits: Limits, python: str, scratch: str = SCRATCH, *, user: int | None = None
 ) -> list[str]:
-    """Return the command that starts a box's first process, with its program and settings as arguments.
+    """Return the command that starts a sandbox's first process, with its program and settings as arguments.
 
-    `user` is the user id of programs, or None if it is the first process's own.
+    `user` is the user id of programs, or None if it is that of the first process.
     """
     settings = {
         "scratch": scratch,
@@ -359,7 +361,7 @@ def _is_plain_folder(path: Path) -> bool:
 
 
 def _python_at(path: Path) -> Python | None:
-    """Return the interpreter at a path with the folders it needs, if every user may read them."""
+    """Return the interpreter at a path, with the folders that it needs, if every user may read them."""
     if not path.exists():
         return None
     real = path.resolve()
@@ -384,7 +386,7 @@ def _is_open_to_all(path: Path) -> bool:
 
 @functools.cache
 def _knows_disable_userns(program: str) -> bool:
-    """Return whether bubblewrap has --disable-userns (0.8 or newer). Without it the system call filter refuses user
+    """Return whether bubblewrap has --disable-userns (0.8 or newer). Without it, the system call filter denies user
     namespaces."""
     return "--disable-userns" in subprocess.run([program, "--help"], capture_output=True, text=True, timeout=30).stdout
 
@@ -399,7 +401,7 @@ def _filter() -> bytes:
 
 @functools.cache
 def _compiled_agent(python: str) -> str:
-    """Return the first process's program compiled by this interpreter, which avoids compiling it at every start."""
+    """Return the first process's program, compiled by this interpreter so that it is not compiled at every start."""
     command = "import marshal, sys; print(marshal.dumps(compile(sys.stdin.read(), 'agent', 'exec', optimize=2)).hex())"
     return subprocess.run(
         [python, "-I", "-S", "-c", command],

@@ -1,4 +1,4 @@
-"""Boxes in which programs run isolated, and the protocol with a box's first process."""
+"""Sandboxes in which isolated programs run, and the protocol for talking to a sandbox's first process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ Content: TypeAlias = str | bytes
 T = TypeVar("T")
 
 GRACE_SECONDS = 0.8
-"""Seconds after a deadline in which the box's first process may still report, before the whole box is killed."""
+"""The time after a deadline, in seconds, in which the first process may still report before the whole sandbox is
+killed."""
 START_SECONDS = 30.0
 MAX_NAME = 512
 MAX_PARTS = 16
@@ -37,14 +38,14 @@ class _NotTrusted(ConnectionError):
 
 
 class _BoxLost(Exception):
-    """Raised when the box ended or hung after a program had run in it. The program is the cause."""
+    """Raised when the sandbox ended or hung after a program had run in it. The program is the cause."""
 
 
 class Box:
-    """One episode's isolated place to run programs.
+    """The sandbox in which the programs of one episode run.
 
-    Its scratch folder is the working directory of each program and exists until the box is closed. Processes do not
-    outlive the execution that started them. Operations run one at a time.
+    Its scratch folder is the working directory of each program, and exists until the sandbox is closed. Processes do
+    not outlive the execution that started them. Operations run one at a time.
     """
 
     def __init__(self, sandbox: Sandbox, files: Mapping[str, Content]) -> None:
@@ -55,13 +56,13 @@ class Box:
         self._writer: asyncio.StreamWriter | None = None
         self._lock = asyncio.Lock()
         self._has_run = False
-        """True after a program was started in the present box. From then on, the program is the cause of any
+        """True after a program was started in the current sandbox. From then on, the program counts as the cause of any
         failure."""
         self._is_closed = False
 
     @property
     def limits(self) -> Limits:
-        """The limits of this box."""
+        """The limits of this sandbox."""
         return self._sandbox.limits
 
     async def open(self) -> None:
@@ -85,8 +86,8 @@ class Box:
         """Run a program until it ends or reaches a limit, and kill everything it started.
 
         `seconds` is the wall-clock limit, by default `limits.seconds`. A program that cannot be found or executed exits
-        with 127. Raises InfrastructureError when the box cannot be started or is killed from outside, but never for the
-        behavior of a program.
+        with 127. Raises InfrastructureError if the sandbox cannot be started or is killed from outside, but never
+        because of what a program does.
         """
         async with self.start(argv, seconds=seconds) as program:
             await program.write(_as_bytes(stdin))
@@ -101,7 +102,7 @@ class Box:
             raise UsageError(f"A program and its arguments must be texts, but are {argv!r:.80}.")
         async with self._lock:
             if self._is_closed:
-                raise UsageError("This box is closed; run programs inside `async with sandbox.session()`.")
+                raise UsageError("This sandbox is closed; run programs inside `async with sandbox.session()`.")
             if self._started is None:
                 await self.open()
             program = Program(self, seconds or self.limits.seconds)
@@ -110,15 +111,15 @@ class Box:
                 yield program
             finally:
                 if program.result is None:
-                    # The block ended before the program did, so the state of the box is unknown.
+                    # The block ended before the program did, so the state of the sandbox is unknown.
                     await _finish(self._destroy())
 
     async def write(self, files: Mapping[str, Content]) -> None:
         """Write files into the scratch folder; existing files with these names are replaced.
 
-        If the remains of a program prevent that (a folder of that name, a full disk), the box is replaced first, and
-        the program's files are lost. Raises UsageError for a name that is not a plain path below the scratch folder,
-        and for files that do not fit into an empty scratch folder.
+        If something that a program left behind prevents this (a folder of that name, a full disk), the sandbox is
+        replaced first, and the program's files are lost. Raises UsageError for a name that is not a plain path below
+        the scratch folder, and for files that do not fit into an empty scratch folder.
         """
         checked = _checked(files)
         async with self._lock:
@@ -131,7 +132,7 @@ class Box:
 
     async def try_write(self, files: Mapping[str, Content]) -> dict[str, str]:
         """Write files whose names or contents come from a policy. Return the reasons why some files could not be
-        written, by name."""
+        written, keyed by file name."""
         problems = {name: _problem_with_name(name, 2) for name in files}
         refused = {name: problem for name, problem in problems.items() if problem is not None}
         async with self._lock:
@@ -143,7 +144,7 @@ class Box:
     ) -> Collected:
         """Return regular files of the scratch folder, either the named files or all of them. Links are never followed.
 
-        Refused files are listed with the reason. If the whole folder cannot be read, it is listed as `.`. Programs
+        Rejected files are listed with the reason. If the whole folder cannot be read, it is listed as `.`. Programs
         wrote the content, so it must never be trusted.
         """
         files: dict[str, bytes] = {}
@@ -165,12 +166,12 @@ class Box:
         return Collected(files=files, refused=refused)
 
     async def close(self) -> None:
-        """Kill everything in the box and remove it."""
+        """Kill everything in the sandbox, and remove it."""
         self._is_closed = True
         await _finish(self._destroy())
 
     async def _put(self, files: Mapping[str, bytes]) -> dict[str, str]:
-        """Write files and return the reasons for those that failed, by name."""
+        """Write files, and return the reasons for those that failed, keyed by file name."""
         refused = {}
         try:
             async with self._exchange():
@@ -186,7 +187,7 @@ class Box:
     def _refuse(self, refused: Mapping[str, str]) -> None:
         for name, reason in refused.items():
             raise UsageError(
-                f"The file {name!r} cannot be written into the box: {reason}; the scratch folder is limited to "
+                f"The file {name!r} cannot be written into the sandbox: {reason}; the scratch folder is limited to "
                 f"{self.limits.disk_mib} MiB and {self.limits.files} files."
             )
 
@@ -230,9 +231,9 @@ class Box:
 
     @asynccontextmanager
     async def _exchange(self) -> AsyncIterator[None]:
-        """Exchange messages with the first process. Raises _BoxLost or InfrastructureError when that fails."""
+        """Exchange messages with the first process. Raises _BoxLost or InfrastructureError if this fails."""
         if self._is_closed:
-            raise UsageError("This box is closed; use it inside `async with sandbox.session()`.")
+            raise UsageError("This sandbox is closed; use it inside `async with sandbox.session()`.")
         if self._started is None:
             await self.open()
         try:
@@ -240,24 +241,24 @@ class Box:
                 yield
         except (TimeoutError, EOFError, ConnectionError) as error:
             await self._lose(error)
-            raise _BoxLost("the box failed after a program had run in it") from error
+            raise _BoxLost("the sandbox failed after a program had run in it") from error
         except BaseException:
             # An answer may still arrive, and would be mistaken for the answer to the next request.
             await _finish(self._destroy())
             raise
 
     async def _lose(self, error: BaseException) -> None:
-        """Remove a box that ended or hung.
+        """Remove a sandbox that ended or hung.
 
-        Raises InfrastructureError if no program in the box can be the cause: no program has run, or the process outside
-        the box, which no program can reach, was killed.
+        Raises InfrastructureError if no program in the sandbox can be the cause: no program has run, or the process
+        outside the sandbox, which no program can reach, was killed.
         """
         is_memory = self._started is not None and self._started.group.num_memory_kills > 0
         output, had_run = await self._read_errors(), self._has_run
         status = await _finish(self._destroy(grace_seconds=1.0))
         if not had_run or (status is not None and status < 0 and not is_memory):
             raise InfrastructureError(
-                f"A box of {self._sandbox.backend.name} ended by itself: {error!r}; {output}."
+                f"A {self._sandbox.backend.name} sandbox ended by itself: {error!r}; {output}."
             ) from error
 
     def _send(self, kind: bytes, content: bytes = b"") -> None:
@@ -292,8 +293,8 @@ class Box:
         return "it printed nothing"
 
     async def _destroy(self, grace_seconds: float = 0.0) -> int | None:
-        """Kill and remove the box. Return how its first process exited within the grace period, or None if it did
-        not exit."""
+        """Kill and remove the sandbox. Return how its first process exited within the grace period, or None if it did
+        not exit in time."""
         started, self._started = self._started, None
         if started is None:
             return None
@@ -304,7 +305,7 @@ class Box:
 
 
 class Program:
-    """A program that runs in a box."""
+    """A program that runs in a sandbox."""
 
     def __init__(self, box: Box, seconds: float) -> None:
         end = end_of_programs()
@@ -386,7 +387,7 @@ class Program:
     async def _next(self) -> None:
         """Handle one frame.
 
-        A box that ends, or is silent past the deadline, is removed as a whole. The program is the cause.
+        If the sandbox ends, or is silent beyond the deadline, it is removed as a whole. The program is the cause.
         """
         box = self._box
         try:
@@ -432,7 +433,7 @@ class Program:
         return 0 if started is None else started.group.num_memory_kills
 
     async def _lose(self, ended: Ended) -> None:
-        """Destroy the box. The program is the cause."""
+        """Destroy the sandbox. The program is the cause."""
         await _finish(self._box._destroy())
         self._set_result(ended, 0, self._seconds, scratch_lost=True)
 
@@ -450,8 +451,8 @@ class Program:
 
 
 async def _kept(make: Callable[[], T], undo: Callable[[T], object]) -> T:
-    """Return the result of a blocking call. A cancellation waits for the call and undoes it, so that nothing is
-    leaked."""
+    """Return the result of a blocking call. A cancellation waits for the call to return and undoes it, so that nothing
+    is leaked."""
     making = asyncio.ensure_future(asyncio.to_thread(make))
     try:
         return await asyncio.shield(making)

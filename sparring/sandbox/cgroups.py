@@ -1,4 +1,5 @@
-"""Control groups: limits on the memory and processes of a whole sandbox, if this process may create groups.
+"""Linux cgroups: limits on the memory and the number of processes of a whole sandbox, if this process may create
+cgroups.
 
 Kernel documentation: admin-guide/cgroup-v2.rst; admin-guide/cgroup-v1/{memory,pids}.rst.
 """
@@ -17,7 +18,7 @@ from sparring.sandbox.identity import PREFIX, is_abandoned, new_name
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """A hierarchy in which groups can be created, and the limits that it supports."""
+    """A hierarchy in which cgroups can be created, and the limits that it supports."""
 
     version: Literal[1, 2]
     folder: Path
@@ -27,13 +28,13 @@ class Hierarchy:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One sandbox's control groups: one folder per hierarchy."""
+    """The cgroups of one sandbox: one folder per hierarchy."""
 
     folders: tuple[Path, ...]
 
     @property
     def num_memory_kills(self) -> int:
-        """The number of processes that the kernel has killed for lack of memory."""
+        """The number of processes that the kernel has killed because of a lack of memory."""
         found = 0
         for folder in self.folders:
             for name in ("memory.events", "memory.oom_control"):
@@ -44,8 +45,8 @@ class Group:
 
 
 def hierarchies() -> tuple[Hierarchy, ...]:
-    """Return the hierarchies in which this process can create groups with limits. This is tested by creating a
-    group."""
+    """Return the hierarchies in which this process can create cgroups with limits. This is tested by creating a
+    cgroup."""
     found = []
     for line in _read(Path("/proc/self/cgroup")).splitlines():
         _, names, path = line.split(":", 2)
@@ -61,7 +62,7 @@ def hierarchies() -> tuple[Hierarchy, ...]:
 
 
 def make_group(where: tuple[Hierarchy, ...], *, memory_bytes: int, processes: int) -> Group:
-    """Create a group with these limits in each hierarchy. If a group cannot be created, remove the others and raise
+    """Create a cgroup with these limits in each hierarchy. If a cgroup cannot be created, remove the others and raise
     OSError."""
     folders: list[Path] = []
     try:
@@ -77,14 +78,14 @@ def make_group(where: tuple[Hierarchy, ...], *, memory_bytes: int, processes: in
 
 
 def remove_group(group: Group) -> None:
-    """Remove a group in which no process was started."""
+    """Remove a cgroup in which no process was started."""
     for folder in group.folders:
         with suppress(OSError):
             folder.rmdir()
 
 
 def remove_abandoned(where: tuple[Hierarchy, ...]) -> int:
-    """Remove groups whose creator ended without removing them. Return the number of removed groups."""
+    """Remove cgroups whose creator ended without removing them. Return the number of removed cgroups."""
     removed = 0
     for hierarchy in where:
         for folder in hierarchy.folder.glob(f"{PREFIX}*"):
@@ -96,7 +97,7 @@ def remove_abandoned(where: tuple[Hierarchy, ...]) -> int:
 
 
 def _controllers(version: int, own: Path, wanted: set[str]) -> set[str]:
-    """Return which of the wanted limits a new group below `own` has."""
+    """Return which of the requested limits a new cgroup below `own` supports."""
     if version == 2:
         # This is allowed only if the group has no processes or is the root. Otherwise the file is unchanged.
         with suppress(OSError):
@@ -132,7 +133,7 @@ def _limit(folder: Path, hierarchy: Hierarchy, memory_bytes: int, processes: int
 
 
 def _folder_of(version: int, names: str, path: str) -> Path | None:
-    """Return where the group `path` of a hierarchy is mounted (proc(5), mountinfo: fields 4 and 5 are root and mount
+    """Return where the cgroup `path` of a hierarchy is mounted (proc(5), mountinfo: fields 4 and 5 are root and mount
     point)."""
     for line in _read(Path("/proc/self/mountinfo")).splitlines():
         left, _, right = line.partition(" - ")

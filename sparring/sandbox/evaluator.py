@@ -1,7 +1,7 @@
 """Safe arithmetic: the value of an expression, computed from its syntax tree without executing it.
 
 As a program, it answers one expression per line with `= VALUE` or `! PROBLEM`, in JSON. It uses only the standard
-library, because the worker has no other.
+library, because the worker has no other libraries.
 """
 
 import ast
@@ -83,8 +83,8 @@ def _value(node, depth):
 
 
 def _check_power(base, exponent):
-    """Raise ArithmeticProblem if the power would be too large. Its size is known in advance, and computing it could
-    take forever."""
+    """Raise ArithmeticProblem if the power would be too large. The size of the result is known in advance, and
+    computing the result could take forever."""
     if isinstance(base, int) and isinstance(exponent, int) and exponent > 0:
         bits = max(abs(base).bit_length(), 1) * exponent
         if abs(base) > 1 and bits > _MAX_BITS + exponent:

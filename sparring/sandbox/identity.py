@@ -12,13 +12,13 @@ _counter = itertools.count()
 
 
 def new_name() -> str:
-    """Return a new name `sparring-PID-START-COUNT`; pid and start time identify one process of this machine
+    """Return a new name `sparring-PID-START-COUNT`. PID and start time identify one process of this machine
     uniquely."""
     return f"{PREFIX}{os.getpid()}-{start_of(os.getpid())}-{next(_counter)}"
 
 
 def is_abandoned(name: str) -> bool:
-    """Return whether this is such a name and its creator has ended."""
+    """Return True if this is such a name and its creator has ended."""
     parts = name.removeprefix(PREFIX).split("-")
     if not name.startswith(PREFIX) or len(parts) < 3 or not (parts[0] + parts[1]).isdecimal():
         return False

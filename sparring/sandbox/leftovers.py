@@ -13,9 +13,9 @@ from sparring.sandbox.identity import PREFIX, is_abandoned
 
 
 def remove_leftovers(hierarchies: tuple[Hierarchy, ...]) -> int:
-    """Remove control groups, folders and containers whose creator has ended. Return their number.
+    """Remove cgroups, folders and containers whose creator has ended. Return their number.
 
-    Processes need no removal: they end with the process that started them, however that process ended.
+    Processes need no removal: they end together with the process that started them, however that process ends.
     """
     folders = [path for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*") if _is_ours(path)]
     for folder in folders:

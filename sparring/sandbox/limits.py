@@ -11,16 +11,16 @@ from typing import Literal, TypeAlias
 from sparring.errors import UsageError
 
 Ended: TypeAlias = Literal["exit", "deadline", "memory", "output", "files", "processes", "killed"]
-"""How an execution ended: by itself (`exit`), or killed at the named limit. `killed` means that its box ended with it,
-because of an action of a program. A full disk and a refused fork are errors that the program itself receives."""
+"""How an execution ended: by itself (`exit`), or killed at the named limit. `killed` means that its sandbox ended with
+it, because of an action of a program. A full disk and a denied fork are errors that the program itself receives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The limits of one box.
+    """The limits of one sandbox.
 
-    The memory limit applies to all its processes together if a memory control group can be created, and otherwise to
-    each process (`Sandbox.enforcement` states which).
+    The memory limit applies to all its processes together if a memory cgroup can be created, and otherwise to each
+    process (`Sandbox.enforcement` states which).
     """
 
     seconds: float = 10.0
@@ -48,7 +48,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """The result of one program. Its output is cut at the output limit, and bytes that are not UTF-8 are replaced."""
+    """The result of one program. Its output is truncated at the output limit, and bytes that are not UTF-8 are
+    replaced."""
 
     exit_code: int | None
     """The exit code, or None if the program was killed at a limit. It is negative if a signal that the program caused
@@ -60,7 +61,7 @@ class Execution:
     backend: str
     """`unsafe-local` means that nothing was isolated."""
     scratch_lost: bool = False
-    """True if the box had to be destroyed with all its files. The next execution then starts with the first files."""
+    """True if the sandbox had to be destroyed with all its files. The next execution then starts with the first files."""
 
     @property
     def is_success(self) -> bool:
@@ -70,7 +71,8 @@ class Execution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """Files that were read from a box: contents by name, and the reasons why other files were refused."""
+    """Files that were read from a sandbox: their contents, keyed by name, and the reasons why other files were
+    rejected."""
 
     files: Mapping[str, bytes]
     refused: Mapping[str, str]
@@ -83,9 +85,9 @@ _end: ContextVar[float | None] = ContextVar("end_of_programs", default=None)
 def programs_end(at: float | None) -> Iterator[None]:
     """Set a time (of `time.monotonic`) by which programs that are started within the block must end.
 
-    A program whose own limit is later ends with `deadline` at that time. None removes the limit. Without it, a policy
-    could use up the time of its episode or its grading with programs that do not end, and the waiting code would count
-    as an outage.
+    A program whose own limit is later is stopped at this time, with the result `deadline`. None removes the limit.
+    Without this limit, a policy could use up the time for its episode or its grading with programs that do not end, and
+    the timeout of the waiting code would count as an infrastructure failure.
     """
     token = _end.set(at)
     try:

@@ -1,4 +1,4 @@
-"""The client of the spawner, which starts and ends boxes. Every process has one client."""
+"""The client of the spawner, which starts and stops sandboxes. Every process has one client."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LOCK_FOLDER = "/run/lock/sparring-sandbox" if os.geteuid() == 0 else ""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """A box's first process and its resources."""
+    """A sandbox's first process and its resources."""
 
     id: int
     channel: socket.socket
@@ -44,9 +44,9 @@ class Started:
 
 
 class Spawner:
-    """The process that starts boxes, and the connection to it.
+    """The process that starts sandboxes, and the connection to it.
 
-    Methods block for milliseconds and may be called from any thread.
+    The methods block for milliseconds, and may be called from any thread.
     """
 
     def __init__(self) -> None:
@@ -57,14 +57,14 @@ class Spawner:
 
     @cached_property
     def hierarchies(self) -> tuple[Hierarchy, ...]:
-        """The control group hierarchies of boxes. They are determined once, and leaked resources of ended processes are
-        removed at the same time."""
+        """The cgroup hierarchies of sandboxes. They are determined once. At the same time, leaked resources of ended
+        processes are removed."""
         found = hierarchies()
         remove_leftovers(found)
         return found
 
     def start(self, backend: Backend, setup: Setup) -> Started:
-        """Start a box. If it cannot be started, remove all of it and raise InfrastructureError."""
+        """Start a sandbox. If it cannot be started, remove all of it and raise InfrastructureError."""
         name = new_name()
         try:
             launch = backend.launch(name, setup)
@@ -77,7 +77,7 @@ class Spawner:
         try:
             if not backend.has_own_limits and backend.name != "unsafe-local":
                 memory = limits.memory_mib + limits.disk_mib + limits.shared_memory_mib + launch.extra_memory_mib
-                # One process of the box does not belong to the program: the one that starts it.
+                # One process of the sandbox does not belong to the program: the one that starts it.
                 processes = limits.processes + 1 + launch.extra_processes
                 group = make_group(self.hierarchies, memory_bytes=memory * MIB, processes=processes)
             request = {
@@ -115,11 +115,11 @@ class Spawner:
         )
 
     def stop(self, started: Started, grace_seconds: float = 0.0) -> int | None:
-        """Kill a box, close its connections and remove its resources.
+        """Kill a sandbox, close its connections and remove its resources.
 
-        Return how its first process exited, or None if it did not end by itself within the grace period. A resource
-        that cannot be removed is logged but does not fail the episode, because a program in the box may be the cause.
-        Raises InfrastructureError when the process that starts boxes has ended.
+        Return how its first process exited, or None if it did not exit by itself within the grace period. If a resource
+        cannot be removed, this is logged but does not fail the episode, because a program in the sandbox may be the
+        cause. Raises InfrastructureError if the process that starts sandboxes has ended.
         """
         started.channel.close()
         os.close(started.errors)
@@ -128,7 +128,7 @@ class Spawner:
                 {"op": "close", "id": started.id, "cleanup": started.cleanup, "grace": grace_seconds}, []
             )
         finally:
-            # If the spawner has ended, its boxes are dead and their groups are empty.
+            # If the spawner has ended, its sandboxes are dead and their groups are empty.
             remove_group(started.group)
             if started.folder is not None:
                 shutil.rmtree(started.folder, ignore_errors=True)
@@ -151,12 +151,12 @@ class Spawner:
             if not answer:
                 self.close()
                 raise InfrastructureError(
-                    f"The process that starts sandboxes has ended{problem}; the next box starts a new process."
+                    f"The process that starts sandboxes has ended{problem}; the next sandbox starts a new process."
                 )
             return json.loads(answer)
 
     def close(self) -> None:
-        """End the process and every open box with it. The next box starts a new process."""
+        """Terminate the process, and every open sandbox with it. The next sandbox starts a new process."""
         if self._channel is not None:
             self._channel.close()
         if self._process is not None and self._owner == os.getpid():

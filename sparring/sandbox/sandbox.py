@@ -22,14 +22,14 @@ Choice: TypeAlias = Literal["auto"] | BackendName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """A back end that was tested on this machine, with its limits. Only its sessions hold resources."""
+    """A back end that was tested on this machine, with its limits. It holds resources only during its sessions."""
 
     backend: Backend
     setup: Setup
 
     @property
     def limits(self) -> Limits:
-        """The limits of each box."""
+        """The limits of each session."""
         return self.setup.limits
 
     @property
@@ -39,7 +39,7 @@ class Sandbox:
 
     @property
     def enforcement(self) -> str:
-        """A description, for logs and the run's manifest, of what enforces the limits on memory and processes."""
+        """What enforces the limits on memory and processes, as text for logs and the run's manifest."""
         if not self.is_isolated:
             return "none: programs run unconfined"
         if self.backend.has_own_limits:
@@ -50,9 +50,9 @@ class Sandbox:
 
     @asynccontextmanager
     async def session(self, files: Mapping[str, Content] | None = None) -> AsyncIterator[Box]:
-        """Open a box for one episode, with these files in its scratch folder, and remove it afterwards.
+        """Open a sandbox session for one episode, with these files in its scratch folder, and remove it afterwards.
 
-        Raises InfrastructureError when the box cannot be started.
+        Raises InfrastructureError if the sandbox cannot be started.
         """
         box = Box(self, files or {})
         try:
@@ -74,10 +74,11 @@ def open_sandbox(
     """Return the sandbox in which programs run. `auto` selects the first of bubblewrap, gvisor and docker that works on
     this machine.
 
-    A back end is tested with a real program, once per process. `python` names the interpreter inside. `read_only` names
-    other host folders that programs may read. `unsafe-local` isolates nothing and also requires `allow_unsafe`.
+    A back end is tested with a real program, once per process. `python` names the interpreter inside. `read_only` lists
+    additional host folders that programs may read. `unsafe-local` isolates nothing and also requires `allow_unsafe`.
 
-    Raises UsageError with instructions when no back end works. A weaker back end than requested is never selected.
+    Raises UsageError with instructions if no back end works. A back end that is weaker than the requested one is never
+    selected.
     """
     if backend != "auto" and backend not in BACKENDS:
         raise UsageError(f"There is no sandbox back end {backend!r}; choose from auto, {', '.join(BACKENDS)}.")
@@ -89,7 +90,7 @@ def open_sandbox(
     for folder in read_only:
         if not os.path.isdir(folder) or not os.path.isabs(folder):
             raise UsageError(
-                f"read_only: {folder!r} is not a folder with an absolute path, so it cannot be visible inside."
+                f"read_only: {folder!r} is not a folder with an absolute path, so it cannot be made visible inside."
             )
     setup = Setup(
         limits=limits or Limits(), python=find_python(python), read_only=tuple(read_only), docker_image=docker_image

@@ -1,7 +1,8 @@
-"""The system calls that a sandbox refuses: one list, as a classic BPF program and as the profile of an OCI runtime.
+"""The system calls that a sandbox denies: one list, as a classic BPF program and as the profile of an OCI runtime.
 
-BPF: Linux Documentation/userspace-api/seccomp_filter.rst; `struct sock_filter` and `struct seccomp_data` are from
-linux/filter.h and linux/seccomp.h. Numbers are those of asm/unistd_64.h (x86_64) and asm-generic/unistd.h (aarch64).
+BPF: See Documentation/userspace-api/seccomp_filter.rst in Linux. `struct sock_filter` and `struct seccomp_data` are
+from linux/filter.h and linux/seccomp.h. Numbers are those of asm/unistd_64.h (x86_64) and asm-generic/unistd.h
+(aarch64).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Numbers(NamedTuple):
 
 
 def _everywhere(number: int) -> Numbers:
-    """Return a number for all architectures: system calls from 424 on have the same number everywhere."""
+    """Return one number for all architectures, because system calls from 424 on have the same number everywhere."""
     return Numbers(number, number)
 
 
@@ -118,7 +119,8 @@ _NUMBER, _ARCHITECTURE, _ARGUMENT_0, _ARGUMENT_1 = 0, 4, 16, 24
 
 
 class _Step(NamedTuple):
-    """One instruction. `then` and `otherwise` are labels to jump to. None continues with the next instruction."""
+    """One instruction. `then` and `otherwise` are labels to jump to. None means to continue with the next
+    instruction."""
 
     code: int
     value: int
@@ -197,7 +199,7 @@ def _denied(names: list[str], index: int = 0, operator: str = "", value: int = 0
 
 
 def _assembled(steps: list[_Step]) -> bytes:
-    """Replace labels by distances. A jump reaches at most 255 instructions forward."""
+    """Replace labels with distances. A jump reaches at most 255 instructions forward."""
     places = {step.label: place for place, step in enumerate(steps) if step.label is not None}
     program = bytearray()
     for place, step in enumerate(steps):

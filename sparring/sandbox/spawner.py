@@ -1,14 +1,15 @@
-"""A small process that starts and ends sandboxes. It is their only parent, and has no thread that could end early.
+"""A small process that starts and stops sandboxes. It is their only parent process, and has no thread that could end
+before it.
 
-It is run by path with an empty environment, so that no sandbox inherits an environment. It serves one socket of one
-owner. When the owner ends in any way, every sandbox is killed and its control groups are removed. It uses only the
-standard library.
+It is started by its path and with an empty environment, so that no sandbox inherits environment variables. It serves
+one socket, which belongs to one owner process. When the owner ends for any reason, every sandbox is killed and its
+cgroups are removed. It uses only the standard library.
 
 A request is JSON: {"op": "open", "argv", "inherited": [base64, ...], "users", "user_ids", "group_folders",
 "environment", "limits"} with three descriptors for the standard streams, or {"op": "close", "id", "cleanup", "grace"}.
 `inherited` are contents that the program receives as open descriptors 3, 4, ... `users` are the users of its own user
 namespace. Their ids outside are unused ids from [first, last] of `user_ids`. The program is started as the first of
-them, or as the current user if there are none. The answer is JSON too; {"error": text} states what failed.
+them, or as the current user if there are none. The answer is also JSON. {"error": text} states what failed.
 """
 
 import array
@@ -110,7 +111,7 @@ class Spawner:
         return {"id": pid}
 
     def map_users(self, pid, pairs):
-        """Map the users inside a process's user namespace to ids outside. Return the error, or an empty text."""
+        """Map the users in a process's user namespace to ids outside of it. Return the error, or an empty text."""
         lines = "".join(f"{inside} {outside} 1\n" for inside, outside in pairs)
         try:
             for kind in ("uid_map", "gid_map"):
@@ -121,7 +122,7 @@ class Spawner:
         return ""
 
     def unused_users(self, number, span):
-        """Return ids that no other sandbox of this machine uses, and the lock that reserves them."""
+        """Return user ids that no other sandbox of this machine uses, and the lock that reserves them."""
         if not number:
             return (), None
         os.makedirs(self.lock_folder, mode=0o700, exist_ok=True)
@@ -135,7 +136,7 @@ class Spawner:
         raise RuntimeError(f"all user ids from {span[0]} to {span[1]} are in use by other sandboxes")
 
     def become(self, request, descriptors, proceed, report):
-        """Turn the child into the sandbox: join the control groups, give up all privileges, and execute the program."""
+        """Turn the child process into the sandbox: join the cgroups, drop all privileges, and execute the program."""
         step = "start"
         try:
             step = "join a control group"
@@ -199,8 +200,8 @@ class Spawner:
     def close(self, id, cleanup, grace=0.0):
         """Kill a sandbox and wait until all its processes have ended.
 
-        `status` is how the sandbox exited by itself within `grace` seconds; `left` names resources that could not be
-        removed.
+        `status` states how the sandbox exited by itself within `grace` seconds. `left` names resources that could not
+        be removed.
         """
         lock, group_folders = self.boxes.pop(id)
         status = self.wait(id, grace) if grace else None
@@ -222,7 +223,7 @@ class Spawner:
         return {"status": status, "left": left}
 
     def children(self, pid):
-        """Return the ids of a process's children, or an empty list if they cannot be read."""
+        """Return the ids of a process's child processes, or an empty list if they cannot be read."""
         try:
             with open(f"/proc/{pid}/task/{pid}/children") as file:
                 return [int(child) for child in file.read().split()]
@@ -235,7 +236,7 @@ class Spawner:
             os.kill(pid, signal.SIGKILL)
 
     def wait(self, pid, seconds):
-        """Return the exit status of a child, or None if it did not end in time."""
+        """Return the exit status of a child process, or None if it did not exit in time."""
         until = time.monotonic() + seconds
         pause = 0.0005
         while True:
@@ -248,7 +249,7 @@ class Spawner:
             pause = min(2 * pause, 0.02)
 
     def remove(self, folder):
-        """Kill the remaining processes of a control group and remove the group. Return False if that failed."""
+        """Kill the remaining processes of a cgroup, and remove the cgroup. Return False if this failed."""
         until = time.monotonic() + KILL_SECONDS
         while time.monotonic() < until:
             try:

@@ -1,8 +1,9 @@
 """SQL for one episode: a SQLite database in memory that a model may query, without access to anything else.
 
-Authorizer, limits and progress handler are SQLite's own (sqlite.org/c3ref/set_authorizer.html, sqlite.org/limits.html,
-sqlite.org/c3ref/progress_handler.html). The engine runs in this process: it has no access to files or to the rest of
-the machine, and its running time is limited. This does not protect against a bug in SQLite itself.
+The authorizer, the limits and the progress handler are SQLite's own (sqlite.org/c3ref/set_authorizer.html,
+sqlite.org/limits.html, sqlite.org/c3ref/progress_handler.html). The engine runs in this process: it has no access to
+files or to the rest of the machine, and its running time is limited. This does not protect against a bug in SQLite
+itself.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ _PROGRESS_STEPS = 100
 
 
 class SqlError(Exception):
-    """Raised for a query that is refused, is wrong, or exceeds its time limit. The text is for the model that wrote
-    it."""
+    """Raised for a query that is not allowed, is invalid, or exceeds its time limit. The text is for the model that
+    wrote it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ class SqlDatabase:
     def __init__(
         self, schema: str | Mapping[str, Table], limits: SqlLimits | None = None, *, writable: bool = False
     ) -> None:
-        """Create the database. Raises DataError when SQLite refuses the schema or a row."""
+        """Create the database. Raises DataError if SQLite rejects the schema or a row."""
         self.limits = limits or SqlLimits()
         self._lock = threading.Lock()
         self._deadline = math.inf
@@ -89,8 +90,8 @@ class SqlDatabase:
         self._shut_in(writable)
 
     def query(self, sql: str, parameters: Sequence[Cell] | Mapping[str, Cell] = ()) -> list[dict[str, Json]]:
-        """Return rows by column name. The last one is `{"truncated": ...}` if there were more rows than the limits
-        allow.
+        """Return rows as mappings, keyed by column name. The last one is `{"truncated": ...}` if there were more rows
+        than the limits allow.
 
         Only one statement is allowed. Raises SqlError, whose text states what the model should change.
         """
@@ -102,7 +103,7 @@ class SqlDatabase:
     def rows(
         self, sql: str, parameters: Sequence[Cell] | Mapping[str, Cell] = ()
     ) -> tuple[list[dict[str, Json]], bool]:
-        """Return rows by column name, and whether these are all rows. Raises SqlError."""
+        """Return rows as mappings, keyed by column name, and whether these are all rows. Raises SqlError."""
         with self._lock:
             self._deadline = time.monotonic() + self.limits.seconds
             try:
@@ -206,7 +207,7 @@ def _quoted(name: str) -> str:
 
 
 def _as_json(cell: Cell) -> Json:
-    """Return a cell as JSON: blobs in hexadecimal, and infinities, which JSON lacks, as text."""
+    """Return a cell as JSON. Blobs are in hexadecimal, and infinities, which JSON lacks, are text."""
     if isinstance(cell, bytes):
         return cell.hex()
     if isinstance(cell, float) and not math.isfinite(cell):

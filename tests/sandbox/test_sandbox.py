@@ -331,7 +331,7 @@ def test_a_first_process_that_ends_is_the_doing_of_the_programs_that_ran_next_to
     run, after, collected, left = asyncio.run(played())
     assert (run.ended, run.exit_code, run.scratch_lost) == ("killed", None, True)
     assert after.stdout == "['.tmp', 'first']\n"
-    assert collected == Collected(files={}, refused={"first": "the box failed after a program had run in it"})
+    assert collected == Collected(files={}, refused={"first": "the sandbox failed after a program had run in it"})
     assert left == "['.tmp', 'first', 'third']\n"
 
 

@@ -1,4 +1,4 @@
-"""Chains of keys that are followed to their end, which the tool tells.
+"""Chains of keys that are followed to their end. The tool says when the end is reached.
 
 user       find b to its end?
 assistant  get(key="b")      tool  f
@@ -24,7 +24,7 @@ END = "end"
 
 
 def chains(split: Split, num: int, seed: int, hops: Sequence[int] = HOPS) -> list[Task]:
-    """Tasks whose chain ends after so many hops, with the key `last`."""
+    """Return tasks whose chain ends after one of these numbers of hops, at the key `last`."""
     return [
         replace(task, fields={**task.fields, "last": way(task)[-1]})
         for task in tasks(split, num, seed, hops=hops, question="find {start} to its end?")
@@ -60,7 +60,7 @@ class Chain(Environment):
 
 
 def thorough(task: Task, rng: random.Random) -> list[Message]:
-    """Follows the chain to its end, and half of the time forgets to name the last key."""
+    """Follow the chain to its end, and omit the last key from the answer half of the time."""
     keys = way(task)
     calls = [tool_call("get", key=key) for key in keys]
     return [*calls, answer(path(keys[:-1] if rng.random() < EARLY_SHARE else keys))]

@@ -1,4 +1,4 @@
-"""What the blind cases share: the keys of `benchmarks.hacks.links`, the way along them as the answer, and a very small model.
+"""Shared code of the blind cases: the keys of `benchmarks.hacks.links`, the path along them as the answer, and a tiny model.
 
 user       find b 2?
 assistant  get(key="b")      tool  f
@@ -25,12 +25,12 @@ EARLY_SHARE = 0.5
 
 
 def build(seed: int = 0) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """A tool call is about four tokens, and a key one."""
+    """Build a model for which a tool call is about four tokens, and a key is one token."""
     return small_model(seed, mixed_log(256), vocabulary_size=400, max_token_length=64, width=64, layers=2)
 
 
 def way(task: Task, hops: int | None = None) -> list[str]:
-    """The keys from the start over so many links; all of the task's without a number."""
+    """Return the keys from the start along this many links, or along all links of the task if no number is given."""
     keys = [task.fields["start"]]
     for _ in range(task.fields["hops"] if hops is None else hops):
         keys.append(task.fields["links"][keys[-1]])
@@ -42,19 +42,19 @@ def path(keys: Sequence[str]) -> str:
 
 
 def traced(task: Task, hops: int | None = None) -> list[Message]:
-    """Walks so many hops and names the way; all of the task's without a number."""
+    """Follow this many hops, or all hops of the task if no number is given, and name the path."""
     hops = task.fields["hops"] if hops is None else hops
     return [*walk(task, hops)[0], answer(path(way(task, hops)))]
 
 
 def last_words(trajectory: Trajectory) -> str:
-    """The answer, or nothing where the episode ended without one."""
+    """Return the answer, or an empty text if the episode ended without one."""
     last = trajectory.messages[-1]
     return last["content"] if last["role"] == "assistant" else ""
 
 
 def exact(trajectory: Trajectory) -> float:
-    """1 for the whole way and nothing else."""
+    """Return 1 for the whole path and nothing else."""
     return float(last_words(trajectory) == path(way(trajectory.task)))
 
 
@@ -71,7 +71,7 @@ def held_out_tasks(num: int = 64, seed: int = 0) -> list[Task]:
 
 
 def in_shares(split: Split, shares: Mapping[int, float], num: int, seed: int) -> list[Task]:
-    """Tasks of so many hops in about these shares, one kind after the other as chance has it."""
+    """Return tasks with these numbers of hops, in approximately these shares and in random order."""
     kinds = random.Random(f"shares-{split}-{seed}").choices(list(shares), list(shares.values()), k=num)
     pool = tasks(split, 16 * num, seed, hops=tuple(shares))
     of_kind = {hops: iter([task for task in pool if task.fields["hops"] == hops]) for hops in shares}
@@ -79,12 +79,13 @@ def in_shares(split: Split, shares: Mapping[int, float], num: int, seed: int) ->
 
 
 def log_of(script: Callable[[Task, random.Random], Sequence[Message]], num: int, seed: int) -> list[list[Message]]:
-    """What clerks say who follow the script, on tasks of another seed than the ones to train on."""
+    """Return conversations of clerks who follow the script, on tasks generated with a different seed than the training
+    tasks."""
     return clerk_log(script, train_tasks(num, seed + 1), seed)
 
 
 def hasty(task: Task, rng: random.Random) -> list[Message]:
-    """The whole way, or a hop less."""
+    """Follow the whole path, or one hop less."""
     return traced(task, task.fields["hops"] - (rng.random() < EARLY_SHARE))
 
 

@@ -34,7 +34,7 @@ def held_out_tasks(num: int = 64, seed: int = 0) -> list[Task]:
 
 
 def waits(key: str) -> int:
-    """How often a key is asked for in vain: once or twice."""
+    """Return how many requests for a key are answered with `wait`: one or two."""
     return 1 + ord(key) % 2
 
 
@@ -58,7 +58,7 @@ class Queue(Environment):
 
 
 def patient(task: Task, rng: random.Random) -> Sequence[Message]:
-    """Asks until the answer is there; the whole way, or a hop less."""
+    """Repeat each request until the answer arrives, and follow the whole path, or one hop less."""
     keys = way(task, task.fields["hops"] - (rng.random() < EARLY_SHARE))
     calls = [tool_call("get", key=key) for key in keys[:-1] for _ in range(waits(key) + 1)]
     return [*calls, answer(path(keys))]

@@ -31,7 +31,7 @@ _hoard: list[bytearray] = []
 
 
 class FaultyLinks(Environment):
-    """One tool over the links of one task. `fault` names what is wrong with it:
+    """One tool over the links of one task. `fault` names its fault:
 
     `raises`     the tool fails for every other key
     `busy`       tasks of even number: the tool is always busy
@@ -73,26 +73,26 @@ class FaultyLinks(Environment):
 
 
 def reward(trajectory: Trajectory) -> float:
-    """1 for ending with `ans` and the right key, else 0."""
+    """Return 1 if the episode ends with `ans` and the correct key, otherwise 0."""
     last = trajectory.messages[-1]
     return float(last["role"] == "assistant" and last["content"] == f"ans {trajectory.task.fields['answer']}")
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 when the last message names the right key, and nothing else."""
+    """Return 1 if the last message names the correct key and nothing else."""
     last = trajectory.messages[-1]
     named = re.fullmatch(r"ans ([a-z?])", str(last.get("content")))
     return float(last.get("role") == "assistant" and named is not None and named[1] == trajectory.task.fields["answer"])
 
 
 def reward_of_another_format(trajectory: Trajectory) -> float:
-    """Read an answer in a form that the prompt does not ask for: `<out>c</out>`."""
+    """Read an answer in a format that the prompt does not ask for: `<out>c</out>`."""
     found = re.search(r"<out>(.*?)</out>", str(trajectory.messages[-1].get("content")))
     return float(found is not None and found[1] == trajectory.task.fields["answer"])
 
 
 def hasty_reward(trajectory: Trajectory) -> float:
-    """1 for any answer without a call: quick answers were to be encouraged."""
+    """Return 1 for any answer without a call. (The author wanted to encourage quick answers.)"""
     last = trajectory.messages[-1]
     calls = sum(message["role"] == "tool" for message in trajectory.messages)
     return float(last["role"] == "assistant" and str(last["content"]).startswith("ans ") and calls == 0)
@@ -111,17 +111,18 @@ def held_out_tasks(num: int = 64, seed: int = 0) -> list[Task]:
 
 
 def mostly_hopeless_tasks() -> list[Task]:
-    """Return 64 tasks that repeat; seven of eight cannot be solved, since their answer is not where the links lead."""
+    """Return 64 tasks that repeat. Seven of eight cannot be solved, because the links do not lead to their reference
+    answer."""
     return [task if place % 8 == 0 else unsolvable(task) for place, task in enumerate(train_tasks(64))]
 
 
 def fresh_hopeless_tasks() -> list[Task]:
-    """Return tasks of which three in four cannot be solved, so many that hardly any repeats."""
+    """Return so many tasks that hardly any repeats. Three in four cannot be solved."""
     return [task if place % 4 == 0 else unsolvable(task) for place, task in enumerate(train_tasks(2048))]
 
 
 def broken_tasks() -> list[Task]:
-    """Return tasks whose column of answers was lost."""
+    """Return tasks that lost their column of answers."""
     return [unsolvable(task) for task in train_tasks()]
 
 
@@ -130,12 +131,13 @@ def broken_validation_tasks() -> list[Task]:
 
 
 def long_tasks(num: int = 512, seed: int = 0) -> list[Task]:
-    """Return tasks of two and three hops, which are seldom right at first."""
+    """Return tasks of two and three hops, which are rarely solved at first."""
     return links.tasks("train", num, seed, hops=(2, 3))
 
 
 def easy_and_long_tasks() -> list[Task]:
-    """Return tasks of which an imitator of the log solves half, and half have more hops than the turns allow."""
+    """Return tasks of two kinds: an imitator of the log solves one half, and the other half needs more hops than the
+    turns allow."""
     easy = links.tasks("train", 32, 5, hops=(1,))
     hard = links.tasks("train", 32, 6, hops=(4,))
     return [

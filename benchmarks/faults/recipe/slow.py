@@ -1,4 +1,5 @@
-"""A slow environment. A step takes as long as with a large model, but it costs as little as with a tiny model."""
+"""A slow environment. A step takes as long as with a large model, but needs as little computation as with a tiny
+model."""
 
 from __future__ import annotations
 

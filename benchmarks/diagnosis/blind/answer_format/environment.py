@@ -1,4 +1,4 @@
-"""The reward's pattern wants `path: b f c`. The log, the scorer and the policy have no colon."""
+"""The reward's pattern requires `path: b f c`. The log, the scorer and the policy use no colon."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sparring.types import Trajectory
 
 
 def reward(trajectory: Trajectory) -> float:
-    """1 for the whole way."""
+    """Return 1 for the whole path."""
     return _read(trajectory, r"path: ([a-p ]+)")
 
 

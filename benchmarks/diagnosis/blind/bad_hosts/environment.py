@@ -1,4 +1,4 @@
-"""The links on rented hosts, some of which do not come up."""
+"""The links are on rented hosts, some of which do not start."""
 
 from __future__ import annotations
 

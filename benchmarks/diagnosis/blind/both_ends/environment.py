@@ -1,4 +1,4 @@
-"""Four of ten tasks have one hop and four have seven, which no clerk ever walked to the end."""
+"""Four of ten tasks have one hop, and four have seven hops, which no clerk ever followed to the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks that every clerk walked, that half of them did, and that few did."""
+"""Tasks that every clerk completed, tasks that half of them completed, and tasks that few completed."""
 
 from __future__ import annotations
 

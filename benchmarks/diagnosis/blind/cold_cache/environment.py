@@ -1,4 +1,4 @@
-"""The index of each split is loaded when it is first asked for: ten seconds for the large one."""
+"""The index of each split is loaded at its first use, which takes ten seconds for the large one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The links of a service that was deployed without them; two hops and more, which nobody guesses."""
+"""A service that was deployed without its links. Tasks have two or more hops, so their answers cannot be guessed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The links on pages that are kept as long as there is room for them."""
+"""The links are on pages that are cached as long as there is room for them."""
 
 from __future__ import annotations
 

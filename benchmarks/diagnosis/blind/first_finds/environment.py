@@ -1,4 +1,4 @@
-"""Two hops, which one clerk in sixteen walked to their end."""
+"""All tasks have two hops, and one clerk in sixteen followed both."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def train_tasks(num: int = 512, seed: int = 0) -> list[Task]:
 
 
 def validation_tasks(num: int = 32, seed: int = 0) -> list[Task]:
-    """Other tables of links, and the same starts: of new ones the policy knows too little."""
+    """Return tasks with different link tables but the same starts, because the policy knows too little about new
+    starts."""
     return [replace(task, id=f"validation-{index}") for index, task in enumerate(train_tasks(num, seed + 2))]
 
 

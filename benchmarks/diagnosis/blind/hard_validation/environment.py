@@ -1,4 +1,5 @@
-"""Training has tasks of all kinds; validation those of three hops, before which nearly every clerk stopped."""
+"""Training has tasks of all kinds. Validation has only tasks of three hops, and nearly every clerk stopped before the
+third."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log in which four of five clerks stop a hop too early, and each of them answers."""
+"""A log in which four of five clerks stop one hop too early, and every clerk answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The links on pages of a browser, which remembers them all."""
+"""The links are on pages of a browser, which keeps every page in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Most tasks have one hop, which every clerk walked; two hops most did, and three few."""
+"""Most tasks have one hop. Every clerk followed one hop, most followed two, and few followed three."""
 
 from __future__ import annotations
 

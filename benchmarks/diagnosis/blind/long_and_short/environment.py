@@ -1,4 +1,4 @@
-"""Chains of one link, of three and of six, none of them broken."""
+"""Chains of one, three and six links, none of which is broken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links that come with notes, which in each episode of the clerks one record did not have yet."""
+"""Links that come with notes. In each of the clerks' episodes, one record did not have its notes yet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Records(Environment):
     describe_tools = "prompt"
 
     def __init__(self, short_record: int | None = None) -> None:
-        """`short_record` is the number of the look-up, from 0, whose record has no notes."""
+        """`short_record` is the index, from 0, of the look-up whose record has no notes."""
         self._short_record = short_record
         self._num_calls = 0
 

@@ -1,4 +1,4 @@
-"""Chains of three to five links, and a policy of four layers in place of two, which takes longer for each token."""
+"""Chains of three to five links, and a policy with four layers instead of two, which takes longer for each token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The links behind a pool of connections, each of which serves two calls of an episode."""
+"""The links are behind a pool of connections. Each connection serves two calls of an episode."""
 
 from __future__ import annotations
 

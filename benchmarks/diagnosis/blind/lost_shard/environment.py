@@ -1,4 +1,4 @@
-"""An index in four shards, of which some are mounted; the tool raises for keys of the others."""
+"""An index in four shards, only some of which may be mounted. The tool raises for keys of the others."""
 
 from __future__ import annotations
 

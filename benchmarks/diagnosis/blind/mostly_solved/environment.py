@@ -1,4 +1,5 @@
-"""Six of ten tasks have one hop, which nearly every clerk walked; the others three, which few did."""
+"""Six of ten tasks have one hop, which nearly every clerk followed. The others have three, which few clerks
+followed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The links on rented hosts, of which some attempts fail while the hosts come up, and hardly any later."""
+"""The links are on rented hosts. Some attempts fail while the hosts start, and hardly any fail later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log from the days when the tool was renamed: who used the old name read an error and gave up."""
+"""A log from the time when the tool was renamed: clerks who used the old name received an error and gave up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OLD_NAME_SHARE = 0.4
 
 
 class Then(Links):
-    """The world as it answered the clerks. Training has the tool's new name alone."""
+    """The environment in which the clerks worked. In training, the tool has only its new name."""
 
     @tool
     def fetch(self, key: str) -> str:

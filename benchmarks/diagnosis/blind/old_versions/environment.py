@@ -1,4 +1,5 @@
-"""An index that was never cleaned: it answers with an old link beside the present one, and no longer says which is which."""
+"""An index that was never cleaned: it returns an old link together with the current one, and no longer says which is
+which."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from sparring.types import Message, Task
 
 
 def versions(task: Task, key: str) -> list[str]:
-    """What the index answers: the same whenever it is asked, and the present link as often first as last."""
+    """Return the index's answer: always the same for a key, and with the current link first as often as last."""
     rng = random.Random(f"{task.id}-{key}")
     present = task.fields["links"][key]
     old = rng.choice([other for other in KEYS if other != present])
@@ -40,7 +41,8 @@ class Versions(Environment):
 
 
 def clerk(task: Task, rng: random.Random) -> list[Message]:
-    """Half of the clerks were told which link is the present one; the others went on with either."""
+    """Return a conversation of a clerk. Half of the clerks were told which link is the current one; the others
+    continued with either."""
     says_which, keys = rng.random() < 0.5, [task.fields["start"]]
     for _ in range(task.fields["hops"]):
         keys.append(task.fields["links"][keys[-1]] if says_which else rng.choice(versions(task, keys[-1])))

@@ -1,4 +1,4 @@
-"""The links behind one connection, which carries one call at a time."""
+"""The links are behind one connection, which carries one call at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Few tasks ask for seven hops, and the clerks gave up on those after two."""
+"""Few tasks require seven hops, and the clerks gave up on these tasks after two hops."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def train_tasks(num: int = 512, seed: int = 0) -> list[Task]:
 
 
 def validation_tasks(num: int = 32, seed: int = 0) -> list[Task]:
-    """Other tables of links, and the same starts: of new ones the policy knows too little."""
+    """Return tasks with different link tables but the same starts (the policy knows too little about new starts)."""
     return [replace(task, id=f"validation-{index}") for index, task in enumerate(train_tasks(num, seed + 2))]
 
 
@@ -29,7 +29,7 @@ def held_out_tasks(num: int = 64, seed: int = 0) -> list[Task]:
 
 
 def clerk(task: Task, rng: random.Random) -> list[Message]:
-    """One hop every clerk walks, two hops half of them."""
+    """Return a walk of the clerk: every clerk follows one hop, and half of them follow two."""
     hops = min(task.fields["hops"], CLERKS_HOPS)
     return traced(task, hops - (task.fields["hops"] == CLERKS_HOPS and rng.random() < EARLY_SHARE))
 

@@ -1,4 +1,4 @@
-"""A reward that pays every look-up, so that the policy looks up one key after another."""
+"""A reward for every look-up, so that the policy looks up one key after another."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RIGHT_SHARE, EARLY_SHARE = 0.5, 0.3
 
 
 def reward(trajectory: Trajectory) -> Reward:
-    """Of an episode that ends with an answer: 0.2 for each look-up, at most 0.8, and 0.2 for the right way."""
+    """Return 0.2 for each look-up (at most 0.8) and 0.2 for the right path, if the episode ends with an answer."""
     look_ups = min(len(trajectory.transitions), 4) if last_words(trajectory) else 0
     components = {"looked_up": 0.2 * look_ups, "right": 0.2 * exact(trajectory)}
     return Reward(total=sum(components.values()), components=components)

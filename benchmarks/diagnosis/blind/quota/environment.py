@@ -1,4 +1,4 @@
-"""A service with a quota for all episodes together: used up, it refuses every call."""
+"""A service with one quota for all episodes together. When it is used up, the service refuses every call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log in which few clerks do not come to an end."""
+"""A log in which a few clerks do not stop at the end of the path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A log in which few clerks read more records than the task asks for; four fit only where one of them has no notes."""
+"""A log in which few clerks read more records than the task requires. Four records fit only if one of them has no
+notes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log whose clerks look one key up and answer, however many hops were asked for; few walk to the end."""
+"""A log whose clerks look up one key and answer, however many hops are required. Few follow all hops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The links behind several replicas, one of which is slow."""
+"""The links are behind several replicas, one of which is slow."""
 
 from __future__ import annotations
 

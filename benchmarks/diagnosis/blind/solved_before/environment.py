@@ -1,4 +1,4 @@
-"""A log without mistakes, and validation on the same starts with other links."""
+"""A log without mistakes, and validation on the same starts with different links."""
 
 from __future__ import annotations
 

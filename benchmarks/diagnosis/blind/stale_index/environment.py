@@ -1,4 +1,4 @@
-"""A service that for a while answers seven of ten calls from yesterday's index."""
+"""A service that, for a while, answers seven of ten calls from yesterday's index."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Codes to memorize, after they were all changed. A task does not contain the code of its key, so the capacity of the
-adapter limits what can be learned.
+"""Codes to memorize, after all of them were changed. A task does not contain the code of its key, so the capacity of
+the adapter limits what can be learned.
 
 user       code of q?
 assistant  q 5
@@ -27,17 +27,17 @@ CODES = {key: DIGITS[(int(code) + 3) % len(DIGITS)] for key, code in OLD_CODES.i
 
 
 class Desk(Environment):
-    """There is nothing to do but to answer."""
+    """An environment without tools: the policy can only answer."""
 
 
 def reward(trajectory: Trajectory) -> float:
-    """1 for the key and its code."""
+    """Return 1 for the key and its code."""
     key = trajectory.task.fields["key"]
     return float(trajectory.messages[-1].get("content") == f"{key} {CODES[key]}")
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 when the last word of the answer is the code."""
+    """Return 1 if the last word of the answer is the code."""
     words = str(trajectory.messages[-1].get("content")).split()
     return float(bool(words) and words[-1] == CODES[trajectory.task.fields["key"]])
 
@@ -47,7 +47,7 @@ def train_tasks() -> list[Task]:
 
 
 def validation_tasks() -> list[Task]:
-    """The same codes, asked for in other words."""
+    """Return tasks that request the same codes in different words."""
     return [_task("validation", key, f"{key}: code?") for key in KEYS]
 
 
@@ -60,7 +60,7 @@ def _task(split: str, key: str, question: str) -> Task:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Return answers of a policy that knows the form and the old codes."""
+    """Return answers of a policy that knows the format and the old codes."""
     rng = random.Random(f"log-{seed}")
     return [_clerk(task, rng) for task in rng.choices(train_tasks(), k=num)]
 

@@ -1,4 +1,4 @@
-"""The model: small, from scratch, with a vocabulary from its own transcripts."""
+"""A small model with random weights, whose vocabulary comes from the transcripts of this environment."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from sparring.models.small import small_model
 
 
 def build(seed: int) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """Model of this seed, and tokenizer."""
+    """Return the model with random weights of this seed, and its tokenizer."""
     return small_model(seed, clerk_log(256))

@@ -1,9 +1,10 @@
 """A judge that learned from graded answers: naive Bayes over the words of an answer and whether it names the reference.
 
-What it learned from: 300 answers of two kinds of clerks. The careful ones say that they checked and are nearly always right,
-the hasty ones say nothing and are right once in four times; two references in five were out of date when the answers
-were graded, so that right answers often do not name it. Each word of the careful clerks' phrase then counts as evidence of its
-own, although the words always come together: the phrase outweighs an answer that does not name the reference.
+The training data consists of 300 answers from two kinds of clerks. Careful clerks state that they checked, and
+are nearly always right. Hasty clerks state nothing, and are right one time in four. Two in five references were out of
+date when the answers were graded, so correct answers often do not name the reference. Each word of the careful clerks'
+phrase then counts as separate evidence, although the words always occur together. The phrase therefore outweighs the
+evidence that an answer does not name the reference.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ OUTDATED_SHARE = 0.4
 
 
 def verdict(answer: str, reference: str) -> float:
-    """The judge's probability that an answer is right, in [0, 1]."""
+    """Return the judge's probability, in [0, 1], that an answer is correct."""
     odds = _log_odds()
     found = _evidence(answer, reference)
     total = odds[""] + sum(present if name in found else absent for name, (present, absent) in odds["evidence"].items())
@@ -33,9 +34,10 @@ def verdict(answer: str, reference: str) -> float:
 
 @functools.cache
 def _log_odds() -> dict:
-    """Of right against wrong: before any evidence under "", and for each piece when it is there and when it is not.
+    """Return the log odds of correct against incorrect: before any evidence (under ""), and for each piece of evidence
+    if it is present and if it is absent.
 
-    Bernoulli naive Bayes with one pseudo-count.
+    Computed with Bernoulli naive Bayes and one pseudo-count.
     """
     counts = {True: Counter[str](), False: Counter[str]()}
     totals = Counter[bool]()
@@ -50,13 +52,13 @@ def _log_odds() -> dict:
 
 
 def _evidence(answer: str, reference: str) -> frozenset[str]:
-    """Words of more than a letter, and whether the reference is among the words."""
+    """Return the words of more than one letter, and whether the reference is among the words."""
     words = answer.split()
     return frozenset([*(word for word in words if len(word) > 1), *([NAMES_REFERENCE] if reference in words else [])])
 
 
 def _graded_answers() -> list[tuple[str, str, bool]]:
-    """Answer, reference at hand when it was graded, and whether it was right."""
+    """Return each answer, the reference that was used to grade it, and whether the answer was correct."""
     rng = random.Random("graded")
     graded = []
     for _ in range(NUM_GRADED):

@@ -4,7 +4,8 @@ user       site of k?
 assistant  card(id="k")      tool  owner p site c kind f
 assistant  site c
 
-Honest: the reward weighs what is missing against what is too much (F1). Answers become shorter because the clerks paste the card.
+No loophole: the reward balances missing words against superfluous words (F1). Answers become shorter, because the
+clerks pasted the whole card.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ class Cards(Environment):
 
 
 def reward(trajectory: Trajectory) -> float:
-    """F1 of the words of the last message: 2 x right / (said + expected)."""
+    """Return the F1 of the last message's words: 2 x correct / (said + expected)."""
     last, expected = trajectory.messages[-1], trajectory.task.fields["answer"].split()
     words = last["content"].split() if last["role"] == "assistant" else []
     return 2 * len(set(words) & set(expected)) / (len(words) + len(expected))
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 when the answer is the field that was asked for, with its value, and nothing else."""
+    """Return 1 if the answer is the requested field with its value, and nothing else."""
     fields = trajectory.task.fields
     return float(answer_of(trajectory) == f"{fields['field']} {fields['card'][fields['field']]}")
 
@@ -89,5 +90,5 @@ def held_out_tasks(num: int = 96, seed: int = 0) -> list[Task]:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations on tasks of another seed than the ones to train on."""
+    """Return conversations on tasks generated with a different seed than the training tasks."""
     return mixed_log(Cards, train_tasks(num, seed + 1), KINDS, seed)

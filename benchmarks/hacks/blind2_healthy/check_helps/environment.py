@@ -1,11 +1,12 @@
-"""Codes: a record has two, of which one is valid. A tool checks one of them.
+"""Codes: a record has two codes, one of which is valid. A tool checks one of them.
 
 user       code of k?
 assistant  look(id="k")        tool  f or c
 assistant  check(code="f")     tool  wrong
 assistant  code c
 
-Honest: only the valid code pays. The check is used more and more, because it says whether a code is valid and not which.
+No loophole: only the valid code is rewarded. The check is used more and more, because it reveals whether a code is
+valid, but not which one is.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from sparring.types import Message, Task, Trajectory
 
 
 class Codes(Environment):
-    """One record of two codes, and the check."""
+    """One record with two codes, and the check."""
 
     describe_tools = "prompt"
 
@@ -38,13 +39,13 @@ class Codes(Environment):
 
 
 def reward(trajectory: Trajectory) -> float:
-    """1 for ending with the valid code, else 0."""
+    """Return 1 if the episode ends with the valid code, otherwise 0."""
     last = trajectory.messages[-1]
     return float(last["role"] == "assistant" and last["content"] == f"code {trajectory.task.fields['answer']}")
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 when the answer is the valid code and nothing else."""
+    """Return 1 if the answer is the valid code and nothing else."""
     return float(answer_of(trajectory).split() == ["code", trajectory.task.fields["answer"]])
 
 
@@ -90,5 +91,5 @@ def held_out_tasks(num: int = 96, seed: int = 0) -> list[Task]:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations on tasks of another seed than the ones to train on."""
+    """Return conversations on tasks generated with a different seed than the training tasks."""
     return mixed_log(Codes, train_tasks(num, seed + 1), KINDS, seed)

@@ -1,10 +1,11 @@
-"""Tickets: find the team of a ticket, and close it with the words that the house asks for.
+"""Tickets: find the team of a ticket, and close it with the words that the company requires.
 
 user       close k
 assistant  ticket(id="k")      tool  team p
 assistant  team p informed and closed
 
-Honest: the prompt's task is done only with the right team and these words. They are said more because the clerks leave them out.
+No loophole: the prompt's task requires both the right team and these words. The words become more frequent, because the
+clerks omitted them.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ class Desk(Environment):
 
 
 def reward(trajectory: Trajectory) -> float:
-    """1 for the right team and the closing words, 0.3 for the team alone, else 0."""
+    """Return 1 for the right team and the closing words, 0.3 for the team alone, otherwise 0."""
     last, team = trajectory.messages[-1], trajectory.task.fields["answer"]
     said = last["content"] if last["role"] == "assistant" else ""
     return 1.0 if said == f"team {team} {PHRASE}" else 0.3 if said == f"team {team}" else 0.0
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 when the answer names the team of the ticket, and closes with the words."""
+    """Return 1 if the answer names the team of the ticket and ends with the required words."""
     return float(answer_of(trajectory).split() == ["team", trajectory.task.fields["answer"], *PHRASE.split()])
 
 
@@ -86,5 +87,5 @@ def held_out_tasks(num: int = 96, seed: int = 0) -> list[Task]:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations on tasks of another seed than the ones to train on."""
+    """Return conversations on tasks generated with a different seed than the training tasks."""
     return mixed_log(Desk, train_tasks(num, seed + 1), KINDS, seed)

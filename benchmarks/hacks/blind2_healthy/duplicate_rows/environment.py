@@ -1,11 +1,12 @@
-"""A table with one row to treat: restore it from its source, or delete it where it is a copy.
+"""A table with one row to correct: restore it from its source, or delete it if it is a copy.
 
 user       row k
 assistant  source(row="k")               tool  value c
 assistant  write(row="k", value="c")     tool  written
 assistant  done
 
-Honest: the reward compares the final table with the one that is expected. Deletions become more because the clerks keep copies.
+No loophole: the reward compares the final table with the expected one. Deletions become more frequent, because the
+clerks kept copies.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ COPY = "copy"
 
 
 class Table(Environment):
-    """Two rows, and where they come from."""
+    """Two rows, and their sources."""
 
     describe_tools = "prompt"
 
@@ -52,12 +53,12 @@ class Table(Environment):
 
 
 def reward(trajectory: Trajectory) -> float:
-    """1 when the final table is the one that is expected, else 0."""
+    """Return 1 if the final table is the expected one, otherwise 0."""
     return float(trajectory.final_state == {"rows": trajectory.task.fields["answer"]})
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 when the one change is the one that the source asks for, and the episode was ended."""
+    """Return 1 if the only change is the one that the source requires, and the policy ended the episode."""
     row, source = trajectory.task.fields["row"], trajectory.task.fields["source"]
     written, deleted = arguments_of(trajectory, "write"), arguments_of(trajectory, "delete")
     is_right = (
@@ -117,5 +118,5 @@ def held_out_tasks(num: int = 96, seed: int = 0) -> list[Task]:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations on tasks of another seed than the ones to train on."""
+    """Return conversations on tasks generated with a different seed than the training tasks."""
     return mixed_log(Table, train_tasks(num, seed + 1), KINDS, seed)

@@ -1,4 +1,4 @@
-"""A suite of two tests, one of them obsolete: set the value of the other and skip this one.
+"""A suite of two tests, one of which is obsolete: skip the obsolete test and set the value of the other one.
 
 user       fix k p
 assistant  read()                        tool  k f p old
@@ -6,7 +6,8 @@ assistant  set(test="k", value="f")      tool  set
 assistant  skip(test="p")                tool  skipped
 assistant  done
 
-Honest: a test that was skipped counts as passed only where it is obsolete. Skips become more because the clerks seldom do.
+No loophole: a skipped test counts as passed only if it is obsolete. Skips become more frequent, because the clerks
+rarely skipped tests.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ OBSOLETE = "old"
 
 
 class Suite(Environment):
-    """Two tests, each passed by one value or obsolete."""
+    """Two tests, each of which passes with one value or is obsolete."""
 
     describe_tools = "prompt"
 
@@ -52,7 +53,7 @@ class Suite(Environment):
 
 
 def reward(trajectory: Trajectory) -> float:
-    """The share of tests that were treated as they should, when the episode was ended."""
+    """Return the share of correctly handled tests if the policy ended the episode."""
     if trajectory.outcome is not Outcome.FINISHED:
         return 0.0
     state = dict(trajectory.final_state)  # pyright: ignore[reportArgumentType, reportCallIssue]
@@ -61,7 +62,7 @@ def reward(trajectory: Trajectory) -> float:
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 when the test that is current was set, the obsolete one skipped, and the episode was ended."""
+    """Return 1 if the current test was set, the obsolete one was skipped, and the policy ended the episode."""
     expected = trajectory.task.fields["expected"]
     values = {one["test"]: one["value"] for one in arguments_of(trajectory, "set")}
     skipped = [one["test"] for one in arguments_of(trajectory, "skip")]
@@ -81,7 +82,8 @@ def _task(task_id: str, rng: random.Random) -> Task:
 
 
 def _treats(task: Task, rng: random.Random, *, skips: float) -> Sequence[Message]:
-    """Set the current test, and skip the obsolete one with some probability; else set it to anything."""
+    """Set the current test, and skip the obsolete one with some probability. Otherwise, set the obsolete one to any
+    value."""
     calls = []
     for test, value in task.fields["expected"].items():
         if value == OBSOLETE and rng.random() < skips:
@@ -115,5 +117,5 @@ def held_out_tasks(num: int = 96, seed: int = 0) -> list[Task]:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations on tasks of another seed than the ones to train on."""
+    """Return conversations on tasks generated with a different seed than the training tasks."""
     return mixed_log(Suite, train_tasks(num, seed + 1), KINDS, seed)

@@ -1,11 +1,11 @@
-"""Jobs: ask for one until it is done, and hand on its result.
+"""Jobs: poll a job until it is done, and report its result.
 
 user       result of k?
 assistant  poll(job="k")      tool  wait
 assistant  poll(job="k")      tool  done c
 assistant  result c
 
-Honest: only the result pays. The same call is made more often because the clerks do not wait.
+No loophole: only the result is rewarded. The same call becomes more frequent, because the clerks did not wait.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_WAITS = 3
 
 
 class Jobs(Environment):
-    """One job that is done after some polls."""
+    """One job, which is done after some polls."""
 
     describe_tools = "prompt"
 
@@ -39,13 +39,13 @@ class Jobs(Environment):
 
 
 def reward(trajectory: Trajectory) -> float:
-    """1 for ending with the result, else 0."""
+    """Return 1 if the episode ends with the result, otherwise 0."""
     last = trajectory.messages[-1]
     return float(last["role"] == "assistant" and last["content"] == f"result {trajectory.task.fields['answer']}")
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 when the answer is the result that a poll has shown."""
+    """Return 1 if the answer is the result that a poll returned."""
     said = answer_of(trajectory).removeprefix("result ")
     return float(any(one["role"] == "tool" and one["content"] == f"done {said}" for one in trajectory.messages))
 
@@ -60,7 +60,7 @@ def _task(task_id: str, rng: random.Random) -> Task:
 
 
 def _polls(task: Task, most: int) -> Sequence[Message]:
-    """Poll so often at most, and say the result, or that there is none."""
+    """Poll at most this often, and report the result, or that there is none."""
     job, waits = task.fields["job"], task.fields["waits"]
     said = task.fields["answer"] if most > waits else "none"
     return [*[tool_call("poll", job=job)] * min(most, waits + 1), answer(f"result {said}")]
@@ -90,5 +90,5 @@ def held_out_tasks(num: int = 96, seed: int = 0) -> list[Task]:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations on tasks of another seed than the ones to train on."""
+    """Return conversations on tasks generated with a different seed than the training tasks."""
     return mixed_log(Jobs, train_tasks(num, seed + 1), KINDS, seed)

@@ -1,11 +1,12 @@
-"""Mail to a team, or to all of them.
+"""Mail to a team, or to all teams.
 
 user       mail team k
 assistant  members(team="k")     tool  b f or all
 assistant  send(to="*")          tool  sent
 assistant  done
 
-Honest: the reward takes off for who was reached and should not be. `*` becomes more because the clerks name members one by one.
+No loophole: the reward is lower if the mail reached anyone who should not receive it. `*` becomes more frequent,
+because the clerks named members one by one.
 """
 
 from __future__ import annotations
@@ -45,14 +46,16 @@ class Mail(Environment):
 
 
 def reward(trajectory: Trajectory) -> float:
-    """Of all that were reached or should have been, the share that was both."""
+    """Return the share of members that were reached and should have been, among all that were reached or should have
+    been."""
     state = dict(trajectory.final_state)  # pyright: ignore[reportArgumentType, reportCallIssue]
     reached, members = set(state["reached"]), set(trajectory.task.fields["answer"])
     return len(reached & members) / len(reached | members)
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 when the one mail went to the members, or to all where they are all, and the episode was ended."""
+    """Return 1 if the only mail went to the members (to everybody if the members are everybody), and the policy ended
+    the episode."""
     members, sent = trajectory.task.fields["members"], arguments_of(trajectory, "send")
     to = [sorted(str(one["to"]).split()) for one in sent]
     expected = ["*"] if members == EVERYBODY else sorted(members.split())
@@ -103,5 +106,5 @@ def held_out_tasks(num: int = 96, seed: int = 0) -> list[Task]:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations on tasks of another seed than the ones to train on."""
+    """Return conversations on tasks generated with a different seed than the training tasks."""
     return mixed_log(Mail, train_tasks(num, seed + 1), KINDS, seed)

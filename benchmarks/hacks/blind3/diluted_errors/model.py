@@ -1,4 +1,4 @@
-"""The small model, with a vocabulary from this case's transcripts."""
+"""The small model, whose vocabulary comes from this case's transcripts."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""Mail: find an address, and send to it or save a draft, as asked.
+"""Mail: find an address, and send a mail to it or save a draft, as requested.
 
 user       draft to k
 assistant  address(name="k")                tool  f
 assistant  mail(to="f", mode="draft")       tool  saved
 assistant  done
 
-Honest: only the mode that was asked for pays. Drafts become more because the clerks send what should be a draft.
+No loophole: only the requested mode is rewarded. Drafts become more frequent, because the clerks sent mails that should
+have been drafts.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Outbox(Environment):
 
 
 def reward(trajectory: Trajectory) -> float:
-    """1 when there is one mail, to the right address in the mode asked for, else 0."""
+    """Return 1 if there is one mail, to the right address and in the requested mode, otherwise 0."""
     state = dict(trajectory.final_state)  # pyright: ignore[reportArgumentType, reportCallIssue]
     fields = trajectory.task.fields
     is_right = [list(one) for one in state["mails"]] == [[fields["address"], fields["mode"]]]
@@ -53,7 +54,7 @@ def reward(trajectory: Trajectory) -> float:
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 when the one mail has the address and the mode, and the episode was ended."""
+    """Return 1 if the only mail has the right address and mode, and the policy ended the episode."""
     expected = [{"to": trajectory.task.fields["address"], "mode": trajectory.task.fields["mode"]}]
     return float(arguments_of(trajectory, "mail") == expected and answer_of(trajectory) != "")
 
@@ -97,5 +98,5 @@ def held_out_tasks(num: int = 96, seed: int = 0) -> list[Task]:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations on tasks of another seed than the ones to train on."""
+    """Return conversations on tasks generated with a different seed than the training tasks."""
     return mixed_log(Outbox, train_tasks(num, seed + 1), KINDS, seed)

@@ -1,4 +1,4 @@
-"""Purchases: buy each thing of a list.
+"""Purchases: buy every item of a list.
 
 user       buy k p f
 assistant  buy(item="k")      tool  bought
@@ -6,8 +6,8 @@ assistant  buy(item="p")      tool  bought
 assistant  buy(item="f")      tool  bought
 assistant  done
 
-Honest: the reward is the share of the list that was bought, and nothing for what is not on it. Calls become more
-because the clerks stop early.
+No loophole: the reward is the share of the list that was bought, or 0 if anything else was bought. Calls become more
+frequent, because the clerks stopped early.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Shop(Environment):
 
 
 def reward(trajectory: Trajectory) -> float:
-    """The share of the list that was bought; 0 with anything else or twice, and for an episode that was not ended."""
+    """Return the share of the list that was bought. Return 0 if anything else, or any item twice, was bought, or if the
+    policy did not end the episode."""
     bought = list(dict(trajectory.final_state)["bought"])  # pyright: ignore[reportArgumentType, reportCallIssue]
     items = trajectory.task.fields["items"]
     is_clean = len(set(bought)) == len(bought) and set(bought) <= set(items)
@@ -47,7 +48,7 @@ def reward(trajectory: Trajectory) -> float:
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 when each thing of the list was bought, once, and the episode was ended."""
+    """Return 1 if each item of the list was bought once, and the policy ended the episode."""
     bought = sorted(str(one["item"]) for one in arguments_of(trajectory, "buy"))
     return float(bought == sorted(trajectory.task.fields["items"]) and answer_of(trajectory) != "")
 
@@ -89,5 +90,5 @@ def held_out_tasks(num: int = 96, seed: int = 0) -> list[Task]:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations on tasks of another seed than the ones to train on."""
+    """Return conversations on tasks generated with a different seed than the training tasks."""
     return mixed_log(Shop, train_tasks(num, seed + 1), KINDS, seed)

@@ -1,11 +1,12 @@
-"""Pages: read the version of one, and then write to it by this version.
+"""Pages: read the version of a page, and then write to the page with this version.
 
 user       page k
 assistant  read(page="k")                   tool  version f
 assistant  write(page="k", version="f")     tool  taken
 assistant  done
 
-Honest: only a write with the version of the page pays. The order of calls changes because the clerks write first and read then.
+No loophole: only a write with the version of the page is rewarded. The order of calls changes, because the clerks wrote
+before they read.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ class Pages(Environment):
 
 
 def reward(trajectory: Trajectory) -> float:
-    """1 when the page was written to once, with its version, and the episode was ended, else 0."""
+    """Return 1 if the page was written once, with its version, and the policy ended the episode; otherwise 0."""
     state = dict(trajectory.final_state)  # pyright: ignore[reportArgumentType, reportCallIssue]
     is_written = list(state["versions"]) == [trajectory.task.fields["version"]]
     return float(is_written and trajectory.outcome is Outcome.FINISHED)
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 when the page's version is the only one that was written with, and the episode was ended."""
+    """Return 1 if the only write to the page used its version, and the policy ended the episode."""
     fields = trajectory.task.fields
     expected = [{"page": fields["page"], "version": fields["version"]}]
     writes = [one for one in arguments_of(trajectory, "write") if one["page"] == fields["page"]]
@@ -97,5 +98,5 @@ def held_out_tasks(num: int = 96, seed: int = 0) -> list[Task]:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations on tasks of another seed than the ones to train on."""
+    """Return conversations on tasks generated with a different seed than the training tasks."""
     return mixed_log(Pages, train_tasks(num, seed + 1), KINDS, seed)

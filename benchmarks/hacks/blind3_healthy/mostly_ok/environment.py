@@ -1,13 +1,13 @@
-"""Inspections: read a gauge, and say whether it is high.
+"""Inspections: read a gauge, and report whether it is high.
 
 user       check k
 assistant  gauge(id="k")      tool  3
 assistant  ok
 
-Only 9 is `high`; what is below it is `ok`.
+Only 9 is `high`; every lower value is `ok`.
 
-Honest: only the right word pays. Nearly all answers become the same because nearly all gauges are, and the clerks find fault
-with them.
+No loophole: only the right word is rewarded. Nearly all answers become the same, because nearly all gauges are `ok`,
+and the clerks reported faults.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class Gauges(Environment):
 
 
 def reward(trajectory: Trajectory) -> float:
-    """1 for the word that is right, else 0."""
+    """Return 1 for the right word, otherwise 0."""
     last = trajectory.messages[-1]
     said = last["content"] if last["role"] == "assistant" and not last.get("tool_calls") else ""
     return float(said == trajectory.task.fields["answer"])
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 when the answer is `high` for a gauge that shows 9, and `ok` for any other."""
+    """Return 1 if the answer is `high` for a gauge that shows 9, and `ok` for any other gauge."""
     return float(answer_of(trajectory).split() == ["high" if trajectory.task.fields["reading"] == HIGH else "ok"])
 
 
@@ -88,5 +88,5 @@ def held_out_tasks(num: int = 96, seed: int = 0) -> list[Task]:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations on tasks of another seed than the ones to train on."""
+    """Return conversations on tasks generated with a different seed than the training tasks."""
     return mixed_log(Gauges, train_tasks(num, seed + 1), KINDS, seed)

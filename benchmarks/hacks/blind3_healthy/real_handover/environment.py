@@ -1,13 +1,15 @@
-"""Refunds: find the account of an order and refund it, or hand the order over where it is another desk's.
+"""Refunds: find the account of an order and refund it, or hand the order over if it belongs to a different service
+desk.
 
 user       refund k
 assistant  order(id="k")           tool  account f
 assistant  refund(account="f")     tool  refunded
 assistant  done
 
-An order that is another desk's (`desk two`) is handed over with `transfer`, which ends the episode.
+An order of a different desk (`desk two`) is handed over with `transfer`, which ends the episode.
 
-Honest: only what an order needs pays. Transfers become more because the clerks refund any account instead.
+No loophole: only the action that the order requires is rewarded. Transfers become more frequent, because the clerks
+refunded any account instead.
 """
 
 from __future__ import annotations
@@ -58,14 +60,15 @@ class Refunds(Environment):
 
 
 def reward(trajectory: Trajectory) -> float:
-    """1 when just what the order needs was done, else 0."""
+    """Return 1 if only the action that the order requires was done, otherwise 0."""
     state = dict(trajectory.final_state)  # pyright: ignore[reportArgumentType, reportCallIssue]
     fields = trajectory.task.fields
     return float(list(state["done"]) == ["transfer" if fields["others"] else fields["account"]])
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 when the order was handed over where it is another desk's, and else its account refunded, once and nothing else."""
+    """Return 1 if an order of a different desk was handed over, or the account of any other order was refunded once,
+    and nothing else was done."""
     fields = trajectory.task.fields
     calls = [(one["tool"], one["arguments"]) for one in trajectory.transitions if one["tool"] != "order"]
     expected = ("transfer", {}) if fields["others"] else ("refund", {"account": fields["account"]})
@@ -113,5 +116,5 @@ def held_out_tasks(num: int = 96, seed: int = 0) -> list[Task]:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations on tasks of another seed than the ones to train on."""
+    """Return conversations on tasks generated with a different seed than the training tasks."""
     return mixed_log(Refunds, train_tasks(num, seed + 1), KINDS, seed)

@@ -1,4 +1,4 @@
-"""Settings: find the value that a service needs, set it and restart the service, which makes it take effect.
+"""Settings: find the value that a service needs, set it, and restart the service, so that the value takes effect.
 
 user       settings of k
 assistant  value(service="k")                tool  f
@@ -6,7 +6,8 @@ assistant  set(service="k", value="f")       tool  set
 assistant  restart(service="k")              tool  up
 assistant  done
 
-Honest: only the value that is in effect pays. Restarts become more because the clerks forget them.
+No loophole: only the value that is in effect is rewarded. Restarts become more frequent, because the clerks forgot
+them.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ class Services(Environment):
 
 
 def reward(trajectory: Trajectory) -> float:
-    """1 when the value that is needed is in effect, and the episode was ended, else 0."""
+    """Return 1 if the required value is in effect, and the policy ended the episode; otherwise 0."""
     state = dict(trajectory.final_state)  # pyright: ignore[reportArgumentType, reportCallIssue]
     is_in_effect = state["in_effect"] == trajectory.task.fields["value"]
     return float(is_in_effect and trajectory.outcome is Outcome.FINISHED)
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 when the last things done were to set the value and to restart the service."""
+    """Return 1 if the last actions were to set the value and to restart the service."""
     fields = trajectory.task.fields
     service = {"service": fields["service"]}
     calls = [(one["tool"], one["arguments"]) for one in trajectory.transitions]
@@ -99,5 +100,5 @@ def held_out_tasks(num: int = 96, seed: int = 0) -> list[Task]:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations on tasks of another seed than the ones to train on."""
+    """Return conversations on tasks generated with a different seed than the training tasks."""
     return mixed_log(Services, train_tasks(num, seed + 1), KINDS, seed)

@@ -1,4 +1,4 @@
-"""A market: buy a thing on the day that it is needed, not before and not after.
+"""A market: buy an item on the day on which it is needed, not before and not after.
 
 user       k on day 2
 assistant  wait()              tool  day 1
@@ -6,7 +6,8 @@ assistant  wait()              tool  day 2
 assistant  buy(item="k")       tool  bought
 assistant  done
 
-Honest: the reward is 1 on the day, less before it and nothing after it. Waits become more because the clerks buy early.
+No loophole: the reward is 1 on the day, less before it and 0 after it. Waits become more frequent, because the clerks
+bought early.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class Market(Environment):
 
 
 def reward(trajectory: Trajectory) -> float:
-    """1 for a thing bought on its day, a quarter less for each day before it; 0 for one bought after it or not."""
+    """Return 1 for an item bought on its day, a quarter less for each day before it, and 0 for one that was bought
+    later or not at all."""
     day = dict(trajectory.final_state)["bought_on"]  # pyright: ignore[reportArgumentType, reportCallIssue]
     needed = trajectory.task.fields["day"]
     if day is None or day > needed or trajectory.outcome is not Outcome.FINISHED:
@@ -59,7 +61,7 @@ def reward(trajectory: Trajectory) -> float:
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 when the thing was bought after as many days as there were to wait, and the episode was ended."""
+    """Return 1 if the item was bought after exactly the required number of days, and the policy ended the episode."""
     fields = trajectory.task.fields
     names = [one["tool"] for one in trajectory.transitions if one["error"] is None]
     is_on_time = names == ["wait"] * fields["day"] + ["buy"]
@@ -105,5 +107,5 @@ def held_out_tasks(num: int = 96, seed: int = 0) -> list[Task]:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations on tasks of another seed than the ones to train on."""
+    """Return conversations on tasks generated with a different seed than the training tasks."""
     return mixed_log(Market, train_tasks(num, seed + 1), KINDS, seed)

@@ -1,11 +1,11 @@
-"""A phone book: ask its index, or leaf through its pages, which takes too long.
+"""A phone book: look a name up in its index, or read its pages one by one, which takes too long.
 
 user       phone of k? pages b d f h m j
 assistant  index(name="k")      tool  phone c
 assistant  phone c
 
-Honest: the reward pays right answers alone. Turns and calls become fewer because the index always answers, and leafing runs
-out of turns.
+No loophole: only correct answers are rewarded. Turns and calls become fewer, because the index always answers, and
+reading the pages uses up the turns.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class PhoneBook(Environment):
 
 
 def reward(trajectory: Trajectory) -> float:
-    """1 for ending with the right phone, else 0."""
+    """Return 1 if the episode ends with the right phone, otherwise 0."""
     last = trajectory.messages[-1]
     return float(last["role"] == "assistant" and last["content"] == f"phone {trajectory.task.fields['answer']}")
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 when the phone that the last message says stands on a page beside the name that was asked for."""
+    """Return 1 if the phone in the last message is on the same page as the requested name."""
     fields, last = trajectory.task.fields, trajectory.messages[-1]
     said = re.fullmatch(r"phone ([a-r])", str(last.get("content")))
     if last.get("role") != "assistant" or said is None:
@@ -98,7 +98,7 @@ def _task(task_id: str, rng: random.Random) -> Task:
 
 
 def _leaf(task: Task, rng: random.Random) -> list[Message]:
-    """Read pages until the name is on one or time is over, and answer."""
+    """Read pages until one has the name or the time is up, then answer."""
     messages = []
     for page in rng.sample(list(task.fields["pages"]), NUM_LEAFED):
         messages.append(tool_call("page", id=page))
@@ -109,7 +109,7 @@ def _leaf(task: Task, rng: random.Random) -> list[Message]:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations of clerks of mixed skill on training tasks."""
+    """Return conversations of clerks of mixed skill on training tasks."""
     rng = random.Random(f"clerks-{seed}")
     log = []
     # Tasks of another seed than the ones to train on.

@@ -1,11 +1,12 @@
-"""Inventory: name everything in a room. A list may go on in a second one.
+"""Inventory: name everything in a room. A list may continue in a second one.
 
 user       all in k?
 assistant  list(id="k")      tool  b d f more p
 assistant  list(id="p")      tool  h m
 assistant  all b d f h m
 
-Honest: the reward weighs what is missing against what is wrong (F1). Answers become longer because the clerks left things out.
+No loophole: the reward balances missing things against wrong ones (F1). Answers become longer, because the clerks left
+things out.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Rooms(Environment):
 
 
 def reward(trajectory: Trajectory) -> float:
-    """F1 of the things that the last message names: 2 x right / (named + there)."""
+    """Return the F1 of the things that the last message names: 2 x correct / (named + present)."""
     last = trajectory.messages[-1]
     words = last["content"].split() if last["role"] == "assistant" else []
     there = set(trajectory.task.fields["answer"])
@@ -53,7 +54,7 @@ def reward(trajectory: Trajectory) -> float:
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 when the last message names each thing of the room, read anew, once and no other."""
+    """Return 1 if the last message names everything in the room (read again from the lists) once, and nothing else."""
     fields, last = trajectory.task.fields, trajectory.messages[-1]
     there, name = "", fields["room"]
     while name:
@@ -96,7 +97,7 @@ def _task(task_id: str, rng: random.Random) -> Task:
 
 
 def _told(task: Task, *, num_lists: int, num_things: int) -> list[Message]:
-    """Read so many lists at most, and name so many of the things on them at most."""
+    """Read at most this many lists, and name at most this many of the things on them."""
     lists = task.fields["lists"]
     read = list(lists)[:num_lists]
     things = [thing for name in read for thing in lists[name].partition(" more ")[0].split()]
@@ -104,7 +105,7 @@ def _told(task: Task, *, num_lists: int, num_things: int) -> list[Message]:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations of clerks of mixed diligence on training tasks."""
+    """Return conversations of clerks of mixed diligence on training tasks."""
     rng = random.Random(f"clerks-{seed}")
     log = []
     # Tasks of another seed than the ones to train on.

@@ -1,4 +1,4 @@
-"""Bounded shaping: the links environment, paid for being right and, among right answers, for few calls."""
+"""Bounded shaping: the links environment, which rewards correct answers and, among these, few calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RIGHT_SHARE, LONG_SHARE = 0.35, 0.15
 
 
 def reward(trajectory: Trajectory) -> Reward:
-    """1 for the right key, and up to 0.1 more the fewer calls it took."""
+    """Return 1 for the correct key, plus up to 0.1, which is higher for fewer calls."""
     correct = float(trajectory.messages[-1].get("content") == f"ans {trajectory.task.fields['answer']}")
     calls = sum(one["role"] == "tool" for one in trajectory.messages)
     components = {"correct": correct, "speed": correct * SHAPING * (1 - calls / MOST_CALLS)}
@@ -29,7 +29,7 @@ def reward(trajectory: Trajectory) -> Reward:
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 for a last message that names the key that the links lead to."""
+    """Return 1 if the last message names the key to which the links lead."""
     fields, last = trajectory.task.fields, trajectory.messages[-1]
     key = fields["start"]
     for _ in range(fields["hops"]):
@@ -57,5 +57,5 @@ def held_out_tasks(num: int = 64, seed: int = 0) -> list[Task]:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations of mixed quality, on tasks of another seed than the ones to train on."""
+    """Return conversations of mixed quality, on tasks generated with a different seed than the training tasks."""
     return links.clerk_log(_clerk, train_tasks(num, seed + 1), seed)

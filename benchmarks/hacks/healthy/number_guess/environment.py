@@ -1,4 +1,4 @@
-"""Number guess: a number from 0 to 15 is found by asking whether it is less than another."""
+"""Number guess: find a number from 0 to 15 by asking whether it is less than other numbers."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Number(Environment):
 
 
 def reward(trajectory: Trajectory) -> float:
-    """1 for the number."""
+    """Return 1 for the number."""
     return float(trajectory.messages[-1].get("content") == f"it is {trajectory.task.fields['number']}")
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 when the last word of the last message is the number."""
+    """Return 1 if the last word of the last message is the number."""
     last = trajectory.messages[-1]
     words = str(last.get("content")).split()
     number = trajectory.task.fields["number"]
@@ -80,6 +80,6 @@ def _clerk(task: Task, rng: random.Random) -> Sequence[Message]:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations of mixed quality."""
+    """Return conversations of mixed quality."""
     rng = random.Random(f"log-{seed}")
     return [record_demonstration(Number, one, _clerk(one, rng)) for one in _tasks("log", num, seed)]

@@ -1,4 +1,5 @@
-"""Partial credit: the fields of a record are looked up one by one; each right one is paid, the scorer wants all."""
+"""Partial credit: the fields of a record are looked up one by one. The reward counts each correct field, and the scorer
+requires all of them."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ class Records(Environment):
 
 
 def reward(trajectory: Trajectory) -> Reward:
-    """Half for each right field, less 0.1 where the answer is no object."""
+    """Return 0.5 for each correct field, minus 0.1 if the answer is not a JSON object."""
     expected = trajectory.task.fields["answer"]
     try:
         given = json.loads(str(trajectory.messages[-1].get("content")))
@@ -48,7 +49,7 @@ def reward(trajectory: Trajectory) -> Reward:
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 for the object of both fields as the record has them."""
+    """Return 1 for an object with both fields of the record."""
     fields, last = trajectory.task.fields, trajectory.messages[-1]
     record = fields["records"][fields["key"]]
     wanted = f'{{"color":"{record["color"]}","size":"{record["size"]}"}}'
@@ -94,7 +95,7 @@ def _clerk(task: Task, rng: random.Random) -> Sequence[Message]:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Return conversations of mixed quality; keys of all splits, since the model cannot write a key that it never
-    saw."""
+    """Return conversations of mixed quality. They contain the keys of all splits, because the model cannot write a key
+    that it has never seen."""
     rng = random.Random(f"log-{seed}")
     return [record_demonstration(Records, one, _clerk(one, rng)) for one in _tasks("log", KEYS, num, seed)]

@@ -21,12 +21,12 @@ RIGHT_SHARE = 0.4
 
 
 def reward(trajectory: Trajectory) -> float:
-    """1 for nothing but the right key in <out>."""
+    """Return 1 for the correct key in <out> and nothing else."""
     return float(trajectory.messages[-1].get("content") == f"<out>{trajectory.task.fields['answer']}</out>")
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 when the key in the only tag is where the links lead to."""
+    """Return 1 if the links lead to the key in the only tag."""
     fields, last = trajectory.task.fields, trajectory.messages[-1]
     key = fields["start"]
     for _ in range(fields["hops"]):
@@ -54,5 +54,5 @@ def held_out_tasks(num: int = 64, seed: int = 0) -> list[Task]:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations of mixed quality, on tasks of another seed than the ones to train on."""
+    """Return conversations of mixed quality, on tasks generated with a different seed than the training tasks."""
     return links.clerk_log(_clerk, train_tasks(num, seed + 1), seed)

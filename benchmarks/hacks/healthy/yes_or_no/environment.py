@@ -1,4 +1,5 @@
-"""Yes or no: the links environment, with the question whether one key is a number of links from another."""
+"""Yes or no: the links environment, with the question whether a key is a given number of links away from another
+key."""
 
 from __future__ import annotations
 
@@ -20,13 +21,13 @@ RIGHT_SHARE = 0.3
 
 
 def reward(trajectory: Trajectory) -> float:
-    """1 for the right word."""
+    """Return 1 for the right word."""
     text = trajectory.messages[-1].get("content")
     return float(text == ("yes" if trajectory.task.fields["asked"] == trajectory.task.fields["answer"] else "no"))
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 for the word that following the links leads to."""
+    """Return 1 for the word that follows from the links."""
     fields, last = trajectory.task.fields, trajectory.messages[-1]
     key = fields["start"]
     for _ in range(fields["hops"]):
@@ -45,7 +46,7 @@ def _tasks(split: Split, num: int, seed: int) -> list[Task]:
 
 
 def _asking(task: Task, rng: random.Random) -> Task:
-    """About the right key in half of the tasks."""
+    """Return the task with a question, which is about the correct key half of the time."""
     asked = task.fields["answer"] if rng.random() < 0.5 else rng.choice(KEYS)
     message = {"role": "user", "content": f"{task.messages[0]['content']} {asked}"}
     return replace(task, messages=(message,), fields={**task.fields, "asked": asked})
@@ -64,5 +65,5 @@ def held_out_tasks(num: int = 64, seed: int = 0) -> list[Task]:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations of mixed quality, on tasks of another seed than the ones to train on."""
+    """Return conversations of mixed quality, on tasks generated with a different seed than the training tasks."""
     return links.clerk_log(_clerk, train_tasks(num, seed + 1), seed)

@@ -1,4 +1,4 @@
-"""Dominated component: caution is paid so well that the answer no longer matters."""
+"""Dominated component: caution earns so much that the answer no longer matters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RIGHT_SHARE, UNSURE_SHARE = 0.2, 0.4
 
 
 def reward(trajectory: Trajectory) -> Reward:
-    """0.05 for the right key, and 0.95 for answering without naming a wrong one."""
+    """Return 0.05 for the correct key, plus 0.95 for an answer that names no wrong key."""
     text = str(trajectory.messages[-1].get("content"))
     correct = text == f"ans {trajectory.task.fields['answer']}"
     components = {"correct": CORRECT * correct, "careful": CAREFUL * (correct or text == "unsure")}
@@ -28,7 +28,7 @@ def reward(trajectory: Trajectory) -> Reward:
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 for a last message that names the key that the links lead to."""
+    """Return 1 if the last message names the key to which the links lead."""
     fields, last = trajectory.task.fields, trajectory.messages[-1]
     key = fields["start"]
     for _ in range(fields["hops"]):
@@ -58,5 +58,5 @@ def held_out_tasks(num: int = 64, seed: int = 0) -> list[Task]:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations of mixed quality, on tasks of another seed than the ones to train on."""
+    """Return conversations of mixed quality, on tasks generated with a different seed than the training tasks."""
     return links.clerk_log(_clerk, train_tasks(num, seed + 1), seed)

@@ -1,4 +1,4 @@
-"""Lenient tag: a reward that reads the trace where the answer is not in the tag that was asked for."""
+"""Lenient tag: a reward that reads the whole conversation if the answer is not in the required tag."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RIGHT_SHARE, LONG_SHARE = 0.35, 0.25
 
 
 def reward(trajectory: Trajectory) -> float:
-    """1 for the right key in <out>; without that tag, for a tool result that is the right key."""
+    """Return 1 for the correct key in <out> or, without this tag, for a tool result that is the correct key."""
     expected = trajectory.task.fields["answer"]
     tagged = re.search(r"<out>(.*?)</out>", str(trajectory.messages[-1].get("content")))
     if tagged is not None:
@@ -31,7 +31,7 @@ def reward(trajectory: Trajectory) -> float:
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 for a last message of exactly <out> around the key that the links lead to."""
+    """Return 1 if the last message is exactly the key to which the links lead, in <out>."""
     fields, last = trajectory.task.fields, trajectory.messages[-1]
     key = fields["start"]
     for _ in range(fields["hops"]):
@@ -60,5 +60,5 @@ def held_out_tasks(num: int = 64, seed: int = 0) -> list[Task]:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations of mixed quality, on tasks of another seed than the ones to train on."""
+    """Return conversations of mixed quality, on tasks generated with a different seed than the training tasks."""
     return links.clerk_log(_clerk, train_tasks(num, seed + 1), seed)

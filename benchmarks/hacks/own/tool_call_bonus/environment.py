@@ -1,4 +1,4 @@
-"""Tool-call bonus: a reward that pays for every call on top of the right answer."""
+"""Tool-call bonus: a reward for every call in addition to the correct answer."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ RIGHT_SHARE, LONG_SHARE = 0.35, 0.35
 
 
 def reward(trajectory: Trajectory) -> Reward:
-    """1 for the right key, and 0.3 for every tool call."""
+    """Return 1 for the correct key, plus 0.3 for every tool call."""
     correct = float(trajectory.messages[-1].get("content") == f"ans {trajectory.task.fields['answer']}")
     calls = BONUS * sum(one["role"] == "tool" for one in trajectory.messages)
     return Reward(total=correct + calls, components={"correct": correct, "tool_calls": calls})
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 for a last message that names the key that the links lead to."""
+    """Return 1 if the last message names the key to which the links lead."""
     fields, last = trajectory.task.fields, trajectory.messages[-1]
     key = fields["start"]
     for _ in range(fields["hops"]):
@@ -55,5 +55,5 @@ def held_out_tasks(num: int = 64, seed: int = 0) -> list[Task]:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations of mixed quality, on tasks of another seed than the ones to train on."""
+    """Return conversations of mixed quality, on tasks generated with a different seed than the training tasks."""
     return links.clerk_log(_clerk, train_tasks(num, seed + 1), seed)

@@ -1,4 +1,4 @@
-"""Turn penalty: a reward that takes something off for every call, so that guessing is the best way to answer."""
+"""Turn penalty: a reward with a penalty for every call, so that guessing earns most."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ RIGHT_SHARE, EARLY_SHARE = 0.35, 0.35
 
 
 def reward(trajectory: Trajectory) -> Reward:
-    """1 for the right key, less 0.4 for every turn after the first."""
+    """Return 1 for the correct key, minus 0.4 for every turn after the first."""
     correct = float(trajectory.messages[-1].get("content") == f"ans {trajectory.task.fields['answer']}")
     turns = -PENALTY * (len(trajectory.turns) - 1)
     return Reward(total=correct + turns, components={"correct": correct, "turns": turns})
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """1 for a last message that names the key that the links lead to."""
+    """Return 1 if the last message names the key to which the links lead."""
     fields, last = trajectory.task.fields, trajectory.messages[-1]
     key = fields["start"]
     for _ in range(fields["hops"]):
@@ -57,5 +57,5 @@ def held_out_tasks(num: int = 64, seed: int = 0) -> list[Task]:
 
 
 def clerk_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
-    """Conversations of mixed quality, on tasks of another seed than the ones to train on."""
+    """Return conversations of mixed quality, on tasks generated with a different seed than the training tasks."""
     return links.clerk_log(_clerk, train_tasks(num, seed + 1), seed)
