@@ -95,7 +95,7 @@ def _tasks(path: Path, rows: Iterable[tuple[str, Row]]) -> Iterator[Task]:
         task_id = row.get("id", str(number))
         if not isinstance(task_id, str) or not task_id:
             raise DataError(
-                f"{where}: id = {task_id!r} is not a text; give every task its own text as `id`, or leave `id` out."
+                f"{where}: id = {task_id!r} is not a string; give every task its own string as `id`, or leave `id` out."
             )
         first = rows_by_id.setdefault(task_id, place)
         if first != place:
@@ -114,7 +114,7 @@ def _check_text(row: Row, where: str) -> None:
     except UnicodeEncodeError as error:
         half = error.object[error.start]
         raise DataError(
-            f"{where}: {half!r} is half of a character; write the whole character, or remove it."
+            f"{where}: {half!r} is half of a surrogate pair; write the whole character, or remove it."
         ) from error
 
 
@@ -124,7 +124,7 @@ def _messages(prompt: Any, where: str) -> tuple[Message, ...]:
             raise DataError(f"{where}: the prompt is blank; write one, or remove the row.")
         return ({"role": "user", "content": prompt},)
     if not isinstance(prompt, list) or not prompt:
-        raise DataError(f"{where}: {_short(prompt)} is not a prompt; give a text, or a list of at least one message.")
+        raise DataError(f"{where}: {_short(prompt)} is not a prompt; give a string, or a list of at least one message.")
     for index, message in enumerate(prompt, start=1):
         if not isinstance(message, dict) or message.get("role") not in ROLES:
             raise DataError(
@@ -132,7 +132,7 @@ def _messages(prompt: Any, where: str) -> tuple[Message, ...]:
             )
         has_text = isinstance(message.get("content"), str)
         if not has_text and not message.get("tool_calls"):
-            raise DataError(f"{where}: message {index} has no text; give it a text as `content`.")
+            raise DataError(f"{where}: message {index} has no text; give it a string as `content`.")
     # Parquet sets the keys that a message lacks to None; a template must not see those keys.
     return tuple({key: value for key, value in message.items() if value is not None} for message in prompt)
 

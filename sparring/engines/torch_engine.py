@@ -216,7 +216,7 @@ class TorchEngine:
         if not prompt or min(prompt) < 0 or max(prompt) >= self._vocab_size:
             wrong = f"an id outside the vocabulary of {self._vocab_size}" if prompt else "no token"
             raise ValueError(
-                f"session {request.session_id}: the prompt holds {wrong}; check that tokenizer and model match."
+                f"session {request.session_id}: the prompt contains {wrong}; check that tokenizer and model match."
             )
         if request.sampling.max_tokens < 1:
             raise ValueError(f"max_tokens is {request.sampling.max_tokens}; a turn samples at least 1 token.")

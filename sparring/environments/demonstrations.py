@@ -93,7 +93,7 @@ async def _play(environment: Environment, task: Task, script: Sequence[Message] 
                 result = await execute(environment, function["name"], function["arguments"])
                 if result.error is not None:
                     raise DataError(
-                        f"Task {task.id}: the demonstration calls {function['name']} wrongly ({result.content}); "
+                        f"Task {task.id}: the demonstration makes an invalid call of {function['name']} ({result.content}); "
                         "correct the script, or the tool."
                     )
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": result.content})

@@ -266,7 +266,7 @@ def _claim(one: SeedRun, found: Evaluated, name: str, *, is_held_out: bool) -> C
     assert one.run is not None
     if not found.held_out and not found.validations:
         raise DataError(
-            f"{one.run.path} has no evaluation and no validation, so it shows nothing; evaluate it with `sparring eval "
+            f"{one.run.path} has no evaluation and no validation, so it has no result; evaluate it with `sparring eval "
             f"{one.run.path}`."
         )
     return claim_of_run(one.run, found if is_held_out else replace(found, held_out=None, earlier=()), family=name)

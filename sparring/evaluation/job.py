@@ -148,7 +148,7 @@ class Job:
         digest = hashlib.sha256(b"".join(encode_line(task_json(task)) for task in tasks)).hexdigest()
         if self.plan.tasks not in ("", digest):
             raise DataError(
-                f"{self.folder} was started with other tasks than the run's held-out tasks are now; restore the data, "
+                f"{self.folder} was started with tasks that differ from the run's current held-out tasks; restore the data, "
                 f"or delete {self.folder} and start a new evaluation."
             )
         known = self._read()

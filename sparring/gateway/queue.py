@@ -168,7 +168,7 @@ class WorkQueue:
         if lease_id not in self._leases:
             raise ApiError(
                 404,
-                "This lease is over: its episode has ended, or the lease was not renewed in time. Stop that episode, "
+                "This lease has expired: its episode has ended, or the lease was not renewed in time. Stop that episode, "
                 "and lease another.",
                 code="lease_over",
             )

@@ -32,7 +32,7 @@ def literal(value, depth=0):
         if kind is set:
             return f"{{{inside}}}" if value else "set()"
         return f"({inside},)" if value else "()"
-    raise TypeError(f"the result is a {kind.__name__}; return numbers, texts, lists, tuples, sets or dicts")
+    raise TypeError(f"the result is a {kind.__name__}; return numbers, strings, lists, tuples, sets or dicts")
 
 
 def answer(module, call):

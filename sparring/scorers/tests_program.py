@@ -36,7 +36,7 @@ class Channel:
 
     def call(self, name, arguments, options):
         if not self.is_open:
-            raise CandidateError("the candidate was called while the tests were loaded; call it inside a test")
+            raise CandidateError("the candidate was called while the tests were being loaded; call it inside a test")
         self.say(call=name, arguments=repr((arguments, options)))
         reply = self.hear()
         if "value" in reply:

@@ -148,7 +148,7 @@ async def _run_tests(grader: Program, player: _Player, tests: str) -> TestReport
             # No code of the candidate has run yet: loading the tests does not end, or this machine is too busy to start
             # it.
             raise InfrastructureError(
-                f"The tests could not be read: their box ended by {run.ended} after {run.seconds:.1f} s."
+                f"The tests could not be read: their sandbox ended after {run.seconds:.1f} s (reason: {run.ended})."
             )
         raise DataError(f"The tests cannot be read ({run.ended}): {run.stderr[-300:]} Correct the task.")
     names = json.loads(listing)["tests"]

@@ -94,7 +94,7 @@ class GymnasiumEnvironment(Adapter):
         else:
             action = action_from_json(space, arguments if isinstance(space, spaces.Dict) else arguments["action"])
         if not space.contains(action):
-            raise ToolFailure(f"{action!r} is no action of {space}")
+            raise ToolFailure(f"{action!r} is not an action of {space}")
         try:
             observation, reward, terminated, truncated, _ = self.world.step(action)
             text, reward = self.describe(observation), float(reward)

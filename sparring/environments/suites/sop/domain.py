@@ -202,7 +202,9 @@ async def worked(desk: SopDesk, task: Task, skipped: frozenset[str] = frozenset(
             function = calls[0]["function"]
             result = await execute(desk, function["name"], function["arguments"])
             if result.error is not None:
-                raise DataError(f"Task {task.id}: the expert calls {function['name']} wrongly ({result.content}).")
+                raise DataError(
+                    f"Task {task.id}: the expert makes an invalid call of {function['name']} ({result.content})."
+                )
             messages.append({"role": "tool", "tool_call_id": calls[0]["id"], "content": result.content})
             message = script.send(json.loads(result.content))
 
