@@ -198,7 +198,7 @@ DATASETS = [
         "half of a character",
         (*DRY, "data.train=t.jsonl"),
         DATA,
-        ("t.jsonl, line 2", "half of a character", "write the whole character"),
+        ("t.jsonl, line 2", "half of a surrogate pair", "write the whole character"),
         write("toy/t.jsonl", '{"prompt": "a"}\n{"prompt": "\\ud800"}\n'),
     ),
     Case(

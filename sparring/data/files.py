@@ -1,8 +1,9 @@
 """Reads dataset files into tasks: parquet, JSON lines, a JSON array, or CSV, with one task per row.
 
-The prompt is the column `prompt`, or else the first column. A text becomes one user message; a list of messages is used
-as it is. The task's id is the column `id`, or else the row number. Every other column is kept in `Task.fields`, which
-the agent never sees. Error messages count rows from 1, and also give the line number if it differs.
+The prompt is the column `prompt`, or else the first column. A string becomes one user message; a list of messages is
+used unchanged. The task's id is the column `id`, or else the row number. Every other column is kept in `Task.fields`,
+which the agent never sees. Error messages count rows from 1. They also give the line number if it differs from the row
+number.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ ROLES = ("system", "user", "assistant", "tool")
 def read_tasks(path: Path) -> list[Task]:
     """Return the tasks of a dataset file, in the order of the file.
 
-    Raises DataError, which names the file and the row, when the file is missing, unreadable or empty, or when a row
-    cannot be a task. Raises ServiceError when the file is parquet and pyarrow is not installed.
+    Raises DataError when the file is missing, unreadable or empty, or when a row is not a valid task. The error names
+    the file and the row. Raises ServiceError for a parquet file when pyarrow is not installed.
     """
     with _readable(path):
         tasks = list(_tasks(path, _rows(path)))
@@ -37,7 +38,7 @@ def read_tasks(path: Path) -> list[Task]:
 
 
 def read_rows(path: Path) -> list[tuple[str, Row]]:
-    """Return the rows of a file in one of these formats, in the order of the file, each with its position for error
+    """Return the rows of a file in any of these formats, in file order. Each row comes with its position for error
     messages.
 
     Raises the same errors as `read_tasks`.
@@ -62,7 +63,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Row]]:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Raise DataError when the file cannot be read, or is not text."""
+    """Raise DataError when the file cannot be read or is not text."""
     try:
         yield
     except UnicodeDecodeError as error:
@@ -86,7 +87,7 @@ def each_key_once(where: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any
 
 
 def _tasks(path: Path, rows: Iterable[tuple[str, Row]]) -> Iterator[Task]:
-    """Yield the tasks of rows, which come with their places for error messages."""
+    """Yield one task per row. Each row comes with its position for error messages."""
     rows_by_id: dict[str, str] = {}
     for number, (place, row) in enumerate(rows, start=1):
         where = f"{path}, {place}"
@@ -94,7 +95,7 @@ def _tasks(path: Path, rows: Iterable[tuple[str, Row]]) -> Iterator[Task]:
         task_id = row.get("id", str(number))
         if not isinstance(task_id, str) or not task_id:
             raise DataError(
-                f"{where}: id = {task_id!r} is not a text; give every task its own text as `id`, or leave `id` out."
+                f"{where}: id = {task_id!r} is not a string; give every task its own string as `id`, or leave `id` out."
             )
         first = rows_by_id.setdefault(task_id, place)
         if first != place:
@@ -113,7 +114,7 @@ def _check_text(row: Row, where: str) -> None:
     except UnicodeEncodeError as error:
         half = error.object[error.start]
         raise DataError(
-            f"{where}: {half!r} is half of a character; write the whole character, or remove it."
+            f"{where}: {half!r} is half of a surrogate pair; write the whole character, or remove it."
         ) from error
 
 
@@ -123,7 +124,7 @@ def _messages(prompt: Any, where: str) -> tuple[Message, ...]:
             raise DataError(f"{where}: the prompt is blank; write one, or remove the row.")
         return ({"role": "user", "content": prompt},)
     if not isinstance(prompt, list) or not prompt:
-        raise DataError(f"{where}: {_short(prompt)} is not a prompt; give a text, or a list of at least one message.")
+        raise DataError(f"{where}: {_short(prompt)} is not a prompt; give a string, or a list of at least one message.")
     for index, message in enumerate(prompt, start=1):
         if not isinstance(message, dict) or message.get("role") not in ROLES:
             raise DataError(
@@ -131,7 +132,7 @@ def _messages(prompt: Any, where: str) -> tuple[Message, ...]:
             )
         has_text = isinstance(message.get("content"), str)
         if not has_text and not message.get("tool_calls"):
-            raise DataError(f"{where}: message {index} has no text; give it a text as `content`.")
+            raise DataError(f"{where}: message {index} has no text; give it a string as `content`.")
     # Parquet sets the keys that a message lacks to None; a template must not see those keys.
     return tuple({key: value for key, value in message.items() if value is not None} for message in prompt)
 

@@ -11,9 +11,11 @@ from sparring.types import Task
 
 
 def split_tasks(tasks: Sequence[Task], fractions: Mapping[str, float], *, seed: int) -> dict[str, list[Task]]:
-    """Return `train` and one split for each name in `fractions`, with about that fraction of the tasks, in their order.
+    """Return the split `train` and one split for each name in `fractions`. Each named split has about that fraction of
+    the tasks, in their original order.
 
-    Each task is placed by a hash of its id and the seed. Raises UsageError when the fractions leave no task to train on.
+    A hash of the task's id and the seed determines its split. Raises UsageError when the fractions leave no task to
+    train on.
     """
     bounds = list(accumulate(fractions.values()))
     if any(fraction < 0 for fraction in fractions.values()) or (bounds and bounds[-1] >= 1):

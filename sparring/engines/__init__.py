@@ -1,1 +1,1 @@
-"""Engines, which sample from the policy in this process, from a remote endpoint, or from a script."""
+"""Engines, which sample answers from a policy in this process, a remote endpoint, or a script."""

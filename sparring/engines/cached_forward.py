@@ -1,4 +1,5 @@
-"""The computations of an engine: write prompts to the cache, decode one token of each turn, and score whole sequences.
+"""The computations of an engine: writing prompts to the cache, decoding one token of each turn, and scoring whole
+sequences.
 
 Shapes: N tokens of the flat batch, S tokens of the cache, B rows, K key/value heads, R query heads that share one
 key/value head, L tokens per row, D head dimension, H hidden, V vocabulary.
@@ -33,13 +34,13 @@ ALIGNMENT = 64
 
 
 class Forward(Protocol):
-    """A way to run a policy. `weights` are always the result of calling `materialize` for one of the policy's
-    versions."""
+    """The interface for running a policy. `weights` are always the result of calling `materialize` for one of the
+    policy's versions."""
 
     cache: KVCache
 
     def materialize(self, weights: Weights) -> Any:
-        """Return the weights in the form with which the other methods compute."""
+        """Return the weights in the form that the other methods use."""
         ...
 
     def prefill(self, weights: Any, chunks: Sequence[tuple[Row, Sequence[int]]]) -> None:
@@ -58,8 +59,8 @@ class Forward(Protocol):
 
 @final
 class LeanForward:
-    """The lean forward for Llama-shaped models, with all turns in one flat batch and keys and values in the cache
-    itself."""
+    """The lean forward pass for Llama-shaped models. All turns are in one flat batch, and keys and values are stored in
+    the cache itself."""
 
     def __init__(self, policy: Policy, shape: LlamaShape, *, kv_cache_tokens: int) -> None:
         self._policy = policy
@@ -144,8 +145,9 @@ class LeanForward:
 
 @final
 class GenericForward:
-    """The forward of transformers, for one sequence after another. The cache only tracks space: each turn reads its
-    whole history, because not every architecture's cache can be cut or copied."""
+    """The forward pass of the transformers library, which processes one sequence at a time. The cache only tracks
+    space. Each turn processes its whole history again, because not every architecture's cache can be truncated or
+    copied."""
 
     def __init__(self, policy: Policy, *, kv_cache_tokens: int) -> None:
         self._policy = policy
@@ -192,8 +194,8 @@ class GenericForward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """Rows of one capacity that one attention reads in place. They are at least half of the capacities in their
-    range."""
+    """Rows of equal capacity that one attention computation reads in place. They occupy at least half of the slots in
+    their range of the cache (a slot has the size of one row)."""
 
     members: slice
     """The members' part of the batch."""
@@ -222,9 +224,9 @@ class _Run:
         return out if self.places is None else out[self.places]
 
     def _attend_shared(self, queries_B_K_R_D: Tensor, keys_K_S_D: Tensor, values_K_S_D: Tensor) -> Tensor:
-        """Return the attention with one product of all queries and the shared prompt, one product for the rest of each
-        row, and one softmax over both. The prompt's keys and values are thus read once instead of once per row (as in
-        arXiv:2402.05099)."""
+        """Compute attention with one matrix product for all queries and the shared prompt, one product for the rest of
+        each row, and one softmax over both. The prompt's keys and values are thus read once instead of once per row (as
+        in arXiv:2402.05099)."""
         num_rows, num_heads, repeat, head_dim = queries_B_K_R_D.shape
         scaled = queries_B_K_R_D * head_dim**-0.5
         flat_K_BR_D = scaled.transpose(0, 1).reshape(num_heads, num_rows * repeat, head_dim)
@@ -249,7 +251,8 @@ class _Run:
 
 
 def _runs(rows: Sequence[Row], *, device: torch.device, dtype: torch.dtype) -> list[_Run]:
-    """Divide the batch at each change of capacity, and wherever more capacities would be skipped than are in use."""
+    """Divide the batch into runs. A new run begins at each change of capacity, and wherever a run would skip more slots
+    than it uses."""
     cuts = [0]
     for index in range(1, len(rows)):
         first, row = rows[cuts[-1]], rows[index]
@@ -291,7 +294,7 @@ def _runs(rows: Sequence[Row], *, device: torch.device, dtype: torch.dtype) -> l
 
 def _num_shared(rows: Sequence[Row]) -> int:
     """Return the length of the common prefix of all rows, or 0 if reading it once does not justify the additional
-    products."""
+    matrix products."""
     if len(rows) < MIN_SHARING_ROWS:
         return 0
     shared = min(common_prefix(rows[0].token_ids, row.token_ids) for row in rows[1:])

@@ -1,4 +1,4 @@
-"""A frozen policy that is sampled by the engine of the policy in training."""
+"""A frozen policy that shares the engine of the policy in training."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class FrozenEngine:
     """An engine for fixed weights of the same model, such as a user simulator or an opponent. Implements
     `protocols.Engine`.
 
-    Its turns share batches, the cache and deterministic rounds with the turns of the underlying engine, which must
-    outlive it.
+    Its turns share batches, the cache and deterministic rounds with the turns of the underlying engine. The underlying
+    engine must outlive it.
     """
 
     def __init__(self, engine: TorchEngine, weights: Weights | None = None) -> None:

@@ -1,6 +1,7 @@
-"""Grammars of answers, which determine the tokens that may come next. This is the only module that uses llguidance.
+"""Grammars that constrain answers: they determine which tokens may come next. This is the only module that uses
+llguidance.
 
-A constraint is compiled once and cached. Each answer then has its own guide, which takes a fraction of a millisecond
+A constraint is compiled once and cached. Each answer then has its own guide, which needs a fraction of a millisecond
 per token (https://github.com/guidance-ai/llguidance).
 """
 
@@ -37,7 +38,8 @@ class Guide:
         self._vocab_size = vocab_size
 
     def allowed(self) -> Tensor:
-        """Return which tokens may come next, as bools [V]. Only stop ids are allowed once the grammar is complete.
+        """Return which tokens may come next, as a boolean mask [V]. Only stop ids are allowed once the grammar is
+        complete.
 
         Raises ConstraintError if the grammar is too complex to continue.
         """
@@ -62,8 +64,8 @@ class Grammars:
     """Compiles constraints for one tokenizer. Several threads may use it."""
 
     def __init__(self, tokenizer: Any, vocab_size: int) -> None:
-        """Create a compiler. `tokenizer` is a fast tokenizer of transformers, or has `token_bytes`. `vocab_size` is the
-        number of logits."""
+        """Create a compiler. `tokenizer` is a fast tokenizer of the transformers library, or an object that has
+        `token_bytes`. `vocab_size` is the number of logits."""
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._lock = threading.Lock()
@@ -99,7 +101,7 @@ class Grammars:
         return matcher
 
     def _read_vocabulary(self, stop_ids: frozenset[int]) -> LLTokenizer:
-        """Return the vocabulary with the bytes of each token. This takes half a second for fifty thousand tokens."""
+        """Return the vocabulary with the bytes of each token. This takes half a second for 50,000 tokens."""
         ends = sorted(stop_ids)
         fast = getattr(self._tokenizer, "backend_tokenizer", None)
         if fast is not None:

@@ -1,9 +1,9 @@
-"""The cache of keys and values of past tokens, with one row per session. Prefixes are copied from other rows, not
+"""The cache for the keys and values of past tokens, with one row per session. Prefixes are copied from other rows, not
 recomputed.
 
-The keys of a layer are one block of memory per head, divided into rows. The capacity of a row is the longest context,
-halved any number of times. Short histories therefore take little space, and rows of one capacity are adjacent, so
-attention reads neighbors in place.
+The keys of each layer occupy one block of memory per head, which is divided into rows. The capacity of a row is the
+maximum context length, halved zero or more times. Short histories therefore take little space. Rows of equal capacity
+are adjacent, so attention reads neighboring rows in place.
 
 Shapes: S tokens in the cache, K key/value heads, D head dimension.
 """
@@ -70,8 +70,8 @@ class KVCache:
 
     def claim(self, session_id: str, token_ids: Sequence[int], fingerprint: str, *, room: int) -> Row | None:
         """Return a busy row for a turn, with space for `token_ids` and `room` more tokens, or None if busy rows leave
-        no space. The row has the longest cached prefix of `token_ids`, but never the last token, which must be computed
-        for its logits."""
+        no space. The row contains the longest cached prefix of `token_ids`, but never the last token, which must be
+        computed to get its logits."""
         known = token_ids[:-1] if self._keeps_rows else []
         size = min(len(token_ids) + room, self.row_tokens)
         donor, shared = self.longest_prefix(session_id, known, fingerprint)
@@ -95,8 +95,8 @@ class KVCache:
         return row
 
     def longest_prefix(self, session_id: str, token_ids: Sequence[int], fingerprint: str) -> tuple[Row | None, int]:
-        """Return the row of these weights with the longest common prefix (among equals, the session's own idle row),
-        and the length of that prefix."""
+        """Return the row with the longest common prefix among the rows of these weights, and the length of that prefix.
+        If several rows are equally good, prefer the session's own idle row."""
         best, most, best_is_own = None, 0, False
         wanted = list(token_ids)
         for row in self._rows:
@@ -109,7 +109,7 @@ class KVCache:
         return best, most
 
     def grow(self, row: Row, num_tokens: int) -> bool:
-        """Give the row space for `num_tokens`. If busy rows leave no space, change nothing and return False."""
+        """Give the row space for `num_tokens` tokens. If busy rows leave no space, change nothing and return False."""
         while row.capacity < num_tokens:
             moved = self._space.double(row.offset, row.capacity)
             if moved is not None:
@@ -140,7 +140,7 @@ class KVCache:
                 row.is_closed = True
 
     def drop(self, *, besides: frozenset[str] = frozenset(), session_id: str | None = None) -> None:
-        """Drop idle rows: either all that were computed by weights other than `besides`, or those of one session."""
+        """Drop idle rows: either all rows computed with weights other than `besides`, or the rows of one session."""
         for row in list(self._rows):
             if session_id is None:
                 is_wanted = row.fingerprint in besides
@@ -189,10 +189,10 @@ class KVCache:
 
 @final
 class Space:
-    """The free space of the cache. It is a buddy allocator whose capacities are `largest`, halved any number of times.
+    """The free space of the cache. It is a buddy allocator; each capacity is `largest`, halved zero or more times.
 
     A block of capacity c starts at a multiple of c. Its buddy is the other half of the block from which it was split.
-    Two free buddies become one block again. The lowest block that fits is used, so the used space stays together.
+    Two free buddies become one block again. The lowest block that fits is used, so the used space stays contiguous.
     """
 
     def __init__(self, num_tokens: int, *, largest: int) -> None:
@@ -226,8 +226,8 @@ class Space:
         self._free[capacity].add(offset)
 
     def double(self, offset: int, capacity: int) -> int | None:
-        """Exchange a block for one twice as large, and return its offset, or None if there is none. The block is joined
-        with its buddy if the buddy is free."""
+        """Exchange a block for one twice as large, and return the offset of the new block, or None if there is no such
+        block. The block is joined with its buddy if the buddy is free."""
         buddy = _buddy(offset, capacity)
         if buddy in self._free[capacity]:
             self._free[capacity].remove(buddy)
@@ -242,7 +242,7 @@ class Space:
 
 
 def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return zeros that take no memory on the CPU until they are written. torch's own zeros touch every page.
+    """Return a tensor of zeros that takes no memory on the CPU until it is written. (`torch.zeros` touches every page.)
 
     The values must be zeros, because attention multiplies masked values by 0, and 0 times garbage may be NaN.
     """

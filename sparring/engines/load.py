@@ -1,4 +1,4 @@
-"""The load of an engine, counted while it works."""
+"""The load of an engine, measured while it runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 
 @final
 class Load:
-    """Counts the work of an engine since the last `take`. The engine's thread adds, another thread reads."""
+    """Counts the work of an engine since the last `take`. The engine's thread updates the counts, and another thread
+    reads them."""
 
     def __init__(self, now: float | None = None) -> None:
         self._lock = threading.Lock()
@@ -19,7 +20,7 @@ class Load:
         self._forget(time.monotonic() if now is None else now)
 
     def worked(self, seconds: float) -> None:
-        """Add the seconds of one step."""
+        """Add the duration of one step, in seconds."""
         with self._lock:
             self._seconds += seconds
 
@@ -35,7 +36,7 @@ class Load:
             self._num_preempted += 1
 
     def take(self, now: float, *, capacity: int) -> dict[str, float]:
-        """Return the metrics of an engine that can run `capacity` concurrent turns, and restart the counts at time
+        """Return the metrics of an engine that can run `capacity` concurrent turns, and reset the counts at time
         `now`."""
         with self._lock:
             return self._take(now, capacity)
@@ -55,7 +56,7 @@ class Load:
 
 
 def device_metrics(device: torch.device) -> dict[str, float]:
-    """Return the peak memory of the accelerator in bytes since the last call, or no metrics without an accelerator."""
+    """Return the accelerator's peak memory since the last call, in bytes, or no metrics if there is no accelerator."""
     if device.type != "cuda":
         return {}
     peak = torch.cuda.max_memory_allocated(device)

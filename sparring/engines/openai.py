@@ -1,7 +1,7 @@
 """An engine that uses an OpenAI-compatible endpoint, for evaluation, baselines and recording.
 
-Chat completions (https://platform.openai.com/docs/api-reference/chat) return no token ids, so its turns cannot be
-trained on.
+The Chat Completions API (https://platform.openai.com/docs/api-reference/chat) returns no token ids, so these turns
+cannot be used for training.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ _FILTERED = re.compile(
 
 
 class _Unanswered(Exception):
-    """A failure after which the same request may succeed later: after `pause` seconds if the endpoint gives a time."""
+    """A failure after which the same request may succeed later. If the endpoint gives a time, the request may be
+    repeated after `pause` seconds."""
 
     def __init__(self, problem: str, pause: float | None = None) -> None:
         super().__init__(problem)
@@ -68,9 +69,9 @@ class _Unanswered(Exception):
 class OpenAIEngine:
     """Implements `protocols.MessageEngine` over HTTP.
 
-    Requests are repeated after broken connections and the statuses 408, 409, 425, 429 and 5xx, with exponential backoff
-    or after the time in `Retry-After`. Each running or pausing request holds one of `max_concurrency` slots, so an
-    overloaded endpoint gets fewer requests. Each request is counted in the run's `usage.jsonl`.
+    Requests are retried after broken connections and after the statuses 408, 409, 425, 429 and 5xx, with exponential
+    backoff or after the time in `Retry-After`. Each running or waiting request holds one of `max_concurrency` slots, so
+    an overloaded endpoint gets fewer requests. Each request is counted in the run's `usage.jsonl`.
 
         engine = OpenAIEngine("http://127.0.0.1:8000/v1", "quickstart-001")
     """
@@ -116,11 +117,11 @@ class OpenAIEngine:
         return f"openai:{self._model}@{self._base_url}"
 
     async def answer(self, request: MessageRequest, on_delta: DeltaCallback | None = None) -> MessageAnswer:
-        """Return the endpoint's message. With `on_delta`, the message is streamed.
+        """Return the endpoint's message. If `on_delta` is given, the message is streamed.
 
-        An answer that breaks off after its first piece is not requested again, since another answer would not continue
-        it. Raises the errors that are documented in `protocols.MessageEngine`. After the deadline, raises PolicyTimeout
-        only if no earlier attempt failed.
+        An answer that breaks off after its first chunk is not requested again, because a new answer would not continue
+        it. Raises the errors that are documented in `protocols.MessageEngine`. After the deadline, it raises
+        PolicyTimeout only if no earlier attempt failed.
         """
         problem: str | None = f"{self._max_concurrency} other requests were in progress"
         seconds = None if request.deadline is None else max(0.0, request.deadline - self._clock())
@@ -147,8 +148,8 @@ class OpenAIEngine:
         return f"model {self._model!r} at {self._base_url}"
 
     def _pause(self, attempt: int, wanted: float | None) -> float:
-        """Return the seconds until the next attempt: the time that the endpoint requests, otherwise a time that doubles
-        with each attempt, with jitter."""
+        """Return the number of seconds until the next attempt: the time that the endpoint requests, or otherwise a time
+        that doubles with each attempt, with jitter."""
         if wanted is not None:
             return min(wanted, _LONGEST_RETRY_AFTER_SECONDS)
         longest = min(_FIRST_PAUSE_SECONDS * 2**attempt, _LONGEST_PAUSE_SECONDS)
@@ -224,13 +225,13 @@ class OpenAIEngine:
 
 
 def _takes_other_limit(response: httpx.Response) -> bool:
-    """Return whether the endpoint wants the other name of the limit. Some models accept only the newer name of
-    `max_tokens`, and some endpoints do not know the newer name yet."""
+    """Return whether the endpoint requires the other name of the token limit. Some models accept only the newer name of
+    `max_tokens`, and some endpoints do not support the newer name yet."""
     return response.status_code == 400 and "max_completion_tokens" in response.text
 
 
 def _form(request: MessageRequest) -> dict[str, Json]:
-    """Return the request fields for the answer format. The endpoint applies or refuses them."""
+    """Return the request fields for the answer format. The endpoint either applies or rejects them."""
     form, fields = request.answer_format, dict[str, Json]()
     if form.tool_name is not None:
         fields["tool_choice"] = {"type": "function", "function": {"name": form.tool_name}}
@@ -246,7 +247,7 @@ def _form(request: MessageRequest) -> dict[str, Json]:
 
 @final
 class _Heard:
-    """Collects one answer, whole or in chunks."""
+    """Assembles one answer, which arrives whole or in chunks."""
 
     def __init__(self, on_delta: DeltaCallback | None) -> None:
         self._on_delta = on_delta
@@ -353,7 +354,7 @@ def _num_tokens(value: Any) -> int | None:
 
 
 def _plain(message: Message) -> dict[str, Json]:
-    """Return a message in the API's format, without our own keys and with arguments as text."""
+    """Return a message in the API's format, without Sparring's own keys and with arguments as JSON text."""
     plain = {key: value for key, value in message.items() if key != "malformed_tool_calls"}
     if plain.get("tool_calls"):
         plain["tool_calls"] = [{**call, "function": _with_text(call["function"])} for call in plain["tool_calls"]]
@@ -380,8 +381,8 @@ def _error_of(response: httpx.Response) -> tuple[str, str | None]:
 
 
 def _retry_after(response: httpx.Response) -> float | None:
-    """Return the seconds to wait that the endpoint gives in `retry-after-ms` or `Retry-After` (a number, or a date of
-    the endpoint's own clock)."""
+    """Return the number of seconds to wait that the endpoint gives in `retry-after-ms` or `Retry-After` (a number, or a
+    date by the endpoint's own clock)."""
     milliseconds, seconds = response.headers.get("retry-after-ms", ""), response.headers.get("retry-after", "")
     try:
         return max(0.0, float(milliseconds) / 1000 if milliseconds else float(seconds))

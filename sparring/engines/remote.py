@@ -1,4 +1,4 @@
-"""An engine in another process or on another machine, used over HTTP. `engines.server` is the other side."""
+"""An engine in another process or on another machine, used over HTTP. `engines.server` implements the server side."""
 
 from __future__ import annotations
 
@@ -45,12 +45,14 @@ class RemoteEngine:
 
         engine = RemoteEngine("http://127.0.0.1:8100")
 
-    Token ids, log-probabilities and numbers are sent as JSON, weights as one safetensors file. A server that breaks off
-    or stops responding is an infrastructure failure of the turn. Cancelling a turn frees its slot on the server.
+    Token ids, log-probabilities and numbers are sent as JSON; weights are sent as one safetensors file. If the server
+    breaks the connection or stops responding, the turn fails with an infrastructure error. Cancelling a turn frees its
+    slot on the server.
     """
 
     def __init__(self, base_url: str, *, api_key: str | None = None) -> None:
-        """Connect to a running server. Raises ServiceError if the server does not respond, or serves something else."""
+        """Connect to a running server. Raises ServiceError if the server does not respond or does not serve an
+        engine."""
         self._channel = _Channel(base_url, api_key)
         self._policy: str | None = None
         self._weights: Weights | None = None
@@ -60,7 +62,7 @@ class RemoteEngine:
         self._take(self._channel.hello)
 
     def freeze(self, weights: Weights | None = None) -> RemoteEngine:
-        """Return the engine of another, fixed policy on the same server. The policy gets its weights before the first
+        """Return an engine for another, frozen policy on the same server. The policy gets its weights before the first
         turn."""
         frozen = object.__new__(RemoteEngine)
         frozen._channel, frozen._policy, frozen._weights = self._channel, uuid.uuid4().hex, weights
@@ -70,7 +72,7 @@ class RemoteEngine:
 
     async def sample(self, request: SampleRequest, on_token: TokenCallback | None = None) -> Completion:
         """Sample a turn on the server. Raises any error that the server's engine raises, and InfrastructureError if the
-        server breaks off."""
+        server breaks the connection."""
         await self._ready()
         seconds = None if request.deadline is None else max(0.0, request.deadline - time.monotonic())
         body = {
@@ -98,7 +100,7 @@ class RemoteEngine:
         )
 
     async def load_weights(self, weights: Weights, version: int) -> None:
-        """Send the weights. Raises ServiceError if the server cannot be reached or refuses them."""
+        """Send the weights. Raises ServiceError if the server cannot be reached or rejects them."""
         async with self._sending:
             await self._send(weights, version)
 
@@ -166,14 +168,14 @@ class RemoteEngine:
         self._weights = None
 
     def _take(self, state: Any) -> None:
-        """Store the state that the server reports of its policy."""
+        """Store the state that the server reports about its policy."""
         self._version, self._fingerprint = int(state["policy_version"]), str(state["fingerprint"])
         self._metrics = dict(state.get("metrics", {}))
 
 
 @final
 class _Channel:
-    """The connections to one server, and the properties that the server announced."""
+    """The connections to one server, and the properties that the server reported."""
 
     def __init__(self, base_url: str, api_key: str | None) -> None:
         self._base_url = base_url.rstrip("/").removesuffix("/v1")
@@ -208,7 +210,8 @@ class _Channel:
             await self.flush()
 
     async def flush(self) -> None:
-        """Send the announcements that were not sent yet. Raises InfrastructureError if the server cannot be reached."""
+        """Send the announcements that have not been sent yet. Raises InfrastructureError if the server cannot be
+        reached."""
         async with self._flushing:
             while self._announced:
                 batch = self._announced[:]

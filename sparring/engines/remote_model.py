@@ -1,4 +1,5 @@
-"""What a run without weights gets from the engine's server: the first weights, the device and the hash of the base."""
+"""What a run without weights gets from the engine's server: the initial weights, the device, and the hash of the base
+model."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ HASH_SECONDS = 600.0
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteModel:
-    """A model that an engine's server holds."""
+    """A model that is stored on an engine's server."""
 
     device: str
     base_fingerprint: str
@@ -30,8 +31,8 @@ class RemoteModel:
 
 
 def fetch_model(base_url: str, *, api_key: str | None = None) -> RemoteModel:
-    """Fetch the description and the first weights of an engine's model. Raises ServiceError when its server does not send them,
-    OSError when they cannot be written."""
+    """Fetch the description and the initial weights of an engine's model. Raises ServiceError when the server does not
+    send them, and OSError when they cannot be written."""
     root = base_url.rstrip("/").removesuffix("/v1")
     where = f"the engine at {root}"
     timeout = httpx.Timeout(HASH_SECONDS, connect=CONNECT_SECONDS)

@@ -35,8 +35,7 @@ class UniformStream:
 
 @torch.inference_mode()
 def draw(logits_B_V: Tensor, sampling: Sequence[Sampling], uniforms: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """Return a sampled token [B] of each row, and its log-probability [B] under the distribution from which it was
-    drawn.
+    """Return one sampled token per row [B], and its log-probability [B] under the distribution from which it was drawn.
 
     Temperature 0 takes the most likely token and reports its log-probability at temperature 1. top_p < 1 keeps the
     smallest set of most likely tokens whose probability reaches top_p, and renormalizes.
@@ -67,11 +66,11 @@ def draw(logits_B_V: Tensor, sampling: Sequence[Sampling], uniforms: Sequence[fl
 
 @torch.inference_mode()
 def constrain(logits_B_V: Tensor, allowed: Mapping[int, Tensor], sampling: Sequence[Sampling]) -> tuple[Tensor, Tensor]:
-    """Return the logits, with -inf for the tokens that a constrained row does not allow, and the probability [C] that
-    this removes from each constrained row.
+    """Return the logits, with -inf for the tokens that a constrained row does not allow, and the probability mass [C]
+    that this removes from each constrained row.
 
-    `allowed` contains the mask [V] of each of the C constrained rows; the other rows do not change. The probability is
-    measured after the temperature is applied, or at temperature 1 if the temperature is 0.
+    `allowed` contains the mask [V] for each of the C constrained rows; the other rows do not change. The probability
+    mass is measured after the temperature is applied, or at temperature 1 if the temperature is 0.
     """
     constrained_B_V, removed = logits_B_V.to(torch.float32, copy=True), []
     for row, mask_V in allowed.items():

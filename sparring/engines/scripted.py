@@ -21,8 +21,8 @@ class ScriptedEngine:
     """An engine without a model or torch. Implements `protocols.Engine`.
 
     `script` is a callable from a request to an answer, or a list of answers in the order of the requests. Like a
-    policy's own answer, a scripted answer is cut after its first stop id, at `max_tokens` and at the end of the
-    context. A text is also cut after its first stop text.
+    policy's own answer, a scripted answer is truncated after its first stop id, at `max_tokens`, and at the end of the
+    context. A text answer is also truncated after its first stop text.
 
         engine = ScriptedEngine(["Hello."], encode=tokenizer.encode)
     """
@@ -40,8 +40,8 @@ class ScriptedEngine:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create an engine. `encode` converts texts to ids and must not add special tokens. `stop_id` ends a text
-        answer; the default is the smallest stop id of the request. Every token gets `logprob`. `seconds` returns the
-        duration of an answer."""
+        answer; the default is the smallest stop id of the request. Every token gets `logprob`. `seconds` is a function
+        that returns the duration of an answer."""
         self._script = script
         self._encode = encode
         self._stop_id = stop_id
@@ -58,7 +58,7 @@ class ScriptedEngine:
         self.open_sessions: set[str] = set()
 
     async def sample(self, request: SampleRequest, on_token: TokenCallback | None = None) -> Completion:
-        """Answer from the script. Raises the exceptions of the script, PolicyTimeout after the deadline, and
+        """Answer from the script. Raises the script's own exceptions, PolicyTimeout after the deadline, and
         ConstraintError if the answer must follow a grammar."""
         if request.constraint is not None:
             raise ConstraintError("A scripted engine cannot constrain its answers; remove the constraint.")
@@ -113,7 +113,7 @@ class ScriptedEngine:
         return token_ids, StopReason.STOP if is_stopped and len(token_ids) == len(answer) else StopReason.LENGTH
 
     async def load_weights(self, weights: Weights, version: int) -> None:
-        """Report this version and fingerprint in later answers. The script does not change."""
+        """Report the version and fingerprint of these weights in later answers. The script does not change."""
         self._policy_version = version
         self._fingerprint = weights.fingerprint
 

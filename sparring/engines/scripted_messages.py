@@ -91,10 +91,10 @@ class ScriptedMessages:
 
 @final
 class ScriptedEpisodes:
-    """Implements `protocols.MessageEngine` with a script for each episode, such as the script of an expert that knows
-    the task.
+    """Implements `protocols.MessageEngine` with one script per episode, such as the script of an expert that knows the
+    task.
 
-    `introduce` must be called before the episode's first turn. After the end of the script, answers are empty.
+    `introduce` must be called before the episode's first turn. When the script is exhausted, answers are empty.
     """
 
     def __init__(self, script_of: Callable[[Task], Awaitable[Sequence[Message]]], *, name: str) -> None:
@@ -123,7 +123,7 @@ class ScriptedEpisodes:
 
 
 def read_script(path: Path) -> list[Message]:
-    """Return the assistant's messages from a .jsonl file, one per line. Raises DataError that names the line."""
+    """Return the assistant's messages from a .jsonl file, one per line. Raises DataError, which names the line."""
     if not path.is_file():
         raise DataError(f"engine.script: {path} does not exist; name a .jsonl file with one message per line.")
     messages = []
@@ -151,7 +151,7 @@ def read_script(path: Path) -> list[Message]:
 
 
 def _no_text(message: Message | str) -> str | None:
-    """Return a description of a field that must be text and is not, with advice, or None if there is no such field."""
+    """Return a description of a field that must be text but is not, with advice, or None if there is no such field."""
     fields = message if isinstance(message, dict) else {}
     for key in ("content", "reasoning_content"):
         if not isinstance(fields.get(key), str | None):

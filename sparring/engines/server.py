@@ -1,4 +1,4 @@
-"""A server that provides any engine over HTTP, for `engines.remote.RemoteEngine`.
+"""A server that makes any engine available over HTTP, for `engines.remote.RemoteEngine`.
 
 GET  /v1/engine    capabilities, limits, version and fingerprint of the policy
 POST /v1/sample    a turn: JSON lines with sampled tokens, signs of life, and finally the completion or an error
@@ -41,8 +41,8 @@ _CALLERS_OWN = (ConstraintError, DataError, EpisodeError, ServiceError, UsageErr
 
 
 def engine_app(engine: Engine, *, api_key: str | None = None, model: ServedModel | None = None) -> Starlette:
-    """Return the routes of an engine. With `api_key`, requests without this key are refused. Without `api_key`, bind
-    the server to loopback only. With `model`, the server also sends the first weights to a run that has none."""
+    """Return the routes of an engine. With `api_key`, requests without this key are rejected. Without `api_key`, bind
+    the server to loopback only. With `model`, the server also sends the initial weights to a run that has none."""
     routes = _Routes(engine)
     described = [] if model is None else _model_routes(model, api_key)
     return Starlette(
@@ -95,7 +95,7 @@ def _model_routes(model: ServedModel, api_key: str | None) -> list[Route]:
 def guarded(
     handle: Callable[[Request], Awaitable[Response]], api_key: str | None
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Return the handler with a check of the key, and with errors as JSON."""
+    """Return the handler, wrapped so that it checks the key and returns errors as JSON."""
 
     async def answer(request: Request) -> Response:
         given = request.headers.get("authorization", "")
@@ -120,7 +120,8 @@ async def received(request: Request, path: Path) -> None:
 
 @final
 class _Routes:
-    """The handlers of one engine and of its frozen policies, by the names that the client gave them."""
+    """The handlers of one engine and of its frozen policies. The policies are keyed by the names that the client gave
+    them."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -1,10 +1,10 @@
-"""The engine in this process: continuous batching, prefix reuse, and the exact log-probabilities of what it samples.
+"""The in-process engine, with continuous batching, prefix reuse, and exact log-probabilities of the sampled tokens.
 
-One thread computes; `sample` waits for it. Between two steps turns join and leave the running batch. Each step first
-feeds new prompt tokens (a bounded number), then decodes one token of every running turn.
+One thread does all computations; `sample` waits for it. Turns join and leave the running batch between steps. Each step
+first processes a bounded number of new prompt tokens, and then decodes one token of every running turn.
 
-In deterministic mode it works in rounds: nothing starts until every open session has requested a turn. Then the turns run
-in the order of their `order`, so that the shapes of all computations do not depend on when requests arrive.
+In deterministic mode, the engine works in rounds: no turn starts until every open session has requested one. The turns
+then run sorted by `order`, so that the shapes of all computations do not depend on when requests arrive.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class TorchEngine:
         deterministic: bool = False,
         session_weights: Literal["latest", "pinned"] = "latest",
     ) -> None:
-        """Create an engine and start its thread. `kv_cache_tokens` bounds the cache, and so also the context where the policy's
-        own limit is longer."""
+        """Create an engine and start its thread. `kv_cache_tokens` limits the cache size, and therefore also the
+        context length if the policy's own limit is larger."""
         self._forward: Forward
         if policy.is_lean:
             self._forward = LeanForward(policy, policy.materialize(weights).shape, kv_cache_tokens=kv_cache_tokens)
@@ -117,12 +117,12 @@ class TorchEngine:
     async def sample(
         self, request: SampleRequest, on_token: TokenCallback | None = None, *, frozen: Version | None = None
     ) -> Completion:
-        """Continue the prompt; `on_token` is called in the event loop. Cancelling the task frees the slot. `frozen` is
-        a result of `keep`: the turn is sampled with those weights.
+        """Continue the prompt; `on_token` is called in the event loop. Cancelling the task frees the slot. If given,
+        `frozen` is a result of `keep`, and the turn is sampled with those weights.
 
-        Raises ContextOverflow when the turn can never fit, PolicyTimeout past the deadline, InfrastructureError when
-        the engine is closed or fails, ConstraintError for a constraint that cannot be followed, ValueError for an empty
-        prompt or ids outside the vocabulary.
+        Raises ContextOverflow when the turn can never fit, PolicyTimeout after the deadline, InfrastructureError when
+        the engine is closed or fails, ConstraintError for a constraint that cannot be followed, and ValueError for an
+        empty prompt or for ids outside the vocabulary.
         """
         self._check(request)
         began = time.monotonic()
@@ -154,11 +154,13 @@ class TorchEngine:
         fault_point("engine.loaded")
 
     def freeze(self, weights: Weights | None = None) -> FrozenEngine:
-        """Return an engine for fixed weights, whose turns share batches, cache and rounds with those of this one."""
+        """Return an engine for fixed weights. Its turns share batches, cache and rounds with the turns of this
+        engine."""
         return FrozenEngine(self, weights)
 
     def keep(self, weights: Weights, version: int) -> Version:
-        """Keep these weights in addition to those in training, for `sample` and `logprobs`, until the engine is closed."""
+        """Keep these weights in addition to the weights in training, for use in `sample` and `logprobs`, until the
+        engine is closed."""
         known = self._frozen.get(weights.fingerprint)
         if known is None or known.number != version:
             loaded = self._version(weights, version)
@@ -169,8 +171,8 @@ class TorchEngine:
     async def logprobs(
         self, token_ids: Sequence[int], temperature: float = 1.0, *, frozen: Version | None = None
     ) -> list[float]:
-        """Return the log-probability (in nats) of each id but the first, given those before it, under the newest or frozen
-        weights.
+        """Return the log-probability (in nats) of each id except the first, given the ids before it, under the newest
+        or the frozen weights.
 
         Temperature 0 counts as temperature 1, as in `sample`.
         """
@@ -180,7 +182,7 @@ class TorchEngine:
         return (await asyncio.to_thread(releases_threads(self._forward.logprobs), *arguments)).tolist()
 
     def open_session(self, session_id: str) -> None:
-        """Register a session. A deterministic engine runs no round without it from now on."""
+        """Register a session. From now on, a deterministic engine starts no round without this session."""
         with self._wake:
             self._open.add(session_id)
 
@@ -193,8 +195,8 @@ class TorchEngine:
             self._wake.notify()
 
     def metrics(self) -> dict[str, float]:
-        """Return the load since the last call, and the accelerator's peak memory in that time, which includes the learner's
-        where that is in this process."""
+        """Return the load since the last call, and the accelerator's peak memory in that time. The peak includes the
+        learner's memory if the learner runs in this process."""
         return self._load.take(time.monotonic(), capacity=self._max_running) | device_metrics(self._device)
 
     async def close(self) -> None:
@@ -214,7 +216,7 @@ class TorchEngine:
         if not prompt or min(prompt) < 0 or max(prompt) >= self._vocab_size:
             wrong = f"an id outside the vocabulary of {self._vocab_size}" if prompt else "no token"
             raise ValueError(
-                f"session {request.session_id}: the prompt holds {wrong}; check that tokenizer and model match."
+                f"session {request.session_id}: the prompt contains {wrong}; check that tokenizer and model match."
             )
         if request.sampling.max_tokens < 1:
             raise ValueError(f"max_tokens is {request.sampling.max_tokens}; a turn samples at least 1 token.")
@@ -263,7 +265,7 @@ class TorchEngine:
             self._load.worked(time.monotonic() - began)
 
     def _take_work(self) -> bool:
-        """Wait until there is something to compute; False when the engine closes."""
+        """Wait until there is something to compute. Return False when the engine closes."""
         with self._wake:
             while not self._is_closed:
                 self._drop_cancelled()
@@ -279,8 +281,9 @@ class TorchEngine:
         return False
 
     def _next_round(self) -> list[RunningTurn]:
-        """Return the turns of a deterministic round once it may start: one of every open session, in their order. A turn of
-        a session that was never opened is a separate round, so that the others do not depend on when it arrives."""
+        """Return the turns of a deterministic round once it may start: one turn of every open session, sorted by
+        `order`. A turn of a session that was never opened runs in a separate round, so that the other turns do not
+        depend on when it arrives."""
         if self._running or self._queue:
             return []
         strangers = [turn for turn in self._waiting if turn.request.session_id not in self._open]
@@ -296,8 +299,8 @@ class TorchEngine:
         return taken
 
     def _tidy_cache(self) -> None:
-        """Drop rows that no later turn may read: those of replaced weights, and in deterministic mode those that would make one
-        round of open sessions depend on an earlier one."""
+        """Drop rows that no later turn may read: rows of replaced weights and, in deterministic mode, rows that would
+        make one round of open sessions depend on an earlier round."""
         for session_id in self._just_closed:
             self._cache.close_session(session_id)
             self._pins.pop(session_id, None)
@@ -368,8 +371,9 @@ class TorchEngine:
         self._running = [turn for turn in self._running if turn.row is not None]
 
     def _has_space(self, turn: RunningTurn) -> bool:
-        """Return whether the next token of a turn fits. A turn that cannot get more space returns to the queue, and its row may
-        be used by another turn. In that case it later reads its history again, including the sampled tokens."""
+        """Return whether the next token of a turn fits into the cache. A turn that cannot get more space returns to the
+        queue, and its row may be used by another turn. The turn later processes its history again, including the
+        sampled tokens."""
         if self._cache.grow(turn.held, len(turn.ids)):
             return True
         self._cache.release(turn.held)
@@ -379,7 +383,8 @@ class TorchEngine:
         return False
 
     def _prefill(self, version: Version, turns: Sequence[RunningTurn]) -> None:
-        """Feed prompt tokens, at most one chunk in total, and never the last token of a prompt, which decoding feeds."""
+        """Process prompt tokens, at most one chunk in total. The last token of a prompt is left to the decoding
+        step."""
         chunks: list[tuple[Row, list[int]]] = []
         space = self._chunk
         for turn in turns:
@@ -392,7 +397,7 @@ class TorchEngine:
             self._forward.prefill(version.weights, chunks)
 
     def _decode(self, version: Version, turns: Sequence[RunningTurn]) -> None:
-        """Feed the last token of each turn and sample the next."""
+        """Process the last token of each turn, and sample the next token."""
         masks = self._masks(turns)
         turns = [turn for turn in turns if turn.row is not None]
         if not turns:
@@ -417,7 +422,8 @@ class TorchEngine:
                 turn.complete(version, reason)
 
     def _masks(self, turns: Sequence[RunningTurn]) -> dict[RunningTurn, Tensor]:
-        """Return which tokens may follow in each constrained turn. If a grammar is too complex, only its own turn fails."""
+        """Return which tokens may come next in each constrained turn. If a grammar is too complex, only its own turn
+        fails."""
         masks: dict[RunningTurn, Tensor] = {}
         for turn in turns:
             if turn.guide is not None:
@@ -436,7 +442,8 @@ class TorchEngine:
 
 
 def _in_loop(loop: asyncio.AbstractEventLoop, on_token: TokenCallback) -> Callable[[int], None]:
-    """Return the callback in a form that the worker thread may call. It does nothing after the loop was closed."""
+    """Return the callback in a form that the worker thread may call. The returned function does nothing after the loop
+    is closed."""
 
     def call(token: int) -> None:
         if not loop.is_closed():

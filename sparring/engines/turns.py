@@ -49,14 +49,14 @@ class RunningTurn:
 
     @property
     def held(self) -> Row:
-        """The row of the cache. The turn must have a row."""
+        """The turn's row in the cache. The turn must have a row."""
         assert self.row is not None, "a turn without a row does not run"
         return self.row
 
     @property
     def num_unfed(self) -> int:
-        """The number of tokens without keys and values. It is at least one: the last token, whose logits are sampled
-        from."""
+        """The number of tokens without keys and values. It is at least one, because the next token is sampled from the
+        logits of the last token."""
         return len(self.ids) - len(self.held.token_ids)
 
     def unfed(self, limit: int) -> list[int]:
@@ -75,8 +75,8 @@ class RunningTurn:
             self.on_token(token)
 
     def stop_reason(self, max_ids: int, decode: Callable[[Sequence[int]], str] | None = None) -> StopReason | None:
-        """Return why the turn is over, with at most `max_ids` tokens of prompt and answer, or None while the turn
-        continues. `decode` is needed for stop texts."""
+        """Return why the turn is over, or None while it continues. Prompt and answer together may have at most
+        `max_ids` tokens. `decode` is needed for stop texts."""
         if self.ids[-1] in self.request.stop_ids:
             return StopReason.STOP
         if self.request.stop_texts and decode is not None:

@@ -64,7 +64,7 @@ class Environment:
         """Return the user's reply to the last of `messages`, which has no tool calls. None, the default, ends the
         episode.
 
-        A policy that the recipe names may act as the user. In this case, call `session.of(name).chat`, or return the
+        One of the recipe's policies may act as the user. In this case, call `session.of(name).chat`, or return the
         reply of a `UserSimulator`.
         """
         return None
@@ -75,7 +75,7 @@ class Environment:
         return None
 
     def close(self) -> Awaitable[None] | None:
-        """Release the resources of the environment. This method is called exactly once, however the episode ended, even
+        """Release the resources of the environment. This method is called exactly once, however the episode ends, even
         if `reset` failed."""
         return None
 
@@ -88,14 +88,14 @@ class Environment:
     def available_tools(self) -> Collection[str] | None:
         """The names of the tools that the next turn may call. None, the default, allows all of `tools()`.
 
-        This property is read before every turn. If the names change, the next turn starts a new segment: its prompt is
-        rendered again with the schemas of the tools that are now available, and its branch reason names the tools. Each
-        change costs a whole prompt.
+        This property is read before every turn. If the names change, the next turn starts a new segment. Its prompt is
+        rendered again with the schemas of the tools that are now available, and its branch reason names these tools.
+        Each change costs the processing of a whole prompt.
         """
         return None
 
     def demonstrate(self, task: Task) -> Sequence[Message]:
-        """Return the assistant messages of a perfect episode, in order. The warm start trains on them."""
+        """Return the assistant messages of a perfect episode, in order. The warm start trains on these messages."""
         raise UsageError(
             f"{type(self).__name__} has no scripted expert, so there is nothing to demonstrate; "
             "define `demonstrate(task)`, or set warm_start.demonstrations to a function or a file."
@@ -115,11 +115,11 @@ class Environment:
 
     @classmethod
     def tools(cls) -> Mapping[str, ToolLike]:
-        """Return the tools by name. Raises UsageError if a signature cannot become a schema."""
+        """Return the tools, keyed by name. Raises UsageError if a signature cannot become a schema."""
         return tools_of(cls)
 
     async def call_tool(self, name: str, arguments: Mapping[str, Json]) -> Json:
-        """Run one of `tools()` with arguments that fit it. `calls.execute` handles the exceptions."""
+        """Run one of `tools()` with arguments that match its schema. `calls.execute` handles the exceptions."""
         fault_point("environment.tool")
         return await call(getattr(self, name), **arguments)
 
@@ -130,14 +130,14 @@ class Environment:
 
     @classmethod
     def offered_tools(cls) -> tuple[ToolSchema, ...]:
-        """Return the tools that every turn passes to the chat template. There are none if the prompt describes the
+        """Return the tools that every turn passes to the chat template. The result is empty if the prompt describes the
         tools."""
         return cls.tool_schemas() if cls.describe_tools == "schema" else ()
 
 
 def available_tools(environment: Environment) -> Mapping[str, ToolLike]:
-    """Return the tools that the next turn may call, by name, in the order of `tools()`. Raises UsageError for unknown
-    names."""
+    """Return the tools that the next turn may call, keyed by name, in the order of `tools()`. Raises UsageError for
+    unknown names."""
     tools, names = environment.tools(), environment.available_tools
     if names is None:
         return tools
@@ -151,8 +151,8 @@ def available_tools(environment: Environment) -> Mapping[str, ToolLike]:
 
 
 def available_schemas(environment: Environment) -> tuple[ToolSchema, ...]:
-    """Return the schemas that the chat template lists in the next turn, which are the available ones of
-    `offered_tools()`. Raises UsageError for unknown names."""
+    """Return the schemas that the chat template lists in the next turn: those of `offered_tools()` that are available.
+    Raises UsageError for unknown names."""
     offered = environment.offered_tools()
     if environment.available_tools is None:
         return offered
@@ -164,7 +164,8 @@ def available_schemas(environment: Environment) -> tuple[ToolSchema, ...]:
 async def opened(environment: Environment, task: Task) -> AsyncIterator[Environment]:
     """Close the environment exactly once, however the block ends: return, error, timeout or cancellation.
 
-    Raises InfrastructureError if closing fails after an episode without errors. Otherwise, the first failure is raised.
+    Raises InfrastructureError if closing fails after an episode without errors. If several things fail, the first
+    failure is raised.
     """
     try:
         yield environment

@@ -1,5 +1,5 @@
-"""Execution of one tool call: it is checked strictly, run and logged. A bad call is answered with an error; the error
-is never raised."""
+"""Execution of one tool call, which is checked strictly, run and logged. An invalid call is answered with an error
+message; the error is never raised."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CONTAINERS = (dict, list, Mapping)
 
 
 class ToolError(StrEnum):
-    """The kind of error of a call."""
+    """The kind of error that a call resulted in."""
 
     UNKNOWN_TOOL = "unknown_tool"
     BAD_JSON = "bad_json"
@@ -39,7 +39,7 @@ class ToolFailure(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A result that a tool may return instead of its plain result, to log more than the model sees."""
+    """A result that a tool may return instead of a plain value, in order to log more than the model sees."""
 
     content: Json
     logged: Mapping[str, Json] = field(default_factory=dict)

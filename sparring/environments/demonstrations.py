@@ -15,7 +15,8 @@ from sparring.types import Json, Message, Task, ToolSchema
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The part of a demonstration that has the same tools: `messages[first:]`, after the messages before it."""
+    """The part of a demonstration during which the same tools are available: `messages[first:]`. The messages before it
+    are its context."""
 
     messages: Sequence[Message]
     tools: Sequence[ToolSchema]
@@ -40,12 +41,13 @@ def answer(content: str) -> Message:
 def record_demonstration(
     environment_class: Callable[[], Environment], task: Task, messages: Sequence[Message] | None = None
 ) -> list[Message]:
-    """Return the whole conversation of a scripted episode: the opening, the assistant messages, and the real results of
-    the tools.
+    """Return the whole conversation of a scripted episode: the opening messages, the assistant messages, and the real
+    results of the tools.
 
     `messages` are the assistant's messages; the default is the environment's own `demonstrate(task)`. The last message
-    answers, or makes the call at which the environment ends the episode (`is_done`). Raises DataError if a scripted
-    call fails, since a demonstration of an error teaches errors, and if the script and the episode do not end together.
+    is an answer, or makes the call at which the environment ends the episode (`is_done`). Raises DataError if a
+    scripted call fails, because a demonstration of an error teaches errors. Also raises DataError if the script and the
+    episode do not end together.
     """
     return list(record_segments(environment_class, task, messages)[-1].messages)
 
@@ -53,8 +55,8 @@ def record_demonstration(
 def record_segments(
     environment_class: Callable[[], Environment], task: Task, messages: Sequence[Message] | None = None
 ) -> list[Segment]:
-    """Return the same conversation, divided where the available tools change, since the policy gets a different prompt
-    from that point. The last segment has all messages. Raises the same errors as `record_demonstration`."""
+    """Return the same conversation, divided where the available tools change, because the policy gets a different
+    prompt from that point on. The last segment has all messages. Raises the same errors as `record_demonstration`."""
     # This runs in a separate thread, because the caller may run inside an event loop (a notebook).
     with ThreadPoolExecutor(max_workers=1) as executor:
         return executor.submit(asyncio.run, _play(environment_class(), task, messages)).result()
@@ -91,7 +93,7 @@ async def _play(environment: Environment, task: Task, script: Sequence[Message] 
                 result = await execute(environment, function["name"], function["arguments"])
                 if result.error is not None:
                     raise DataError(
-                        f"Task {task.id}: the demonstration calls {function['name']} wrongly ({result.content}); "
+                        f"Task {task.id}: the demonstration makes an invalid call of {function['name']} ({result.content}); "
                         "correct the script, or the tool."
                     )
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": result.content})

@@ -1,4 +1,4 @@
-"""The execution pattern, in which programs that the policy writes run in a sandbox that exists for one episode."""
+"""The execution pattern: programs written by the policy run in a sandbox that exists for one episode."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class ExecutionEnvironment(Environment):
             def files(self):
                 return {"sales.csv": self.task_rows}
 
-    The box is opened by the first program and closed with the episode, on every exit path. If you override `close`,
-    your method must call `await super().close()`.
+    The sandbox is opened when the first program runs and closed when the episode ends, on every exit path. If you
+    override `close`, your method must call `await super().close()`.
     """
 
     limits: ClassVar[Limits] = Limits()
@@ -35,7 +35,7 @@ class ExecutionEnvironment(Environment):
     _database: SqlDatabase | None = None
 
     def files(self) -> Mapping[str, Content]:
-        """Return the files of the scratch folder when the first program starts."""
+        """Return the files that the scratch folder contains when the first program starts."""
         return {}
 
     def database(self) -> SqlDatabase:
@@ -48,7 +48,8 @@ class ExecutionEnvironment(Environment):
         return open_sandbox(limits=self.limits, backend=self.backend)
 
     async def box(self) -> Box:
-        """Return the episode's box. Raises InfrastructureError if the box cannot be opened."""
+        """Return the episode's `Box`, which is its open sandbox. Raises InfrastructureError if the sandbox cannot be
+        opened."""
         if self._box is None:
             # This runs in a thread, because the first sandbox of a process tries the back ends.
             sandbox = await asyncio.to_thread(self.sandbox)
@@ -100,7 +101,8 @@ class SqlTool(ExecutionEnvironment):
 
 
 def as_text(run: Execution) -> str:
-    """Return an execution as a model reads it: the output, and how the program ended unless it succeeded."""
+    """Return an execution as the text that the model sees: the output and, unless the program succeeded, how it
+    ended."""
     parts = [run.stdout]
     if run.stderr:
         parts.append(run.stderr)
@@ -125,7 +127,7 @@ _ENDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The value that a grader returned, or None if it returned no value, and the grader's execution."""
+    """The value that a grader returned (None if it returned none), and the grader's execution."""
 
     value: Json
     run: Execution
@@ -143,12 +145,12 @@ async def graded(
 ) -> Verdict:
     """Run a grader on the files that an episode left, in a second, clean sandbox, and return its verdict.
 
-    `grader` is a Python program of yours. The grader has the episode's files in the folder `artefacts` and your files
+    `grader` is a Python program that you write. It finds the episode's files in the folder `artefacts` and your files
     in `pristine`, and calls `verdict(value)` once with a JSON value. No module is imported from either folder. Treat
     artifacts as data: anything that a grader imports or executes from them becomes part of the grader. For programs,
     use `sparring.scorers.unit_tests`.
 
-    A grader that fails or does not end returns no verdict, since the artifacts may be the reason. An artifact with an
+    A grader that fails or does not end gives no verdict, because the artifacts may be the cause. An artifact with an
     invalid name or size is left out, and listed in `refused`. Raises InfrastructureError if the sandbox cannot be
     started.
     """

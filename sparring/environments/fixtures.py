@@ -1,4 +1,4 @@
-"""Recorded calls of read-only tools, which are read from files or recorded from a live environment, and looked up by
+"""Recorded calls of read-only tools. They are read from files or recorded from a live environment, and looked up by
 their arguments."""
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ _SPELLED = {"True": "true", "False": "false"}
 
 
 class FixtureMiss(ToolFailure):
-    """The error for a call that was not recorded. The policy sees its text, unless `ReplayEnvironment.miss` answers."""
+    """The error for a call that was not recorded. The policy sees its text, unless `ReplayEnvironment.miss` returns an
+    answer."""
 
     kind = ToolError.FIXTURE_MISS
 
@@ -51,7 +52,7 @@ class FixtureMiss(ToolFailure):
 
     @functools.cached_property
     def nearest(self) -> tuple[Mapping[str, Json], ...]:
-        """The most similar recorded arguments, the nearest first. There are at most three."""
+        """The recorded arguments that are most similar, nearest first. There are at most three."""
         # The result is computed at first use, because comparing texts takes longer than answering.
         return self._fixtures._nearest(self.tool, self.arguments)
 
@@ -62,17 +63,17 @@ class FixtureMiss(ToolFailure):
 
 @final
 class Fixtures:
-    """Recorded results of read-only tools by tool and arguments. Fixtures are immutable.
+    """Recorded results of read-only tools, keyed by tool and arguments. Fixtures are immutable.
 
         Fixtures([{"tool": "find", "arguments": {"title": "Emma"}, "result": "B3"}]).answer("find", title="Emma")
 
     Arguments are compared as JSON: the order of keys does not matter, and 1 equals 1.0. The same call may occur twice
-    if the result is the same. An environment knows its tools' defaults, and compares all arguments of a call
-    (`completed`).
+    if the result is the same. An environment knows the default arguments of its tools, and compares all arguments of a
+    call (`completed`).
     """
 
     def __init__(self, rows: Iterable[Mapping[str, Json]]) -> None:
-        """`rows` are {"tool", "arguments", "result"}; other keys are ignored. Raises DataError with the position of an
+        """Each row is {"tool", "arguments", "result"}; other keys are ignored. Raises DataError with the position of an
         invalid row."""
         self._hold(_checked(row, f"row {number}") for number, row in enumerate(rows, start=1))
 
@@ -80,13 +81,13 @@ class Fixtures:
     def load(cls, *paths: str | Path) -> Self:
         """Load fixtures from one or more .jsonl, .csv or .parquet files with one call per row.
 
-        Columns are `tool` (the default is the file's name without its suffix), `result`, and either `arguments` (an
-        object, or JSON text) or one column for each argument, which is empty if the argument is omitted. In a .csv, a
-        result is text that is returned unchanged, and arguments in columns have the type that the tool defines. Without
-        an environment, such arguments are compared by their text. The files are in the manifests of the runs of this
-        process, with their sha256.
+        The columns are `tool` (by default the file's name without its suffix), `result`, and either `arguments` (an
+        object or JSON text) or one column for each argument. The cell of an omitted argument is empty. In a .csv file,
+        a result is text that is returned unchanged, and arguments in columns have the types that the tool defines.
+        Without an environment, such arguments are compared by their text. The files and their sha256 are listed in the
+        manifests of the runs of this process.
 
-        Raises DataError with file and row, and ServiceError if a .parquet is read without pyarrow.
+        Raises DataError, which names the file and the row, and ServiceError if a .parquet file is read without pyarrow.
         """
         fixtures = cls(())
         fixtures._hold(recorded for path in map(Path, paths) for recorded in _rows_of(path))
@@ -136,8 +137,8 @@ class Fixtures:
     def completed(self, environment_class: type[Environment]) -> Fixtures:
         """Return the same calls with all arguments. Omitted arguments get the defaults of the environment's tool.
 
-        Raises DataError with the row for a tool that the environment does not have, for arguments that the tool does
-        not accept, and for two rows that have the same call and different results.
+        Raises DataError, which names the row, for a tool that the environment does not have, for arguments that the
+        tool does not accept, and for two rows with the same call but different results.
         """
         if environment_class not in self._completed:
             tools, fixtures = tools_of(environment_class), Fixtures(())
@@ -147,7 +148,7 @@ class Fixtures:
 
     @functools.cached_property
     def sha256(self) -> str:
-        """The sha256 of all records. It is the same for any order and file format."""
+        """The sha256 hash of all records. It is the same for any order and file format."""
         lines = (json.dumps([tool, key, result]) for (tool, key), result in sorted(self._results.items()))
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
@@ -200,7 +201,7 @@ class Fixtures:
 
 @dataclass(frozen=True, slots=True)
 class _Recorded:
-    """One recorded call, from a checked row of a file or from Python."""
+    """One recorded call, which comes from a checked row of a file or from Python."""
 
     place: str
     tool: str
@@ -248,7 +249,7 @@ def _rows_of(path: Path) -> Iterator[_Recorded]:
 
 
 def _checked(row: Mapping[str, Json], place: str, *, is_text: bool = False) -> _Recorded:
-    """Return the row as a recorded call. Raises DataError for a row that is not one."""
+    """Return the row as a recorded call. Raises DataError for an invalid row."""
     missing = [name for name in ("tool", "arguments", "result") if name not in row]
     if missing:
         raise DataError(f"{place}: there is no {missing[0]!r}; every row needs a tool, arguments and a result.")
@@ -269,8 +270,8 @@ def _checked(row: Mapping[str, Json], place: str, *, is_text: bool = False) -> _
 
 
 def _full(recorded: _Recorded, tools: Mapping[str, Tool], environment: str) -> _Recorded:
-    """Return the call with all arguments of the tool, each with its type. Raises DataError for an argument that the
-    tool does not accept."""
+    """Return the call with all arguments of the tool, each converted to its type. Raises DataError for an argument that
+    the tool does not accept."""
     tool, arguments = tools.get(recorded.tool), recorded.arguments
     if tool is None:
         raise DataError(
@@ -287,7 +288,7 @@ def _full(recorded: _Recorded, tools: Mapping[str, Tool], environment: str) -> _
 
 
 def _read_cell(cell: str, hint: Any) -> Json:
-    """Return a table's cell as a value of the hinted type, or its text if the conversion fails."""
+    """Return a table cell as a value of the hinted type, or as text if the conversion fails."""
     with suppress(ValueError):
         value = _plain(read_json(_SPELLED.get(cell, cell)))
         if fits(value, hint):
@@ -316,7 +317,7 @@ async def _recorded(
 async def _answers(
     environment: Environment, task: Task, calls: list[tuple[str, Mapping[str, Json]]] | None
 ) -> list[dict[str, Json]]:
-    """Run calls and return them with their results. The default is the calls of the task's scripted expert."""
+    """Run calls and return them with their results. By default, these are the calls of the task's scripted expert."""
     try:
         async with opened(environment, task):
             await reset(environment, task)
@@ -371,7 +372,7 @@ def _cells(arguments: Mapping[str, Json]) -> dict[str, str]:
 
 
 def _cell(value: Json) -> str:
-    """Return an argument as a table's cell, with one spelling for numbers and truth values."""
+    """Return an argument as the text of a table cell, with one spelling for equal numbers and truth values."""
     if isinstance(value, str):
         try:
             value = json.loads(_SPELLED.get(value, value))
@@ -381,7 +382,7 @@ def _cell(value: Json) -> str:
 
 
 def _pairs(arguments: Mapping[str, Json]) -> frozenset[str]:
-    """Return the character pairs of the values, with a space at either end, to compare texts."""
+    """Return the character pairs of the values, with a space at either end, for comparing texts."""
     texts = (f" {_cell(value).lower()} " for value in arguments.values())
     return frozenset(text[index : index + 2] for text in texts for index in range(len(text) - 1))
 

@@ -1,5 +1,4 @@
-"""The replay pattern, in which read-only tools return recorded results for their arguments and never call the live
-system."""
+"""The replay pattern: read-only tools return recorded results for their arguments and never call the live system."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class ReplayEnvironment(Environment):
-    """An environment in which the tools marked `@replayed`, and all tools of the environment that it replays, answer
-    from `fixtures`.
+    """An environment in which some tools answer from `fixtures`: the tools marked `@replayed`, and all tools of the
+    environment that it replays.
 
         class Weather(ReplayEnvironment, replays=LiveWeather):
             fixtures = Fixtures.load(Path(__file__).parent / "fixtures" / "weather.jsonl")
@@ -42,13 +41,13 @@ class ReplayEnvironment(Environment):
                 setattr(cls, name, replayed(inspect.getattr_static(replays, name)))
 
     def miss(self, error: FixtureMiss) -> Json:
-        """Handle a call that was not recorded. The default raises the error. Override this method to answer as the live
+        """Handle a call that was not recorded. By default, raise the error. Override this method to answer as the live
         tool would."""
         raise error
 
     @classmethod
     def tools(cls) -> Mapping[str, ToolLike]:
-        """Return the tools by name. Raises DataError if the class's fixtures do not fit the tools."""
+        """Return the tools, keyed by name. Raises DataError if the class's fixtures do not match the tools."""
         fixtures = getattr(cls, "fixtures", None)
         if isinstance(fixtures, Fixtures):
             fixtures.completed(cls)
@@ -72,7 +71,8 @@ class ReplayEnvironment(Environment):
 
 
 def replayed(method: Method) -> Method:
-    """Mark a method of a ReplayEnvironment as a tool that answers from its fixtures. The method's body is never run.
+    """Mark a method of a ReplayEnvironment as a tool that answers from the environment's fixtures. The method's body is
+    never run.
 
     @replayed
     def forecast(self, city: str, days: int = 1):

@@ -1,5 +1,5 @@
-"""A reward function that sums the environment's own rewards, which adapters log with every step. It needs no adapted
-library."""
+"""A reward function that sums the environment's own rewards, which the adapters log at every step. It does not require
+any of the adapted libraries."""
 
 from __future__ import annotations
 

@@ -60,7 +60,8 @@ class SchemaTool:
         return {"type": "function", "function": function}
 
     def problem_with(self, arguments: Mapping[str, Json]) -> str | None:
-        """Return the problem with these arguments as one line for the model, or None if they fit."""
+        """Return a one-line description of the problem with these arguments, for the model, or None if they match the
+        schema."""
         error = best_match(self._validator.iter_errors(dict(arguments)))
         if error is None:
             return None

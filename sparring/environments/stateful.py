@@ -1,4 +1,4 @@
-"""The stateful pattern, in which each episode gets its own seeded state, which is removed when the episode ends."""
+"""The stateful pattern: each episode gets its own seeded state, which is removed when the episode ends."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class EpisodeClock:
 
 @final
 class EpisodeState:
-    """The state of one episode. Two episodes of the same task start with equal state, and concurrent episodes share
+    """The state of one episode. Two episodes of the same task start with equal states, and concurrent episodes share
     nothing.
 
     `rng` and ids depend only on the task's seed and id. Files and rows are removed at the end of the episode.
@@ -80,7 +80,8 @@ class EpisodeState:
         self._cleanups: list[tuple[str, Callable[[], object]]] = []
 
     def new_id(self, prefix: str) -> str:
-        """Return an id that no other task's episodes have, such as `order-k3v7m2qa-1`, then `order-k3v7m2qa-2`."""
+        """Return an id that episodes of other tasks do not have, such as `order-k3v7m2qa-1`, then
+        `order-k3v7m2qa-2`."""
         return f"{prefix}-{self._name}-{next(self._counts[prefix])}"
 
     def register(self, description: str, cleanup: Callable[[], Awaitable[object] | object]) -> None:
@@ -90,7 +91,7 @@ class EpisodeState:
 
     @cached_property
     def directory(self) -> Path:
-        """The episode's own folder. It is created at first use and is empty at first. Its name is random, so show tools
+        """The episode's own folder. It is created at first use, and is then empty. Its name is random, so show tools
         and the policy only paths relative to it."""
         folder = tempfile.TemporaryDirectory(prefix="sparring-")
         self.register(f"folder {folder.name}", folder.cleanup)
@@ -122,8 +123,8 @@ class EpisodeState:
         return builtin.execute(f"SELECT {name}({', '.join('?' * len(values))})", values).fetchone()[0]
 
     async def close(self) -> None:
-        """Call all registered cleanups, even if one fails. Raises InfrastructureError that names the failed ones. A
-        cancellation waits until all have been called."""
+        """Call all registered cleanups, even if one fails. Raises InfrastructureError, which names the failed cleanups.
+        A cancellation waits until all cleanups have been called."""
         failures: list[tuple[str, BaseException]] = []
         while self._cleanups:
             description, cleanup = self._cleanups.pop()
@@ -149,8 +150,8 @@ class StatefulEnvironment(Environment):
                 super().reset(task)
                 self.state.database.executescript(SCHEMA)
 
-    Register everything else that an episode creates with `self.state.register`, so that it is removed when the episode
-    ends: answered, cut, failed, cancelled, or with an incomplete `reset`.
+    Register everything else that an episode creates with `self.state.register`. It is then removed when the episode
+    ends, whether the episode was answered, truncated, failed or cancelled, or its `reset` was incomplete.
     """
 
     persists: ClassVar[tuple[str, ...]] = ()
@@ -210,7 +211,7 @@ def normalized(observation: Json) -> Json:
 
 
 def _normalized(value: Json, seen: dict[str, str]) -> Json:
-    """Return the value without its noisy parts. `seen` contains the replacement of each noisy text so far."""
+    """Return the value with its noisy parts replaced. `seen` contains the replacement of each noisy text so far."""
     if isinstance(value, str):
         return _normalized_text(value, seen)
     if isinstance(value, float) and math.isfinite(value):

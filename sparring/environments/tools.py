@@ -30,8 +30,8 @@ _SUPPORTED = (
 class Bounded:
     """Inclusive bounds of an argument, such as `Annotated[int, Bounded(ge=0, le=100)]`.
 
-    `ge` and `le` limit numbers, `max_items` lists, and `max_length` the characters of texts. Raises UsageError if no
-    value can be within the bounds.
+    `ge` and `le` limit numbers, `max_items` limits the items of lists, and `max_length` limits the characters of texts.
+    Raises UsageError if no value can be within the bounds.
     """
 
     ge: float | None = None
@@ -55,7 +55,7 @@ class Bounded:
 
     @property
     def described(self) -> str:
-        """The bounds in words. They follow the words of the type."""
+        """The bounds in words. They follow the description of the type."""
         words = {"at least {}": self.ge, "at most {}": self.le}
         words |= {"at most {} items": self.max_items, "at most {} characters": self.max_length}
         return " and ".join(text.format(bound) for text, bound in words.items() if bound is not None)
@@ -94,13 +94,13 @@ class ToolLike(Protocol):
     def schema(self) -> ToolSchema: ...
 
     def problem_with(self, arguments: Mapping[str, Json]) -> str | None:
-        """Return the problem with these arguments as one line for the model, or None if they fit."""
+        """Return a one-line description of the problem with these arguments, for the model, or None if they match."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A tool that was read from its method. `hints` contains the type hint of each parameter."""
+    """A tool that is defined by a method. `hints` contains the type hint of each parameter."""
 
     name: str
     schema: ToolSchema
@@ -114,7 +114,7 @@ class Tool:
         return {name: one["default"] for name, one in properties.items() if "default" in one}
 
     def problem_with(self, arguments: Mapping[str, Json]) -> str | None:
-        """Return the problem with these arguments as one line for the model, or None if they fit."""
+        """Return a one-line description of the problem with these arguments, for the model, or None if they match."""
         for name, value in arguments.items():
             if name not in self.hints:
                 return f"{self.name} has no argument {name!r}; it takes {', '.join(self.hints) or 'none'}"
@@ -128,9 +128,9 @@ class Tool:
 
 @functools.cache
 def tools_of(environment_class: type) -> Mapping[str, Tool]:
-    """Return the tools of a class by name, in order of definition.
+    """Return the tools of a class, keyed by name, in order of definition.
 
-    Raises UsageError that names the method and the parameter if a signature cannot become a schema.
+    Raises UsageError, which names the method and the parameter, if a signature cannot become a schema.
     """
     names: dict[str, None] = {}
     for base in reversed(environment_class.__mro__):
@@ -271,8 +271,8 @@ def fits(value: Json, hint: Any) -> bool:
 
 
 def _described(hint: Any) -> str:
-    """Return a type in the words of JSON, such as `integer`, `one of "a", "b"` or `array of string, at most 3
-    items`."""
+    """Return the description of a type in JSON terms, such as `integer`, `one of "a", "b"` or `array of string, at most
+    3 items`."""
     origin, arguments = get_origin(hint) or hint, get_args(hint)
     if hint in _SCALARS:
         return _SCALARS[hint]
@@ -292,7 +292,8 @@ def _is_json_scalar(value: object) -> bool:
 
 
 def _argument_descriptions(docstring: str) -> dict[str, str]:
-    """Return the `Args:` section of a Google-style docstring by argument name, with continuation lines joined."""
+    """Return the `Args:` section of a Google-style docstring, keyed by argument name, with continuation lines
+    joined."""
     section = re.search(r"^Args:\n((?:[ \t]+.*\n?|\n)*)", docstring, flags=re.MULTILINE)
     descriptions: dict[str, str] = {}
     if section is None:

@@ -1,4 +1,4 @@
-"""A policy that acts as the user. It sees the conversation from the other side, with its own instructions."""
+"""A policy that acts as the user. It sees the conversation from the user's side, and has its own instructions."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ class UserSimulator:
         stop: str = "###STOP###",
         max_exchanges: int = 8,
     ) -> None:
-        """`instructions` are the simulator's system message. `greeting` represents the agent's words before the task's
-        first user message, since a chat starts with the other side. After `max_exchanges` replies, the user leaves."""
+        """`instructions` is the simulator's system message. `greeting` stands for the agent's words before the task's
+        first user message, because in the simulator's chat the agent speaks first. After `max_exchanges` replies, the
+        user leaves."""
         self._policy = policy
         self._stop = stop
         self._max_exchanges = max_exchanges

@@ -1,2 +1,2 @@
-"""Held-out evaluation: run tasks that were not trained on, grade them with the scorer, and compare policies with
-intervals."""
+"""Held-out evaluation: running tasks that were not used for training, grading them with the scorer, and comparing
+policies with confidence intervals."""

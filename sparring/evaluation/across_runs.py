@@ -1,4 +1,4 @@
-"""A comparison of several runs and checkpoints from their files, as one table and one plot."""
+"""A comparison of several runs and checkpoints, read from their files, as one table and one plot."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from sparring.run_folders import RunFolder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One row of the table: an evaluation, its source, and its difference from the first row that shares tasks with
-    it."""
+    """One row of the table: an evaluation, its source, and its difference from the first comparable row."""
 
     source: str
     """The source as the caller wrote it."""
@@ -67,7 +66,7 @@ def across_runs(sources: Sequence[str]) -> AcrossRuns:
     """Load and compare the evaluations that `sources` name.
 
     `RUN` names the newest held-out evaluation of a run, or its last validation if it has none. `RUN@STEP` names the
-    validation after that step. A path of a .json file names the evaluation in that file. Raises DataError if a source
+    validation after that step. The path of a .json file names the evaluation in that file. Raises DataError if a source
     has no evaluation.
     """
     found = [(source, evaluation) for source in dict.fromkeys(sources) for evaluation in _evaluations(source)]
@@ -93,7 +92,8 @@ def _run(source: str) -> str:
 
 
 def _is_comparable(one: Evaluation, other: Evaluation) -> bool:
-    """Return whether two evaluations share tasks and used the same sampling and the same settings during episodes."""
+    """Return whether two evaluations share tasks and used the same sampling settings and the same settings during
+    episodes."""
     alike = one.temperature == other.temperature or None in (one.temperature, other.temperature)
     return alike and one.plays_with == other.plays_with and not set(one.task_ids).isdisjoint(other.task_ids)
 

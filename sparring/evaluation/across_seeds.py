@@ -1,4 +1,5 @@
-"""The joint results of runs that differ only in their seed: by policy, compared with controls, and as one claim."""
+"""The joint results of runs that differ only in their seed: for each policy, compared with controls, and as one
+claim."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ class SeedRun:
 
     @property
     def evaluations(self) -> dict[str, Evaluation]:
-        """The evaluations by policy name, at the temperature of the claim."""
+        """The evaluations at the temperature of the claim, keyed by policy name."""
         if self.claim is None or self.claim.tuned is None:
             return {}
         controls = {one.control: one.before for one in self.claim.against if one.before is not None}
@@ -57,7 +58,7 @@ class SeedRun:
 
     @property
     def differences(self) -> dict[str, Comparison]:
-        """The paired difference between the tuned policy and each control, by control."""
+        """The paired difference between the tuned policy and each control, keyed by control."""
         against = () if self.claim is None else self.claim.against
         return {one.control: one.comparison for one in against if one.comparison is not None}
 
@@ -83,7 +84,8 @@ class SeedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverSeeds:
-    """The mean of one quantity over seeds (a policy's success, or its gain over a control), with intervals."""
+    """The mean of one quantity over seeds, with intervals. The quantity is a policy's success rate, or its gain over a
+    control."""
 
     mean: float
     seeds: Interval | None
@@ -95,7 +97,7 @@ class OverSeeds:
     def of(cls, by_seed: Sequence[Mapping[str, float]], *, least: float = 0.0) -> OverSeeds:
         """Compute the mean and its intervals from one value per task for each seed.
 
-        `by_seed` contains one mapping per seed, from task ids to values. `least` is the smallest possible value.
+        `by_seed` contains one mapping from task ids to values for each seed. `least` is the smallest possible value.
         """
         means = [fmean(one.values()) for one in by_seed]
         return cls(
@@ -128,7 +130,7 @@ class AcrossSeeds:
 
     @property
     def finished(self) -> tuple[SeedRun, ...]:
-        """The seeds with a result."""
+        """The seeds that have a result."""
         return tuple(one for one in self.seeds if one.claim is not None)
 
     @property
@@ -155,8 +157,8 @@ class AcrossSeeds:
 def runs_of(sources: Sequence[str]) -> tuple[str, dict[int, RunFolder | None]]:
     """Find the runs of one family, or check that several runs differ only in their seed.
 
-    Returns the name that a command accepts, and the runs by seed. Raises UsageError if the runs do not belong together,
-    and DataError if a source is neither a family nor a run.
+    Returns the name that a command accepts, and the runs keyed by seed. Raises UsageError if the runs do not belong
+    together, and DataError if a source is neither a family nor a run.
     """
     paths = [run_path(source) for source in dict.fromkeys(sources)]
     families = [path for path in paths if FamilyFolder.is_family(path)]
@@ -188,8 +190,8 @@ def runs_of(sources: Sequence[str]) -> tuple[str, dict[int, RunFolder | None]]:
 def across_seeds(name: str, runs: Mapping[int, RunFolder | None]) -> AcrossSeeds:
     """Read the results of the runs from their files.
 
-    A run that is not completed has no result, and the claim states that. Held-out evaluations are used if every
-    completed run has one, otherwise the validations of all.
+    A run that did not complete has no result, and the claim states this. If every completed run has a held-out
+    evaluation, these are used; otherwise the validations of all runs are used.
     """
     stands = {seed: _stands(seed, run) for seed, run in runs.items()}
     found = {
@@ -234,8 +236,8 @@ def across_seeds(name: str, runs: Mapping[int, RunFolder | None]) -> AcrossSeeds
 
 
 def outlier_sentence(family: AcrossSeeds) -> str:
-    """Return a sentence that names the outlying seed and where to look, or that there is no such seed. It is empty if
-    too few seeds have a result."""
+    """Return a sentence that names the outlying seed and where to look, or states that there is no such seed. The
+    sentence is empty if too few seeds have a result."""
     if family.outlier is None:
         return "No seed is an outlier." if len(family.finished) > 2 else ""
     run = next(one.run for one in family.seeds if one.seed == family.outlier.seed)
@@ -264,7 +266,7 @@ def _claim(one: SeedRun, found: Evaluated, name: str, *, is_held_out: bool) -> C
     assert one.run is not None
     if not found.held_out and not found.validations:
         raise DataError(
-            f"{one.run.path} has no evaluation and no validation, so it shows nothing; evaluate it with `sparring eval "
+            f"{one.run.path} has no evaluation and no validation, so it has no result; evaluate it with `sparring eval "
             f"{one.run.path}`."
         )
     return claim_of_run(one.run, found if is_held_out else replace(found, held_out=None, earlier=()), family=name)
@@ -289,6 +291,6 @@ def _gains(results: Sequence[SeedRun]) -> Iterator[tuple[str, OverSeeds]]:
 
 
 def _gain(one: SeedRun, control: str) -> dict[str, float]:
-    """Return the difference in success for each task that both policies ran."""
+    """Return the difference in success rate for each task that both policies ran."""
     before, after = (_rates(one.evaluations[name]) for name in (control, TUNED))
     return {task: after[task] - before[task] for task in before if task in after}

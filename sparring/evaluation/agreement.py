@@ -40,7 +40,8 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """The agreement of reward and scorer on the same episodes, counted at the success threshold and by rank."""
+    """The agreement of reward and scorer on the same episodes, measured at the success threshold and by rank
+    correlation."""
 
     both_right: int
     both_wrong: int
@@ -71,7 +72,7 @@ class Agreement:
 
     @property
     def culprits(self) -> dict[str, int]:
-        """The number of disagreements that each component, sub-score or tag explains, the most frequent first."""
+        """The number of disagreements that each component, sub-score or tag explains, in descending order."""
         return dict(Counter(name for one in self.disagreements for name in one.culprits).most_common())
 
     def as_json(self) -> dict[str, Any]:
@@ -92,7 +93,7 @@ class Agreement:
         }
 
     def metrics(self) -> dict[str, float]:
-        """Return the shares to chart. The result is empty if no episode has both a reward and a score."""
+        """Return the shares to plot. The result is empty if no episode has both a reward and a score."""
         if self.share is None:
             return {}
         found = {
@@ -119,7 +120,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class _GradedEpisode:
-    """A trajectory that has both a reward and a score, with the two numbers."""
+    """A trajectory that has both a reward and a score, together with these two numbers."""
 
     trajectory: Trajectory
     reward: float
@@ -128,15 +129,16 @@ class _GradedEpisode:
 
 
 def agreement(trajectories: Iterable[Trajectory], *, success_threshold: float) -> Agreement:
-    """Compare the rewards and scores of trajectories. Trajectories without one of the two are left out.
+    """Compare the rewards and scores of trajectories. Trajectories that lack either of the two are left out.
 
-    The scorer counts an episode as right if its score reaches `success_threshold`. A wrong episode is *paid* if its
-    reward also reaches the threshold. A reward may have a scale of its own, for example with a step cost: if no right
-    episode earns the threshold, although the best right episode earns more than most wrong ones, the reward of the
-    best-paid right episode replaces the threshold. A right episode is *unpaid* if it earns less than the threshold, and
-    a wrong episode (of the same task, if the task has any) earns at least as much. If no episode is wrong, a right
-    episode is unpaid if it earns nothing. Partial credit for a wrong answer is therefore not a disagreement, nor is a
-    cost for a right answer.
+    An episode is correct if its score reaches `success_threshold`; otherwise, it is incorrect. An incorrect episode
+    counts as rewarded (`paid_wrong`) if its reward also reaches the threshold. A reward may have its own scale, for
+    example because of a step cost. It may happen that no correct episode earns the threshold, although the best correct
+    episode earns more than most incorrect ones. In that case, the highest reward of a correct episode replaces the
+    threshold. A correct episode counts as not rewarded (`unpaid_right`) if it earns less than the threshold, and an
+    incorrect episode (of the same task, if the task has any) earns at least as much. If no episode is incorrect, a
+    correct episode counts as not rewarded if it earns nothing. Therefore, neither partial credit for an incorrect
+    answer nor a cost for a correct answer is a disagreement.
     """
     graded = [
         _GradedEpisode(t, t.reward.total, t.score, t.reward.components)
@@ -178,15 +180,16 @@ def _paid_from(right: Sequence[_GradedEpisode], wrong: Sequence[_GradedEpisode],
 
 
 def _rival(one: _GradedEpisode, wrong: Sequence[_GradedEpisode]) -> _GradedEpisode | None:
-    """Return the best-paid wrong episode that earned at least as much as `one`, of the same task if that has any."""
+    """Return the incorrect episode with the highest reward, if it earned at least as much as `one`. Only episodes of
+    the same task are considered if that task has incorrect episodes."""
     siblings = [other for other in wrong if other.trajectory.task.id == one.trajectory.task.id] or wrong
     best = max(siblings, key=lambda other: other.reward, default=None)
     return best if best is not None and best.reward >= one.reward else None
 
 
 def _earns_no_more_than_wrong(one: _GradedEpisode, wrong: Sequence[_GradedEpisode]) -> bool:
-    """Return whether a right episode earns no more than a wrong one. If there are no wrong episodes, their reward is
-    taken as 0."""
+    """Return whether a correct episode earns no more than an incorrect one. If there are no incorrect episodes, the
+    function compares with a reward of 0."""
     return _rival(one, wrong) is not None if wrong else one.reward <= 0
 
 
@@ -208,7 +211,7 @@ def _disagreement(one: _GradedEpisode, kind: Kind, rival: _GradedEpisode | None)
 
 
 def _faults(one: _GradedEpisode, kind: Kind) -> tuple[list[str], list[str]]:
-    """Return the components that explain a disagreement, as names and as sentences."""
+    """Return the components that explain a disagreement, both as names and as sentences."""
     parts = {name: value for name, value in one.trajectory.score_parts.items() if name not in _CONDUCT}
     culprits: list[str] = []
     reasons: list[str] = []

@@ -1,4 +1,5 @@
-"""Bounds of a mean in the presence of lost episodes: the mean with all of them wrong, and with all of them right."""
+"""Bounds of a mean when episodes were lost: the mean if all of them had been incorrect, and if all of them had been
+correct."""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ class Bounds:
 
     @classmethod
     def of(cls, totals: Mapping[str, float], samples: Mapping[str, int], lost: Mapping[str, int]) -> Self:
-        """Compute the bounds of the mean over tasks of each task's mean.
+        """Compute the bounds of the average, over tasks, of each task's mean.
 
-        `totals` and `samples` are the sums and numbers of the remaining episodes by task; `lost` contains the numbers
-        of lost episodes. A task may appear only in `lost`, if none of its episodes remain.
+        For each task, `totals` contains the sum over the remaining episodes, `samples` the number of remaining
+        episodes, and `lost` the number of lost episodes. A task with no remaining episodes may appear in `lost` alone.
         """
         tasks = {**samples, **lost}
         worst, best = (

@@ -14,7 +14,7 @@ from sparring.evaluation.statistics import Interval, paired_difference, paired_p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The paired difference in success of two evaluations on the tasks that both have."""
+    """The paired difference between the success rates of two evaluations, on the tasks that both have."""
 
     before: str
     after: str
@@ -76,8 +76,8 @@ class Comparison:
 
 
 def compare(before: Evaluation, after: Evaluation) -> Comparison:
-    """Compare two evaluations, paired by task. Tasks that only one of them has are left out. Raises ValueError if they
-    share no task."""
+    """Compare two evaluations, paired by task. Tasks that appear in only one of them are left out. Raises ValueError if
+    they have no task in common."""
     first = dict(zip(before.task_ids, before.rates, strict=True))
     second = dict(zip(after.task_ids, after.rates, strict=True))
     shared = [task_id for task_id in before.task_ids if task_id in second]
@@ -101,8 +101,8 @@ def compare(before: Evaluation, after: Evaluation) -> Comparison:
 
 
 def _bounds(before: Evaluation, after: Evaluation) -> Bounds | None:
-    """Return the bounds of the difference over the tasks that both evaluations planned. These include tasks of which
-    every episode was lost."""
+    """Return the bounds of the difference over the tasks that both evaluations planned to run. These include tasks
+    whose episodes were all lost."""
     shared = {*before.task_ids, *before.lost} & {*after.task_ids, *after.lost}
     if shared.isdisjoint({*before.lost, *after.lost}):
         return None
@@ -111,15 +111,15 @@ def _bounds(before: Evaluation, after: Evaluation) -> Bounds | None:
 
 
 def _worst_p_value(before: Evaluation, after: Evaluation, *, is_rise: bool) -> float:
-    """Return the p-value over the tasks that both evaluations planned, with every lost episode counted against the
-    difference."""
+    """Return the p-value over the tasks that both evaluations planned to run, with every lost episode counted against
+    the difference."""
     tasks = sorted({*before.task_ids, *before.lost} & {*after.task_ids, *after.lost})
     old, new = _rates_with_lost(before, is_right=is_rise), _rates_with_lost(after, is_right=not is_rise)
     return paired_p_value([old[task] for task in tasks], [new[task] for task in tasks])
 
 
 def _rates_with_lost(one: Evaluation, *, is_right: bool) -> dict[str, Fraction]:
-    """Return the success rates by task, with the lost episodes counted as right or as wrong."""
+    """Return the success rates, keyed by task, with the lost episodes counted as correct or as incorrect."""
     played = {task: (c, n) for task, c, n in zip(one.task_ids, one.successes, one.samples, strict=True)}
     rates = {}
     for task in {*played, *one.lost}:

@@ -1,4 +1,4 @@
-"""The controls of a run: which exist, which are expected, and the difference from each."""
+"""The controls of a run: which controls exist, which are expected, and how the tuned policy differs from each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHOWN = {
 
 
 class Rise(StrEnum):
-    """The conclusion from a paired difference."""
+    """The conclusion that a paired difference allows."""
 
     ROSE = "rose"
     FELL = "fell"
@@ -50,14 +50,15 @@ class Continued:
 
     @property
     def is_too_short(self) -> bool:
-        """Whether it was trained for less time than RL, so that it is not imitation for as long as RL."""
+        """Whether this control was trained for less time than the RL run. If so, it is not a control of equal training
+        time."""
         return self.seconds < self.rl_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """The facts about a run that a claim uses in addition to its evaluations. Paths appear in the commands that the
-    claim proposes."""
+    """The facts about a run that a claim uses in addition to the run's evaluations. Paths appear in the commands that
+    the claim proposes."""
 
     name: str = "RUN"
     family: str = ""
@@ -108,7 +109,7 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Against:
-    """One control, and the difference between the tuned policy and it."""
+    """One control, and the difference between the tuned policy and the control."""
 
     control: str
     shown: str
@@ -128,7 +129,7 @@ class Against:
 
     @property
     def size(self) -> str:
-        """The difference as text, with its 95 % interval, or with its range over several seeds."""
+        """The difference as text, with its 95 % interval or, for several seeds, with its range."""
         if self.by_seed:
             least, most = f"{min(self.by_seed):+.2f}", f"{max(self.by_seed):+.2f}"
             return f"{least} with each" if least == most else f"{least} to {most} by seed"
@@ -143,7 +144,7 @@ def compared(
 ) -> tuple[list[Against], list[str]]:
     """Compare `tuned` with each control at its temperature.
 
-    Returns the comparisons, strongest control first, and sentences that state why other controls are not compared.
+    Returns the comparisons, strongest control first, and sentences that state why other controls were not compared.
     """
     against, limits = [], []
     for name, rows in controls.items():
@@ -208,8 +209,8 @@ def strongest(against: Sequence[Against]) -> list[Against]:
 
 
 def rise_of(comparison: Comparison) -> Rise:
-    """Return the conclusion from a comparison. A difference counts as shown only if it remains when every lost episode
-    counts against it."""
+    """Return the conclusion from a comparison. A difference counts as shown only if it remains significant when every
+    lost episode counts against it."""
     if comparison.p_value >= SIGNIFICANT or comparison.is_sign_open or comparison.worst_p_value >= SIGNIFICANT:
         return Rise.NOT_SHOWN
     difference = comparison.difference

@@ -1,4 +1,4 @@
-"""The evaluation of a policy. It runs the episodes of a set of tasks and summarizes their scores."""
+"""The evaluation of a policy. This module runs the episodes of a set of tasks and summarizes their scores."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ evaluations set."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuccessCriterion:
-    """The criterion for a success, and its independence of the reward."""
+    """The criterion for success, and its independence from the reward."""
 
     scorer: str | None
     """The scorer as named in the recipe, or None if the training reward is also the measure of success."""
@@ -99,20 +99,20 @@ class Evaluation:
 
     @property
     def outcomes(self) -> dict[Outcome, float]:
-        """The shares of all episodes, including lost ones, by outcome. Empty in files of versions that did not store
-        the outcomes."""
+        """The shares of all episodes, including lost ones, keyed by outcome. It is empty in files from versions that
+        did not store the outcomes."""
         known = {name.rpartition("/outcome/")[2]: share for name, share in self.metrics.items() if "/outcome/" in name}
         return {outcome: known[outcome] for outcome in Outcome if outcome in known}
 
     @property
     def success_bounds(self) -> Bounds:
-        """The success rate if every lost episode had been wrong, and if every lost episode had been right."""
+        """The success rate if every lost episode had been incorrect, and if every lost episode had been correct."""
         return self._bounds(self.successes)
 
     @property
     def score_bounds(self) -> Bounds | None:
-        """The bounds of the score in the same two cases. None if the training reward is the score, because it has no
-        best value."""
+        """The bounds of the score in the same two cases. None if the training reward is used as the score, because a
+        reward has no fixed maximum."""
         if self.criterion.scorer is None:
             return None
         return self._bounds([score * n for score, n in zip(self.scores, self.samples, strict=True)])
@@ -128,7 +128,7 @@ class Evaluation:
 
     @property
     def plays_with(self) -> dict[str, Json]:
-        """The overrides that affect what happens in an episode and appear in no other field."""
+        """The overrides that affect what happens in an episode and that do not appear in another field."""
         return {
             key: value
             for key, value in self.overrides.items()
@@ -144,13 +144,14 @@ class Evaluation:
 
     @property
     def setting(self) -> str:
-        """A short name of the sampling: a script, greedy, or the temperature."""
+        """A short name for the sampling settings: a script, greedy, or the temperature."""
         if self.temperature is None:
             return "script"
         return "greedy" if self.temperature == 0 else f"T {self.temperature:g}"
 
     def passes(self) -> dict[int, tuple[float, float]]:
-        """Return pass@k and pass^k over the tasks by k, for every k up to the smallest number of episodes of a task."""
+        """Return pass@k and pass^k over the tasks, keyed by k, for every k up to the smallest number of episodes per
+        task."""
         return passes(self.samples, self.successes)
 
     def as_json(self) -> dict[str, Any]:
@@ -304,10 +305,10 @@ async def evaluate(
 ) -> tuple[Evaluation, list[TrajectoryGroup]]:
     """Run `group_size` episodes of each task, and return their summary and the groups.
 
-    Seeds depend only on the split, the task (its position and id) and the member. Two policies therefore get the same
-    random draws, regardless of the order in which they are evaluated. Lost episodes are left out of every number and
-    counted in `<prefix>/lost_rollouts`. `attempt` distinguishes evaluations with the same label, because the ledger
-    requires a unique name for every rollout. Raises ServiceError if every episode was lost.
+    Seeds depend only on the split, the task (its position and id) and the member. Different policies therefore get the
+    same random draws, regardless of the order in which they are evaluated. Lost episodes are excluded from all metrics
+    and counted in `<prefix>/lost_rollouts`. `attempt` distinguishes evaluations that have the same label, because the
+    ledger requires a unique name for every rollout. Raises ServiceError if every episode was lost.
     """
     refuse_shared_ids(tasks, row.split)
     began = seconds()
@@ -348,10 +349,11 @@ def summarize(
     pass_k_values: Sequence[int] | None = None,
     kind_of: Callable[[Task], str] | None = None,
 ) -> Evaluation:
-    """Return the results of finished groups. Tasks of which every episode was lost are left out.
+    """Return the results of finished groups. Tasks whose episodes were all lost are left out.
 
-    `pass_k_values` are the values of k for pass@k and pass^k. By default, they are all values up to the smallest number
-    of episodes of a task. A larger k is not defined and has no metric. Raises ServiceError if every episode was lost.
+    `pass_k_values` are the values of k for pass@k and pass^k. By default, these are all values up to the smallest
+    number of episodes per task. A larger k is not defined and has no metric. Raises ServiceError if every episode was
+    lost.
     """
     graded = GradedGroups(groups, criterion.success_threshold)
     if not graded.known:

@@ -1,4 +1,5 @@
-"""The independence of a scorer from the reward. A scorer may be a separate check, or the reward under another name."""
+"""How independent the scorer is from the reward. A scorer may be a separate check, or only the reward under another
+name."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ _NEUTRAL = "sparring.scorers.conduct"
 
 
 def independence(reward: RewardFunction | None, scorer: Scorer | None) -> Independence:
-    """Return how independent a scorer is of the reward. `reward` is None for agents that reward themselves."""
+    """Return how independent a scorer is from the reward. `reward` is None for agents that compute their own reward."""
     if scorer is None:
         return "none"
     return "shares code with the reward" if shared_code(reward, scorer) else "scorer"
@@ -32,10 +33,11 @@ def independence(reward: RewardFunction | None, scorer: Scorer | None) -> Indepe
 def shared_code(reward: RewardFunction | None, scorer: Scorer) -> tuple[str, ...]:
     """Return the sorted names (`module.name`) of the functions that both reward and scorer may run.
 
-    The search follows the calls of both: functions and classes of the recipe's own modules that they name, values in
-    closures, defaults and bound arguments, and the attributes that methods use of their object. A function is shared if
-    both reach it, or if the same factory made it for each (`json_exact(...)` for both). Python's own libraries,
-    installed libraries and constants may be shared. Imports within a function are not followed.
+    The search follows the calls of both. It includes the functions and classes of the recipe's own modules that they
+    name, values in closures, defaults and bound arguments, and the attributes that methods read from their object. A
+    function is shared if both reach it, or if the same factory made it for each (for example, if both are results of
+    `json_exact(...)`). Python's standard library, installed libraries and constants do not count as shared code.
+    Imports within a function are not followed.
     """
     if reward is None:
         return ()
@@ -44,13 +46,14 @@ def shared_code(reward: RewardFunction | None, scorer: Scorer) -> tuple[str, ...
 
 
 def objects_reached(function: Any, kind: type[Kind]) -> list[Kind]:
-    """Return each object of type `kind` that a call of this function may use, once."""
+    """Return all objects of type `kind` that a call of this function may use, each once."""
     found = {id(held): held for one, owner in _walk(function) for held in (one, owner) if isinstance(held, kind)}
     return list(found.values())
 
 
 def _reached(function: Any) -> dict[types.CodeType, str]:
-    """Return the code objects with grading rules that a call of this function may run, with their names."""
+    """Return the code objects that a call of this function may run and that may contain grading rules, with their
+    names."""
     plain = (inspect.unwrap(one) for one, _ in _walk(function) if isinstance(one, types.FunctionType))
     return {
         one.__code__: f"{one.__module__}.{one.__qualname__}"
@@ -60,8 +63,8 @@ def _reached(function: Any) -> dict[types.CodeType, str]:
 
 
 def _walk(function: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the functions and objects that a call of this function may use. Each is paired with the object whose method
-    it is, or with None."""
+    """Yield the functions and objects that a call of this function may use. Each is paired with the object that it is a
+    method of, or with None."""
     seen: set[tuple[int, int]] = set()
     waiting: list[tuple[Any, Any]] = [(function, None)]
     kept: list[Any] = []  # an id is unique only while its object lives
@@ -82,7 +85,8 @@ def _walk(function: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _within(value: Any) -> list[tuple[Any, Any]]:
-    """Return the callables in a value that is not a plain function, each paired with the object whose method it is."""
+    """Return the callables in a value that is not a plain function, each paired with the object that it is a method
+    of."""
     if isinstance(value, types.MethodType):
         return [(value.__func__, value.__self__)]
     if isinstance(value, functools.partial):
@@ -114,8 +118,8 @@ def _used(function: types.FunctionType, owner: Any) -> list[tuple[Any, Any]]:
 
 
 def _closure(function: types.FunctionType) -> list[Any]:
-    """Return the values that a function refers to other than globals: closure, defaults, and the function that it
-    wraps."""
+    """Return the values, other than globals, that a function refers to: its closure, its defaults, and the function
+    that it wraps."""
     held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     for cell in function.__closure__ or ():
         try:
@@ -134,7 +138,8 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _methods(kind: type) -> Iterator[types.FunctionType]:
-    """Yield the methods written in source code. Methods that `dataclass` and similar tools generate contain no rule."""
+    """Yield the methods written in source code. Methods that `dataclass` and similar tools generate are skipped,
+    because they contain no grading rule."""
     for base in kind.__mro__:
         for value in vars(base).values() if _may_grade(base.__module__) else ():
             function = inspect.unwrap(_function_of(value))
@@ -149,8 +154,8 @@ def _function_of(value: Any) -> Any:
 
 
 def _may_grade(module: str | None) -> bool:
-    """Return whether code of this module may contain a grading rule. This holds for modules of the recipe, and for
-    those modules of Sparring that contain grading rules."""
+    """Return whether the code of this module may contain a grading rule. This is true for the recipe's modules and for
+    those of Sparring's modules that contain grading rules."""
     if module is None or module.partition(".")[0] in sys.stdlib_module_names - {"__main__"}:
         return False
     if module.partition(".")[0] == "sparring":

@@ -1,4 +1,4 @@
-"""An evaluation in progress. Finished episodes are stored at once, so that an interrupted evaluation can continue.
+"""An evaluation in progress. Finished episodes are stored immediately, so that an interrupted evaluation can continue.
 
     evaluations/held_out-003.part/
         job.json        the plan: overrides, policies, temperatures, a digest of the tasks, the start times
@@ -38,7 +38,7 @@ SPLIT = "held_out"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The plan of an evaluation, from which another process can continue it."""
+    """The plan of an evaluation, which allows another process to continue it."""
 
     overrides: tuple[str, ...]
     policies: tuple[Policy, ...]
@@ -141,14 +141,14 @@ class Job:
         return sum(len(members) for tasks in self.episodes.values() for members in tasks.values())
 
     def begin(self, tasks: Sequence[Task], ledger: Ledger) -> None:
-        """Load the episodes that earlier processes finished, and record in the ledger which ones were cut off.
+        """Load the episodes that earlier processes finished, and record in the ledger which episodes were interrupted.
 
         Raises DataError if the tasks have changed.
         """
         digest = hashlib.sha256(b"".join(encode_line(task_json(task)) for task in tasks)).hexdigest()
         if self.plan.tasks not in ("", digest):
             raise DataError(
-                f"{self.folder} was started with other tasks than the run's held-out tasks are now; restore the data, "
+                f"{self.folder} was started with tasks that differ from the run's current held-out tasks; restore the data, "
                 f"or delete {self.folder} and start a new evaluation."
             )
         known = self._read()
@@ -159,12 +159,13 @@ class Job:
         self._file = (self.folder / "episodes.jsonl").open("ab")
 
     def moved(self, name: str, checkpoint: Path) -> None:
-        """Record that a policy without episodes so far now comes from a checkpoint other than the planned one."""
+        """Record that a policy, which has no episodes so far, now comes from a different checkpoint than planned."""
         policies = (replace(one, source=str(checkpoint)) if one.name == name else one for one in self.plan.policies)
         self._write(replace(self.plan, policies=tuple(policies)))
 
     def plays(self, name: str, fingerprint: str) -> None:
-        """Record that a policy starts. Raises DataError if a policy with this name had another fingerprint before."""
+        """Record that a policy starts. Raises DataError if a policy with this name previously had a different
+        fingerprint."""
         known = dict(self.plan.fingerprints or {})
         if known.setdefault(name, fingerprint) != fingerprint:
             raise DataError(
@@ -174,9 +175,10 @@ class Job:
         self._write(replace(self.plan, fingerprints=known))
 
     def keep(self, label: str) -> Callable[[Trajectory], None]:
-        """Return a function that stores a finished episode of this label.
+        """Return a function that stores a finished episode under this label.
 
-        When that function returns, the operating system has the data, so the episode survives if the process is killed.
+        When that function returns, the operating system has the data, so the episode is not lost if the process is
+        killed.
         """
 
         def write(trajectory: Trajectory) -> None:
@@ -193,7 +195,7 @@ class Job:
         self.close()
 
     def close(self) -> None:
-        """Release the folder. Delete it if it has no episodes."""
+        """Release the folder. Delete the folder if it contains no episodes."""
         file = self.folder / "episodes.jsonl"
         if self._file is not None:
             self._file.close()

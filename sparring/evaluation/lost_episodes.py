@@ -1,5 +1,5 @@
-"""The check that an evaluation has not lost too many episodes. With too many, the rest is not a fair sample of its
-tasks."""
+"""The check that an evaluation has not lost too many episodes. If it has, the remaining episodes are not a fair sample
+of the tasks."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from sparring.types import Outcome, Task, Trajectory, TrajectoryGroup
 @final
 @dataclass(frozen=True)
 class GradedGroups:
-    """Groups of episodes with their scores. Sequences have one number per task. Tasks without an episode are left
+    """Groups of episodes with their scores. Sequences contain one number per task. Tasks without an episode are left
     out."""
 
     groups: Sequence[TrajectoryGroup]
@@ -42,7 +42,7 @@ class GradedGroups:
 
     @cached_property
     def values(self) -> list[list[float]]:
-        """The scores of the episodes by task, or their rewards if there is no scorer."""
+        """The scores of the episodes, grouped by task, or their rewards if there is no scorer."""
         return [
             [one.score if one.score is not None else one.reward.total for one in group.trajectories if one.reward]
             for group in self.known
@@ -70,7 +70,7 @@ class GradedGroups:
 
     @cached_property
     def completions(self) -> list[float]:
-        """The share of each task's episodes that finished."""
+        """For each task, the share of its episodes that finished."""
         return [fmean(one.outcome is Outcome.FINISHED for one in group.trajectories) for group in self.known]
 
     @cached_property
@@ -86,7 +86,7 @@ class GradedGroups:
     def metrics(
         self, prefix: str, *, pass_k_values: Sequence[int] | None, kind_of: Callable[[Task], str] | None
     ) -> dict[str, float]:
-        """Return all metrics, with `prefix/` before their names. At least one episode is required."""
+        """Return all metrics. Each name starts with `prefix/`. At least one episode is required."""
         parts = (
             _reward_metrics(self, prefix),
             _episode_metrics(self, prefix),
@@ -98,7 +98,7 @@ class GradedGroups:
 
 
 def passes(samples: Sequence[int], successes: Sequence[int]) -> dict[int, tuple[float, float]]:
-    """Return pass@k and pass^k by k, for every k up to the smallest number of episodes of a task."""
+    """Return pass@k and pass^k, keyed by k, for every k up to the smallest number of episodes per task."""
     pairs = list(zip(samples, successes, strict=True))
     return {
         k: (fmean(pass_at_k(n, c, k) for n, c in pairs), fmean(pass_power_k(n, c, k) for n, c in pairs))

@@ -1,5 +1,5 @@
-"""The evaluations in a run's folder and the claim that they support. Reports, commands and results all use this
-module."""
+"""The evaluations in a run's folder and the claim that they support. The reports, the commands and the Python results
+all use this module."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Evaluated:
 
 
 def evaluated(run: RunFolder) -> Evaluated:
-    """Read a run's evaluations from its files, which may be of an older version."""
+    """Read a run's evaluations from its files, which an older version may have written."""
     unread: list[str] = []
     reports = [report for path in _held_out(run) if (report := _read(path, unread)) is not None]
     read = [(step, _read(path, unread)) for step, path in sorted(_numbered(run.evaluations, "validation"))]
@@ -69,8 +69,8 @@ def claim_of_run(
     """Return the claim that a run supports.
 
     `found` contains evaluations that were already read. `seen_in_training` is the number of held-out tasks that are
-    known to have been trained on, in addition to those that the file states. `family` names, as a command accepts it,
-    the runs that share one claim with this run.
+    known to have been used in training, in addition to those that the file states. `family` names the runs that share
+    one claim with this run, in the form that a command accepts.
     """
     found = found or evaluated(run)
     facts = RunFacts(
@@ -123,7 +123,7 @@ def claims_of_runs(runs: Iterable[RunFolder]) -> list[tuple[tuple[RunFolder, ...
 def claim_of_report(report: EvaluationReport) -> Claim:
     """Return the claim that one evaluation of a run supports, with the controls of the run's other evaluations.
 
-    An evaluation that was scored again is not combined with others.
+    A rescored evaluation is not combined with others.
     """
     run = RunFolder(report.path.parent.parent)
     others = (
@@ -140,8 +140,9 @@ def claim_of_report(report: EvaluationReport) -> Claim:
 
 
 def is_random_control(run: RunFolder, of: RunFolder) -> bool:
-    """Return whether a run is the random-reward control of another run: it has the same recipe except for its reward,
-    its evaluation and its tracking. A claim also requires that it was trained for as many steps."""
+    """Return whether a run is the random-reward control of another run: a run with the same recipe except for the
+    settings of its reward, evaluation, detectors and tracking. A claim also requires that it was trained for the same
+    number of steps."""
     reward = (run.config().reward.reward or "").rpartition(":")[2]
     if run.path.resolve() == of.path.resolve() or reward not in RANDOM_REWARDS:
         return False
@@ -157,7 +158,7 @@ def named(path: Path) -> str:
 
 
 def content_of(task: Task) -> str:
-    """Return a text that is equal for tasks with the same content."""
+    """Return a text that is the same for all tasks with equal content."""
     return json.dumps([task.messages, task.fields], sort_keys=True, default=str)
 
 
@@ -168,7 +169,7 @@ def num_shared(tasks: Iterable[Task], others: Iterable[Task]) -> int:
 
 
 def _held_out(run: RunFolder) -> list[Path]:
-    """Return the files of held-out evaluations, the newest first."""
+    """Return the files of held-out evaluations, newest first."""
     return [path for _, path in sorted(_numbered(run.evaluations, "held_out"), reverse=True)]
 
 

@@ -14,8 +14,8 @@ COLORS = ("#2a7f62", "#c8553d", "#3b5b9d", "#b8860b", "#7b4f9d", "#4a4a4a", "#2a
 
 
 def plot(compared: AcrossRuns) -> str:
-    """Return the SVG document. The upper part shows the validations of each run with their intervals; the lower part
-    shows one row per evaluation with its interval."""
+    """Return the SVG document. The upper part shows each run's validations with their intervals; the lower part shows
+    one row per evaluation with its interval."""
     parts, top = [], 16
     names = list(dict.fromkeys([*compared.curves, *(row.run for row in compared.rows)]))
     colors = {name: COLORS[place % len(COLORS)] for place, name in enumerate(names)}
@@ -88,8 +88,8 @@ def _rows(rows: Sequence[Compared], colors: dict[str, str], top: int) -> list[st
 
 
 def _bounds_line(one: Evaluation, middle: float, x: Callable[[float], float]) -> list[str]:
-    """Draw a line from the success with every lost episode wrong to the success with every one right, if any was
-    lost."""
+    """If any episode was lost, draw a line from the success rate with every lost episode incorrect to the success rate
+    with every lost episode correct."""
     if not one.lost:
         return []
     return [_line(x(one.success_bounds.worst), middle + 7, x(one.success_bounds.best), middle + 7, "#999")]

@@ -1,4 +1,4 @@
-"""The policies of one table, in the notation of the command line."""
+"""The policies of one table, in command-line notation."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HAS_WEIGHTS = frozenset({PolicyKind.BASE, PolicyKind.CHECKPOINT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The policy of one row."""
+    """The policy in one row of the table."""
 
     name: str
     """The name in tables."""
@@ -64,8 +64,7 @@ class Policy:
 
 
 def read_policy(text: str) -> Policy:
-    """Parse a policy in the notation of the command line. Raises UsageError for anything else, such as an unknown
-    run."""
+    """Parse a policy in command-line notation. Raises UsageError for anything else, such as an unknown run."""
     kind, _, rest = text.partition(":")
     match kind:
         case "base" | "expert" if not rest:
@@ -97,9 +96,9 @@ def run_and_step(text: str) -> tuple[str, str | None]:
 
 
 def checkpoint_of(folder: RunFolder, step: str | None) -> Path:
-    """Return the checkpoint of a step. BEST names the one with the best validation, and None the newest.
+    """Return the checkpoint of a step. BEST selects the checkpoint with the best validation, and None the newest one.
 
-    Raises DataError if it is missing or damaged. Another checkpoint is never used instead.
+    Raises DataError if it is missing or damaged. A different checkpoint is never used instead.
     """
     if step is None:
         _refuse_damaged(folder, list_numbered(folder.checkpoints))
@@ -141,7 +140,7 @@ def _refuse_damaged(folder: RunFolder, steps: Sequence[Path]) -> None:
 
 
 def named_checkpoint(run: str | Path) -> tuple[RunFolder, str | None]:
-    """Return a run and the step (or BEST) that is named after it: RUN or RUN@STEP.
+    """Return a run and the step (or BEST) that follows it: RUN or RUN@STEP.
 
     Raises DataError if it is not a run, and UsageError if the text after @ is neither a step nor BEST.
     """

@@ -21,8 +21,8 @@ FORMAT = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationReport:
-    """Evaluations on the same tasks and seeds. The report compares the last policy with each other policy at equal
-    settings."""
+    """Evaluations on the same tasks and seeds. The report compares the last policy with each of the other policies at
+    equal settings."""
 
     evaluations: tuple[Evaluation, ...]
     comparisons: tuple[Comparison, ...]
@@ -61,9 +61,9 @@ class EvaluationReport:
 
 
 def comparisons(evaluations: Sequence[Evaluation]) -> tuple[Comparison, ...]:
-    """Compare the last policy with each other policy at the same sampling settings.
+    """Compare the last policy with each of the other policies at the same sampling settings.
 
-    A policy without sampling (a script) is compared at each setting. Rows without a common task are left out.
+    A policy that does not sample (a script) is compared at every setting. Rows without a common task are left out.
     """
     last = [one for one in evaluations if one.name == evaluations[-1].name]
     pairs = [

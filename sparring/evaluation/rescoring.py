@@ -1,4 +1,4 @@
-"""Grading of stored episodes by another scorer, without a model and without new episodes."""
+"""Grading stored episodes with a different scorer, without a model and without new episodes."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def rescore(
     episodes: str | None = None,
     on_episode: Callable[[int, int], object] = lambda _done, _total: None,
 ) -> EvaluationReport:
-    """Grade the newest held-out evaluation, or the stored `episodes` (`held_out-2`, `validation-10`, `train-3`), with
-    another scorer.
+    """Grade the newest held-out evaluation, or the stored `episodes` (`held_out-2`, `validation-10`, `train-3`), with a
+    different scorer.
 
     Writes evaluations/rescored-001.json and trajectories/rescored-1.jsonl. Raises DataError if there are no episodes,
     UsageError if the scorer cannot be loaded, ServiceError if its infrastructure fails, and RewardError if it does not
@@ -109,7 +109,7 @@ async def _score(
 
 
 def _rows(run: RunFolder, name: str, trajectories: Sequence[Trajectory]) -> list[Row]:
-    """Return the rows of a held-out evaluation, or for any other file a single row of all its episodes."""
+    """Return the rows of a held-out evaluation or, for any other file, a single row with all its episodes."""
     split, _, number = name.rpartition("-")
     report = _report(run, name)
     if report is not None:
@@ -153,7 +153,7 @@ def _row(evaluation: Evaluation) -> Row:
 
 
 def _groups(row: Row, trajectories: Sequence[Trajectory]) -> list[TrajectoryGroup]:
-    """Return the row's episodes by task, in the order of the file. An empty label selects all episodes."""
+    """Return the row's episodes, grouped by task, in file order. An empty label selects all episodes."""
     by_task: dict[str, list[Trajectory]] = {}
     for trajectory in trajectories:
         if not row.label or trajectory.id.split("/")[1].rpartition("@")[0] == row.label:

@@ -1,4 +1,4 @@
-"""Grading of stored episodes by a changed reward or scorer, which shows the effect of the change before training."""
+"""Grading stored episodes with a changed reward or scorer, which shows the effect of the change before training."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Review:
-    """The agreement of a recipe's reward and scorer on stored episodes, next to the agreement from when the episodes
+    """The agreement of a recipe's reward and scorer on stored episodes, and the agreement at the time when the episodes
     were collected."""
 
     episodes: tuple[str, ...]
@@ -51,8 +51,8 @@ class Review:
 
     @property
     def refusal(self) -> str | None:
-        """The reason not to train on this reward: a wrong answer is paid, or right answers earn no more than wrong
-        ones. None if neither is the case."""
+        """The reason not to train on this reward: an incorrect answer is rewarded, or correct answers earn no more than
+        incorrect ones. None if neither is the case."""
         found, first = self.after, next(iter(self.after.disagreements), None)
         if first is None:
             return None
@@ -91,10 +91,10 @@ def review(run: Path, recipe: Path | None = None, *, episodes: str | None = None
     """Grade the episodes of a run or recording with the reward and scorer of `recipe`, or by default with those of the
     run.
 
-    `episodes` is a file's name (`validation-10`), or a split for its newest file. By default, the newest file of each
-    split is used. Nothing is written. Raises UsageError if no reward or no scorer is named, DataError if no such
-    episodes are stored, RewardError if one of the two does not return a number, and ServiceError if its infrastructure
-    fails.
+    `episodes` is the name of a file (`validation-10`), or a split, which selects the newest file of that split. By
+    default, the newest file of each split is used. Nothing is written. Raises UsageError if the reward or the scorer is
+    not given, DataError if no such episodes are stored, RewardError if one of the two does not return a number, and
+    ServiceError if its infrastructure fails.
     """
     path = recipe or RunFolder(run).recipe
     folder = path if path.is_dir() else find_code_folder(path)

@@ -25,7 +25,8 @@ CHANCE = 0.05
 
 @cache
 def student_quantile(degrees: int, level: float = 0.95) -> float:
-    """Return the two-sided quantile of Student's t, which is 12.706 for one degree of freedom at 0.95."""
+    """Return the two-sided quantile of Student's t distribution. For one degree of freedom and level 0.95, it is
+    12.706."""
     if degrees > MOST_DEGREES:
         return NormalDist().inv_cdf((1 + level) / 2)
     low, high = 0.0, 1.0
@@ -37,7 +38,8 @@ def student_quantile(degrees: int, level: float = 0.95) -> float:
 
 
 def _within(t: float, degrees: int) -> float:
-    """Return the probability that Student's t is between -t and t (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    """Return the probability that a t-distributed variable is between -t and t (Abramowitz and Stegun, 26.7.3 and
+    26.7.4)."""
     angle = atan(t / sqrt(degrees))
     is_odd = degrees % 2 == 1
     term = total = cos(angle) if is_odd else 1.0
@@ -50,8 +52,8 @@ def _within(t: float, degrees: int) -> float:
 
 
 def interval_over_seeds(values: Sequence[float], *, least: float = 0.0, most: float = 1.0) -> Interval | None:
-    """Return Student's t interval of the mean, with one value per seed. It is the range expected from other seeds on
-    the same tasks.
+    """Return Student's t interval for the mean of `values`, which contains one value per seed. It is the range to
+    expect for other seeds on the same tasks.
 
     `least` and `most` bound the possible values. Equal values give an interval of width 0. Returns None for a single
     seed.
@@ -64,16 +66,16 @@ def interval_over_seeds(values: Sequence[float], *, least: float = 0.0, most: fl
 def interval_over_seeds_and_tasks(
     seeds: Sequence[Mapping[str, float]], *, least: float = 0.0, most: float = 1.0
 ) -> Interval | None:
-    """Return the interval of the mean for other seeds on other tasks. `seeds` has one mapping per seed, from task ids
-    to values.
+    """Return the confidence interval of the mean, as it applies to other seeds on other tasks. `seeds` contains one
+    mapping from task ids to values for each seed.
 
     If the seeds have at least half of their tasks in common, seeds and tasks are crossed. The variance of the mean is
     (MS_s + max(MS_t - MS_st, 0)) / (S T), from the mean squares over seeds, tasks and their interaction. It has (MS_s +
     max(MS_t - MS_st, 0))^2 / (MS_s^2 / (S - 1)) degrees of freedom (Hillis, "A comparison of denominator degrees of
     freedom methods for multiple observer ROC analysis", 2007). If each seed has its own tasks, its mean varies with
-    both, so Student's interval over seeds covers both. The result is never narrower than that interval, nor than the
-    interval over tasks of the mean over seeds, which has a positive width even if all values are equal. Returns None
-    for a single seed.
+    both the seed and the tasks, so Student's interval over seeds covers both. The result is never narrower than that
+    interval. It is also never narrower than the interval over tasks of the mean over seeds, which has a positive width
+    even if all values are equal. Returns None for a single seed.
     """
     if len(seeds) < 2:
         return None
@@ -95,8 +97,8 @@ def interval_over_seeds_and_tasks(
 
 
 def shared_tasks(seeds: Sequence[Mapping[str, float]]) -> list[str]:
-    """Return the sorted tasks that all seeds have. Return none if they are fewer than half of a seed's tasks, or only
-    one."""
+    """Return the sorted tasks that all seeds have in common. The result is empty if there is only one such task, or if
+    they are fewer than half of some seed's tasks."""
     shared = set.intersection(*(set(one) for one in seeds))
     is_crossed = len(shared) > 1 and all(2 * len(shared) >= len(one) for one in seeds)
     return sorted(shared) if is_crossed else []
@@ -142,13 +144,13 @@ class Outlier:
 
 
 def outlier_of(seeds: Mapping[int, Mapping[str, float]]) -> Outlier | None:
-    """Return the seed whose mean is furthest from the median of the means if that seed is an outlier, else None.
+    """Return the seed whose mean is farthest from the median of the means if that seed is an outlier, otherwise None.
 
-    `seeds` has one mapping per seed, from task ids to shares. With at least 3 seeds, a seed is an outlier if three
-    conditions hold. Its mean is at least 0.1 from the nearest other mean. This distance is at least 3 times the mean
-    distance between neighbors among the others. The tasks do not explain the distance: the interval of the difference
-    from the mean of the others (paired by task if all have the same tasks) excludes 0, at 95 % for all seeds together
-    (Bonferroni).
+    `seeds` maps each seed to a mapping from task ids to success rates. With at least 3 seeds, a seed is an outlier if
+    three conditions hold. Its mean is at least 0.1 from the nearest other mean. This distance is at least 3 times the
+    mean distance between neighboring means of the other seeds. The tasks do not explain the distance: the interval of
+    the difference from the mean of the others (paired by task if all have the same tasks) excludes 0. Its level is 95 %
+    for all seeds together (Bonferroni).
     """
     if len(seeds) < LEAST_SEEDS:
         return None

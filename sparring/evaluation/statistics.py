@@ -46,7 +46,8 @@ class Interval:
 
 
 def mean_interval(values: Sequence[float], *, level: float = 0.95) -> Interval:
-    """Return the interval of the mean over tasks. `values` contains one number per task, the mean of its samples.
+    """Return the confidence interval of the mean over tasks. `values` contains one number per task, the mean of its
+    samples.
 
     For values of 0 and 1, the result is Wilson's interval (1927): no success in 20 tasks gives [0, 0.16]. Values
     outside [0, 1] widen the assumed range to the observed one. Raises ValueError if there are no values.
@@ -57,7 +58,7 @@ def mean_interval(values: Sequence[float], *, level: float = 0.95) -> Interval:
 
 
 def paired_difference(before: Sequence[float], after: Sequence[float], *, level: float = 0.95) -> Interval:
-    """Return the interval of the mean difference after - before of rates in [0, 1], task by task.
+    """Return the confidence interval of the mean difference `after - before`, paired by task, of rates in [0, 1].
 
     For rates of 0 and 1, the result is Tango's interval ("Equivalence test and confidence interval for the difference
     in proportions for the paired-sample design", 1998): 20 tasks without a difference give [-0.16, 0.16]. Both
@@ -71,7 +72,8 @@ def paired_difference(before: Sequence[float], after: Sequence[float], *, level:
 
 
 def _score_interval(values: Sequence[float], least: float, most: float, level: float) -> Interval:
-    """Return the interval of means that a score test does not reject. `least` and `most` bound the possible values.
+    """Return the interval that contains the means that a score test does not reject. `least` and `most` bound the
+    possible values.
 
     For each candidate mean, the test uses the variance of the most likely distribution with that mean, over the
     observed values, `least` and `most`. An interval therefore stays within the bounds, has a positive width if all
@@ -87,8 +89,9 @@ def _lower_end(counts: Mapping[float, int], mean: float, least: float, z: float)
     """Find the lower end of the interval by bisection.
 
     The most likely distribution with mean m has p = share / (1 + t (value - m)), with t such that its mean is m. If no
-    t achieves this, the rest of the probability is at `least` (Owen, "Empirical Likelihood", 2001, chapter 2). Its
-    variance is (mean - m) / t, so the test's statistic is count * t * (mean - m), and m is inside unless z^2 is less.
+    t achieves this, the remaining probability mass is at `least` (Owen, "Empirical Likelihood", 2001, chapter 2). Its
+    variance is (mean - m) / t, so the test statistic is count * t * (mean - m), and m is inside the interval unless the
+    statistic exceeds z^2.
     """
     count = sum(counts.values())
     outside, inside = least, mean
@@ -106,11 +109,12 @@ _ROUNDING = 1e-12
 
 
 def paired_p_value(before: Sequence[Fraction], after: Sequence[Fraction]) -> float:
-    """Return the probability that random signs give a sum of differences at least as large as the observed one.
+    """Return the probability that random signs give a sum of differences whose absolute value is at least as large as
+    the observed one.
 
-    This is the exact two-sided randomization test (Fisher 1935; Pitman 1937) of the hypothesis that the choice of the
-    policy makes no difference to a task. For rates of 0 and 1, it is McNemar's exact test. Both sequences contain one
-    rate per task, for the same tasks. Raises ValueError if their lengths differ.
+    This is the exact two-sided randomization test (Fisher 1935; Pitman 1937) of the hypothesis that the choice of
+    policy makes no difference on any task. For rates of 0 and 1, it is the exact McNemar test. Both sequences contain
+    one rate per task, for the same tasks. Raises ValueError if their lengths differ.
     """
     differences = [b - a for a, b in zip(before, after, strict=True) if a != b]
     unit = lcm(*(difference.denominator for difference in differences))
@@ -127,10 +131,11 @@ def paired_p_value(before: Sequence[Fraction], after: Sequence[Fraction]) -> flo
 
 
 def tasks_needed(before: Sequence[float], after: Sequence[float], *, level: float = 0.95) -> int | None:
-    """Return how many tasks would show a difference of this size and spread with probability POWER, or None if the
-    difference is 0.
+    """Return how many tasks are needed to detect a difference of this size and spread with probability POWER, or None
+    if the difference is 0.
 
-    The number is ((z + z') s / d)^2 of the paired differences, by the normal approximation.
+    By the normal approximation, the number is ((z + z') s / d)^2, where d and s are the mean and the standard deviation
+    of the paired differences.
     """
     differences = [b - a for a, b in zip(before, after, strict=True)]
     mean = fmean(differences) if differences else 0.0
@@ -141,7 +146,8 @@ def tasks_needed(before: Sequence[float], after: Sequence[float], *, level: floa
 
 
 def _variance(values: Sequence[float]) -> float:
-    """Return the variance around the mean, divided by the number of values (not by that number minus one)."""
+    """Return the population variance: the sum of squared deviations from the mean, divided by the number of values (not
+    by that number minus one)."""
     mean = fmean(values)
     return fmean((value - mean) ** 2 for value in values)
 

@@ -1,4 +1,4 @@
-"""Evaluations as tables for the console (title, columns, rows), and the notes that qualify the tables."""
+"""Evaluations as tables for the console (title, columns, rows), and notes that qualify the tables."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ MOST_CULPRITS = 4
 
 
 def result_table(evaluations: Sequence[Evaluation], *, title: str) -> Table:
-    """Return the table of success, score and other results, with one row per evaluation. The title states what all rows
-    have in common."""
+    """Return the table of success rate, score and other results, with one row per evaluation. The title states what all
+    rows have in common."""
     settings = {one.setting for one in evaluations}
     sizes = {f"{len(one.task_ids)} x {one.group_size}" for one in evaluations}
     any_lost = any(one.lost for one in evaluations)
@@ -49,7 +49,8 @@ def result_table(evaluations: Sequence[Evaluation], *, title: str) -> Table:
 
 
 def outcome_table(evaluations: Sequence[Evaluation]) -> Table:
-    """Return the table of how episodes ended, which shows whether a policy answers wrongly or reaches no answer."""
+    """Return the table of how episodes ended. It shows whether a policy gives incorrect answers or reaches no
+    answer."""
     rows: list[list[object]] = []
     for one in evaluations:
         known = one.outcomes
@@ -97,7 +98,7 @@ def pass_table(evaluations: Sequence[Evaluation]) -> Table | None:
 
 
 def comparison_table(evaluations: Sequence[Evaluation], comparisons: Sequence[Comparison]) -> Table | None:
-    """Return the table of paired differences in success, or None if there are no comparisons."""
+    """Return the table of paired differences in success rate, or None if there are no comparisons."""
     if not comparisons:
         return None
     by_label = {one.label: one for one in evaluations}
@@ -222,8 +223,8 @@ def notes(evaluations: Sequence[Evaluation], comparisons: Sequence[Comparison]) 
 
 
 def seeds_table(family: AcrossSeeds) -> Table:
-    """Return the table of seeds. It shows the success of each policy with its interval over tasks, then the mean with
-    both intervals."""
+    """Return the table of results over several seeds. It shows the success rate of each policy with its interval over
+    tasks, followed by the mean with both intervals."""
     names = list(family.policies)
     controls = list(family.gains)[:1]
     rows: list[list[object]] = []

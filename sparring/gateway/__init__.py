@@ -1,4 +1,4 @@
-"""The gateway, which provides HTTP endpoints for the policy in OpenAI's format, as a thin layer over sessions."""
+"""The gateway: a thin layer over sessions that provides HTTP endpoints for the policy in OpenAI's format."""
 
 from sparring.gateway.endpoints import EpisodeEndpoints, StatelessEndpoints
 from sparring.gateway.queue import WorkQueue

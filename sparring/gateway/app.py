@@ -1,5 +1,5 @@
-"""The HTTP application, with routes, keys, body limits and streaming. Every failure is an error object of the
-dialect."""
+"""The HTTP application, with routes, keys, body limits and streaming. Every failure is returned as an error object of
+the dialect."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def create_app(
     max_body_bytes: int = 8 * 1024 * 1024,
     clock: Callable[[], float] = time.time,
 ) -> ASGIApp:
-    """Return the app with the routes of the dialects, of MTRL and of reports, and with `/v1/models` and `/health`.
+    """Return the app. It has the routes of the dialects, of MTRL and of reports, as well as `/v1/models` and `/health`.
     `clock` returns seconds since 1970.
 
-    The same routes exist under `/s/KEY`, for clients that cannot send a key. With a `queue`, workers poll for episodes
-    at `/v1/queue`.
+    The same routes also exist under `/s/KEY`, for clients that cannot send a key in a header. With a `queue`, workers
+    poll for episodes at `/v1/queue`.
     """
     refusals = _Refusals(endpoints)
     sampling = _SamplingRoutes(endpoints, refusals, max_body_bytes, clock)
@@ -94,7 +94,7 @@ def create_app(
 
 
 class _Refusals:
-    """Counts refused requests, and logs each reason once."""
+    """Counts refused requests, and logs each reason only once."""
 
     def __init__(self, endpoints: Endpoints) -> None:
         self._endpoints = endpoints
@@ -115,7 +115,7 @@ class _Refusals:
 
     @contextmanager
     def noted(self, request: Request, api_key: str) -> Iterator[None]:
-        """Note a refused request, and raise the refusal again."""
+        """Record a refused request, and re-raise the error."""
         try:
             yield
         except ApiError as error:
@@ -123,7 +123,7 @@ class _Refusals:
             raise
 
     def note_unknown(self, request: Request, error: ApiError) -> None:
-        """Note a request for an unknown route, if it has a key."""
+        """Record a request for an unknown route, if it has a key."""
         path = request.scope["path"]
         api_key = _shown_key(path.split("/")[2] if path.startswith("/s/") else "", _headers(request))
         with suppress(ApiError):
@@ -252,8 +252,8 @@ class _ErrorDialect(Protocol):
 
 
 class _Answered:
-    """An endpoint as an ASGI app that returns every failure as an error object. `convert` converts each error to the
-    error of the API."""
+    """An endpoint wrapped as an ASGI app that returns every failure as an error object. `convert` converts each error
+    to the error of the API."""
 
     def __init__(
         self, endpoint: Endpoint, dialect: _ErrorDialect, convert: Callable[[ApiError], ApiError] = _as_it_is
@@ -273,8 +273,8 @@ class _Answered:
 
 
 class _Routed:
-    """Starlette's router, extended to return error objects for unknown paths and methods. For this, Starlette's own
-    application would add three layers to every request, a tenth of the request's time."""
+    """Starlette's router, extended to return error objects for unknown paths and methods. Starlette's own application
+    class would do the same, but would add three layers to every request, which take a tenth of the request's time."""
 
     def __init__(self, routes: Sequence[BaseRoute], note: Callable[[Request, ApiError], None]) -> None:
         """Create a router. `note` is called for each request with an unknown path or method."""
@@ -304,7 +304,7 @@ def _unknown_route(request: Request, failure: HTTPException) -> ApiError:
 
 
 def _route(request: Request) -> str:
-    """Return the path without the key with which it may start."""
+    """Return the path without the key at its start, if it has one."""
     path = request.url.path
     return path if not path.startswith("/s/") else f"/{path.split('/', 3)[-1]}"
 
@@ -320,7 +320,7 @@ def _unknown_answer(request: Request, failure: HTTPException, error: ApiError) -
 def _opening_key(request: Request, headers: Mapping[str, str], endpoints: Endpoints) -> str:
     """Return the key of a request: from the path, MTRL's trajectory id, the bearer token, or Anthropic's header.
 
-    The bearer token comes late in this order, since many clients cannot avoid sending one. Raises ApiError 401.
+    The bearer token comes late in this order, because many clients always send one. Raises ApiError 401.
     """
     api_key = _shown_key(request.path_params.get("key", ""), headers)
     endpoints.check(api_key)
@@ -333,7 +333,8 @@ def _shown_key(in_path: str, headers: Mapping[str, str]) -> str:
 
 
 def _headers(request: Request) -> dict[str, str]:
-    """Return the first value of each header. Starlette's own mapping searches all headers at each access."""
+    """Return a dict with the first value of each header. Starlette's own mapping searches all headers on each
+    access."""
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(request.scope["headers"])}
 
 
@@ -386,8 +387,8 @@ async def _body(request: Request, max_bytes: int) -> bytes:
 
 
 def _decoded(body: bytes) -> Json:
-    """Parse a body. Raises ApiError 400, even for JSON that is valid but cannot be processed or sent back in an answer:
-    JSON that is nested too deeply, a lone surrogate, or a number too large for a float."""
+    """Parse a body. Raises ApiError 400. This includes JSON that is valid but cannot be processed or sent back in an
+    answer: deeply nested JSON, a lone surrogate, or a number too large for a float."""
     try:
         decoded = read_json(body)
     except ValueError as error:

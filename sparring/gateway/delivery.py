@@ -1,8 +1,9 @@
 """Delivery of answers. Each answer is sampled once, is on disk before its first byte is sent, and survives a lost
 connection.
 
-A client whose connection broke repeats its request. A second sampling would leave the first turn as a branch without
-continuation. An answer that was recorded but not received is therefore sent again (docs/gateway.md, "Retries").
+A client whose connection broke repeats its request. If the gateway sampled again, the first turn would become a branch
+without a continuation. An answer that was recorded but not received is therefore sent again (docs/gateway.md,
+"Retries").
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ any thread."""
 @final
 class Delivery:
     """The answers to one request. Sampling is cancelled when the last waiting client disconnects. Answers that are
-    sampled by then are recorded in any case, and kept for a client that repeats the request."""
+    complete by then are still recorded, and kept for a client that repeats the request."""
 
     def __init__(
         self, session: AnySession, sample: Sample, *, id: str, on_arrived: Callable[[Sequence[Turn]], None]
@@ -42,7 +43,7 @@ class Delivery:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the answers are sampled, but no client has received them or is waiting for them."""
+        """Whether the answers are sampled, but no client has received them and none is waiting for them."""
         return self._is_sampled and self.is_alive and not self._has_arrived and self._num_waiting == 0
 
     @property
@@ -74,15 +75,15 @@ class Delivery:
         self, given_up: asyncio.Future[None] | None = None, *, seconds: float | None = None
     ) -> Sequence[Turn] | None:
         """Wait until the turns are recorded, and return them. Return None if `given_up` is done first, or after
-        `seconds`. Raises any error that the session raises."""
+        `seconds` seconds. Raises any error that the session raises."""
         waited = [self._playing] if given_up is None else [self._playing, given_up]
         await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         is_given_up = given_up is not None and given_up.done()
         return None if is_given_up or not self._playing.done() else self._playing.result()
 
     async def sampled(self, given_up: asyncio.Future[None]) -> AsyncGenerator[list[tuple[int, int]], None]:
-        """Yield lists of (answer, token) as the tokens arrive, starting with the first token, until sampling ends or
-        `given_up` is done."""
+        """Yield lists of (answer, token) pairs as the tokens arrive, starting with the first token, until sampling ends
+        or `given_up` is done."""
         given_up.add_done_callback(lambda _: self._news.set())
         seen = 0
         while not given_up.done():

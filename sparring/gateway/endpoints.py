@@ -1,4 +1,4 @@
-"""Selects the session for a request: the episode of its key, or a new session."""
+"""Selects the session for a request: the session of the episode that its key belongs to, or a new session."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NUM_KEPT = 256
 
 
 class Endpoints(Protocol):
-    """The app's access to sessions."""
+    """The interface through which the app accesses sessions."""
 
     @property
     def model_name(self) -> str: ...
@@ -43,7 +43,7 @@ class Endpoints(Protocol):
         ...
 
     def refused(self, api_key: str, digest: bytes) -> None:
-        """Remember that a request with this body got status 429."""
+        """Record that a request with this body got status 429."""
         ...
 
     def note_refusal(self, api_key: str, error: ApiError) -> None:
@@ -112,7 +112,7 @@ class EpisodeEndpoints:
         return self._episode(api_key).report
 
     def _episode(self, api_key: str) -> OpenEpisode:
-        """Return the episode of a key. Raises ApiError 401."""
+        """Return the episode that a key belongs to. Raises ApiError 401."""
         episode = self._episodes.get(_digest(api_key))
         if episode is None or episode.session.is_closed:
             raise ApiError(
@@ -128,7 +128,7 @@ class StatelessEndpoints:
     """The endpoint of a fixed model. Every request opens a new session, which ends with the request and records
     nothing.
 
-    The last conversations are kept, for requests that continue one of them by the id of its answer.
+    The most recent conversations are kept, so that later requests can continue one of them by the id of its answer.
     """
 
     takes_seed = True
@@ -161,10 +161,10 @@ class StatelessEndpoints:
         return self._in_flight.admitted()
 
     def refused(self, api_key: str, digest: bytes) -> None:
-        """Do nothing: no answers are kept that a retry could get by mistake."""
+        """Do nothing: no answers are kept, so a retry cannot get an earlier answer by mistake."""
 
     def note_refusal(self, api_key: str, error: ApiError) -> None:
-        """Do nothing: there is no episode that the refusal could end."""
+        """Do nothing: there is no episode that a refusal could end."""
 
     @asynccontextmanager
     async def enter(self, api_key: str, request: Asked) -> AsyncIterator[OpenEpisode]:
@@ -195,7 +195,7 @@ class StatelessEndpoints:
 
 @final
 class _Latest(dict[str, Kept]):
-    """A dict that keeps only the latest entries."""
+    """A dict that keeps only the most recent entries."""
 
     def __setitem__(self, answer_id: str, conversation: Kept) -> None:
         super().__setitem__(answer_id, conversation)

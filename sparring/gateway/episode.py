@@ -1,4 +1,5 @@
-"""The gateway's state of one episode in addition to its session: deliveries, conversations and the agent's report."""
+"""The gateway's state for one episode, in addition to the episode's session: deliveries, conversations and the agent's
+report."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class OpenEpisode:
         within: InFlight | None = None,
     ) -> None:
         """Open a session. `report` is shared by the sessions of an episode; its rewards per turn apply to the turns
-        that learn. Without `conversations`, the episode has its own, so that no other episode continues them."""
+        used for learning. Without `conversations`, the episode has its own conversations, which no other episode can
+        continue."""
         self.session = session
         self.report = report or EpisodeReport(lambda: [turn for turn in session.episode_turns if turn.learns])
         self.in_flight = InFlight(MAX_IN_FLIGHT_PER_EPISODE, of="The episode", within=within)
@@ -49,9 +51,9 @@ class OpenEpisode:
         """Return the delivery for a request: an earlier one whose answer was lost, otherwise a new one.
 
         A request that is marked as a retry gets the last answer to the same body, even if that answer appears to have
-        been received, or joins a request that is still being sampled. Equal requests without the mark are deliberate,
-        and each is sampled again. Raises ApiError 404 for an unknown earlier answer or item, 400 if log-probabilities
-        are unknown, and 409 if the episode accepts no more turns.
+        been received. If that answer is still being sampled, the request waits for it. Equal requests without the mark
+        are deliberate, and each is sampled again. Raises ApiError 404 for an unknown earlier answer or item, 400 if
+        log-probabilities are unknown, and 409 if the episode accepts no more turns.
         """
         self.report.check_open()
         if asked.wants_logprobs and isinstance(self.session, MessageSession):
@@ -96,7 +98,7 @@ class OpenEpisode:
             self.session.set_received([turn.id for turn in turns])
 
     def _conversation(self, asked: Asked) -> tuple[Message, ...]:
-        """Return the messages so far, without instructions."""
+        """Return the conversation so far, without instructions."""
         new = asked.messages
         if asked.item_ids and asked.with_items is not None:
             new = asked.with_items(self._conversations)
@@ -116,7 +118,7 @@ class OpenEpisode:
 
 
 def body_digest(begin: bytes) -> hashlib.blake2b:
-    """Return a hash that starts with the path. With the body added, the hash identifies equal requests."""
+    """Return a hash that starts with the path. When the body is added, the hash identifies equal requests."""
     return hashlib.blake2b(begin, digest_size=16)
 
 
@@ -158,7 +160,7 @@ async def _sampled(
 
 
 def _sampling(asked: Asked, own: Sampling) -> Sampling:
-    """Return the sampling settings of the client, limited to the tokens that the session allows."""
+    """Return the client's sampling settings, with `max_tokens` limited to what the session allows."""
     if asked.temperature is None and asked.top_p is None and asked.max_tokens is None:
         return own
     return replace(

@@ -1,7 +1,7 @@
 """The gateway's routes as OpenAPI 3.1 (https://spec.openapis.org/oas/v3.1.1.html).
 
-The request schemas come from the models that check requests, so the document and the checks cannot disagree. Rules that
-JSON schema cannot express are in `description`.
+The request schemas are generated from the models that check requests, so the document and the checks always agree.
+Rules that JSON Schema cannot express are stated in `description`.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ _LEASE: Json = {"name": "lease", "in": "path", "required": True, "schema": _TEXT
 
 
 def openapi(*, takes_seed: bool, has_queue: bool = False) -> dict[str, Json]:
-    """Return the OpenAPI document. `takes_seed` is whether requests may set a seed, which running episodes refuse.
-    `has_queue` is whether workers poll for episodes."""
+    """Return the OpenAPI document. `takes_seed` states whether requests may set a seed, which is not allowed in running
+    episodes. `has_queue` states whether workers poll for episodes."""
     definitions: dict[str, Json] = {**_ANSWERS, **_ERRORS}
 
     def defined(name: str, schema: dict[str, Json]) -> str:

@@ -16,11 +16,11 @@ _RETRY_AFTER_SECONDS = 1
 
 @final
 class InFlight:
-    """Counts the requests that are currently read, sampled or sent."""
+    """Counts the requests that are currently being read, sampled or sent."""
 
     def __init__(self, most: int, *, of: str, within: InFlight | None = None) -> None:
-        """Create a counter. `of` names the owner of the requests in error messages. Requests also count for
-        `within`."""
+        """Create a counter. `of` names the owner of the requests in error messages. Requests also count toward the
+        limit of `within`."""
         self._most = most
         self._of = of
         self._within = within

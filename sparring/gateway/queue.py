@@ -1,7 +1,8 @@
-"""The queue of episodes for workers, which poll it over HTTP and hold episodes under leases that they must renew.
+"""The queue of episodes for workers. Workers poll the queue over HTTP and hold episodes under leases that they must
+renew.
 
-The queue serves agents that can only open outgoing connections. An offer is taken at most once. If the offer's worker
-gives it back or does not renew its lease, the offer is lost, and its owner decides whether to make another
+The queue serves agents that can only open outgoing connections. An offer is taken at most once. If the worker gives the
+offer back or does not renew its lease, the offer is lost. Its owner then decides whether to make another offer
 (`sparring.agents.pull`).
 """
 
@@ -89,7 +90,7 @@ class WorkQueue:
         """Whether any worker has ever requested an episode."""
 
     def check(self, worker_key: str) -> None:
-        """Check a worker key. Raises ApiError 401 for a wrong key."""
+        """Check a worker key. Raises ApiError 401 for an invalid key."""
         if not hmac.compare_digest(_digest(worker_key), self._digest):
             raise ApiError(
                 401,
@@ -106,13 +107,13 @@ class WorkQueue:
         return offer
 
     def withdraw(self, offer: object) -> None:
-        """Withdraw an offer. No worker gets it any more, and its lease ends."""
+        """Withdraw an offer. No worker can take it anymore, and its lease ends."""
         self._waiting = deque(other for other in self._waiting if other is not offer)
         for lease_id in [id for id, lease in self._leases.items() if lease.offer is offer]:
             self._end(lease_id)
 
     async def lease(self, wait_seconds: float, endpoint: str) -> Mapping[str, Json] | None:
-        """Lease the oldest offer and return the message for the worker, or None if there is no offer in time."""
+        """Lease the oldest offer and return the message for the worker, or return None if no offer arrives in time."""
         self.is_polled = True
         patience = asyncio.ensure_future(self._sleep(wait_seconds))
         try:
@@ -128,11 +129,11 @@ class WorkQueue:
         return self._taken(self._waiting.popleft(), endpoint) if self._waiting else None
 
     def renew(self, lease_id: str) -> None:
-        """Extend a lease to `lease_seconds` from now. Raises ApiError 404 for a lease that is over."""
+        """Extend a lease to `lease_seconds` from now. Raises ApiError 404 for an expired lease."""
         self._held(lease_id).expires = self._clock() + self.lease_seconds
 
     def release(self, lease_id: str, error: str = "") -> None:
-        """Give an episode back. Raises ApiError 404 for a lease that is over."""
+        """Give an episode back. Raises ApiError 404 for an expired lease."""
         self._lose(lease_id, f"gave it back: {error}" if error else "gave it back")
 
     def _taken(self, offer: Offer, endpoint: str) -> Mapping[str, Json]:
@@ -167,7 +168,7 @@ class WorkQueue:
         if lease_id not in self._leases:
             raise ApiError(
                 404,
-                "This lease is over: its episode has ended, or the lease was not renewed in time. Stop that episode, "
+                "This lease has expired: its episode has ended, or the lease was not renewed in time. Stop that episode, "
                 "and lease another.",
                 code="lease_over",
             )

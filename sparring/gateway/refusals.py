@@ -1,8 +1,9 @@
-"""Decides whether the client or the policy caused a refused request, and under which name the request is counted.
+"""Decides whether the client or the policy caused a refused request, and under which name the refusal is counted.
 
-After its first answer, the policy may influence everything that its client sends. If the policy could make its client
-send refused requests, and such episodes were left out, it could discard its failures. A refusal therefore counts as
-caused by the client only if the policy's output can hardly have caused it (docs/gateway.md, "Who caused a refusal").
+After the first answer, the policy may influence everything that its client sends. Suppose that such episodes were left
+out of training: a policy that makes its client send refused requests could then discard its own failures. A refusal
+therefore counts as caused by the client only if it is very unlikely that the policy's output caused it
+(docs/gateway.md, "Who caused a refusal").
 """
 
 from __future__ import annotations
@@ -52,17 +53,19 @@ def is_refusal(error: Exception) -> bool:
 
 
 def reason_of(error: ApiError) -> str:
-    """Return the name under which a refusal is counted: its code, the field without indices, and an unknown type."""
+    """Return the name under which a refusal is counted. It consists of the error code, the field without indices, and
+    the unknown type, if there is one."""
     place = [part for part in (error.param or "").split(".") if part and not part.isdecimal()]
     parts = [error.code or "refused", *place, *_texts(error.given if error.is_type else None)]
     return re.sub(r"[^A-Za-z0-9_.-]", "_", ".".join(parts))[:80]
 
 
 def note(session: AnySession, error: ApiError, turns: Sequence[Turn]) -> None:
-    """Attribute a refusal to the client or to the policy. `turns` contains the episode's turns that learn.
+    """Attribute a refusal to the client or to the policy. `turns` contains the episode's turns that are used for
+    learning.
 
-    A request for an unknown route does not request a turn, and many clients try such a route and continue without it.
-    The refusal therefore makes an episode lost only if no turn was requested."""
+    A request for an unknown route does not request a turn. Many clients try such a route, and continue if it does not
+    exist. Such a refusal therefore makes the episode lost only if no turn was requested."""
     if error.code == UNKNOWN_ROUTE and turns:
         session.refusals.refuse(reason_of(error), None)
         return
@@ -72,7 +75,7 @@ def note(session: AnySession, error: ApiError, turns: Sequence[Turn]) -> None:
 
 
 def _is_clients_own(error: ApiError) -> bool:
-    """Return whether a refusal is about a choice of the client."""
+    """Return whether a refusal concerns a choice that the client made."""
     if error.code not in _CLIENTS_OWN and not error.is_type:
         return False
     place = (error.param or "").split(".")
@@ -80,8 +83,8 @@ def _is_clients_own(error: ApiError) -> bool:
 
 
 def _is_own_text(given: Json, turns: Sequence[Turn]) -> bool:
-    """Return whether the policy wrote at least half of the names and texts of the refused value, as whole words and in
-    any notation. The client may then have copied them from the policy."""
+    """Return whether the policy wrote at least half of the names and texts in the refused value. They must appear as
+    whole words, but may be escaped differently. The client may then have copied them from the policy."""
     texts = {_plain(text).strip() for text in set(_texts(given)) - _SCHEMA_WORDS} - {""}
     whole = "\n".join(text for turn in turns for text in _list_texts(turn.message))
     written = f"{_plain(whole)}\n{_plain(re.sub(_CONTROL, ' ', whole))}"
@@ -94,7 +97,7 @@ _CONTROL: Final = re.compile(r"\\+[nrtbf]")
 
 
 def _plain(text: str) -> str:
-    """Return a text without escapes, including escaped escapes as in JSON within JSON, in lower case."""
+    """Return a text in lower case, without escapes. Nested escapes (JSON within JSON) are also removed."""
     text = re.sub(r"\\+u([0-9a-fA-F]{4})", lambda escape: chr(int(escape[1], 16)), text)
     return re.sub(r"\\+", " ", text).casefold()
 

@@ -21,16 +21,17 @@ class EpisodeReport:
     """The state of an episode's report: open, then completed as ready or failed, then rewarded. Each happens only once.
 
     A completed episode accepts no more turns. Agents usually complete the episode first and then send the reward. The
-    other order is also accepted; the reward then ends the turns, since it applies to the turns so far. A failed episode
-    accepts no reward: the number that agents send along with a failure is not a reward (docs/agents-mtrl.md,
-    "Failures").
+    opposite order is also accepted. In that case, no turns are possible after the reward, because the reward applies to
+    the turns so far. A failed episode accepts no reward: the number that agents send together with a failure is not a
+    reward (docs/agents-mtrl.md, "Failures").
 
-    A report with a client token may be sent again and gets the same answer. Without a token, a second report is a
+    A report with a client token may be sent again, and then gets the same answer. Without a token, a second report is a
     conflict.
     """
 
     def __init__(self, turns: Callable[[], Sequence[Turn]]) -> None:
-        """Create a report. `turns` returns the turns so far, to which a reward per turn refers."""
+        """Create a report. `turns` is a function that returns the turns so far. Rewards per turn refer to these
+        turns."""
         self._turns = turns
         self._status: Status | None = None
         self._error = ""
@@ -46,7 +47,7 @@ class EpisodeReport:
         self._settled = asyncio.Event()
 
     def turns(self) -> Sequence[Turn]:
-        """Return the episode's turns so far that learn."""
+        """Return those of the episode's turns so far that are used for learning."""
         return self._turns()
 
     @property
@@ -56,16 +57,18 @@ class EpisodeReport:
 
     @property
     def reward(self) -> Reward | None:
-        """The accepted reward, or None before there is one."""
+        """The accepted reward, or None if there is none yet."""
         return self._reward
 
     @property
     def refusal(self) -> str | None:
-        """Why the last invalid reward was refused, since agents often ignore error answers."""
+        """The reason why the last invalid reward was refused. It is stored because agents often ignore error
+        responses."""
         return self._refusal
 
     def complete(self, status: Status, *, error: str = "", client_token: str | None = None) -> None:
-        """End the turns. `error` is the reason for a failure. Raises ApiError 409 the second time."""
+        """End the turns. `error` is the reason for a failure. Raises ApiError 409 if the episode is already
+        completed."""
         content = (status, error)
         if self._is_repeated("completion", client_token, content):
             return
@@ -120,7 +123,7 @@ class EpisodeReport:
             raise self._conflict("for a turn")
 
     async def while_open(self, answer: Awaitable[Answer]) -> Answer:
-        """Await and return the answer. As soon as the episode accepts no more turns, cancel the answer and raise
+        """Await the answer and return it. As soon as the episode accepts no more turns, cancel the answer and raise
         ApiError 409."""
         playing = asyncio.current_task()
         assert playing is not None
@@ -161,8 +164,8 @@ class EpisodeReport:
             self._settled.set()
 
     def _conflict(self, purpose: str) -> ApiError:
-        """Return the error for a conflict. `sagemaker.train.rft` takes the words "not in valid status" to mean that the
-        report arrived the first time."""
+        """Return the error for a conflicting report. `sagemaker.train.rft` interprets the words "not in valid status"
+        as a sign that an earlier report has arrived."""
         state = {None: "is rewarded", "failed": "was completed as failed", "ready": "was completed as ready"}[
             self._status
         ]

@@ -34,8 +34,8 @@ class ApiError(Exception):
         given: Json = None,
         is_type: bool = False,
     ) -> None:
-        """Create an error. `retry_after` is the number of seconds after which the same request may succeed; without it,
-        clients are asked not to repeat the request. `given` is the refused field or value. `is_type` marks an unknown
+        """Create an error. `retry_after` is the number of seconds after which the same request may succeed. Without it,
+        clients are instructed not to repeat the request. `given` is the refused field or value. `is_type` marks an unknown
         type or role."""
         super().__init__(message)
         self.status, self.code, self.param, self.retry_after = status, code, param, retry_after
@@ -70,7 +70,7 @@ def error_of(failure: SparringError) -> ApiError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatFields:
-    """The fields with which a dialect sets the form of an answer."""
+    """The names of the fields by which a dialect sets the form of an answer."""
 
     form: str
     schema: str
@@ -92,7 +92,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A request in the form that sessions use. None leaves a choice to the session."""
+    """A request in the form that sessions use. A value of None leaves the choice to the session."""
 
     model: str
     messages: Sequence[Message]
@@ -163,7 +163,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The event that the first token was sampled."""
+    """The event that is sent when the first token has been sampled."""
 
     index: int
 
@@ -195,7 +195,7 @@ class ToolCallPart:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The event that the answer is complete and recorded."""
+    """The event that is sent when the answer is complete and recorded."""
 
     index: int
     turn: Turn
@@ -213,7 +213,7 @@ class Dialect(Protocol):
         ...
 
     def read(self, body: Json) -> Asked:
-        """Check and parse a decoded body. Raises ApiError 400 that names the field."""
+        """Check and parse a decoded body. Raises ApiError 400, which names the field."""
         ...
 
     def request_schema(self, prefix: str) -> dict[str, Json]:
@@ -225,7 +225,7 @@ class Dialect(Protocol):
         ...
 
     def stream(self, asked: Asked, parts: AsyncIterator[Part], head: Head) -> AsyncIterator[bytes]:
-        """Yield the events of a stream. Exceptions of `parts` are raised again."""
+        """Yield the events of a stream. Exceptions raised by `parts` are re-raised."""
         ...
 
     def error(self, error: ApiError) -> Mapping[str, Json]:

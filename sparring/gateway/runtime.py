@@ -2,9 +2,9 @@
 
 The service is described at
 https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_Operations_Amazon_SageMaker_Job_Runtime.html. An agent
-samples, completes its rollout and sends rewards. Its requests have a job ARN, of which only the form is checked, and a
-trajectory id, which is the key of the episode. Errors are AWS's REST-JSON. `Components` and `Metrics` of a reward are
-additions of Sparring.
+samples turns, completes its rollout, and sends rewards. Its requests contain a job ARN, whose format is the only thing
+checked, and a trajectory id, which is the key of the episode. Errors are AWS's REST-JSON. The fields `Components` and
+`Metrics` of a reward are Sparring's own additions.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def trajectory_id(headers: Mapping[str, str]) -> str:
 
 @final
 class AwsError(ApiError):
-    """An error in AWS's format. The kind of error is in a header, and an unknown key is a trajectory that was not
-    found."""
+    """An error in AWS's format. The kind of error is sent in a header. An unknown key is reported as a trajectory that
+    was not found."""
 
     def __init__(self, error: ApiError) -> None:
         status = 404 if error.status == 401 else error.status
@@ -81,7 +81,7 @@ def _aws_body(error: ApiError) -> Mapping[str, Json]:
 @final
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Chat completions with AWS's errors. The model is always the policy, so a request need not name it."""
+    """Chat completions with errors in AWS's format. The model is always the policy, so a request need not name it."""
 
     streams: bool
     """Whether the route always responds with a stream."""
@@ -108,7 +108,7 @@ class Sample:
         return _aws_body(error)
 
     def error_event(self, error: ApiError, num_sent: int) -> bytes:
-        """Return an error event of chat completions, which readers of such a stream expect."""
+        """Return an error event in the format of chat completions, which readers of such a stream expect."""
         return ChatCompletions().error_event(error, num_sent)
 
 
@@ -128,7 +128,7 @@ _Text: TypeAlias = Annotated[str, pydantic.Field(max_length=10_000)]
 
 
 class _Body(pydantic.BaseModel):
-    """A body in which unknown fields are refused, so that no value is lost silently."""
+    """A body in which unknown fields are rejected, so that no value is lost silently."""
 
     model_config = pydantic.ConfigDict(strict=True, extra="forbid")
 
@@ -154,8 +154,8 @@ class RewardUpdate(_Body):
     metrics: _Numbers | None = None
 
     def tell(self, report: EpisodeReport) -> None:
-        """Apply the reward to the report. Raises ApiError 400 if the list does not have one reward for each turn, and
-        409 if the episode accepts no reward at this time."""
+        """Apply the reward to the report. Raises ApiError 400 if the list does not have exactly one reward for each
+        turn, and 409 if the episode accepts no reward at this time."""
         try:
             report.update_reward(
                 self.reward, components=self.components, metrics=self.metrics, client_token=self.client_token
@@ -166,7 +166,7 @@ class RewardUpdate(_Body):
 
 
 class _OfTrajectory(_Body):
-    """A body that names the episode, in AWS's Pascal case."""
+    """A body that names the episode, with field names in Pascal case, as in AWS's APIs."""
 
     model_config = pydantic.ConfigDict(alias_generator=to_pascal)
 
@@ -198,7 +198,7 @@ class ReportRoute:
 
     @property
     def is_aws(self) -> bool:
-        """Whether the body names the episode and errors have AWS's format."""
+        """Whether the body names the episode and errors are in AWS's format."""
         return issubclass(self.body, _OfTrajectory)
 
     def request_schema(self, prefix: str) -> dict[str, Json]:
@@ -206,7 +206,7 @@ class ReportRoute:
         return body_schema(self.body, prefix)
 
     def read(self, body: Json, headers: Mapping[str, str]) -> Completion | RewardUpdate:
-        """Check a decoded body. Raises ApiError 400 that names the field."""
+        """Check a decoded body. Raises ApiError 400, which names the field."""
         if not isinstance(body, dict):
             raise ApiError(400, f"The body is JSON of type {type(body).__name__}; send an object.")
         if self.is_aws and _JOB_ARN in headers:

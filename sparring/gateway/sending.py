@@ -38,7 +38,7 @@ _LISTEN_AFTER = 1.0
 async def _parts(
     asked: Asked, delivery: Delivery, session: AnySession, hanging_up: asyncio.Future[None]
 ) -> AsyncGenerator[Part, None]:
-    """Yield the parts of an answer as it is sampled. An answer that was sampled before is yielded from its first token.
+    """Yield the parts of an answer as it is sampled. An answer that is already sampled is yielded from its first token.
     Raises ClientDisconnect if the client disconnects."""
 
     def visible_text() -> VisibleText:
@@ -49,8 +49,8 @@ async def _parts(
     reasoned = [""] * asked.num_answers
 
     def new_parts(index: int, delta: str, *, is_over: bool) -> Iterator[Part]:
-        """Yield new text after the reasoning that precedes it. An endpoint may continue its reasoning after its first
-        text."""
+        """Yield new text, and before it any new reasoning that precedes it. An endpoint may continue its reasoning
+        after its first piece of text."""
         reasoning, before = texts[index].reasoning, reasoned[index]
         if reasoning != before and reasoning.startswith(before) and (delta or is_over):
             reasoned[index] = reasoning
@@ -84,8 +84,8 @@ async def _parts(
 async def _events(
     dialect: Dialect, asked: Asked, parts: AsyncGenerator[Part, None], head: Head, sent: Callable[[], Awaitable[None]]
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the events of a stream, then call `sent`. After the first event a failure is sent as an event, since the
-    status was already sent."""
+    """Yield the events of a stream, then call `sent`. After the first event, a failure is sent as an event, because the
+    status has already been sent."""
     num_sent = 0
     try:
         async for event in dialect.stream(asked, parts, head):
@@ -118,7 +118,8 @@ async def send_whole(
 async def send_stream(
     dialect: Dialect, asked: Asked, delivery: Delivery, session: AnySession, head: Head, request: Request, send: Send
 ) -> None:
-    """Send an answer as it is sampled. Raises failures that occur before the first event, so that they get a status."""
+    """Send an answer as it is sampled. Failures that occur before the first event are raised, so that the response gets
+    an error status."""
     hanging_up = asyncio.create_task(hung_up(request))
     parts = _parts(asked, delivery, session, hanging_up)
     events = _events(dialect, asked, parts, head, lambda: _sent(delivery, request, send))
@@ -140,9 +141,9 @@ def _piece(body: bytes, *, is_last: bool = False) -> Message:
 
 
 async def _sent(delivery: Delivery, request: Request, send: Send) -> None:
-    """Mark an answer that was sent as received. Raises ClientDisconnect if the client is already gone.
+    """Mark a sent answer as received. Raises ClientDisconnect if the client is already gone.
 
-    The check happens before the response ends, since servers report every client as gone after that."""
+    The check happens before the response ends, because afterwards servers report every client as gone."""
     await send(_piece(b""))  # waits while the transport has a lot of unsent data
     if _has_hung_up(request):
         raise ClientDisconnect
@@ -150,8 +151,8 @@ async def _sent(delivery: Delivery, request: Request, send: Send) -> None:
 
 
 async def _unless_hung_up(request: Request, delivery: Delivery) -> Sequence[Turn]:
-    """Return the delivered turns. Raises ClientDisconnect if the client disconnects, at once if it has waited for some
-    time."""
+    """Return the delivered turns. Raises ClientDisconnect if the client disconnects. After some time of waiting, it is
+    raised immediately on disconnection."""
     # The gateway does not listen from the start: listening needs a task, which is expensive compared with a quick
     # answer.
     turns = await delivery.turns(seconds=_LISTEN_AFTER)
@@ -173,7 +174,7 @@ async def hung_up(request: Request) -> None:
 
 
 def _has_hung_up(request: Request) -> bool:
-    """Return whether the server knows that the client is gone. It polls the next message without waiting."""
+    """Return whether the server knows that the client is gone. The function polls the next message without waiting."""
     asking = request.receive().__await__()
     try:
         next(asking)

@@ -30,7 +30,7 @@ without cycles, so Python's default of 700 would cause several collections per r
 
 @dataclass(frozen=True, slots=True)
 class EpisodeEndpoint:
-    """The endpoint of an episode's session for any OpenAI client, with the agent's report."""
+    """The endpoint of an episode's session, for any OpenAI client, and the agent's report on the episode."""
 
     base_url: str
     api_key: str
@@ -40,12 +40,12 @@ class EpisodeEndpoint:
 
     @property
     def endpoint(self) -> str:
-        """The address of the gateway. MTRL calls it the endpoint of its runtime."""
+        """The address of the gateway. MTRL calls this address the endpoint of its runtime."""
         return self.base_url.removesuffix("/v1")
 
 
 class _QuietUvicorn(uvicorn.Server):
-    """A server that leaves the handling of Ctrl-C to its program."""
+    """A server that leaves the handling of Ctrl-C to the program that runs it."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -53,7 +53,7 @@ class _QuietUvicorn(uvicorn.Server):
 
 
 class Listener:
-    """A server of one app on one socket."""
+    """A server that serves one app on one socket."""
 
     def __init__(self, app: ASGIApp, host: str, port: int) -> None:
         self._app = app
@@ -64,8 +64,8 @@ class Listener:
         self._starting = asyncio.Lock()
 
     async def start(self) -> None:
-        """Bind and serve requests in the running loop. Starting twice is allowed. Raises ServiceError if the address is
-        taken."""
+        """Bind the socket, and serve requests in the running event loop. Starting twice is allowed. Raises ServiceError
+        if the address is taken."""
         async with self._starting:
             if self._serving is None:
                 await self._start()
@@ -101,7 +101,7 @@ class Listener:
             await asyncio.sleep(0.001)
 
     async def stop(self) -> None:
-        """Finish running requests within two seconds, and stop. Stopping twice is allowed."""
+        """Wait up to two seconds for running requests to finish, and stop. Stopping twice is allowed."""
         if self._server is not None and self._serving is not None:
             self._server.should_exit = True
             await self._serving
@@ -116,7 +116,7 @@ class Listener:
 
 @final
 class Gateway:
-    """HTTP endpoints for the sessions of running episodes.
+    """Provides HTTP endpoints for the sessions of running episodes.
 
     async with Gateway() as gateway:
         endpoint = gateway.register(session)
@@ -132,14 +132,14 @@ class Gateway:
         queue: WorkQueue | None = None,
         max_in_flight: int = MAX_IN_FLIGHT,
     ) -> None:
-        """Create a gateway. `/v1/models` lists `model_name`. Requests may name any model, since the key decides.
-        Workers poll `queue`. `max_in_flight` limits the number of concurrent requests."""
+        """Create a gateway. `/v1/models` lists `model_name`. Requests may name any model, because the key determines
+        the session. Workers poll `queue`. `max_in_flight` limits the number of concurrent requests."""
         self._endpoints = EpisodeEndpoints(model_name, max_in_flight=max_in_flight)
         self._listener = Listener(create_app(self._endpoints, queue=queue), host, port)
 
     def register(self, session: AnySession) -> EpisodeEndpoint:
-        """Open an endpoint with a new key for a session, and one for each other policy of its episode. The keys become
-        invalid when the session is closed."""
+        """Open an endpoint with a new key for a session, and likewise for each of the other policies of its episode.
+        The keys become invalid when the session is closed."""
         api_key = self._endpoints.register(session)
         report = self._endpoints.report(api_key)
         policies = {

@@ -1,4 +1,4 @@
-"""Determines which part of an answer may be shown while the answer is still being sampled."""
+"""Determines which part of an answer may already be shown while the rest is still being sampled."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ class _Growth(Enum):
 
 @final
 class VisibleText:
-    """Converts sampled ids to text deltas that together are the content of the final message.
+    """Converts sampled ids to text deltas that together form the content of the final message.
 
     Text is held back until it is certain: an unfinished tag or tool call, the start of a stop text, a part of a
-    character, or trailing whitespace. The session's parser decides from all ids what is reasoning or a call. Between
-    two such parses only the new ids are decoded, since every tag ends with ">" and any other text just continues.
+    character, or trailing whitespace. The session's parser uses all ids to decide what is reasoning and what is a tool
+    call. Between two such parses, only the new ids are decoded, because every tag ends with ">" and any other text just
+    continues the current part.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class VisibleText:
         stop_texts: Sequence[str] = (),
     ) -> None:
         """Create a converter. `parse` is the session's parser, so that the stream and the final message agree. `decode`
-        returns the text of some ids, or None if they are not all text."""
+        returns the text of some ids, or None if some of them are not text."""
         self._parse = parse
         self._decode = decode
         self._stop_texts = stop_texts
@@ -71,7 +72,7 @@ class VisibleText:
         """The reasoning that precedes the shown text."""
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """Return the text that became certain with these ids."""
+        """Add sampled ids, and return the text that has become certain."""
         self._token_ids.extend(token_ids)
         added = self._added()
         if added is None or ">" in added:
@@ -89,14 +90,14 @@ class VisibleText:
         return self._read(added)
 
     def finish(self, message: Message) -> str:
-        """Return the part of the final content that is not shown yet."""
+        """Return the part of the final content that has not been shown yet."""
         self.reasoning = message.get("reasoning_content", "")
         shown = "".join(self._shown)
         return message["content"].removeprefix(shown) if message["content"].startswith(shown) else ""
 
     def _added(self) -> str | None:
-        """Return the text of the ids since the last whole character. These ids are decoded together with the ids before
-        them, since some tokenizers decode a first token differently."""
+        """Return the text of the ids after the last complete character. These ids are decoded together with the
+        preceding ids, because some tokenizers decode a first token differently."""
         if self._is_garbled:
             return None
         before, both = (self._decode(self._token_ids[self._begin : end]) for end in (self._end, None))
@@ -140,7 +141,7 @@ class VisibleText:
         return self._show(_certain_part(self._held.rstrip("\ufffd"), self._stop_texts))
 
     def _ends_with(self, content: str) -> bool:
-        """Return whether the text ended in content, not in a later hidden part or after a stop text."""
+        """Return whether the text ended in content, rather than in a later hidden part or after a stop text."""
         end = content[-_LONGEST_TAG:]
         before = self._tail.removesuffix(end).rstrip()
         is_end = self._tail.endswith(end) and (len(end) == _LONGEST_TAG or before == "" or before.endswith(">"))

@@ -1,4 +1,4 @@
-"""Finds and reads the answer of an episode, for the strict scorers."""
+"""Finds and parses the answer of an episode, for the strict scorers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from sparring.types import Json, Trajectory
 
 
 def last_text(trajectory: Trajectory) -> str | None:
-    """Return the text of the last message, or None if that message is not the assistant's or calls a tool."""
+    """Return the text of the last message. Return None if that message is not the assistant's, or if it calls a
+    tool."""
     last = trajectory.messages[-1] if trajectory.messages else {}
     text = last.get("content")
     return text if last.get("role") == "assistant" and isinstance(text, str) and not last.get("tool_calls") else None
 
 
 def tagged_answer(trajectory: Trajectory, tag: str) -> str | None:
-    """Return the text in the only `tag` of the last message. Return None if there is no tag or more than one, or if the
-    tag is in code or in a tool call that is text."""
+    """Return the text inside the only `tag` of the last message. Return None if there is no such tag or more than one,
+    or if the tag is inside code or inside a tool call that is written as text."""
     text = last_text(trajectory) or ""
     if text.count(f"<{tag}>") != 1 or text.count(f"</{tag}>") != 1:
         return None
@@ -29,8 +30,8 @@ def tagged_answer(trajectory: Trajectory, tag: str) -> str | None:
 
 
 def _is_code(before: str, after: str) -> bool:
-    """Return whether the text between these two is in a fenced block, in a tool call that is text, or in backticks on
-    its line."""
+    """Return whether the text between these two positions is in a fenced block, in a tool call that is written as text,
+    or between backticks on its line."""
     if (before.count("```") + before.count("~~~")) % 2 or before.count("<tool_call>") > before.count("</tool_call>"):
         return True
     # A run of one or more backticks opens a quotation, and a run of the same length closes it.
@@ -40,7 +41,8 @@ def _is_code(before: str, after: str) -> bool:
 
 
 def read_json(text: str) -> Json:
-    """Parse JSON by RFC 8259. Raises ValueError for anything else, for a repeated key, and for too deep nesting."""
+    """Parse JSON as defined by RFC 8259. Raises ValueError for any other text, for a repeated key, and for nesting that
+    is too deep."""
     try:
         return json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_refused)
     except RecursionError as error:
@@ -48,8 +50,8 @@ def read_json(text: str) -> Json:
 
 
 def canonical(value: Json) -> str:
-    """Return the same text for equal JSON values: 2.0 equals 2, but true does not equal 1. Raises ValueError for
-    numbers that are not finite and for too deep nesting."""
+    """Return a canonical text, which is the same for equal JSON values: 2.0 equals 2, but true does not equal 1. Raises
+    ValueError for numbers that are not finite and for nesting that is too deep."""
     try:
         return json.dumps(_integral(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
     except RecursionError as error:

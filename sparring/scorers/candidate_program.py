@@ -1,6 +1,7 @@
-"""Runs in the candidate's box: loads a program and answers calls to its functions, one per line. Standard library only.
+"""Runs in the candidate's sandbox: loads a program and answers calls to its functions, one call per line. Standard
+library only.
 
-This program does not grade, and its messages are not trusted: an answer counts only as the candidate's return value.
+This program does not grade, and its messages are not trusted: an answer is used only as the candidate's return value.
 """
 
 import ast
@@ -13,8 +14,8 @@ LITERALS = (int, float, str, bytes, bool, complex, type(None))
 
 
 def literal(value, depth=0):
-    """Return a value as Python text for `ast.literal_eval`. Only exact built-in types are allowed: their repr is
-    fixed."""
+    """Return a value as Python source text for `ast.literal_eval`. Only exact built-in types are allowed, because their
+    repr is fixed."""
     kind = type(value)
     if depth > 50:
         raise TypeError("the result is nested more than 50 levels deep")
@@ -31,7 +32,7 @@ def literal(value, depth=0):
         if kind is set:
             return f"{{{inside}}}" if value else "set()"
         return f"({inside},)" if value else "()"
-    raise TypeError(f"the result is a {kind.__name__}; return numbers, texts, lists, tuples, sets or dicts")
+    raise TypeError(f"the result is a {kind.__name__}; return numbers, strings, lists, tuples, sets or dicts")
 
 
 def answer(module, call):

@@ -1,4 +1,4 @@
-"""Code that the strict scorers share: sub-scores for an episode's conduct, and the mark of scorers that grade
+"""Code that the strict scorers share: sub-scores for an episode's conduct, and a mark for scorers that grade
 behavior."""
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ _EXHAUSTED = frozenset({Outcome.MAX_TURNS, Outcome.MAX_TOKENS, Outcome.POLICY_TI
 
 def conduct(trajectory: Trajectory) -> dict[str, float]:
     """Return sub-scores for the conduct of an episode. `completion`: the episode ended by itself. `budget_exhausted`:
-    turns, tokens or time ran out, so 0 is good. `tool_use`: the share of tool calls without an error, absent if there
-    are no calls."""
+    the turns, tokens or time ran out, so 0 is good. `tool_use`: the share of tool calls without an error; it is absent
+    if there are no calls."""
     calls = trajectory.transitions
     parts = {
         "completion": float(trajectory.outcome is Outcome.FINISHED),
@@ -22,9 +22,9 @@ def conduct(trajectory: Trajectory) -> dict[str, float]:
 
 
 def by_behavior(scorer: Scorer) -> Scorer:
-    """Mark a scorer that grades what an answer does (the rows of a query, the results of a program), so that other
-    texts may be right too. `sparring check` then does not expect a text that differs from the known answer to be
-    wrong."""
+    """Mark a scorer that grades what an answer does (the rows of a query, the results of a program). Under such a
+    scorer, different texts may be correct. `sparring check` then does not assume that a text that differs from the
+    known answer is incorrect."""
     scorer.grades_behavior = True  # type: ignore[attr-defined]
     return scorer
 

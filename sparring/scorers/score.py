@@ -1,4 +1,4 @@
-"""The check of a scorer's return value."""
+"""The validation of a scorer's return value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ async def evaluate_score(function: Scorer, trajectory: Trajectory) -> Score:
     """Call a scorer, sync or async, and check its return value.
 
     Raises RewardError, which names the scorer, unless the scorer returns a number in [0, 1] or a Score of such numbers.
-    Passes on InfrastructureError (a sandbox cannot start) and ServiceError (an LLM judge refuses the key).
+    Does not catch InfrastructureError (a sandbox cannot start) and ServiceError (an LLM judge rejects the key).
     """
     name = getattr(function, "__name__", type(function).__name__)
     try:

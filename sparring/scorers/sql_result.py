@@ -1,4 +1,4 @@
-"""Scores a query by its rows, which must equal the reference query's. Each query runs on its own database."""
+"""Scores a query by its rows, which must equal the rows of the reference query. Each query runs on its own database."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ def sql_result(
     reference: str = "query",
     ordered: bool = False,
 ) -> Scorer:
-    """Return a scorer that gives 1.0 if a query returns the rows of the reference query, else 0.0. Column names do not
-    matter.
+    """Return a scorer that gives 1.0 if a query returns the rows of the reference query, else 0.0. Column names are
+    ignored.
 
-    `database` creates a new database for a task. `candidate` finds the query, by default in the only fenced block
-    (`sql`) of the last message. `reference` names the task's field with the right query. Rows may be in any order
-    unless `ordered`. Parts: `format` (a query was found), `runs` (the query ran), and the conduct of the episode.
+    `database` creates a new database for a task. `candidate` finds the query. By default, the query is the only fenced
+    block (`sql`) of the last message. `reference` is the name of the task field that contains the correct query. Rows
+    may be in any order, unless `ordered` is true. Parts: `format` (a query was found), `runs` (the query ran), and the
+    conduct of the episode.
 
     Raises DataError when the reference query fails or its result exceeds the limits.
     """
@@ -57,7 +58,7 @@ def sql_result(
 
 
 def _rows(database: SqlDatabase, query: str) -> list[tuple[Json, ...]] | None:
-    """Return the rows without column names, or None if there are too many rows to compare."""
+    """Return the rows without column names, or None if there are more rows than can be compared."""
     try:
         rows, is_whole = database.rows(query)
     finally:

@@ -1,4 +1,4 @@
-"""Scores the final state of an episode's environment, regardless of what the policy wrote about it."""
+"""Scores the final state of an episode's environment, regardless of what the policy wrote about the state."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ def state_difference(expected: str = "state", *, ignored: Collection[str] = ()) 
     """Return a scorer that gives 1.0 if the final state equals the expected state in every key, else 0.0.
 
     The final state is the object that `Environment.final_state` returned. The expected state is
-    task.fields[`expected`]. An unexpected key counts as much as a missing key; `ignored` names the keys that do not
-    count (a log, a clock). Parts: `state/<key>` for each key of either state, and the conduct of the episode.
+    task.fields[`expected`]. An unexpected key lowers the score as much as a missing key does. `ignored` names the keys
+    that are not compared (a log, a clock). Parts: `state/<key>` for each key of either state, and the conduct of the
+    episode.
 
     Raises RewardError for an episode that ended by itself without a state.
     """

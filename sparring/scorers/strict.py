@@ -1,4 +1,5 @@
-"""Strict scorers of answers. They share no code with the rewards, so that a mistake in one shows in the other."""
+"""Strict scorers of answers. They share no code with the rewards, so that the two disagree if one of them has a
+mistake."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,99})(?:\.\d{1,100})?(?:[eE][+-]?\d{1,3})
 
 
 def json_exact(tag: str = "final_output", fields: Sequence[str] | None = None, *, allows_more: bool = False) -> Scorer:
-    """Return a scorer that gives 1.0 for exactly the right answer, else 0.0.
+    """Return a scorer that gives 1.0 for exactly the correct answer, else 0.0.
 
     The conversation must end with an assistant message that calls no tool and contains exactly one `tag`, outside code,
     around a JSON object. The object must have every field of task.fields["answer"] (or only those in `fields`), each
-    with a canonically equal value, and no key twice. Other fields are wrong unless `allows_more`. Parts:
-    `field/<name>`, `format`, and the conduct of the episode (`conduct.conduct`).
+    with a canonically equal value. No key may appear twice. Additional fields make the answer incorrect, unless
+    `allows_more` is true. Parts: `field/<name>`, `format`, and the conduct of the episode (`conduct.conduct`).
     """
 
     def json_exact_score(trajectory: Trajectory) -> Score:
@@ -43,11 +44,11 @@ def json_exact(tag: str = "final_output", fields: Sequence[str] | None = None, *
 
 
 def exact_match(tag: str | None = "final_output", field: str = "answer") -> Scorer:
-    """Return a scorer that gives 1.0 if the text in the only `tag` of the last message is the task's text, else 0.0. If
-    `tag` is None, the whole message is compared.
+    """Return a scorer that gives 1.0 if the text inside the only `tag` of the last message equals the task's text, else
+    0.0. If `tag` is None, the whole message is compared.
 
-    Spaces around the texts are ignored. Case, punctuation and characters that only look the same do matter. Parts:
-    `format` and the conduct of the episode.
+    Spaces around the texts are ignored. Differences in case and punctuation matter, and characters that only look the
+    same are different. Parts: `format` and the conduct of the episode.
     """
 
     def exact_match_score(trajectory: Trajectory) -> Score:
@@ -61,12 +62,12 @@ def exact_match(tag: str | None = "final_output", field: str = "answer") -> Scor
 def numeric_match(
     tag: str | None = "final_output", field: str = "answer", *, tolerance: float, is_relative: bool = False
 ) -> Scorer:
-    """Return a scorer that gives 1.0 if the text in the only `tag` of the last message is a JSON number that differs
-    from the task's number by at most `tolerance`, else 0.0. If `is_relative`, `tolerance` is a share of the task's
-    number.
+    """Return a scorer that gives 1.0 if the text inside the only `tag` of the last message is a JSON number that
+    differs from the task's number by at most `tolerance`, else 0.0. If `is_relative` is true, `tolerance` is a fraction
+    of the task's number.
 
-    The text must contain only the number, without a unit or a thousands separator. The comparison is exact, so that
-    1.01 is within 0.01 of 1. Parts: `format` and the conduct of the episode.
+    The text must contain nothing but the number: no unit and no thousands separator. The comparison uses exact
+    arithmetic, so that 1.01 is within 0.01 of 1. Parts: `format` and the conduct of the episode.
     """
 
     def numeric_match_score(trajectory: Trajectory) -> Score:
@@ -81,8 +82,8 @@ def numeric_match(
 
 
 def set_match(tag: str | None = "final_output", field: str = "answer") -> Scorer:
-    """Return a scorer that gives 1.0 if the text in the only `tag` of the last message is a JSON array of exactly the
-    task's values, in any order and without repetitions, else 0.0. Parts: `precision` and `recall` of the values,
+    """Return a scorer that gives 1.0 if the text inside the only `tag` of the last message is a JSON array of exactly
+    the task's values, in any order and without repetitions, else 0.0. Parts: `precision` and `recall` of the values,
     `format`, and the conduct of the episode.
     """
 

@@ -1,7 +1,7 @@
-"""Runs in the grader's box: runs tests against a candidate in another box. Standard library only.
+"""Runs in the grader's sandbox and executes tests against a candidate in another sandbox. Standard library only.
 
-`import solution` gives a module whose functions are called in the candidate's box; only values come back. The program
-writes the line {"tests": [names]}, then for each test {"begin": name}, any number of {"call": ...}, and
+`import solution` gives a module whose functions run in the candidate's sandbox; only values come back. The program
+writes the line {"tests": [names]}. Then it writes, for each test, {"begin": name}, any number of {"call": ...}, and
 {"passed": bool, "text": ...}.
 """
 
@@ -14,7 +14,7 @@ import types
 
 
 class CandidateError(Exception):
-    """Raised when the candidate fails in a way that has no built-in exception."""
+    """Raised when the candidate fails in a way for which there is no built-in exception."""
 
 
 class Channel:
@@ -36,7 +36,7 @@ class Channel:
 
     def call(self, name, arguments, options):
         if not self.is_open:
-            raise CandidateError("the candidate was called while the tests were loaded; call it inside a test")
+            raise CandidateError("the candidate was called while the tests were being loaded; call it inside a test")
         self.say(call=name, arguments=repr((arguments, options)))
         reply = self.hear()
         if "value" in reply:

@@ -1,8 +1,8 @@
-"""Scores a program by unit tests in clean sandboxes: the candidate runs in one sandbox, the tests in another, and only
-values are exchanged.
+"""Scores a program by unit tests in clean sandboxes. The candidate runs in one sandbox and the tests in another, and
+the two exchange only values.
 
-The grading process contains no code of the candidate. Patched comparisons, edited tests, early exits and forged output
-therefore change nothing except the candidate's own return values.
+The grading process does not contain any of the candidate's code. Patched comparisons, edited tests, early exits and
+forged output therefore change nothing except the candidate's own return values.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_VALUE = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestReport:
-    """The results of a candidate, with the reason of each failed test by the test's name."""
+    """The results of a candidate. The reasons for failed tests are keyed by the name of the test."""
 
     __test__ = False  # not a test itself
 
@@ -57,12 +57,13 @@ def unit_tests(
     limits: Limits = LIMITS,
     sandbox: Callable[[Limits], Sandbox] = lambda limits: open_sandbox(limits=limits),
 ) -> Scorer:
-    """Return a scorer that gives 1.0 if a program passes all tests, else 0.0. With `partial`, it gives the share that
-    passes.
+    """Return a scorer that gives 1.0 if a program passes all tests, else 0.0. If `partial` is true, it gives the share
+    of tests that pass.
 
-    `candidate` finds the program, by default the only fenced block of the last message. `tests` names the task's field
-    with the tests: functions `test_*` that `import solution`, call its functions with plain values and assert on the
-    results. Parts: `format` (a program was found), `tests` (the share passed), and the conduct of the episode.
+    `candidate` finds the program. By default, the program is the only fenced block of the last message. `tests` is the
+    name of the task field that contains the tests: functions `test_*` that `import solution`, call its functions with
+    plain values, and assert on the results. Parts: `format` (a program was found), `tests` (the share of tests that
+    passed), and the conduct of the episode.
 
     The scorer raises DataError when the tests themselves cannot be read.
     """
@@ -96,7 +97,7 @@ def fenced_code(language: str = "python") -> Candidate:
 
 
 def submitted(tool: str = "submit", argument: str = "code") -> Candidate:
-    """Return a function that finds the argument of the last successful call of a tool."""
+    """Return a function that finds an argument of the last successful call of a tool."""
 
     def find(trajectory: Trajectory) -> str | None:
         calls = [entry for entry in trajectory.transitions if entry["tool"] == tool and entry["error"] is None]
@@ -109,11 +110,11 @@ def submitted(tool: str = "submit", argument: str = "code") -> Candidate:
 async def run_tests(
     sandbox: Sandbox, candidate: str, tests: str, *, seconds: float | None = None, call_seconds: float = CALL_SECONDS
 ) -> TestReport:
-    """Run tests against a candidate. Tests that do not end within `seconds` fail, and a call fails if it takes longer
-    than `call_seconds`.
+    """Run tests against a candidate. Tests that do not end within `seconds` seconds fail, and a call fails if it takes
+    longer than `call_seconds` seconds.
 
-    Raises DataError for tests that cannot be read or contain no test, and InfrastructureError when a sandbox cannot be
-    started or never starts to read the tests.
+    Raises DataError if the tests cannot be read or contain no test function, and InfrastructureError if a sandbox
+    cannot be started or does not begin to read the tests.
     """
     try:
         ast.parse(tests)
@@ -147,7 +148,7 @@ async def _run_tests(grader: Program, player: _Player, tests: str) -> TestReport
             # No code of the candidate has run yet: loading the tests does not end, or this machine is too busy to start
             # it.
             raise InfrastructureError(
-                f"The tests could not be read: their box ended by {run.ended} after {run.seconds:.1f} s."
+                f"The tests could not be read: their sandbox ended after {run.seconds:.1f} s (reason: {run.ended})."
             )
         raise DataError(f"The tests cannot be read ({run.ended}): {run.stderr[-300:]} Correct the task.")
     names = json.loads(listing)["tests"]
@@ -172,7 +173,7 @@ async def _run_tests(grader: Program, player: _Player, tests: str) -> TestReport
 
 
 class _Player:
-    """The candidate's program, which is started at its first call and again after it has ended."""
+    """The candidate's program. It is started at its first call, and restarted at the next call after it has ended."""
 
     def __init__(self, box: Box, source: str, seconds: float, call_seconds: float) -> None:
         self._box, self._source, self._seconds, self._call_seconds = box, source, seconds, call_seconds
@@ -199,7 +200,7 @@ class _Player:
         await self._stack.aclose()
 
     async def _start(self) -> dict[str, str] | None:
-        """Load the program. Return None on success, or else the failure."""
+        """Load the program. Return None on success, otherwise the failure."""
         await self.stop()
         command = ["python3", "-I", "-B", "candidate_program.py"]
         self._program = await self._stack.enter_async_context(self._box.start(command, seconds=self._seconds))

@@ -105,7 +105,7 @@ def test_a_lease_that_is_renewed_lasts() -> None:
         workplace.report(lease).update_reward(1.0)
         # Done with it, so it need not complete.
         workplace.queue.release(lease["lease_id"])
-        with pytest.raises(ApiError, match="This lease is over"):
+        with pytest.raises(ApiError, match="This lease has expired"):
             workplace.queue.renew(lease["lease_id"])
 
     assert Workplace().play(work).reward == Reward(total=1.0)

@@ -79,7 +79,7 @@ def test_any_text_comes_back_from_json_lines(tmp_path_factory: pytest.TempPathFa
         ("a.jsonl", '{"prompt": "a"\n{"prompt": "b"}\n', r"line 1: not JSON.*one JSON object per line"),
         ("a.jsonl", '\n["a"]\n', r"line 2: \['a'\] is not a JSON object; every row must be one"),
         ("a.jsonl", "{}\n", r"line 1: the row is empty; give it a `prompt`"),
-        ("a.jsonl", '{"prompt": "a", "id": 1}\n', r"line 1: id = 1 is not a text; give every task its own text"),
+        ("a.jsonl", '{"prompt": "a", "id": 1}\n', r"line 1: id = 1 is not a string; give every task its own string"),
         (
             "a.jsonl",
             '{"prompt": "a", "id": "x"}\n\n{"prompt": "b", "id": "x"}\n',
@@ -88,18 +88,18 @@ def test_any_text_comes_back_from_json_lines(tmp_path_factory: pytest.TempPathFa
         (
             "a.jsonl",
             '{"prompt": 7}\n',
-            r"line 1, column 'prompt': 7 is not a prompt; give a text, or a list of at least one message",
+            r"line 1, column 'prompt': 7 is not a prompt; give a string, or a list of at least one message",
         ),
         ("a.jsonl", '{"prompt": "  "}\n', r"the prompt is blank; write one, or remove"),
         (
             "a.jsonl",
             '{"prompt": "a"}\n{"prompt": "\\ud800"}\n',
-            r"line 2: '\\ud800' is half of a character; write the whole",
+            r"line 2: '\\ud800' is half of a surrogate pair; write the whole",
         ),
         (
             "a.json",
             '[{"prompt": [{"role": "user", "content": "\\udfff"}]}]',
-            r"row 1: '\\udfff' is half of a character",
+            r"row 1: '\\udfff' is half of a surrogate pair",
         ),
         ("a.jsonl", '{"prompt": []}\n', r"\[\] is not a prompt"),
         (
@@ -107,7 +107,7 @@ def test_any_text_comes_back_from_json_lines(tmp_path_factory: pytest.TempPathFa
             '{"prompt": [{"role": "wizard", "content": "a"}]}\n',
             r"message 1 is .*give an object with a role of",
         ),
-        ("a.jsonl", '{"prompt": [{"role": "user"}]}\n', r"message 1 has no text; give it a text as `content`"),
+        ("a.jsonl", '{"prompt": [{"role": "user"}]}\n', r"message 1 has no text; give it a string as `content`"),
         ("a.jsonl", "\n\n", r"has no rows.*one task per row"),
         ("a.jsonl", b'{"prompt": "\xff"}\n', r"is not UTF-8 \(byte 12\); save it as UTF-8"),
         ("a.json", '{"prompt": "a"}', r"not an array; give an array with one object per task"),

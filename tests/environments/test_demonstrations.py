@@ -38,7 +38,7 @@ def test_another_script_may_be_played_also_inside_an_event_loop() -> None:
 
 
 def test_a_scripted_call_that_fails_is_refused() -> None:
-    with pytest.raises(DataError, match="Task t1: the demonstration calls get wrongly"):
+    with pytest.raises(DataError, match="Task t1: the demonstration makes an invalid call of get"):
         record_demonstration(Links, TASK, [tool_call("get", name="b")])
 
 

@@ -91,7 +91,7 @@ def test_tests_that_are_not_over_in_time_fail(sandbox: Sandbox) -> None:
 
 
 def test_tests_that_are_not_read_in_time_are_no_failure_of_the_candidate(sandbox: Sandbox) -> None:
-    with pytest.raises(InfrastructureError, match="ended by deadline"):
+    with pytest.raises(InfrastructureError, match="reason: deadline"):
         report_of(sandbox, RIGHT, "while True: pass\ndef test_a(): pass", seconds=1.0)
 
 
@@ -114,7 +114,7 @@ def test_results_that_are_no_plain_values_fail(sandbox: Sandbox) -> None:
         sandbox, "class A: pass\ndef add(a, b): return A()", "import solution\ndef test_a(): solution.add(1, 2)"
     )
     assert report.failures == {
-        "test_a": "TypeError: the result is a A; return numbers, texts, lists, tuples, sets or dicts"
+        "test_a": "TypeError: the result is a A; return numbers, strings, lists, tuples, sets or dicts"
     }
 
 

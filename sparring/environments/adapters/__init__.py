@@ -1,4 +1,5 @@
-"""Adapters that provide environments of other libraries and servers. Each module needs the library that it adapts."""
+"""Adapters that make environments of other libraries and servers available. Each module needs the library that it
+adapts."""
 
 from sparring.environments.adapters.adapter import Adapter, opening_with
 from sparring.environments.returns import episode_return

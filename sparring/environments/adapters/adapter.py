@@ -19,11 +19,11 @@ Result = TypeVar("Result")
 
 
 class Adapter(Environment):
-    """The base class for environments of another library. A subclass defines which tools exist and how a tool is
-    called.
+    """The base class for environments that come from another library. A subclass defines which tools exist and how a
+    tool is called.
 
-    `with_options` is called once for a recipe and returns the class that runs episodes, a subclass that has the tools.
-    In Python:
+    `with_options` is called once for a recipe and returns a subclass that has the tools. Episodes run with that
+    subclass. In Python:
 
         environment_class = McpServer.with_options(**options)
         agent = EnvironmentAgent(lambda: environment_class(**options), max_turns=8)
@@ -36,7 +36,7 @@ class Adapter(Environment):
 
     @classmethod
     def list_tools(cls, **options: Any) -> Iterable[SchemaTool]:
-        """Return the tools for these options, in the order in which the model reads them.
+        """Return the tools for these options, in the order in which the model sees them.
 
         Raises UsageError, or ServiceError if a server does not list its tools.
         """
@@ -45,7 +45,7 @@ class Adapter(Environment):
     async def call_listed(self, name: str, arguments: Mapping[str, Json]) -> Json:
         """Run a listed tool with arguments that fit its schema.
 
-        Raises ToolFailure for an error of the model, and InfrastructureError for any other failure.
+        Raises ToolFailure for an error that the model made, and InfrastructureError for any other failure.
         """
         raise NotImplementedError
 
@@ -77,8 +77,8 @@ class Adapter(Environment):
 
 
 def opening_with(task: Task, text: str) -> list[Message]:
-    """Return the task's messages with the first observation, which is appended to the last user message or is a new
-    one."""
+    """Return the task's messages with the first observation. It is appended to the last user message, or becomes a new
+    user message."""
     *earlier, last = task.messages or ({"role": "user", "content": ""},)
     if last["role"] != "user" or not isinstance(last["content"], str):
         return [*task.messages, {"role": "user", "content": text}]
@@ -86,6 +86,7 @@ def opening_with(task: Task, text: str) -> list[Message]:
 
 
 def waited(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Return the result of a coroutine. It runs in a separate thread because the caller may be inside an event loop."""
+    """Run a coroutine and return its result. It runs in a separate thread because the caller may be inside an event
+    loop."""
     with ThreadPoolExecutor(max_workers=1) as executor:
         return executor.submit(asyncio.run, coroutine).result()

@@ -27,10 +27,10 @@ from sparring.types import Json, Message, Task
 class GymnasiumEnvironment(Adapter):
     """A registered environment (https://gymnasium.farama.org/api/env) whose actions can be written as JSON.
 
-    The tool `step` takes the parts of a Dict action by their names, and any other action as `action`. Each transition
-    logs `reward`, `terminated` and `truncated`, which the model does not see; `adapters.episode_return` sums the
-    rewards. The episode ends when the environment ends it. If observations are not text, derive a class and override
-    `describe`.
+    The arguments of the tool `step` are the keys of a Dict action; any other action is passed as the argument `action`.
+    Each transition logs `reward`, `terminated` and `truncated`, which the model does not see; `adapters.episode_return`
+    sums the rewards. The episode ends when the environment ends it. If observations are not text, derive a subclass and
+    override `describe`.
 
     Steps run on the event loop of all episodes, so run a slow simulator behind a server.
     """
@@ -38,11 +38,11 @@ class GymnasiumEnvironment(Adapter):
     def __init__(
         self, id: str, arguments: Mapping[str, Json] | None = None, actions: Sequence[str] | None = None
     ) -> None:
-        """`arguments` are passed to `gymnasium.make`. With `render_mode = "ansi"`, the model reads the environment's
-        own drawing.
+        """`arguments` are passed to `gymnasium.make`. With `render_mode = "ansi"`, the model sees the environment's own
+        text rendering.
 
-        `actions` are names for the members of a Discrete space, in the order of the space. Raises UsageError if the
-        environment cannot be created.
+        `actions` contains names for the members of a Discrete space, in the order of the space. Raises UsageError if
+        the environment cannot be created.
         """
         self._id, self._arguments = id, dict(arguments or {})
         self.world = _made(id, self._arguments)
@@ -67,7 +67,7 @@ class GymnasiumEnvironment(Adapter):
             probe.close()
 
     def describe(self, observation: Any) -> str:
-        """Return the observation as text for the model. `self.world` is the environment after the step."""
+        """Return the observation as text for the model. `self.world` is the Gymnasium environment after the step."""
         if self.world.render_mode == "ansi":
             return without_colors(str(self.world.render()))
         return as_text(observation)
@@ -94,7 +94,7 @@ class GymnasiumEnvironment(Adapter):
         else:
             action = action_from_json(space, arguments if isinstance(space, spaces.Dict) else arguments["action"])
         if not space.contains(action):
-            raise ToolFailure(f"{action!r} is no action of {space}")
+            raise ToolFailure(f"{action!r} is not an action of {space}")
         try:
             observation, reward, terminated, truncated, _ = self.world.step(action)
             text, reward = self.describe(observation), float(reward)
@@ -120,7 +120,7 @@ def seeded_tasks(prompt: str, num: int, first_seed: int = 0) -> list[Task]:
     """Return `num` tasks with the same text and consecutive seeds, starting with `first_seed`. The seed is also in the
     field `seed`.
 
-    Splits with overlapping seeds share tasks, and are refused.
+    Splits with overlapping seeds share tasks, so they are rejected.
     """
     return [
         Task(id=f"seed-{seed}", messages=({"role": "user", "content": prompt},), fields={"seed": seed}, seed=seed)

@@ -1,4 +1,5 @@
-"""Gymnasium's spaces in JSON: the schema of an action, an action from JSON, and an observation as text."""
+"""Conversion between Gymnasium's spaces and JSON: the schema of an action, an action from JSON, and an observation as
+text."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _SUPPORTED = "Text, Discrete, MultiDiscrete, MultiBinary, Box, and Dict and Tupl
 
 
 def action_schema(space: spaces.Space[Any]) -> dict[str, Json]:
-    """Return the JSON schema of a space's members, with their bounds. Raises UsageError for a space without a
+    """Return the JSON schema of a space's members, including their bounds. Raises UsageError for a space without a
     schema."""
     if isinstance(space, spaces.Text):
         letters = "".join(re.escape(letter) for letter in sorted(space.character_set))
@@ -66,8 +67,8 @@ def action_from_json(space: spaces.Space[Any], value: Json) -> Any:
 
 
 def as_text(observation: Any) -> str:
-    """Return an observation as text for the model. Text is unchanged; any other observation becomes compact JSON (with
-    NaN and Infinity if needed).
+    """Return an observation as text for the model. Text is returned unchanged; any other observation becomes compact
+    JSON (with NaN and Infinity if needed).
 
     Raises TypeError for a value that JSON cannot represent.
     """
@@ -77,12 +78,12 @@ def as_text(observation: Any) -> str:
 
 
 def without_colors(drawing: str) -> str:
-    """Return a terminal drawing as plain text, with brackets around the parts that were highlighted by color."""
+    """Return a terminal rendering as plain text, with brackets around the parts that were highlighted in color."""
     return _ESCAPED.sub(r"[\1]", drawing).strip("\n")
 
 
 def is_writable(space: spaces.Space[Any]) -> bool:
-    """Return whether an observation can be written in at most MAX_NUMBERS numbers."""
+    """Return whether an observation can be written with at most MAX_NUMBERS numbers."""
     return isinstance(space, spaces.Text) or (space.is_np_flattenable and spaces.flatdim(space) <= MAX_NUMBERS)
 
 
@@ -111,7 +112,7 @@ def _number(kind: str, low: Any, high: Any) -> dict[str, Json]:
 
 def _array(schema_at: Callable[[tuple[int, ...]], dict[str, Json]], shape: Sequence[int]) -> dict[str, Json]:
     """Return the schema of nested arrays of this shape. `schema_at` returns the schema of one element. A shape without
-    axes is one number."""
+    axes represents a single number."""
 
     def part(place: tuple[int, ...]) -> dict[str, Json]:
         depth = len(place)
@@ -123,7 +124,8 @@ def _array(schema_at: Callable[[tuple[int, ...]], dict[str, Json]], shape: Seque
 
 
 def _tuple(parts: Sequence[dict[str, Json]]) -> dict[str, Json]:
-    """Return the schema of an array of exactly these parts. The schema has a short form if all parts are equal."""
+    """Return the schema of an array with exactly these elements. The schema has a short form if all elements have equal
+    schemas."""
     bounds = {"type": "array", "minItems": len(parts), "maxItems": len(parts)}
     if parts and all(part == parts[0] for part in parts):
         return {**bounds, "items": parts[0]}

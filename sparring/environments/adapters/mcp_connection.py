@@ -24,7 +24,7 @@ _LAST_WORDS = 1000
 
 @final
 class McpConnection:
-    """A session that its own task holds open, because the SDK requires that the task that opened the streams also
+    """A session that a dedicated asyncio task keeps open. The SDK requires that the task that opened the streams also
     closes them."""
 
     def __init__(
@@ -58,7 +58,7 @@ class McpConnection:
             raise self._failed(f"did not start a session within {self._start_seconds:g} s") from error
 
     async def list_tools(self) -> list[Tool]:
-        """Return all tools of all pages."""
+        """Return the tools of all result pages."""
         assert self._client is not None, "the connection is not open"
         tools: list[Tool] = []
         cursor: str | None = None
@@ -73,7 +73,7 @@ class McpConnection:
                 return tools
 
     async def call(self, name: str, arguments: Mapping[str, Json]) -> CallToolResult:
-        """Call a tool. Raises ToolFailure if the server refuses the arguments."""
+        """Call a tool. Raises ToolFailure if the server rejects the arguments."""
         assert self._client is not None, "the connection is not open"
         try:
             return await self._client.call_tool(name, dict(arguments), read_timeout_seconds=self._call_seconds)
@@ -157,7 +157,7 @@ def to_url(url: str, *, key: str | None, start_seconds: float, call_seconds: flo
 
 @final
 class _LastWords:
-    """The end of a process's standard error."""
+    """The last part of a process's standard error."""
 
     def __init__(self) -> None:
         self._file: TextIO | None = None
@@ -183,7 +183,7 @@ class _LastWords:
 
 
 def _describe(error: BaseException) -> str:
-    """Return an exception as one line. For an exception group, return its cause."""
+    """Return an exception as one line of text. For an exception group, the line describes the underlying exception."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}"

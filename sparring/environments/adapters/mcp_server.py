@@ -29,16 +29,16 @@ from sparring.types import Json, Message, Task
 
 
 class McpServer(Adapter):
-    """The common base class of both transports. A recipe names `McpProcess` or `McpService`.
+    """The common base class of both transports. A recipe names `McpProcess` or `McpService` instead.
 
-    The model sees the errors that a tool reports, and the server's refusal of arguments. A server that dies, exceeds a
-    time limit or violates the protocol is an InfrastructureError.
+    The model sees the errors that a tool reports, and the error when the server rejects arguments. A server that dies,
+    exceeds a time limit or violates the protocol causes an InfrastructureError.
     """
 
     _connection: McpConnection | None = None
 
     def connection(self, task: Task | None) -> McpConnection:
-        """Return an unopened connection for one episode, or, without a task, for listing the tools."""
+        """Return an unopened connection for one episode. Without a task, the connection is for listing the tools."""
         raise NotImplementedError
 
     @classmethod
@@ -64,7 +64,7 @@ class McpServer(Adapter):
 
 
 class McpProcess(McpServer):
-    """A separate server process for every episode, which a command starts and which is connected through its standard
+    """A separate server process for every episode, started with a command and connected through its standard
     streams."""
 
     def __init__(
@@ -98,7 +98,7 @@ class McpProcess(McpServer):
 
 
 class McpService(McpServer):
-    """One server for all episodes over streamable HTTP, with a separate session for each episode.
+    """One server for all episodes, connected over streamable HTTP, with a separate session for each episode.
 
     Sparring cannot reset state that the server keeps between sessions.
     """

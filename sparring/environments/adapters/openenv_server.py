@@ -1,5 +1,5 @@
-"""OpenEnv servers (https://github.com/meta-pytorch/OpenEnv). Each session is a series of `reset` and `step` over a web
-socket."""
+"""OpenEnv servers (https://github.com/meta-pytorch/OpenEnv). Each session is a series of `reset` and `step` messages
+over a WebSocket."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ _OF_THE_MODEL = ("invalid_args", "tool_not_found", "execution_error")
 
 
 class OpenEnvServer(Adapter):
-    """A running OpenEnv server. Each episode has its own session on the server, and so its own environment state.
+    """A running OpenEnv server. Each episode has its own session on the server, and therefore its own environment
+    state.
 
-    The fields of the server's action are the arguments of the tool `step`. A server whose actions are tool calls offers
-    those tools instead. Each transition logs `reward` and `done`; `adapters.episode_return` sums the rewards. A server
-    that dies, exceeds a time limit, violates the protocol or raises an error in `step` is an InfrastructureError. An
-    environment that wants to report a bad action to the model must do so in its observation.
+    The fields of the server's action type are the arguments of the tool `step`. A server whose actions are tool calls
+    offers those tools instead. Each transition logs `reward` and `done`; `adapters.episode_return` sums the rewards. A
+    server that dies, exceeds a time limit, violates the protocol or raises an error in `step` causes an
+    InfrastructureError. An environment that wants to report a bad action to the model must do so in its observation.
 
     The library's own client is not used, because it reconnects after a lost connection. The episode would then continue
-    in another environment.
+    in a different environment.
     """
 
     def __init__(self, url: str, reset: Mapping[str, Json] | None = None, call_seconds: float = 60.0) -> None:
@@ -59,7 +60,7 @@ class OpenEnvServer(Adapter):
         return {"seed": task.seed, "episode_id": task.id, **self._reset}
 
     def describe(self, observation: Mapping[str, Json]) -> str:
-        """Return an observation as text for the model. The default is its fields as JSON."""
+        """Return an observation as text for the model. By default, the text is the observation's fields as JSON."""
         fields = {name: value for name, value in observation.items() if name != "metadata"}
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
@@ -128,7 +129,7 @@ class OpenEnvServer(Adapter):
 
 @final
 class _Session:
-    """A web socket with exactly one response to each request. A request is never repeated on another socket."""
+    """A WebSocket with exactly one response to each request. A request is never repeated on a different socket."""
 
     def __init__(self, url: str, *, seconds: float) -> None:
         self._url = url
@@ -146,7 +147,7 @@ class _Session:
 
     async def ask(self, kind: str, data: Mapping[str, Json] | None = None) -> Mapping[str, Json]:
         """Send a message of the given kind, and return the data of the response. Raises ToolFailure if the server
-        refuses the format of an action."""
+        rejects the format of an action."""
         assert self._socket is not None, "the session is not open"
         message = {"type": kind} if data is None else {"type": kind, "data": data}
         try:
@@ -181,7 +182,8 @@ class _Session:
 
 
 def _arguments(schema: Mapping[str, Json]) -> Mapping[str, Json]:
-    """Return the schema of an action without `metadata`. Every action has this field, and no model needs to set it."""
+    """Return the schema of an action without the field `metadata`. Every action has this field, and no model needs to
+    set it."""
     properties = {name: part for name, part in schema.get("properties", {}).items() if name != "metadata"}
     return {**{name: part for name, part in schema.items() if name != "description"}, "properties": properties}
 
@@ -192,8 +194,8 @@ def _problems(answered: Mapping[str, Json]) -> str:
 
 
 def _tool_result(name: str, observation: Mapping[str, Json]) -> tuple[Json, list[str]]:
-    """Return the result of an environment's tool, and notes on parts that are named but not shown. Raises the same
-    errors as `call_listed`."""
+    """Return the result of an environment's tool, and notes about the parts that are named but not shown. Raises the
+    same errors as `call_listed`."""
     error = observation.get("error")
     if error is not None:
         if error.get("error_type") in _OF_THE_MODEL:

@@ -1,6 +1,6 @@
 """Environments from the user's SOP-Bench checkout (https://github.com/amazon-science/SOP-Bench), for evaluation.
 
-The benchmark's data and code are licensed CC BY-NC 4.0, and additional notices in them request that they are not used
+The benchmark's data and code are licensed under CC BY-NC 4.0, and additional notices in them ask that they not be used
 for training. Sparring includes neither the data nor the code.
 """
 
@@ -45,14 +45,14 @@ correct type and value."""
 
 
 class SopBench(Adapter):
-    """The mock tools of one domain, run in a separate process for each episode, with the tasks that `tasks` returns.
+    """The mock tools of one domain, which run in a separate process for each episode. The tasks come from `tasks`.
 
     The process has only the variables PATH and HOME, and its printed output is discarded. Parts of a result that JSON
     cannot represent (NaN, a set) are replaced, and the transition lists them in `repairs`. The model sees the
-    exceptions of a tool. A process that dies or exceeds a time limit is an InfrastructureError.
+    exceptions that a tool raises. A process that dies or exceeds a time limit causes an InfrastructureError.
 
-    Training is refused unless `i_have_training_rights` states your permission in words. The run's recipe records the
-    statement.
+    Training is not allowed unless `i_have_training_rights` states in words your permission to train. The run's recipe
+    records the statement.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class SopBench(Adapter):
 class _Worker:
     """The process of one episode, and a socket to it.
 
-    An asyncio process is not used, because a cancellation during its start waits forever (CPython 3.11)."""
+    It does not use asyncio's subprocesses, because in CPython 3.11 a cancellation during their start waits forever."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -141,7 +141,7 @@ class _Worker:
         self._writer.write(json.dumps(request).encode() + b"\n")
 
     async def answer(self, seconds: float, what: str) -> dict[str, Json]:
-        """Return the next line. Raises InfrastructureError if there is no line in time."""
+        """Return the next line. Raises InfrastructureError if no line arrives in time."""
         try:
             async with asyncio.timeout(seconds):
                 line = await self._reader.readline()
@@ -176,13 +176,13 @@ def tasks(
 ) -> list[Task]:
     """Return the first `num` labeled rows of a domain as tasks.
 
-    `inputs` names the columns that a task shows, for domains without declared inputs in metadata.json. A task's field
-    `inputs` also contains these columns. Scored columns are never shown. Differences between a task and the checkout
-    are listed in the task's field `repairs`, which `sparring check` shows.
+    `inputs` names the columns that a task shows. It is for domains whose metadata.json declares no inputs. A task's
+    field `inputs` also contains these columns. Scored columns are never shown. Differences between a task and the data
+    in the checkout are listed in the task's field `repairs`, which `sparring check` shows.
 
-    Unless `i_have_training_rights` states your permission to train in words, the tasks are marked for evaluation only,
-    and no run trains on them, regardless of the agent. Raises UsageError if inputs are missing or scored, and DataError
-    for invalid files.
+    Unless `i_have_training_rights` states in words your permission to train, the tasks are marked for evaluation only.
+    No run trains on such tasks, regardless of the agent. Raises UsageError if input columns are missing or scored, and
+    DataError for invalid files.
     """
     folder = domain_folder(path, domain)
     licence = _licence(folder)
@@ -231,7 +231,7 @@ def _is_stated(right: object, name: str) -> bool:
 
 
 def domain_folder(path: str | Path, domain: str) -> Path:
-    """Return the folder of a domain in a checkout. For an unknown domain, raises UsageError that lists the existing
+    """Return the folder of a domain in a checkout. For an unknown domain, raises UsageError, which lists the existing
     domains."""
     for folder in (Path(path) / part for part in _FOLDERS):
         if (folder / domain / "toolspecs.json").is_file():
@@ -303,7 +303,7 @@ def _shown_columns(
 
 
 def _kind(cells: Iterable[str]) -> str:
-    """Return the type of a scored column. In CSV, the cells are only text."""
+    """Return the type of a scored column. In a CSV file, all cells are text."""
     filled = [cell for cell in cells if cell.strip()]
     for kind in ("true or false", "number"):
         try:

@@ -1,7 +1,7 @@
 """The mock tools of one SOP-Bench domain in a separate process, started with `python sop_bench_worker.py FOLDER`.
 
-Each line of input is JSON, {"tool", "arguments"}. Each line of output is {"result", "repairs"} or {"error"}, and the
-first output line is {"ready": true} or an error. The file runs as a script and imports nothing of Sparring.
+Each input line is a JSON object {"tool", "arguments"}. The first output line is {"ready": true} or an error; each later
+line is {"result", "repairs"} or {"error"}. The file runs as a script and imports nothing from Sparring.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def as_json(value: Any, place: str, repairs: list[str]) -> Any:
-    """Return a tool's result as JSON. Add the values that JSON cannot represent to `repairs`, with their paths."""
+    """Return a tool's result as JSON. Append each value that JSON cannot represent to `repairs`, with its path."""
     if isinstance(value, dict):
         repairs += [f"{place}: the key {name!r} became text" for name in value if not isinstance(name, str)]
         return {str(name): as_json(part, f"{place}.{name}", repairs) for name, part in value.items()}
@@ -69,7 +69,7 @@ def _kind(value: Any) -> str:
 
 
 def _streams() -> tuple[TextIO, TextIO]:
-    """Return the real standard streams, and hide them from the tools, because the tools print."""
+    """Return the real standard streams, and hide them from the tools, because the tools print to them."""
     requests, answers = os.fdopen(os.dup(0), "r", encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):

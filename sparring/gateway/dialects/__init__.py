@@ -1,4 +1,4 @@
-"""The APIs of the gateway, one file for each, and their routes."""
+"""The APIs that the gateway supports, with one file for each API, and their routes."""
 
 from collections.abc import Mapping
 

@@ -1,7 +1,7 @@
 """OpenAI's chat completions. Requests are checked field by field, and answers and errors have OpenAI's format.
 
-A field that would change what is sampled, and that the gateway cannot honor, is refused with status 400 and the field's
-name. It is never ignored (https://platform.openai.com/docs/api-reference/chat).
+A field that would change what is sampled, but that the gateway cannot honor, is rejected with status 400, and the error
+names it. Such a field is never ignored (https://platform.openai.com/docs/api-reference/chat).
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ class _Tool(TypedDict):
 
 
 def _plain(message: _Message) -> Message:
-    """Return the message as sessions take it: null fields are left out, and the role developer becomes system."""
+    """Return the message in the form that sessions expect: null fields are left out, and the role `developer` becomes
+    `system`."""
     plain: dict[str, Json] = {key: value for key, value in message.items() if value is not None}
     return plain | {"role": "system"} if plain["role"] == "developer" else plain
 
@@ -149,8 +150,8 @@ class _JsonObject(Strict):
 
 
 class _NamedSchema(Strict):
-    """A named JSON schema for the answer. A policy that this process samples follows a schema strictly; what `strict`
-    means otherwise depends on the endpoint."""
+    """A named JSON schema for the answer. A policy that is sampled in this process follows a schema strictly. For other
+    policies, the meaning of `strict` depends on the endpoint."""
 
     name: str
     description: str | None = None
@@ -172,7 +173,7 @@ class _StreamOptions(Lenient):
 
 
 class _Request(Strict):
-    """The fields of a request that are read. `max_completion_tokens` and `max_tokens` mean the same."""
+    """The request fields that the gateway reads. `max_completion_tokens` and `max_tokens` have the same meaning."""
 
     model: str
     messages: list[Annotated[_Message, remembered(_plain)]] = pydantic.Field(min_length=1)
@@ -314,7 +315,7 @@ def _usage(turns: Sequence[Turn]) -> dict[str, Json]:
 
 
 def _logprobs(turn: Turn) -> dict[str, Json]:
-    """Return the log-probabilities of the sampled tokens. Tokens are given by id, since a token need not be valid
+    """Return the log-probabilities of the sampled tokens. Tokens are given as ids, because a token need not be valid
     text."""
     content = [
         {"token": f"token_id:{token}", "logprob": logprob, "bytes": None, "top_logprobs": []}
@@ -324,7 +325,7 @@ def _logprobs(turn: Turn) -> dict[str, Json]:
 
 
 def _assistant_message(message: Message) -> dict[str, Json]:
-    """Return the message in OpenAI's format. The content is null next to tool calls, and malformed calls are text in
-    the content."""
+    """Return the message in OpenAI's format. If there are tool calls, the content is null. Malformed calls are returned
+    as text in the content."""
     fields = {key: value for key, value in message.items() if key != "malformed_tool_calls"}
     return {**fields, "content": message["content"] or None} if message.get("tool_calls") else fields

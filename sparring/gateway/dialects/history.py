@@ -23,13 +23,13 @@ def text_of(content: str | Sequence[TextPart] | None) -> str:
 
 
 def tool_call(id: str, name: str, arguments: str) -> dict[str, Json]:
-    """Return a call in the form that sessions use. `arguments` is JSON text."""
+    """Return a tool call in the form that sessions use. `arguments` is JSON text."""
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def joined(messages: Iterable[Message]) -> list[Message]:
-    """Return the messages with the pieces of each answer joined: its text and its calls, which some APIs send as
-    separate items. Two consecutive texts are two answers, since an answer has only one text."""
+    """Return the messages, with the parts of each answer joined. Some APIs send an answer's text and its calls as
+    separate items. Two consecutive texts are two answers, because an answer has only one text."""
     result: list[Message] = []
     for message in messages:
         last: Message = result[-1] if result else {"role": None}

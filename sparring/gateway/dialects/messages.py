@@ -1,7 +1,7 @@
 """Anthropic's Messages API (https://docs.anthropic.com/en/api/messages).
 
-Content is a list of blocks. Calls and their results are blocks too, whereas sessions have separate messages for them.
-Thinking that a client sends back is dropped, since the session has the exact tokens.
+Content is a list of blocks. Calls and their results are also blocks, whereas sessions use separate messages for them.
+Thinking blocks that a client sends back are dropped, because the session has the exact tokens.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class _ToolResult(Lenient):
 
     @property
     def message(self) -> Message:
-        """Return the result as a message. An error is marked in the text, since the policy sees nothing else."""
+        """Return the result as a message. An error is marked in the text, because the policy sees only the text."""
         text = text_of(self.content)
         is_unmarked = self.is_error and "error" not in text.lower()
         return {"role": "tool", "tool_call_id": self.tool_use_id, "content": f"Error: {text}" if is_unmarked else text}
@@ -202,8 +202,8 @@ class _NoThinking(Strict):
 
 
 class _AdaptiveThinking(Strict):
-    """Adaptive thinking, in which the model decides whether to think, as policies do here. The other fields concern
-    thinking blocks, which answers do not have."""
+    """Adaptive thinking, in which the model decides whether to think, as policies do here. The other fields apply to
+    thinking blocks, which the gateway's answers do not contain."""
 
     type: Literal["adaptive"]
     display: str | None = None
@@ -211,7 +211,7 @@ class _AdaptiveThinking(Strict):
 
 
 class _ClearThinking(Strict):
-    """An edit that removes earlier thinking from the context. It has no effect, since earlier thinking is never
+    """An edit that removes earlier thinking from the context. The edit has no effect, because earlier thinking is never
     read."""
 
     type: Literal["clear_thinking_20251015"]
@@ -232,7 +232,7 @@ class _ContinuedThread(Strict):
 
 
 class _Request(Strict):
-    """The fields of a request that are read."""
+    """The request fields that the gateway reads."""
 
     model: str
     max_tokens: Count
@@ -253,7 +253,7 @@ class _Request(Strict):
 
     @property
     def not_read(self) -> tuple[str, ...]:
-        """Return the fields that are ignored: they were checked and cannot change the answer."""
+        """Return the names of ignored fields, which were checked and cannot change the answer."""
         effort = self.output_config and self.output_config.effort
         given = {
             "thinking": isinstance(self.thinking, _AdaptiveThinking),
@@ -277,7 +277,7 @@ class _Request(Strict):
 
     @property
     def plain_messages(self) -> list[Message]:
-        """Return the messages as sessions take them."""
+        """Return the messages in the form that sessions expect."""
         return joined(plain for message in self.messages for plain in message.messages)
 
 
@@ -352,14 +352,14 @@ class Messages:
 
 @final
 class _Stream:
-    """The events of one answer. Each block is opened, filled and closed."""
+    """The events of one answer. Each block has events that open it, fill it and close it."""
 
     def __init__(self, head: Head) -> None:
         self._head = head
         self._num_blocks = 0
 
     def events(self, part: Part) -> Iterator[bytes]:
-        """Yield the events of a part. Calls are sent when the answer ends, which follows them at once."""
+        """Yield the events of a part. Calls are sent at the end of the answer."""
         match part:
             case Begin():
                 # The number of prompt tokens is sent when the answer ends.

@@ -1,7 +1,7 @@
 """OpenAI's Responses API (https://platform.openai.com/docs/api-reference/responses).
 
 An answer is a list of items: reasoning, a message, and calls. Clients send the items back, and the gateway joins them
-to the one message of the session. Reasoning is dropped, since the session has the exact tokens.
+into one message, as the session stores it. Reasoning items are dropped, because the session has the exact tokens.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _MessageItem(Lenient):
 
     @property
     def message(self) -> Message:
-        """Return the item as a message. The role developer becomes system."""
+        """Return the item as a message. The role `developer` becomes `system`."""
         role = "system" if self.role == "developer" else self.role
         return {"role": role, "content": text_of(self.content)}
 
@@ -106,14 +106,14 @@ class _ReasoningItem(Lenient):
 
 
 class _ReferenceItem(Lenient):
-    """An item of an earlier answer, by its id."""
+    """A reference to an item of an earlier answer, by id."""
 
     type: Literal["item_reference"]
     id: str
 
     def message(self, kept: Mapping[str, Kept], index: int) -> Message | None:
-        """Return the item's message, or None for reasoning. `kept` contains the stored conversations by answer id.
-        Raises ApiError 404 if none of them contains the item."""
+        """Return the item's message, or None for reasoning. `kept` contains the stored conversations, keyed by answer
+        id. Raises ApiError 404 if none of them contains the item."""
         kind, _, place = self.id.partition("_")
         before, _, number = place.rpartition("-")
         if kind == "fc" or (kind == "rs" and f"{Responses.id_prefix}{place}" not in kept):
@@ -173,8 +173,8 @@ class _JsonObject(Strict):
 
 
 class _JsonSchema(Strict):
-    """A JSON schema for the answer. A policy that this process samples follows a schema strictly; what `strict` means
-    otherwise depends on the endpoint."""
+    """A JSON schema for the answer. A policy that is sampled in this process follows a schema strictly. For other
+    policies, the meaning of `strict` depends on the endpoint."""
 
     type: Literal["json_schema"]
     name: str
@@ -212,7 +212,7 @@ _Included = Literal[
 
 
 class _Request(Strict):
-    """The fields of a request that are read."""
+    """The request fields that the gateway reads."""
 
     model: str
     input: _Items = pydantic.Field(description="Text, or items of which at least one is not reasoning.")
@@ -237,8 +237,8 @@ class _Request(Strict):
     @pydantic.field_validator("input", mode="before", json_schema_input_type=str | _Items)
     @classmethod
     def _items(cls, given: Json) -> Json:
-        """Convert text to a user message. Add the type to an item without one: reference if the item has only an id,
-        otherwise message."""
+        """Convert text to a user message. Add a type to each item without one: `item_reference` if the item has only an
+        id, otherwise `message`."""
         if isinstance(given, str):
             return [{"type": "message", "role": "user", "content": given}]
         if not isinstance(given, list):
@@ -247,7 +247,7 @@ class _Request(Strict):
 
     @property
     def format(self) -> _PlainText | _JsonObject | _JsonSchema:
-        """The format of the text."""
+        """The requested format of the answer's text."""
         return (self.text and self.text.format) or _PlainText(type="text")
 
     @property
@@ -273,7 +273,7 @@ class _Request(Strict):
 
     @property
     def item_ids(self) -> tuple[str, ...]:
-        """The ids of the items that are named but not sent."""
+        """The ids of the items that the request refers to but does not contain."""
         return tuple(item.id for item in self.input if isinstance(item, _ReferenceItem))
 
     def messages(self, kept: Mapping[str, Kept]) -> list[Message]:
@@ -348,8 +348,8 @@ class Responses:
         return {"error": {**fields, "param": "input" if is_conversation else error.param}}
 
     def error_event(self, error: ApiError, num_sent: int) -> bytes:
-        """Return the event. In addition to the documented fields it has an object "error", which makes OpenAI's clients
-        raise."""
+        """Return the event. In addition to the documented fields, it has an object "error", which makes OpenAI's
+        clients raise an exception."""
         whole = self.error(error)["error"]
         fields = {key: whole[key] for key in ("code", "message", "param")}
         return named_event({"type": "error", "sequence_number": num_sent, **fields, "error": whole})
@@ -357,7 +357,7 @@ class Responses:
 
 @final
 class _Stream:
-    """The events of one answer. Events are numbered, and each item is opened, filled and closed."""
+    """The events of one answer. Events are numbered. Each item has events that open it, fill it and close it."""
 
     def __init__(self, asked: Asked, head: Head) -> None:
         self._asked = asked
@@ -367,7 +367,7 @@ class _Stream:
         self._message_at: int | None = None
 
     def events(self, part: Part) -> Iterator[bytes]:
-        """Yield the events of a part. Calls are sent when the answer ends, which follows them at once."""
+        """Yield the events of a part. Calls are sent at the end of the answer."""
         match part:
             case Begin():
                 response = _response(self._asked, self._head)
@@ -392,8 +392,8 @@ class _Stream:
         return self._event("response.output_item.done", output_index=index, item=item)
 
     def _reasoning(self, text: str) -> Iterator[bytes]:
-        """Yield the events of a reasoning item for one piece of reasoning. Each piece has its own item, since earlier
-        items are already closed or are the message."""
+        """Yield the events of a reasoning item for one piece of reasoning. Each piece gets its own item, because the
+        earlier items are already closed or are the message."""
         item = _reasoning_item(self._head, text, number=sum(one["type"] == "reasoning" for one in self._output))
         yield self._opened({**item, "content": [], "status": "in_progress"})
         index = len(self._output) - 1
@@ -445,12 +445,12 @@ class _Stream:
 
 
 def _type(item: Mapping[str, Json]) -> str:
-    """Return the type of an item that does not name its type."""
+    """Return the type of an item that does not state its type."""
     return "item_reference" if item.keys() == {"id"} else "message"
 
 
 def _output(turn: Turn, head: Head, *, has_message: bool = False) -> list[Mapping[str, Json]]:
-    """Return the items of an answer. An answer that has only calls needs no message item, unless one was already
+    """Return the items of an answer. An answer with only tool calls has no message item, unless one was already
     opened."""
     message, output = turn.message, []
     calls = message.get("tool_calls", ())
@@ -493,7 +493,7 @@ def _item_id(kind: str, head: Head) -> str:
 def _response(
     asked: Asked, head: Head, turn: Turn | None = None, output: Sequence[Mapping[str, Json]] = ()
 ) -> dict[str, Json]:
-    """Return a Response that repeats the fields of the request. Without a turn, its status is in progress."""
+    """Return a Response object that repeats the fields of the request. Without a turn, its status is `in_progress`."""
     request: _Request = asked.request
     status = "in_progress" if turn is None else _status(turn)
     return {

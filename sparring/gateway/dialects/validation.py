@@ -1,8 +1,8 @@
-"""Checks request bodies, field by field. An error names the field at fault.
+"""Checks request bodies, field by field. An error names the invalid field.
 
-A field that could change the answer and that the gateway cannot honor is refused with its name, never ignored. An
-unknown field could change the answer too. It is accepted only if its value requests nothing, or if its name shows that
-no answer depends on it.
+A field that could change the answer, but that the gateway cannot honor, is rejected and named in the error. It is never
+ignored. An unknown field could also change the answer. It is accepted only if its value requests nothing (null, false
+or empty), or if its name shows that no answer depends on it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ LENIENT = pydantic.ConfigDict(strict=True, extra="ignore")
 
 
 class Strict(pydantic.BaseModel):
-    """A model that refuses unknown fields and values of other types."""
+    """A model that rejects unknown fields and values of incorrect types."""
 
     model_config = pydantic.ConfigDict(strict=True, extra="forbid")
 
 
 class Lenient(pydantic.BaseModel):
-    """A model that ignores unknown fields. Clients send our own messages back with more fields than are needed."""
+    """A model that ignores unknown fields. Clients send the gateway's own messages back with more fields than are
+    needed."""
 
     model_config = LENIENT
 
@@ -40,8 +41,8 @@ _MAX_REMEMBERED_BYTES = 8192
 
 
 def remembered(then: Callable[[Any], Any] = lambda read: read) -> pydantic.WrapValidator:
-    """Return a validator for a part of the history, which clients send in full with every turn. A part that was read
-    before is recognized by its JSON, and the same object is returned. `then` converts the validated value."""
+    """Return a validator for a part of the history, which clients send in full with every turn. A part that was already
+    read is recognized by its JSON, and the same object is returned. `then` converts the validated value."""
     known: dict[bytes, Any] = {}
 
     def read(value: Json, validate: pydantic.ValidatorFunctionWrapHandler) -> Any:
@@ -116,7 +117,7 @@ def _known(model: type[pydantic.BaseModel]) -> set[str]:
 def not_read(
     body: Mapping[str, Json], model: type[pydantic.BaseModel], *, only: Collection[str], inert: Collection[str]
 ) -> tuple[str, ...]:
-    """Return the unknown fields that are ignored, by the names under which they are counted."""
+    """Return the names under which ignored unknown fields are counted."""
     known = _known(model)
     return tuple(
         re.sub(r"[^A-Za-z0-9_.-]", "_", field)[:60]
@@ -126,8 +127,9 @@ def not_read(
 
 
 def validated(body: Json, model: type[Model], *, only: Mapping[str, tuple[Json, ...]], inert: Collection[str]) -> Model:
-    """Return a body as `model`. Fields in `only` are accepted only with those values, which change nothing. `inert`
-    fields and the fields that `not_read` returns do not affect the answer. Raises ApiError 400 that names the field."""
+    """Validate a body and return it as an instance of `model`. Fields in `only` are accepted only with the values given
+    there, which have no effect. `inert` fields and the fields that `not_read` returns do not affect the answer. Raises
+    ApiError 400, which names the field."""
     if not isinstance(body, dict):
         raise ApiError(400, f"The body is JSON of type {type(body).__name__}; send an object.")
     for field, given in body.items():
@@ -157,10 +159,11 @@ def validated(body: Json, model: type[Model], *, only: Mapping[str, tuple[Json, 
 
 
 def refusal(body: Json, error: pydantic.ValidationError) -> ApiError:
-    """Return the error for a body, which names the field and the element of a list."""
+    """Return the error for an invalid body. It names the field and, in a list, the element."""
 
     def progress(problem: ErrorDetails) -> tuple[int, bool]:
-        """Return a sort key. Among the alternatives of a value, validation gets furthest in the intended one."""
+        """Return a sort key. Of the alternatives for a value, the intended one is the one in which validation gets
+        furthest."""
         return len(_path(body, problem)), not problem["type"].endswith("_type")
 
     problem = max(error.errors(include_url=False), key=progress)
@@ -182,8 +185,8 @@ def refusal(body: Json, error: pydantic.ValidationError) -> ApiError:
 def request_schema(
     model: type[pydantic.BaseModel], prefix: str, *, only: Mapping[str, tuple[Json, ...]], inert: Collection[str]
 ) -> dict[str, Json]:
-    """Return the JSON schema of the bodies that `validated` accepts. Its parts are in `$defs`, to which OpenAPI's
-    components correspond. Each part has its own name after `prefix`."""
+    """Return the JSON schema of the bodies that `validated` accepts. Its parts are in `$defs`, which correspond to
+    OpenAPI's components. Each part has its own name after `prefix`."""
     schema = body_schema(model, prefix)
     schema["properties"] |= {field: {"enum": list(allowed)} for field, allowed in only.items()}
     schema["properties"] |= {field: {"description": "Not read."} for field in sorted(inert)}
@@ -191,14 +194,14 @@ def request_schema(
 
 
 def body_schema(model: type[pydantic.BaseModel], prefix: str) -> dict[str, Json]:
-    """Return the JSON schema of a body that only its model checks, with definitions as in `request_schema`."""
+    """Return the JSON schema of a body that is checked only by its model, with definitions as in `request_schema`."""
     schema = model.model_json_schema(ref_template=f"#/components/schemas/{prefix}{{model}}")
     definitions = {f"{prefix}{name}": definition for name, definition in schema.pop("$defs", {}).items()}
     return {**schema, "$defs": definitions}
 
 
 def _path(body: Json, problem: ErrorDetails) -> Sequence[str]:
-    """Return the location of a problem in the body, without the alternatives that pydantic also names."""
+    """Return the location of a problem in the body, without the union alternatives that pydantic adds to it."""
     path = []
     for part in problem["loc"]:
         match body, part:
@@ -218,7 +221,7 @@ def _path(body: Json, problem: ErrorDetails) -> Sequence[str]:
 
 
 def _describe(problem: ErrorDetails) -> str:
-    """Return the description of a problem, with the given value if that is short."""
+    """Return the description of a problem, with the given value if it is short."""
     match problem["type"]:
         case "extra_forbidden":
             return "this field is unknown; remove it"
@@ -234,7 +237,7 @@ def _describe(problem: ErrorDetails) -> str:
 
 
 def _discriminator(problem: ErrorDetails) -> str:
-    """Return the field by which pydantic distinguishes alternatives, without its quotes."""
+    """Return the name of the field by which pydantic distinguishes alternatives, without quotes."""
     return problem.get("ctx", {})["discriminator"].strip("'")
 
 

@@ -1,8 +1,9 @@
 """Aircraft inspection: release an aircraft for a trip, or state what keeps it on the ground, and which unit is the
 cause.
 
-The limit that is reached first decides. Each unit has two limits, in hours and in landings, which are compared with two
-numbers of the trip. Papers take precedence over limits, and an extension moves one of the two limits.
+The limit that is reached first decides. Each unit has two limits, one in hours and one in landings, which are compared
+with the hours and landings of the trip. Papers take precedence over limits, and an extension moves one of the two
+limits.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
 class Desk(ReplayDesk):
-    """Fitted units, their papers, and what is left of their limits."""
+    """Tools for fitted units, their papers, and what is left of their limits."""
 
     @replayed
     def fitted(self, aircraft: str) -> Json:

@@ -1,7 +1,7 @@
 """Content flagging: decide what happens to a post, and who is notified.
 
-The first matching rule of an ordered list decides, and the first rule has an exception. The same reports weigh
-differently in every rule, and the rule determines who is notified.
+The first matching rule of an ordered list decides, and the first rule has an exception. The same reports have a
+different weight in every rule, and the rule determines who is notified.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Level: TypeAlias = Literal["open", "touchy", "banned"]
 
 
 class Desk(ReplayDesk):
-    """Posts, their authors, topics and reports."""
+    """Tools for posts, their authors, topics and reports."""
 
     @replayed
     def post(self, id: str) -> Json:
@@ -137,7 +137,8 @@ SITUATIONS: Mapping[Action, tuple[tuple[Sequence[Role], Sequence[Level], Sequenc
 
 
 def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
-    """Draw a post so that each action is equally likely. A missing level is the level of a touchy topic."""
+    """Draw a post so that each action is equally likely. If the level of a topic is missing, the topic counts as
+    touchy."""
     id, name = draw.entity(POSTS), draw.entity(TOPICS)
     author, first, handler = (draw.entity(PEOPLE) for _ in range(3))
     action = draw.pick(("keep", "hide", "label") if is_missing else tuple(SITUATIONS))

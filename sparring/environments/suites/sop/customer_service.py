@@ -1,7 +1,8 @@
 """Customer service: find out which one action a ticket needs, and take it.
 
-An ordered list of causes (money, then outage, then line) leads to exactly one action. The first action closes the
-ticket, and the answer must quote its slip. The slip depends on the action, its target and the amount.
+The causes are checked in a fixed order (money, then outage, then line) and lead to exactly one action. The first action
+closes the ticket, and the answer must quote the slip number of that action. The slip number depends on the action, its
+target and the amount.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ CREATE TABLE bookings (action TEXT, target TEXT, euros INTEGER, slip TEXT);
 
 
 class Desk(StatefulDesk):
-    """Accounts, outages and lines, and one booking."""
+    """Tools for accounts, outages and lines, and for booking one action."""
 
     def open(self, state: Mapping[str, Json], database: sqlite3.Connection) -> None:
         database.executescript(SCHEMA)
@@ -137,7 +138,7 @@ class Desk(StatefulDesk):
 
 
 def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
-    """Draw a ticket of one account. Later causes apply too, but must not be acted on."""
+    """Draw a ticket of one account. Later causes also apply, but no action may be taken on them."""
     account, area, line = draw.entity(ACCOUNTS), draw.entity(AREAS), draw.entity(LINES)
     action = draw.rng.choices(("remind", "credit", "visit", "reboot"), weights=(19, 27, 27, 27))[0]
     checks: list[str] = []

@@ -1,7 +1,7 @@
 """Dangerous goods: decide whether a crate with several substances may fly, and how much of its limits it uses.
 
-A sum decides: each substance takes a share of the limit of its own class, and the shares are added. Before that, no two
-classes in a crate may be classes that must travel apart.
+A sum decides: each substance takes a share of the limit of its own class, and the shares are added. Before that, the
+procedure checks that no two classes in the crate must travel apart.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LIMITS = (20, 25, 50, 100, 200)
 
 
 class Desk(ReplayDesk):
-    """Crates, substances, the rules for classes, and a calculator."""
+    """Tools for crates, substances and the rules for classes, and a calculator."""
 
     @replayed
     def crate(self, crate: str) -> Json:

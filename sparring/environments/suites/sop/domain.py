@@ -1,10 +1,10 @@
-"""The common parts of all domains in the suite. A case becomes a task, an expert solves it, and reward and scorer grade
-it.
+"""The common parts of all domains in the suite. Each case becomes a task; an expert solves it, and the reward and the
+scorer grade it.
 
 A domain is a module with a `Desk` (tools and expert), a function that draws a `Case`, and a `SopDomain` that defines
-the procedure. The generator builds a case for an outcome that it chose. The expert never sees this outcome: like a
-policy, it only reads the request and the results of the tools. If both agree, the task can be solved from what the
-policy sees.
+the procedure. The generator chooses an outcome and builds a case that leads to it. The expert never sees this outcome:
+like a policy, it sees only the request and the results of the tools. If both agree, the task can be solved from what
+the policy sees.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def distractor(method: Method) -> Method:
 
 
 def replies(tool_name: str, result: Json, /, **arguments: Json) -> dict[str, Json]:
-    """Return one recorded result of a read-only tool, as a row of fixtures."""
+    """Return one recorded result of a read-only tool as a row of fixtures."""
     return {"tool": tool_name, "arguments": arguments, "result": result}
 
 
@@ -98,8 +98,8 @@ class Difficulty:
 
 
 class SopDesk(Environment):
-    """The base class of all desks. The prompt lists the tools, which takes few tokens. `SopDomain.schema_desk` passes
-    their schemas to the chat template instead."""
+    """The base class of all desks, which are the environments of the domains. The prompt lists the tools, which takes
+    few tokens. `SopDomain.schema_desk` passes their schemas to the chat template instead."""
 
     describe_tools = "prompt"
     offered: ClassVar[frozenset[str]] = frozenset()
@@ -116,8 +116,8 @@ class SopDesk(Environment):
         raise NotImplementedError
 
     def expert(self, given: Mapping[str, Json], longer: int, skipped: frozenset[str]) -> Script:
-        """Work on one case with only the facts in its request and the results of the tools. The procedure has `longer`
-        additional clauses, and the expert skips the checks in `skipped`."""
+        """Work on one case, using only the facts in its request and the results of the tools. The procedure has
+        `longer` additional clauses, and the expert skips the checks in `skipped`."""
         raise NotImplementedError
 
     def demonstrate(self, task: Task) -> Sequence[Message]:
@@ -146,8 +146,8 @@ class StatefulDesk(StatefulEnvironment, SopDesk):
     """A desk with tools that change state."""
 
     def slip(self, action: str, *facts: Json) -> str:
-        """Return the number of a booking. The number depends on the task and on what is booked, so that only an agent
-        that books the right thing can quote the number."""
+        """Return the number of a booking. The number depends on the task and on what is booked, so only an agent that
+        makes the correct booking can quote it."""
         return slip(self._salt, action, *facts)
 
     def prepare(self, task: Task) -> None:
@@ -160,7 +160,7 @@ class StatefulDesk(StatefulEnvironment, SopDesk):
 
 
 class SqlDesk(ExecutionEnvironment, SopDesk):
-    """A desk that answers queries over the tables of the task. Its own tools look up facts by key."""
+    """A desk that answers queries over the tables of the task. The desk's other tools look up facts by key."""
 
     def prepare(self, task: Task) -> None:
         self._facts: Mapping[str, Mapping[str, Json]] = task.fields["world"]["facts"]
@@ -170,8 +170,8 @@ class SqlDesk(ExecutionEnvironment, SopDesk):
         return SqlDatabase(self._tables)
 
     async def rows(self, query: str) -> Json:
-        """Return the result of a query with each column named once, which takes fewer tokens than a name for every
-        value."""
+        """Return the result of a query with each column named only once. This takes fewer tokens than repeating the
+        name for every value."""
         found = await self.sql(query)
         return {"columns": list(found[0]) if found else [], "rows": [list(row.values()) for row in found]}
 
@@ -183,7 +183,7 @@ class SqlDesk(ExecutionEnvironment, SopDesk):
 
 
 def slip(salt: str, action: str, *facts: Json) -> str:
-    """Return a number for a booking. It cannot be guessed, and equal bookings have the same number."""
+    """Return a number for a booking. The number cannot be guessed, and equal bookings get the same number."""
     digest = hashlib.blake2b(json.dumps([salt, action, *facts]).encode(), digest_size=4).digest()
     return f"B{int.from_bytes(digest, 'big') % 900 + 100}"
 
@@ -202,7 +202,9 @@ async def worked(desk: SopDesk, task: Task, skipped: frozenset[str] = frozenset(
             function = calls[0]["function"]
             result = await execute(desk, function["name"], function["arguments"])
             if result.error is not None:
-                raise DataError(f"Task {task.id}: the expert calls {function['name']} wrongly ({result.content}).")
+                raise DataError(
+                    f"Task {task.id}: the expert makes an invalid call of {function['name']} ({result.content})."
+                )
             messages.append({"role": "tool", "tool_call_id": calls[0]["id"], "content": result.content})
             message = script.send(json.loads(result.content))
 
@@ -256,10 +258,10 @@ class SopDomain:
         return [self._task(split, index, seed, difficulty) for index in range(num)]
 
     def clerk_log(self, num: int = 192, seed: int = 0, careful_share: float = 0.35) -> list[list[Message]]:
-        """Return conversations of clerks on training tasks. The share `careful_share` of them makes no mistakes; the
-        others skip a check that decides the case.
+        """Return conversations of simulated clerks on tasks from the training split. A share of `careful_share` of the
+        clerks makes no mistakes; the others skip a check that decides the case.
 
-        A perfect imitator scores `careful_share`, so that there is something left to learn from rewards.
+        A perfect imitator therefore scores `careful_share`, which leaves something to learn from rewards.
         """
         rng = random.Random(f"{self.name}-clerks-{seed}")
         plans = []
@@ -297,7 +299,7 @@ class SopDomain:
         return f"{self.role} Procedure:\n{steps}\nEnd with your answer alone:\n<{TAG}>{form}</{TAG}>"
 
     def prompt(self, difficulty: Difficulty) -> str:
-        """Return a list of the tools, followed by the briefing."""
+        """Return a prompt that lists the tools, followed by the briefing."""
         read = tools_of(self.desk)
         names = self.tool_names(difficulty)
         lines = [f"{name}({', '.join(read[name].hints)}): {_description(read[name].schema)}" for name in names]

@@ -1,7 +1,8 @@
 """E-mail intent: read a thread, and state what the buyer wants and what the shop does about it.
 
-Two things decide. The first is the one mail that counts: the buyer's newest mail, regardless of later mails from robots
-and the shop. The second is a table with two keys: what the buyer wants, and where the order is.
+Two things determine the answer. The first is the one mail that counts: the buyer's newest mail, regardless of later
+automated mails and mails from the shop. The second is a table that is looked up with two keys: what the buyer wants,
+and where the order is.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ TAKEN_BACK = "Please forget my last mail."
 
 
 class Desk(ReplayDesk):
-    """Threads and mails, orders, and the handbook."""
+    """Tools for threads and mails, orders, and the handbook."""
 
     @replayed
     def thread(self, id: str) -> Json:
@@ -141,7 +142,7 @@ class Desk(ReplayDesk):
 
 
 def _intent_of(text: str) -> Intent:
-    """Return the topic of a mail, by its wording."""
+    """Return the topic of a mail, which is determined by its wording."""
     for wording in (BUYER, *OTHERS.values()):
         for intent, texts in wording.items():
             for before, after in (one.split("{}") for one in texts):

@@ -1,4 +1,4 @@
-"""The people and things in generated tasks: pools of names and codes, of which each split has its own part."""
+"""The people and things in generated tasks: pools of names and codes. Each split has its own part of every pool."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHARES: Mapping[Split, tuple[float, float]] = {
 
 
 def codes(letters: str, first: int = 10, last: int = 99) -> tuple[str, ...]:
-    """Return the codes A10 to A99, for each letter."""
+    """Return the codes of each letter, by default from A10 to A99 for the letter A."""
     return tuple(f"{letter}{number}" for letter, number in itertools.product(letters, range(first, last + 1)))
 
 
@@ -71,7 +71,7 @@ class Draw:
         return found
 
     def pick(self, choices: Sequence[Choice]) -> Choice:
-        """Return one of these choices, each with the same probability."""
+        """Return one of these choices at random, each with the same probability."""
         return self.rng.choice(choices)
 
     def between(self, least: int, most: int) -> int:

@@ -1,7 +1,7 @@
 """Know your business: find out who owns a company, and whether to do business with the owner.
 
 The agent follows a chain of owners to the person at its end, and compares two sources: a listed name is a hit only if
-the year of birth is the same.
+the years of birth match.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Status: TypeAlias = Literal["approve", "review", "reject"]
 
 
 class Desk(ReplayDesk):
-    """The company register, the register of persons, the watchlist, and the tiers of countries."""
+    """Tools for the company register, the register of persons, the watchlist, and the tiers of countries."""
 
     @replayed
     def company(self, id: str) -> Json:
@@ -123,7 +123,7 @@ def _is_company(owner: str) -> bool:
 
 
 def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
-    """Draw a chain of one to three companies. Directors are other people with their own records."""
+    """Draw a chain of one to three companies. The directors are different people with their own records."""
     chain = [draw.entity(COMPANIES) for _ in range(draw.between(1, 3))]
     people = [draw.entity(PEOPLE) for _ in range(len(chain) + 1)]
     owner, *directors = people
@@ -188,7 +188,7 @@ def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
 
 
 def _listing(born: int | None) -> dict[str, Json]:
-    """Return the watchlist's record of a name. `born` is the year of birth in the watchlist, or None for a name that is
+    """Return the watchlist record for a name. `born` is the year of birth in the watchlist, or None for a name that is
     not listed."""
     return {"listed": False} if born is None else {"listed": True, "born": born}
 

@@ -1,7 +1,7 @@
-"""Media review: do the checks that are due for a clip, and decide by the worst result.
+"""Media review: run the checks that are due for a clip, and decide by the worst result.
 
-The kind of clip determines which of many checks count. The maximum of their grades is compared with the two limits of
-the market. Checks that are not due often find something worse.
+The kind of the clip determines which of the many checks count. The maximum of their grades is compared with the two
+limits of the market. Checks that are not due often find something worse.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _check(name: str) -> Callable[..., Json]:
 
 
 class Desk(ReplayDesk):
-    """Clips, the rules for kinds and markets, and nineteen checks."""
+    """Tools for clips and for the rules for kinds and markets, and nineteen checks."""
 
     @replayed
     def clip(self, clip: str) -> Json:
@@ -133,7 +133,7 @@ def _verdict(grade: int, cut: int, ban: int) -> Verdict:
 
 
 def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
-    """Draw three due checks, one of which is the worst, and limits near its grade."""
+    """Draw three checks that are due, one of which has the worst result, and limits near its grade."""
     clip, market, uploader = draw.entity(CLIPS), draw.entity(MARKETS), draw.entity(PEOPLE)
     kind, other_kind = draw.rng.sample(KINDS, 2)
     due = draw.rng.sample(CHECKS, 3)

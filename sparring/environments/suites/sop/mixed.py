@@ -1,7 +1,7 @@
 """All domains together: the tasks alternate between domains, and one desk serves the domain of each task.
 
 Tools with the same name in two domains take the same arguments. With `curriculum.kind_field = "domain"`, the domains
-have equal shares and are counted separately.
+have equal shares and are reported separately.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _AnyDesk(Environment):
 
 
 def _delegated(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method that calls the tool with the same name on the desk of the task's domain."""
+    """Return a method that calls the tool of the same name on the desk of the task's domain."""
 
     @functools.wraps(method)
     async def answer(self: _AnyDesk, **arguments: Json) -> Json:

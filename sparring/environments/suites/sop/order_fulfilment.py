@@ -1,8 +1,8 @@
 """Order fulfilment: fill an order from the nearest warehouses, or give everything back.
 
-The remaining quantity decides: each hold may return less than requested, and the next hold requests the rest. An order
-that cannot be filled within its limit of warehouses must not keep any hold. The slip depends on what is held in the
-end, so holding too much, too little, or in another warehouse results in a different slip.
+The remaining quantity decides: each hold may reserve less than requested, and the next hold requests the rest. An order
+that cannot be filled within its limit of warehouses must not keep any hold. The slip number depends on what is held in
+the end. An agent that holds too much or too little, or holds it in the wrong warehouse, gets a different slip number.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CREATE TABLE closed (status TEXT, slip TEXT);
 
 
 class Desk(StatefulDesk):
-    """One order, the stock of three warehouses, and the quantities held there."""
+    """Tools for one order, the stock of three warehouses, and the quantities held there."""
 
     def open(self, state: Mapping[str, Json], database: sqlite3.Connection) -> None:
         database.executescript(SCHEMA)
@@ -147,7 +147,7 @@ class Desk(StatefulDesk):
 
 
 def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
-    """Draw an order that one warehouse can fill, or two, or that cannot be filled within the limit."""
+    """Draw an order that one warehouse can fill, that two can fill, or that cannot be filled within the limit."""
     order, item = draw.entity(ORDERS), draw.entity(ITEMS)
     near = [draw.entity(WAREHOUSES) for _ in range(3)]
     pieces = draw.pick((1, 3, 4, 5)) if longer >= 2 else draw.between(2, 6)

@@ -1,7 +1,7 @@
 """Patient intake: fill in one sheet from four records that disagree.
 
-For each field, the newest record that states it decides, with one exception: an allergy is never withdrawn. The
-resulting doctor may be away, which only the staff list shows.
+For each field, the newest record that states it takes precedence, with one exception: an allergy is never withdrawn.
+The doctor in the newest record may be away, which only the staff list shows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ALLERGIES = ("latex", "nuts", "eggs", "iodine", "wasps")
 
 
 class Desk(ReplayDesk):
-    """Records of a patient, the staff list, and the insurers."""
+    """Tools for the records of a patient, the staff list, and the insurers."""
 
     @replayed
     def form(self, patient: str) -> Json:
@@ -95,7 +95,7 @@ class Desk(ReplayDesk):
 
 
 def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
-    """Draw four records of different days, each of which states some of the fields."""
+    """Draw four records from different days, each of which states some of the fields."""
     patient, stand_in = draw.entity(PATIENTS), draw.entity(PEOPLE)
     days = sorted(draw.rng.sample(range(1, 29), 5))
     month = draw.between(1, 12)

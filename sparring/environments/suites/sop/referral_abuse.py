@@ -1,7 +1,7 @@
 """Referral abuse: decide whether a host is paid for the friends that they referred.
 
-The decision depends on counts over a group, each with a different condition, which are compared with a limit and with
-the size of the group. The policy writes the SQL query for these counts, and the query is really run.
+The decision depends on several counts over a group, each with a different condition. They are compared with a limit and
+with the size of the group. The policy writes the SQL query for these counts, and the query is really run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Action: TypeAlias = Literal["pay", "hold", "close"]
 
 
 class Desk(SqlDesk):
-    """Hosts and plans, and a database of referrals."""
+    """Tools for hosts and plans, and for a database of referrals."""
 
     @tool
     def host(self, host: str) -> Json:

@@ -23,7 +23,7 @@ QUERY = "SELECT hit, minute, country, type FROM hits JOIN nets USING (net) WHERE
 
 
 class Desk(SqlDesk):
-    """Clients, the policy for their kind, and the log as a database."""
+    """Tools for clients, the policy for their kind, and the log as a database."""
 
     @tool
     def client(self, client: str) -> Json:

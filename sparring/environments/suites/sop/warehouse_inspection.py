@@ -1,8 +1,8 @@
 """Warehouse inspection: unpack a pallet box by box until there is enough evidence, then seal it.
 
-The decision is when to stop: a sequential test with a bound on either side, and one result that ends the test at once.
-The slip depends on the verdict and on the number of unpacked boxes, so one box too few or too many results in a
-different slip.
+The agent must decide when to stop: this is a sequential test with a bound on either side, and one result that ends the
+test at once. The slip number depends on the verdict and on the number of unpacked boxes, so one box too few or too many
+results in a different number.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CREATE TABLE seals (verdict TEXT, slip TEXT);
 
 
 class Desk(StatefulDesk):
-    """One pallet at the dock, its boxes in order, and the contract of its supplier."""
+    """Tools for one pallet at the dock, its boxes in order, and the contract of its supplier."""
 
     def open(self, state: Mapping[str, Json], database: sqlite3.Connection) -> None:
         database.executescript(SCHEMA)
@@ -151,7 +151,7 @@ class Desk(StatefulDesk):
 
 
 def draw_case(draw: Draw, is_missing: bool, longer: int) -> Case:
-    """Draw a pallet in which the first boxes decide. The boxes after them are random."""
+    """Draw a pallet whose first boxes decide the verdict. The boxes after them are random."""
     pallet, supplier = draw.entity(PALLETS), draw.entity(SUPPLIERS)
     is_strict = draw.between(1, 5) <= 2
     runs = STRICT_RUNS if is_strict and longer >= 1 else RUNS
