@@ -1,4 +1,4 @@
-"""Loading of the part of a model that reads and writes text, from a folder or the hub."""
+"""Load the part of a model that reads and writes text, from a folder or the hub."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _TEXT_KEYS = {
 
 
 def load_model(source: Path | str, *, dtype: torch.dtype | str = torch.float32) -> Any:
-    """Load a causal LM. Of a model that also reads images or sound only the text part is loaded. `dtype` "auto" is that of the
-    files.
+    """Load a causal LM. If the model also reads images or sound, only the text part is loaded. With `dtype="auto"`, the
+    dtype of the files is used.
 
-    Raises ServiceError for a model type that is not supported, and where the files lack weights of the model.
+    Raises ServiceError for a model type that is not supported, and if the files lack weights of the model.
     """
     _refuse_unsupported(PreTrainedConfig.get_config_dict(source)[0], source)
     config = AutoConfig.from_pretrained(source)
