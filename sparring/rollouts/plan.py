@@ -18,7 +18,7 @@ Agent: TypeAlias = Callable[[Task, AnySession], Awaitable[AgentResult]]
 
 @dataclass(frozen=True, slots=True)
 class EpisodeAgent:
-    """The agent of every episode, with a function that closes the resources that the agent opened."""
+    """The agent of every episode, with a function that releases the resources that the agent opened."""
 
     run: Agent
     close: Callable[[], Awaitable[None]] | None = None
@@ -40,7 +40,7 @@ class MainPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedPolicy:
-    """An additional policy of every episode, which agents and environments get by its name (`session.of(name)`)."""
+    """An additional policy of every episode, which agents and environments access by name (`session.of(name)`)."""
 
     engine: Engine | MessageEngine
     chat: Chat | None = None
@@ -56,7 +56,8 @@ class NamedPolicy:
 
 
 def _refuse_incomplete(engine: Engine | MessageEngine, chat: Chat | None) -> None:
-    """Raise UsageError for an engine without a chat that does not answer in messages, with what it lacks."""
+    """Raise UsageError if there is no chat and the engine is not a MessageEngine. The error names what the engine
+    lacks."""
     if chat is not None or isinstance(engine, MessageEngine):
         return
     if not hasattr(engine, "answer"):
