@@ -71,7 +71,7 @@ def record_parts(
     if refused:
         names = sorted({find_part(key) for key in refused}, key=PARTS.index)
         raise UsageError(
-            f"{folder.path} would continue with other parts than it was trained with: {_describe_changes(refused)}. "
+            f"{folder.path} would continue with different parts than it was trained with: {_describe_changes(refused)}. "
             f"Its policy and its curves would mix both. "
             f"Restore the old parts{_as_they_were(refused)}, or continue anyway with --allow-changed {','.join(names)}."
         )

@@ -119,4 +119,6 @@ def _check_capabilities(config: Config, can: EngineCapabilities, address: str) -
     }
     for what, (is_needed, is_there) in needs.items():
         if is_needed and not is_there:
-            raise ServiceError(f"the engine at {address} cannot {what}, and the recipe needs it; change one of them.")
+            raise ServiceError(
+                f"the engine at {address} cannot {what}, but the recipe needs this; change the engine or the recipe."
+            )

@@ -96,7 +96,8 @@ class Policy:
             raise ConfigError(
                 [
                     ConfigProblem(
-                        "model.lora_targets", f"adapts {strange[0]}, but only linear layers can be; leave it out"
+                        "model.lora_targets",
+                        f"adapts {strange[0]}, but only linear layers can be adapted; leave it out",
                     )
                 ]
             )
@@ -131,7 +132,7 @@ class Policy:
         problems = [f"missing {name}" for name in self.trained if name not in tensors]
         problems += [f"unknown {name}" for name in tensors if name not in self.trained]
         problems += [
-            f"{name} has shape {tuple(tensor.shape)}, this model needs {tuple(self.trained[name].shape)}"
+            f"{name} has shape {tuple(tensor.shape)}, but this model needs {tuple(self.trained[name].shape)}"
             for name, tensor in tensors.items()
             if name in self.trained and tensor.shape != self.trained[name].shape
         ]
@@ -182,7 +183,7 @@ class Policy:
         elif not self.is_lean and self.dtype == torch.float32:
             if dtype == torch.bfloat16:
                 message = (
-                    f"is bf16, but products in fp32 with weights in bf16 need a Llama-shaped model, and this is a "
+                    "is bf16. Products in fp32 with weights in bf16 need a model with the Llama architecture, but this is a "
                     f"{type(self.base).__name__}. Set it to fp32, or model.precision to bf16."
                 )
                 raise ConfigError([ConfigProblem("model.base_precision", message)])

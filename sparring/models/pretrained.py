@@ -48,7 +48,7 @@ def load_pretrained(name: str, *, precision: str | None = "fp32") -> tuple[Any, 
         first_line = (str(error).strip().splitlines() or ["no reason given"])[0]
         raise ServiceError(
             f"model.name = {name!r} could not be loaded: {type(error).__name__}: {first_line} "
-            "Give a folder that holds config.json, safetensors and tokenizer files, or check the network."
+            "Give a folder that contains config.json, safetensors and tokenizer files, or check the network."
         ) from error
     return model, tokenizer
 
@@ -73,8 +73,8 @@ def _adapted(folder: Path, exported: dict[str, Any]) -> Any:
         raise ServiceError(f"the base model of the adapter in {folder} cannot be loaded: {error}{source}") from error
     if exported and fingerprint(dict(base.named_parameters())) != exported["fingerprint"]:
         raise ServiceError(
-            f"{named} is not the base model that the adapter in {folder} was trained on: its weights have another hash. Restore "
-            "that model, or export the run again with --merge."
+            f"{named} is not the base model that the adapter in {folder} was trained on: its weights have a different hash. "
+            "Restore that model, or export the run again with --merge."
         )
     from peft import PeftModel
 

@@ -64,8 +64,8 @@ def _refuse_incomplete(engine: Engine | MessageEngine, chat: Chat | None) -> Non
         raise UsageError(f"{type(engine).__name__} samples tokens, so its policy needs a chat; give `chat`.")
     missing = [name for name in ("capabilities", "fingerprint", "close") if not hasattr(engine, name)]
     raise UsageError(
-        f"{type(engine).__name__} answers in messages, but it has no {' and no '.join(missing)}; add what "
-        "sparring.protocols.MessageEngine lists. Its capabilities are EngineCapabilities()."
+        f"{type(engine).__name__} answers in messages, but it has no {' and no '.join(missing)}; add the "
+        "attributes that sparring.protocols.MessageEngine lists. Its `capabilities` can be EngineCapabilities()."
     )
 
 

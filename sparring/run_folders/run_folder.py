@@ -115,7 +115,7 @@ class RunFolder:
     def require_new(runs_dir: Path, name: str | None) -> None:
         """Raise DataError if a new run cannot have this name: it is not a valid folder name, or another run has it."""
         if name is not None and _UNSAFE.search(name):
-            raise DataError(f"run name {name!r} is not the name of a folder; choose a name without slashes.")
+            raise DataError(f"run name {name!r} is not a valid folder name; choose a name without slashes.")
         if name is not None and (runs_dir / name).exists():
             raise _taken(runs_dir / name)
 

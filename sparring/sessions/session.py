@@ -224,7 +224,7 @@ class Session:
                 if self._identity.learns:
                     raise
                 raise InfrastructureError(
-                    f"Session {self._label}: a policy that does not learn was late: {late}"
+                    f"Session {self._label}: a policy that is not trained did not answer in time: {late}"
                 ) from late
         except EpisodeError as failure:
             self._history.fail(failure)

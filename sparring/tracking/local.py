@@ -81,7 +81,9 @@ def artifact_path(folder: Path, name: str) -> Path:
     """Return the path of an artifact. Raises ValueError for a name that is absolute or points outside the folder."""
     target = (folder / name).resolve()
     if not target.is_relative_to(folder.resolve()) or target == folder.resolve():
-        raise ValueError(f"artifact name {name!r} leaves the run folder; give a path relative to the run folder.")
+        raise ValueError(
+            f"artifact name {name!r} points outside the run folder; give a path relative to the run folder."
+        )
     return target
 
 

@@ -186,7 +186,7 @@ def verify(checkpoint: Path) -> None:
         ) from error
     if known != FORMAT:
         raise DataError(
-            f"{checkpoint} has format {known!r}, this version reads format {FORMAT}; use the version that wrote it."
+            f"{checkpoint} has format {known!r}, but this version reads format {FORMAT}; use the version that wrote it."
         )
     if "state.json" not in files:
         raise DataError(

@@ -38,7 +38,7 @@ def load_model(source: Path | str, *, dtype: torch.dtype | str = torch.float32) 
     if missing := sorted(report["missing_keys"]):
         raise ServiceError(
             f"{source} lacks {len(missing)} of the weights of a {config.model_type!r} model, for example {missing[0]}; random "
-            "ones would take their place. Give the folder of a whole model."
+            "weights would take their place. Give the folder of a complete model."
         )
     if text is not config:
         # It is saved under its own names: transformers would apply the inverse of the mapping, which is not unique.
@@ -54,6 +54,6 @@ def _refuse_unsupported(config: Mapping[str, Any], source: Path | str) -> None:
     known = ", ".join(f"{family.name} ({', '.join(family.model_types)})" for family in FAMILIES)
     raise ServiceError(
         f"{source} is of model type {model_type!r}, which is not supported: transformers {transformers.__version__} has no "
-        f"causal language model of it. Supported families: {known}. Other causal language models of transformers load too, "
-        "but are not tested (docs/models.md)."
+        f"causal language model of this type. Supported families: {known}. Other causal language models of transformers can "
+        "also be loaded, but are not tested (docs/models.md)."
     )
