@@ -26,11 +26,12 @@ _TAIL = 400
 class CommandAgent:
     """An agent that starts a program for each episode. The program's process group is killed when the episode ends.
 
-    The program gets `OPENAI_BASE_URL` and `OPENAI_API_KEY` (and Anthropic's pair) as environment variables. Its
-    standard input is the task as JSON: `{"id", "messages", "prompt"}`, without the fields that hold the ground truth.
-    If the recipe names other policies, `policies` has a `base_url` and an `api_key` for each. The last line of its
-    standard output may be `{"reward": ...}` with a number or a list with one number per turn, and optionally
-    `components` and `metrics`. Without such a line the recipe's reward function grades the episode.
+    The program gets `OPENAI_BASE_URL` and `OPENAI_API_KEY` (and Anthropic's pair) as environment variables. It reads
+    the task from standard input as JSON: `{"id", "messages", "prompt"}`, without the fields that hold the ground truth.
+    If the recipe names other policies, the task also contains `policies`, with a `base_url` and an `api_key` for each
+    policy. The last line of its standard output may be `{"reward": ...}`, where the reward is a number or a list with
+    one number per turn. The object may also contain `components` and `metrics`. Without such a line, the recipe's
+    reward function grades the episode.
     """
 
     def __init__(self, command: Sequence[str], *, enter: Callable[[AnySession], EndpointLike], folder: Path) -> None:
@@ -40,9 +41,11 @@ class CommandAgent:
         self._folder = folder
 
     async def play(self, task: Task, session: AnySession) -> AgentResult:
-        """Run one episode. If the program fails, the episode ends as `policy_error`, as with a function that raises.
+        """Run one episode. If the program fails, the outcome of the episode is `policy_error`, as for a function that
+        raises an exception.
 
-        Raises ServiceError when the program cannot be started, RewardError when the value that it prints is not a reward.
+        Raises ServiceError if the program cannot be started, and RewardError if the value that it prints is not a
+        reward.
         """
         endpoint = self._enter(session)
         given = {"id": task.id, "messages": list(task.messages), "prompt": _prompt(task)}

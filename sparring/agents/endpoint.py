@@ -22,5 +22,5 @@ class EndpointLike(Protocol):
 
     @property
     def policies(self) -> Mapping[str, EndpointLike]:
-        """The endpoints of the episode's other policies, by name."""
+        """The endpoints of the episode's other policies, keyed by name."""
         ...

@@ -16,7 +16,7 @@ from sparring.types import Task
 
 @final
 class EnvironmentAgent:
-    """An agent that runs each episode in a new environment, and closes the environment however the episode ends."""
+    """An agent that runs each episode in a new environment, and always closes the environment when the episode ends."""
 
     def __init__(self, make_environment: Callable[[], Environment], *, max_turns: int) -> None:
         self._make_environment = make_environment

@@ -69,10 +69,10 @@ class EpisodeSession:
 
 @final
 class FunctionAgent:
-    """An agent that calls a function, which runs an episode and returns its reward."""
+    """An agent that calls a function to run an episode. The function returns the reward."""
 
     def __init__(self, function: PlayFunction, *, enter: Enter | None = None) -> None:
-        """Create an agent. With `enter`, which opens a gateway endpoint for a session, the function gets an
+        """Create an agent. If `enter` is given, it opens a gateway endpoint for each session, and the function gets an
         `EpisodeSession`."""
         self._function = function
         self._enter = enter
@@ -87,8 +87,8 @@ class FunctionAgent:
         """Run one episode.
 
         If the policy reaches a limit, or the function raises any other exception, the result has an outcome but no
-        reward. InfrastructureError and UsageError are passed on. Raises RewardError when the function does not return a
-        reward.
+        reward. InfrastructureError and UsageError are raised unchanged. Raises RewardError when the function does not
+        return a reward.
         """
         try:
             value = await self._function(task, self._with_endpoint(session))
@@ -105,5 +105,6 @@ class FunctionAgent:
 
 
 def agent(function: PlayFunction) -> FunctionAgent:
-    """Turn `async def play(task, session)`, which returns its reward, into an agent. It can be used as a decorator."""
+    """Make an agent from `async def play(task, session)`, which returns the episode's reward. It can be used as a
+    decorator."""
     return FunctionAgent(function)

@@ -52,7 +52,7 @@ class ReportLike(Protocol):
 
     @property
     def refusal(self) -> str | None:
-        """Why a reported reward was refused, or None if no reward was refused."""
+        """Why a reported reward was rejected, or None if no reward was rejected."""
         ...
 
     def complete(self, status: Literal["ready", "failed"], *, error: str = "") -> None:
@@ -64,7 +64,7 @@ class ReportLike(Protocol):
         ...
 
     async def wait(self) -> Reward:
-        """Wait until the episode is completed, and return its reward."""
+        """Wait until the episode is complete, and return its reward."""
         ...
 
 
@@ -101,7 +101,8 @@ class _Undelivered(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushLimits:
-    """The limits for posting episodes to an agent. Raises UsageError for limits under which no episode could start."""
+    """The limits for posting episodes to an agent. Raises UsageError for limits that would not let any episode
+    start."""
 
     timeout_seconds: float = 600.0
     """The maximum duration of one attempt."""
@@ -191,9 +192,9 @@ class HttpAgent:
         """Run one episode. If the agent fails because the policy reached a limit, that limit is the outcome, without a
         reward. If the agent's own code fails after a turn, the outcome is `policy_error`.
 
-        Raises InfrastructureError when the agent fails before a turn, reports an infrastructure failure, cannot be
-        reached, does not answer in time, or requests no turn. Raises RewardError when it answers but gives no valid
-        reward in time, ServiceError when it cannot be reached before the first episode, and DataError when the task
+        Raises InfrastructureError if the agent fails before the first turn, reports an infrastructure failure, cannot
+        be reached, does not answer in time, or requests no turn. Raises RewardError if the agent answers but gives no
+        valid reward in time, ServiceError if it cannot be reached before the first episode, and DataError if the task
         cannot be written as JSON.
         """
         await self._check_health()
@@ -222,7 +223,7 @@ class HttpAgent:
 
     async def _check_health(self) -> None:
         """Check once, before the first episode, that the agent answers. Any status below 500 is accepted, since not
-        every agent has this route."""
+        every agent implements this route."""
         async with self._checking:
             if self._is_healthy:
                 return
@@ -341,10 +342,10 @@ def invocation(
 ) -> dict[str, Json]:
     """Return the message to an agent: the task, the address and key of its endpoint, and the sampling settings.
 
-    The message combines three formats, which do not conflict: the one in MTRL's documentation, the one of its SDK, and
-    the one of agentcore-rl-toolkit. Each column of the dataset becomes a key of the message, unless the message already
-    uses the name. The agent grades its own episode, so the message contains the ground truth too. It also contains the
-    endpoints of the episode's other policies, if there are any.
+    The message combines three formats that do not conflict: the formats of MTRL's documentation, of its SDK, and of
+    agentcore-rl-toolkit. Each column of the dataset becomes a key of the message, unless the message already uses that
+    key. The agent grades its own episode, so the message contains the ground truth too. It also contains the endpoints
+    of the episode's other policies, if there are any.
     """
     messages = [dict(message) for message in task.messages]
     is_text = len(messages) == 1 and messages[0].keys() == {"role", "content"} and messages[0]["role"] == "user"
@@ -423,7 +424,7 @@ def read_answer(answer: Json) -> Answer:
 
 
 def _numbers(values: Json) -> dict[str, float]:
-    """Return the finite numbers. Texts and lists, which agents add for their own logs, are left out."""
+    """Return the finite numbers. Strings and lists, which agents add for their own logs, are left out."""
     named = values.items() if isinstance(values, dict) else ()
     return {
         without_half_characters(name): float(value)

@@ -1,4 +1,4 @@
-"""Pull agents: workers poll the gateway for episodes, and hold each episode under a lease."""
+"""Pull agents: workers poll the gateway for episodes, and get each episode with a lease."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class QueueLike(Protocol):
         ...
 
     def offer(self, invitation: Callable[[str], Json]) -> OfferLike:
-        """Offer an episode. `invitation` maps the gateway's address to the message for a worker."""
+        """Offer an episode. `invitation` returns the message for a worker, given the gateway's address."""
         ...
 
     def withdraw(self, offer: OfferLike) -> None:
@@ -52,16 +52,16 @@ class QueueLike(Protocol):
 
 @final
 class PullAgent:
-    """An agent that offers each episode to workers. They use the policy through the gateway and report their results
-    there.
+    """An agent that offers each episode to workers. The workers use the policy through the gateway and report their
+    results to the gateway.
 
         queue = WorkQueue(worker_key)
         async with Gateway(queue=queue) as gateway:
             result = await PullAgent(queue, gateway=gateway).play(task, session)
 
-    A worker gets the same message as an agent behind a URL. If a worker disappears, its episode is offered again as
-    long as the episode has no turn. After a turn the episode fails, since a second worker would mix two rollouts in one
-    session.
+    A worker gets the same message as an agent behind a URL. If a worker disappears before the first turn of its
+    episode, the episode is offered again. After a turn, the episode fails instead, since a second worker would mix two
+    rollouts in one session.
     """
 
     def __init__(
@@ -87,10 +87,10 @@ class PullAgent:
         """Run one episode. If the agent fails because the policy reached a limit, that limit is the outcome, without a
         reward. If a worker reports a failure after a turn, the outcome is `policy_error`.
 
-        Raises ServiceError when no worker has polled in time. Raises InfrastructureError when no worker was free, or
-        when the worker that took the episode disappears, does not finish in time, gives the episode up before a turn,
-        or requests no turn. Raises RewardError when it reports an invalid reward, and DataError when the task cannot be
-        written as JSON.
+        Raises ServiceError when no worker has polled in time. Raises InfrastructureError if no worker was free, or if
+        the worker that took the episode disappears, does not finish in time, gives the episode up before the first
+        turn, or requests no turn. Raises RewardError if the worker reports an invalid reward, and DataError if the task
+        cannot be written as JSON.
         """
         try:
             reward = await self._play(task, session)
@@ -132,8 +132,8 @@ class PullAgent:
             time_over.cancel()
 
     async def _reward(self, report: ReportLike, offer: OfferLike, time_over: asyncio.Future[None]) -> Reward | None:
-        """Wait for the end of the episode and return the reward, or None if its worker disappears or the time runs out
-        first.
+        """Wait for the end of the episode and return the reward. Return None if its worker disappears or the time runs
+        out first.
 
         Raises InfrastructureError when the agent gives the episode up.
         """
@@ -178,7 +178,8 @@ class PullAgent:
         return (InfrastructureError if offer.lost.done() else AgentTimeout)(f"{ended}.")
 
     def _invitation(self, task: Task, session: AnySession, episode_endpoint: ReportedEndpoint) -> Callable[[str], Json]:
-        """Return a function that maps the gateway's address, as a worker reaches it, to the message for that worker."""
+        """Return a function that maps the address at which a worker reaches the gateway to the message for that
+        worker."""
 
         def invitation(endpoint: str) -> Json:
             return invocation(task, session.sampling, episode_endpoint, endpoint=endpoint, job=self._job)

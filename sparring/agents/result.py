@@ -50,19 +50,19 @@ _BUDGETS = (TurnLimit, TokenLimit, PolicyTimeout)
 
 
 def overtime(timeout_seconds: float) -> float:
-    """Return how many seconds an agent or a call of its environment may take to return after the episode's time is
-    over. It is as long as the episode, but between 1 s and 60 s.
+    """Return how many seconds an agent, or a call of its environment, may take to return after the episode's time
+    limit. The result equals the time limit, but is at least 1 s and at most 60 s.
 
-    The result of an agent that returns in this time counts. If the agent hangs longer and the policy has had a turn,
-    the outcome is a timeout of the policy. The hang may be caused by the policy's output, and a policy must not be able
-    to turn its failures into infrastructure failures.
+    If the agent returns within this time, its result counts. If the agent hangs longer and the policy has had a turn,
+    the outcome is `policy_timeout`. The hang may be caused by the policy's output, and a policy must not be able to
+    turn its failures into infrastructure failures.
     """
     return min(60.0, max(1.0, timeout_seconds))
 
 
 def limit_met(failure: Exception | None) -> AgentResult | None:
-    """Return the result of an episode whose agent failed after a turn reached a limit of the policy, or None for any
-    other failure. Raises a ClientError unchanged: the agent's reaction to a refused request is not evidence about the
+    """Return the result of an episode that failed because a turn reached a limit of the policy, or None for any other
+    failure. Raises a ClientError unchanged, because how an agent reacts to a refused request is not evidence about the
     policy."""
     if isinstance(failure, ClientError):
         raise failure
@@ -73,8 +73,7 @@ def limit_met(failure: Exception | None) -> AgentResult | None:
 def ended_elsewhere(failure: InfrastructureError, session: AnySession) -> AgentResult:
     """Return the result of an episode that an external agent did not finish. If a turn reached a limit, that limit is
     the outcome. If the agent's own code failed after a turn of the policy, the outcome is `policy_error`, or
-    `policy_timeout` when the code hung. Raises the failure when it is an infrastructure failure, and any
-    ClientError."""
+    `policy_timeout` if the code hung. Raises the failure if it is an infrastructure failure, and any ClientError."""
     if (limit := limit_met(session.failure)) is not None:
         return limit
     if session.failure is None and isinstance(failure, AgentFailed) and has_played(session):
@@ -89,8 +88,8 @@ def has_played(session: AnySession) -> bool:
 
 
 def within_budget(played: AgentResult, failure: Exception | None) -> AgentResult:
-    """Return the agent's result. If a budget is used up, it replaces the outcome. The agent may have finished without
-    more turns, so its reward stays."""
+    """Return the agent's result. If a budget is used up, the outcome of the episode is that limit instead. The agent
+    may have finished without more turns, so its reward stays."""
     limit = limit_met(failure) if isinstance(failure, _BUDGETS) else None
     if limit is None or played.outcome is not Outcome.FINISHED:
         return played
@@ -98,9 +97,9 @@ def within_budget(played: AgentResult, failure: Exception | None) -> AgentResult
 
 
 def ended_by(error: Exception | None, session: object, problem: str) -> AgentResult:
-    """Return the result of an agent that failed. If a turn reached a limit, that limit is the outcome, since over HTTP
-    the agent sees it as an error of its client. Raises the session's InfrastructureError or ClientError if there is
-    one."""
+    """Return the result of an agent that failed. If a turn reached a limit, that limit is the outcome, since the agent
+    sees the limit only as an error of its HTTP client. Raises the session's InfrastructureError or ClientError if there
+    is one."""
     for failure in (error, getattr(session, "failure", None)):
         if isinstance(failure, InfrastructureError):
             raise failure

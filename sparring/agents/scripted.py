@@ -1,4 +1,4 @@
-"""Scripted policies, which need no model, and the session through which the real tool loop uses them."""
+"""Scripted policies, which need no model, and the session through which the built-in tool loop uses them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Asked:
 
 
 def scripted_turn(index: int, message: Message, fingerprint: str, num_tokens: int | None = None) -> Turn:
-    """Return a turn that no model sampled. By default it has one token per byte of its message, so that rewards with a
-    token cost apply."""
+    """Return a turn that no model sampled. By default, it has one token per byte of its message, so that rewards with a
+    token cost can be computed."""
     written = [message.get("content") or "", message.get("tool_calls") or ""]
     count = sum(len(str(one).encode()) for one in written) if num_tokens is None else num_tokens
     return Turn(

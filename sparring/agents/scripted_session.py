@@ -12,8 +12,8 @@ from sparring.types import Message, Sampling, StopReason, ToolSchema, Turn
 class ScriptedSession:
     """A session that answers with the given messages in order, and raises those that are exceptions.
 
-    With `cut`, every answer ends at the token limit. `others` are the sessions of the episode's other policies.
-    `requests` contains the messages and tools of all requests so far."""
+    With `cut`, every answer counts as cut at the token limit. `others` are the sessions of the episode's other
+    policies. `requests` contains the messages and tools of all requests so far."""
 
     def __init__(
         self, *script: Message | Exception, cut: bool = False, others: Mapping[str, ScriptedSession] | None = None

@@ -12,7 +12,7 @@ from sparring.types import Json, Message
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A tool call by name and arguments."""
+    """A tool call, represented by its name and arguments."""
 
     tool: str
     arguments: Mapping[str, Json]
@@ -23,7 +23,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One call of a script, with its position: the index of the message, and of the call in the message."""
+    """One call of a script, with its position: the index of the message, and the index of the call in the message."""
 
     message: int
     place: int

@@ -26,8 +26,8 @@ _STOPPED = "error: stopped, since the time of the episode is over"
 async def play(task: Task, environment: Environment, session: SessionLike, *, max_turns: int) -> AgentResult:
     """Run one episode; the caller closes the environment (see `environments.opened`).
 
-    An answer without tool calls finishes the episode, unless the environment's user replies to it. Bad calls are
-    counted, and the policy gets an error message for each. InfrastructureError is passed on.
+    An answer without tool calls ends the episode, unless the environment replies to it as the user. Invalid calls are
+    counted, and the policy gets an error message for each. InfrastructureError is raised unchanged.
     """
     # The other half of the overtime is left for the final state and for closing the environment.
     patience = 0.0 if session.seconds_left is None else overtime(session.seconds_left) / 2
@@ -83,8 +83,8 @@ async def _answered(
     turn: int,
     patience: float,
 ) -> list[Message]:
-    """Run the calls of one message in order, and return their tool messages. No call starts after the episode's time is
-    over, and a running call gets `patience` more seconds. Otherwise a policy could make so many calls, or such slow
+    """Run the calls of one message in order, and return their tool messages. After the episode's time limit, no call
+    starts, and a running call gets `patience` more seconds. Otherwise a policy could make so many calls, or such slow
     ones, that the episode would seem to hang."""
     answers: list[Message] = []
     for call in calls:

@@ -1,4 +1,4 @@
-"""A worker that polls the gateway of a run for episodes, and runs them with your agent.
+"""A worker that polls the gateway of a run for episodes and runs them with your agent.
 
     from sparring.agents.worker import work
 
@@ -55,8 +55,8 @@ def work(
 ) -> None:
     """Run episodes until interrupted, `concurrency` at once. A function that is not async runs in a thread.
 
-    `key` is the worker key of the run, by default the value of SPARRING_WORKER_KEY. Raises UsageError when it is
-    missing or wrong, and ServiceError when the gateway could not be reached for `patience_seconds`.
+    `key` is the worker key of the run, by default the value of SPARRING_WORKER_KEY. Raises UsageError if the key is
+    missing or wrong, and ServiceError if the gateway could not be reached for `patience_seconds`.
     """
     key = key or os.environ.get(KEY_VARIABLE, "")
     if not key:
@@ -154,7 +154,7 @@ class Worker:
                 )
 
     async def _renewed(self, lease: Mapping[str, Any]) -> None:
-        """Renew the lease until it is over."""
+        """Renew the lease until it ends."""
         is_over = False
         while not is_over:
             await self._sleep(lease["lease_seconds"] / 3)
@@ -162,7 +162,7 @@ class Worker:
 
     async def _played(self, invocation: dict[str, Any]) -> str:
         """Run the episode, and report the result unless the agent has already reported. An infrastructure failure is
-        not reported. Return the description of such a failure, or otherwise an empty text."""
+        not reported. Return the description of such a failure, or an empty string if there was none."""
         try:
             if self._is_async:
                 returned = await self._play(invocation)
@@ -195,7 +195,7 @@ class Worker:
             raise UsageError(f"the {what} of an episode was refused: {response.status_code}: {response.text[:300]}")
 
     async def _post(self, path: str, body: Json, *, headers: Mapping[str, str] | None = None) -> httpx.Response:
-        """Send a request until an answer has a status below 500. Raises ServiceError after `patience_seconds` without
+        """Repeat a request until an answer has a status below 500. Raises ServiceError after `patience_seconds` without
         one."""
         began, pause = self._clock(), 0.5
         while True:

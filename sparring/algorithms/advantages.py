@@ -4,9 +4,10 @@ An estimator takes the groups of one step and returns a number for every turn of
 are its hyperparameters, which are keys of `[algorithm]` with the same names and defaults. Statistics count each
 trajectory once, however many sequences it has, and never include infrastructure failures.
 
-If all members of a group have the same reward, methods that compare totals (`choice.SILENT_WHEN_EQUAL`) give exactly 0.
-Methods that compare turn by turn give 0 only if the members also have the same number of turns and the same rewards per
-turn. `reinforce_pp_baseline` whitens over the batch, so it gives 0 only if no group of the batch has differences.
+If all members of a group have the same reward, methods that compare total rewards (`choice.SILENT_WHEN_EQUAL`) give
+exactly 0. Methods that compare turn by turn give 0 only if the members also have the same number of turns and the same
+rewards per turn. `reinforce_pp_baseline` whitens over the batch, so it gives 0 only if the rewards are equal within
+every group of the batch.
 
 R is the total reward of a trajectory, n the size of its group, L its number of trained tokens, and
 G_k = r_k + gamma * G_(k+1) the return-to-go of turn k.
@@ -55,8 +56,8 @@ Settings = ParamSpec("Settings")
 def per_trajectory(
     rule: Callable[Concatenate[Group, Settings], list[float]],
 ) -> Callable[Concatenate[Sequence[Group], Settings], Advantages]:
-    """Return an estimator for a rule that gives one number per trajectory of a group. All turns get the trajectory's
-    number."""
+    """Return an estimator for a rule that gives one number per trajectory of a group. Every turn of a trajectory gets
+    this number."""
 
     @functools.wraps(rule)
     def estimator(groups: Sequence[Group], *args: Settings.args, **settings: Settings.kwargs) -> Advantages:
@@ -87,7 +88,7 @@ def rloo(group: Group) -> list[float]:
 def opo(group: Group) -> list[float]:
     """Return R - sum(L R) / sum(L) (arXiv:2505.23585).
 
-    This baseline has the least variance if gradients grow with length.
+    This baseline has the lowest variance if gradients grow with the length of the trajectory.
     """
     rewards, lengths = _totals(group), [member.num_tokens for member in group]
     if _are_equal(rewards) or sum(lengths) == 0:
@@ -100,10 +101,11 @@ def opo(group: Group) -> list[float]:
 def grpo_passk(
     group: Group, *, advantage_normalization: bool = True, advantage_std: StandardDeviation = "unbiased"
 ) -> list[float]:
-    """Give only the best trajectory an advantage: its lead over the second, divided by std + eps (arXiv:2503.19595).
+    """Return an advantage only for the best trajectory: its lead over the second-best one, divided by std + eps
+    (arXiv:2503.19595).
 
-    The advantage is 0 if two trajectories are best. With rewards of 0 and 1, this is every group without exactly one
-    success.
+    If two trajectories share the highest reward, the advantage is 0. With rewards of 0 and 1, this is the case in every
+    group that does not have exactly one success.
     """
     rewards = _totals(group)
     advantages = [0.0] * len(rewards)
@@ -117,9 +119,10 @@ def grpo_passk(
 def pass_at_k(group: Group, *, pass_k: int = 2) -> list[float]:
     """Return the advantage for pass@k, averaged over all subsets of size k (arXiv:2508.10751, section 3.3).
 
-    Of n trajectories, w are wrong: rho = 1 - C(w, k) / C(n, k), sigma = sqrt(rho (1 - rho)). A correct trajectory gets
-    (1 - rho) / sigma, and a wrong one gets (1 - rho - C(w-1, k-1) / C(n-1, k-1)) / sigma. Rewards must be 0 or 1;
-    others raise DataError. A group that has lost so many members that n < k has no pass@k and gets 0.
+    Of n trajectories, w are incorrect: rho = 1 - C(w, k) / C(n, k), sigma = sqrt(rho (1 - rho)). A correct trajectory
+    gets (1 - rho) / sigma, and an incorrect one gets (1 - rho - C(w-1, k-1) / C(n-1, k-1)) / sigma. Raises DataError
+    for rewards other than 0 and 1. If a group has lost so many members that n < k, pass@k is not defined and the
+    advantages are 0.
     """
     rewards, count = _totals(group), len(group)
     strange = [reward for reward in rewards if reward not in (0.0, 1.0)]
@@ -144,8 +147,8 @@ def pass_at_k(group: Group, *, pass_k: int = 2) -> list[float]:
 def gpg(groups: Sequence[Group]) -> Advantages:
     """Return alpha (R - mean) with alpha = trajectories / trajectories with nonzero reward (arXiv:2504.02546).
 
-    alpha is computed over the batch in the same way as in verl; the paper counts groups without differences. The method
-    is made for rewards of 0 and 1. With shaped or negative rewards, alpha has no clear meaning.
+    alpha is computed over the batch in the same way as in verl; the paper counts the groups whose rewards are all
+    equal. The method is designed for rewards of 0 and 1. With shaped or negative rewards, alpha has no clear meaning.
     """
     rewards = [reward for group in groups for reward in _totals(group)]
     alpha = len(rewards) / max(1, sum(reward != 0 for reward in rewards))
@@ -155,7 +158,7 @@ def gpg(groups: Sequence[Group]) -> Advantages:
 def reinforce_pp(groups: Sequence[Group], *, gamma: float = 1.0) -> Advantages:
     """Return the return-to-go, whitened over all trained tokens of the batch (REINFORCE++, arXiv:2501.03262).
 
-    This method does not compare within groups. The advantage of a trajectory depends on the whole batch.
+    This method does not compare the trajectories of a group. The advantage of a trajectory depends on the whole batch.
     """
     return _whitened(groups, [_returns(group, gamma) for group in groups])
 
@@ -166,7 +169,7 @@ def reinforce_pp_baseline(groups: Sequence[Group]) -> Advantages:
 
 
 def monte_carlo(groups: Sequence[Group], *, gamma: float = 1.0, advantage_normalization: bool = False) -> Advantages:
-    """Return the return-to-go of each turn, which is unbiased with high variance. Normalization whitens over the
+    """Return the return-to-go of each turn, which is unbiased but has a high variance. Normalization whitens over the
     batch."""
     returns = [_returns(group, gamma) for group in groups]
     return _whitened(groups, returns) if advantage_normalization else returns
@@ -197,8 +200,8 @@ def group_based_per_turn(
 ) -> Advantages:
     """Return the advantages of `return_to_go_loo`, optionally normalized.
 
-    Normalization divides by the standard deviation of G_k in the group, separately for each turn. It is off by default,
-    because few trajectories reach late turns, whose standard deviations are therefore unstable. A turn that only one
+    Normalization divides by the standard deviation of G_k in the group, separately for each turn. It is off by default:
+    few trajectories reach late turns, so the standard deviations of those turns are unstable. A turn that only one
     trajectory reaches has no standard deviation and gets 0.
     """
     if not advantage_normalization:
@@ -213,8 +216,8 @@ def group_based_per_turn(
 def group_based_per_turn_immediate(groups: Sequence[Group], *, gamma: float = 1.0) -> Advantages:
     """Return each turn's reward minus the mean reward of that turn, summed over this turn and all later turns.
 
-    This estimator is biased and only serves for comparison. The policy decides how many baselines are subtracted, and
-    only 15% of the true gradient remain in `benchmarks/per_turn_bias.py`.
+    This estimator is biased and exists only for comparison. The policy decides how many baselines are subtracted. In
+    `benchmarks/per_turn_bias.py`, only 15% of the true gradient remains.
     """
     centred = [_by_turn([member.turn_rewards for member in group], _centred) for group in groups]
     return [[return_to_go(rewards, gamma) for rewards in members] for members in centred]
@@ -277,7 +280,7 @@ def _normalized(advantages: Sequence[float], values: Sequence[float], kind: Stan
 def _whitened(groups: Sequence[Group], advantages: Advantages) -> Advantages:
     """Return the advantages, normalized to mean 0 and variance 1 over the trained tokens of the batch.
 
-    The variance is the unbiased one, as in verl.
+    The variance is the unbiased estimate, as in verl.
     """
     weighted = [
         (advantage, tokens)

@@ -50,7 +50,7 @@ def read_defaults(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def find_readers(hyperparameter: str) -> dict[str, list[str]]:
-    """Return the functions that read a hyperparameter, by the key of [algorithm] that names them."""
+    """Return the functions that read a hyperparameter, grouped by the key of [algorithm] that selects them."""
     return {
         key: [name for name, function in functions.items() if hyperparameter in read_defaults(function)]
         for key, functions in FUNCTIONS.items()
@@ -92,10 +92,10 @@ def explain_misfit(function: object, reserved: Container[str] = ()) -> str | Non
 
 
 def default_correction(loss: str, *, max_steps_off_policy: int) -> str:
-    """Return the correction of a recipe that does not name one: `none` unless tokens may be older than the policy.
+    """Return the default correction of a recipe: `none` unless tokens may be older than the policy.
 
     A loss that clips needs bounded weights (`token_tis`). A loss that does not clip needs a correction that leaves out
-    trajectories that the policy has moved away from (`geometric_mask`).
+    trajectories if the policy has moved too far away from them (`geometric_mask`).
     """
     if max_steps_off_policy == 0:
         return "none"

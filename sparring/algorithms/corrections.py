@@ -5,7 +5,8 @@ index of each token's trajectory [M]. It returns the weights [M] that replace w,
 is the ratio of the loss itself (policy / sampler). With three policies, w is (policy before the step / sampler), and
 the ratio of the loss is (policy / policy before the step) (arXiv:2505.24298, section 5.2).
 
-The keyword arguments are keys of `[algorithm]`. Products over trajectories are taken in logarithms.
+The keyword arguments are keys of `[algorithm]`. Products over the tokens of a trajectory are computed as sums of
+logarithms.
 """
 
 from __future__ import annotations
@@ -40,8 +41,7 @@ def sequence_tis(log_weights_M: Tensor, trajectory_M: Tensor, *, correction_high
 def icepop(
     log_weights_M: Tensor, trajectory_M: Tensor, *, correction_low: float = 0.5, correction_high: float = 2.0
 ) -> Tensor:
-    """Return w if low <= w <= high, otherwise 0, so that tokens on which the policies disagree are left out
-    (IcePop)."""
+    """Return w if low <= w <= high, otherwise 0. This leaves out tokens on which the policies disagree (IcePop)."""
     weights_M = log_weights_M.exp()
     return weights_M * ((weights_M >= correction_low) & (weights_M <= correction_high))
 
@@ -49,7 +49,7 @@ def icepop(
 def sequence_mask(
     log_weights_M: Tensor, trajectory_M: Tensor, *, correction_low: float = 0.0, correction_high: float = 3.0
 ) -> Tensor:
-    """Return w in trajectories with low <= prod w <= high, and 0 in all others."""
+    """Return w for trajectories with low <= prod w <= high, and 0 for all others."""
     products_M = _products(log_weights_M, trajectory_M)
     return log_weights_M.exp() * ((products_M >= correction_low) & (products_M <= correction_high))
 
@@ -57,7 +57,8 @@ def sequence_mask(
 def geometric_mask(
     log_weights_M: Tensor, trajectory_M: Tensor, *, correction_low: float = 0.99, correction_high: float = 1.01
 ) -> Tensor:
-    """Return w in trajectories with a geometric mean of w in [low, high], and 0 in all others (arXiv:2512.23075)."""
+    """Return w for trajectories whose geometric mean of w is in [low, high], and 0 for all others
+    (arXiv:2512.23075)."""
     means_M = trajectory_means(log_weights_M, trajectory_M)[trajectory_M].exp()
     return log_weights_M.exp() * ((means_M >= correction_low) & (means_M <= correction_high))
 

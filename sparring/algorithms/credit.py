@@ -24,7 +24,7 @@ def credit(
 ) -> TurnAdvantages:
     """Return the advantage of every turn.
 
-    If `sums_turn_rewards` is None, the estimator reads rewards per turn. If it is False, rewards per turn are refused.
+    If `sums_turn_rewards` is None, the estimator reads rewards per turn. If it is False, rewards per turn are rejected.
 
     Raises DataError if the estimator would not read the rewards per turn, or if a user's estimator does not return one
     finite number per turn.
@@ -56,7 +56,8 @@ def credit(
 
 
 def rewarded(trajectory: Trajectory) -> Rewarded:
-    """Return a trajectory in the form that estimators read. A reward of the whole trajectory is at the last turn."""
+    """Return a trajectory in the form that estimators read. A reward for the whole trajectory is assigned to the last
+    turn."""
     reward = trajectory.reward
     assert reward is not None, "a trajectory without reward was admitted"
     if reward.per_turn is not None:

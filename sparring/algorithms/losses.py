@@ -1,9 +1,9 @@
 """Losses per trained token, as pure functions. Reductions and corrections have their own modules.
 
-A loss takes the trained tokens of a batch. It returns the loss of each token [M], and metrics [M] by name. Its keyword
-arguments are its hyperparameters, which are keys of `[algorithm]` with the same names and defaults. rho = exp(logprob -
-old logprob) is the ratio to the sampling policy or, with `policy_ratio = "three_policy"`, to the policy before the
-step. Bounds of rho are ratios, not distances from 1.
+A loss takes the trained tokens of a batch. It returns the loss of each token [M], and a mapping from names to metrics
+[M]. Its keyword arguments are its hyperparameters, which are keys of `[algorithm]` with the same names and defaults.
+rho = exp(logprob - old logprob) is the ratio to the sampling policy or, with `policy_ratio = "three_policy"`, to the
+policy before the step. Bounds of rho are ratios, not distances from 1.
 
 Shapes: M trained tokens.
 """
@@ -45,8 +45,8 @@ def trajectory_means(values_M: Tensor, trajectory_M: Tensor) -> Tensor:
 
 
 def importance_sampling(tokens: Tokens) -> PerToken:
-    """Return -rho * A, the policy gradient with importance sampling. It is unbounded, so it works best near
-    on-policy."""
+    """Return -rho * A, the policy gradient with importance sampling. It is unbounded, so it works best on data that is
+    nearly on-policy."""
     return -tokens.ratio_M * tokens.advantages_M, {}
 
 
@@ -59,8 +59,8 @@ def ppo(
 ) -> PerToken:
     """Return -min(rho * A, clip(rho, low, high) * A) (arXiv:1707.06347, equation 7).
 
-    `dual_clip` c > 1 bounds the loss of a bad token: for A < 0, the loss is at most -c * A (arXiv:1912.09729, equation
-    5). `clip_fraction` is the share of tokens whose gradient was removed.
+    `dual_clip` c > 1 bounds the loss of tokens with a negative advantage: for A < 0, the loss is at most -c * A
+    (arXiv:1912.09729, equation 5). `clip_fraction` is the share of tokens whose gradient was removed.
     """
     ratio_M, advantages_M = tokens.ratio_M, tokens.advantages_M
     free_M = ratio_M * advantages_M
@@ -104,7 +104,7 @@ def gspo(tokens: Tokens, *, clip_low_threshold: float = 0.9997, clip_high_thresh
 def gpg(tokens: Tokens) -> PerToken:
     """Return -A * logprob, the plain policy gradient (arXiv:2504.02546, equation 6).
 
-    It ignores the sampling policy, so it is only right on-policy.
+    It ignores the sampling policy, so it is correct only for on-policy data.
     """
     return -tokens.advantages_M * tokens.logprobs_M, {}
 
@@ -114,9 +114,10 @@ def dppo_tv(
 ) -> PerToken:
     """Return -stopgrad(min(rho, cap)) * A * logprob, or 0 for tokens that have already moved too far.
 
-    This is DPPO with binary total variation (arXiv:2602.04879, section 5). A good token gets 0 if p - p_old > high, and
-    a bad token gets 0 if p_old - p > low. The thresholds compare probabilities rather than ratios, so that rare tokens
-    are not clipped for small changes. `clip_fraction` is the share of tokens that get 0.
+    This is DPPO with binary total variation (arXiv:2602.04879, section 5). A token with a positive advantage gets 0 if
+    p - p_old > high, and a token with a negative advantage gets 0 if p_old - p > low. The thresholds apply to
+    probabilities rather than ratios, so that rare tokens are not clipped for small changes. `clip_fraction` is the
+    share of tokens that get 0.
     """
     moved_M = (tokens.logprobs_M.exp() - tokens.old_M.exp()).detach()
     is_free_M = (moved_M <= tv_high_threshold).where(tokens.advantages_M > 0, moved_M >= -tv_low_threshold)
@@ -125,7 +126,7 @@ def dppo_tv(
 
 
 def cross_entropy(tokens: Tokens) -> PerToken:
-    """Return -logprob, for supervised learning of the trained tokens in the warm start."""
+    """Return -logprob, for supervised learning on the trained tokens in the warm start."""
     return -tokens.logprobs_M, {}
 
 
@@ -143,9 +144,9 @@ LOSSES: dict[str, Callable[..., PerToken]] = {
 def policy_metrics(logprobs_M: Tensor, sampled_M: Tensor) -> dict[str, Tensor]:
     """Return scalar metrics of the distance between the policy and the sampling policy, over M >= 1 tokens.
 
-    `kl_k1` = mean(-log rho), `kl_k2` = mean(log rho ** 2) / 2 and `kl_k3` = mean(rho - 1 - log rho) estimate
-    KL(sampler || policy) (joschu.net/blog/kl-approx.html). `effective_sample_size` = (sum rho)^2 / (M sum rho^2) is a
-    share, which is 1 on-policy.
+    `kl_k1` = mean(-log rho), `kl_k2` = mean(log rho ** 2) / 2 and `kl_k3` = mean(rho - 1 - log rho) estimate KL(sampler
+    || policy) (joschu.net/blog/kl-approx.html). `effective_sample_size` = (sum rho)^2 / (M sum rho^2) is a share that
+    is 1 for on-policy tokens.
     """
     difference_M = (logprobs_M - sampled_M).detach()
     ratio_M = difference_M.exp()

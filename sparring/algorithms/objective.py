@@ -53,7 +53,7 @@ class Objective:
         """Build an objective.
 
         `config` contains the hyperparameters of the loss and the correction, `off_policy_correction`, `policy_ratio`,
-        `entropy_coef`, `kl_coef` and `kl_form`. Missing keys have their defaults, and other keys are ignored.
+        `entropy_coef`, `kl_coef` and `kl_form`. Missing keys get their default values, and other keys are ignored.
         """
         correction, loss = config.get("off_policy_correction", "none"), bind(losses[loss_fn], config)
         return cls(
@@ -110,8 +110,8 @@ class Objective:
 
 
 def _checked(answer: object, tokens: Tokens) -> PerToken:
-    """Check the result of a loss, which may be a user's function. Raises DataError if training would use wrong
-    numbers."""
+    """Check the result of a loss, which may be a user's function. Raises DataError if the result would make the
+    training incorrect."""
     match answer:
         case (loss_M, dict() as metrics):
             pass

@@ -2,8 +2,9 @@
 
 Each function takes the counts of the whole batch, and of the token's sequence, trajectory and prompt. A trajectory is
 one episode. A sequence is one root-to-leaf path through a trajectory, so a forked trajectory has several sequences. A
-prompt is a task with its whole group. Tokens that several sequences share count for the first sequence. Trajectories
-without signal are not computed, but they count, because the others would get larger weights otherwise.
+prompt is a task with its whole group. Tokens that several sequences share are counted in the first of these sequences.
+Trajectories without signal are not computed, but they are counted, because otherwise the others would get larger
+weights.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ def sequence_sum_norm(counts: Counts, *, loss_norm: float = 1024.0) -> float:
 
 
 def sum_of_tokens(counts: Counts) -> float:
-    """Return the factor for the sum over tokens, as in Tinker. The size of the step grows with the batch."""
+    """Return the factor for the sum over tokens, as in Tinker. The size of the step grows with the size of the
+    batch."""
     return 1.0
 
 

@@ -33,7 +33,7 @@ Closing: TypeAlias = Callable[[], Awaitable[None]]
 def load_agent_and_environment(
     config: Config, recipe_dir: Path, announce: Callable[[str], object], pool: WorkerPool | None
 ) -> tuple[Agent, Closing | None, Callable[[], Environment], tuple[ToolSchema, ...]]:
-    """Return the agent, the function that closes it, the environment factory and the tools.
+    """Return the agent, a function that closes it, the environment factory and the tools.
 
     Only the built-in tool loop has an environment and tools. With a `pool`, the environments run in its workers.
     """
@@ -50,7 +50,8 @@ def load_agent_and_environment(
 def load_agent(
     config: Config, recipe_dir: Path, announce: Callable[[str], object]
 ) -> tuple[Agent, Closing] | tuple[None, None]:
-    """Return the recipe's own agent and the function that closes what the agent opened, or None for the built-in tool loop.
+    """Return the recipe's own agent and a function that closes the resources that the agent opened, or None for the
+    built-in tool loop.
 
     Raises UsageError if the named object is not an agent.
     """

@@ -1,4 +1,4 @@
-"""Describe the content of the parts that a run is trained with, and find their changes since the last training."""
+"""Describe the content of the parts that a run is trained with, and find the changes since the last training."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def record_parts(
     given: Sequence[str] = (),
     allowed: Collection[str] = (),
 ) -> list[str]:
-    """Record in a run's manifest the parts that it is trained with from now on.
+    """Record in the manifest of a run the parts that the run is trained with from now on.
 
-    For a resumed run, compare them with the parts of its last training, and return a message for each kind of change that
-    the user should know. `config` are the settings in effect; `given` are the settings that the user has just set
-    (`KEY=VALUE`). Raises UsageError for changes that are not given and not in a part in `allowed`.
+    For a resumed run, compare them with the parts of its last training, and return a message for each kind of change
+    that the user should know. `config` are the settings in effect; `given` are the settings that the user has just set
+    (`KEY=VALUE`). Raises UsageError for changes that are neither in `given` nor in one of the `allowed` parts.
     """
     check_parts(allowed)
     now = describe_parts(parts, folder, config)
@@ -71,7 +71,7 @@ def record_parts(
     if refused:
         names = sorted({find_part(key) for key in refused}, key=PARTS.index)
         raise UsageError(
-            f"{folder.path} would continue with other parts than it was trained with: {_describe_changes(refused)}. "
+            f"{folder.path} would continue with different parts than it was trained with: {_describe_changes(refused)}. "
             f"Its policy and its curves would mix both. "
             f"Restore the old parts{_as_they_were(refused)}, or continue anyway with --allow-changed {','.join(names)}."
         )
@@ -95,10 +95,10 @@ def record_parts(
 
 
 def refuse_another_control(parts: TrainingParts, folder: RunFolder, config: Config) -> None:
-    """Raise UsageError if a part that affects the warm start differs from the run's training.
+    """Raise UsageError if a part that affects the warm start has changed since the run's training.
 
-    These parts are model, tokenizer, template, data, code and settings. Continued with other parts, the warm start would
-    not be a control for this training.
+    These parts are model, tokenizer, template, data, code and settings. If the warm start continued with different
+    parts, it would not be a control for this training.
     """
     different = _since_training(folder, describe_parts(parts, folder, config))
     refused = {
@@ -117,7 +117,7 @@ def refuse_another_control(parts: TrainingParts, folder: RunFolder, config: Conf
 def _since_training(folder: RunFolder, now: Mapping[str, Json]) -> dict[str, tuple[Json, Json]]:
     """Return the changes since the run was last trained.
 
-    There are none for a run that was not trained or is from another version.
+    There are none if the run was not trained, or was trained with a different version of Sparring.
     """
     before = folder.manifest()
     return list_changes(before, now) if "contents" in before else {}
@@ -137,10 +137,10 @@ def check_parts(named: Collection[str]) -> None:
 def describe_parts(parts: TrainingParts, folder: RunFolder, config: Config) -> dict[str, Json]:
     """Return the manifest's description of a training.
 
-    It contains `versions`, `hardware`, `config`, hashes as `contents`, and a problem of the chat template as
-    `template_problem`. The hash of the weights covers their content as loaded and takes one or two seconds per gigabyte.
-    The hash of the tokenizer covers the text of every id and the encoding of a few texts. The hash of the data covers the
-    tasks in their order.
+    It contains `versions`, `hardware`, `config`, the hashes of the parts as `contents`, and any problem of the chat
+    template as `template_problem`. The hash of the weights covers their content as loaded and takes one or two seconds
+    per gigabyte. The hash of the tokenizer covers the text of every id and the encoding of a few texts. The hash of the
+    data covers the tasks in their order.
     """
     found = describe_machine()
     found["hardware"] |= {"num_threads": parts.num_threads, "device": parts.model.device}
@@ -166,7 +166,8 @@ def describe_parts(parts: TrainingParts, folder: RunFolder, config: Config) -> d
 
 
 def list_changes(before: Mapping[str, Json], now: Mapping[str, Json]) -> dict[str, tuple[Json, Json]]:
-    """Return the differences of two results of `describe_parts` by key path, as (before, now). A missing value is None."""
+    """Return the differences between two results of `describe_parts` as (before, now), keyed by key path. A missing
+    value is None."""
     old, new = _flat(before), _flat(now)
     keys = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
     # A setting that only one side has is from another version of Sparring.
@@ -202,7 +203,8 @@ def _flat(made: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def find_overrides(config: Config, changed: Config) -> dict[str, Json]:
-    """Return the settings of `changed` that differ from `config`, by key, except the keys of a place file."""
+    """Return the settings of `changed` that differ from `config`, keyed by name, except settings that describe one
+    machine or cluster (those of a place file)."""
     first, second = (settings_of(one.model_dump(mode="json")) for one in (config, changed))
     return {key: second.get(key) for key in sorted({*first, *second}) if first.get(key) != second.get(key)}
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def build_engine(config: Config, policy: Policy, weights: Weights) -> Engine:
-    """Return the recipe's engine: of the model in this process, or one that another process serves. Raises ServiceError for one
-    that does not answer, or cannot do what the recipe needs."""
+    """Return the recipe's engine, which runs in this process or in another process. Raises ServiceError if the engine
+    does not answer or cannot do what the recipe needs."""
     section = config.engine
     if section.type == "remote":
         return connect_engine(config)
@@ -48,8 +48,8 @@ def connect_engine(config: Config) -> Engine:
 def describe_remote(config: Config) -> tuple[ModelDescription, Weights] | None:
     """Return the model of a remote engine without loading it, and its untrained weights as a file.
 
-    Return None if this process loads the model: with an engine in this process, and for a model that is not in a folder.
-    Raises ServiceError.
+    Return None if this process loads the model. It does so if the engine runs in this process, or if the model is not
+    in a folder. Raises ServiceError.
     """
     if config.engine.type != "remote":
         return None
@@ -90,8 +90,8 @@ def build_learner(config: Config, policy: Policy, algorithm: Algorithm) -> Learn
 
 
 def connect_learner(config: Config, weights: Weights) -> Learner:
-    """Return the recipe's learner in another process, with these weights and a new optimizer, whatever it trained before.
-    Raises ServiceError when it does not answer, DataError when it has another model."""
+    """Return the recipe's learner in another process. It starts with these weights and a new optimizer, whatever it
+    trained before. Raises ServiceError if it does not answer, and DataError if it has a different model."""
     from sparring.training.remote import RemoteLearner
 
     assert config.learner.base_url is not None, "the configuration asks for an address"
@@ -105,7 +105,7 @@ def connect_learner(config: Config, weights: Weights) -> Learner:
 
 
 def _check_capabilities(config: Config, can: EngineCapabilities, address: str) -> None:
-    """Raise ServiceError for an engine that cannot do what the recipe needs."""
+    """Raise ServiceError if the engine cannot do what the recipe needs."""
     needs = {
         "report token ids": (True, can.reports_token_ids),
         "sample in rounds that depend on the seed only (engine.deterministic)": (
@@ -119,4 +119,6 @@ def _check_capabilities(config: Config, can: EngineCapabilities, address: str) -
     }
     for what, (is_needed, is_there) in needs.items():
         if is_needed and not is_there:
-            raise ServiceError(f"the engine at {address} cannot {what}, and the recipe needs it; change one of them.")
+            raise ServiceError(
+                f"the engine at {address} cannot {what}, but the recipe needs this; change the engine or the recipe."
+            )

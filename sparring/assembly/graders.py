@@ -20,7 +20,7 @@ from sparring.runtime.plugins import load_function, load_object
 
 
 def load_graders(config: Config, recipe_dir: Path) -> tuple[RewardFunction | None, Scorer | None]:
-    """Return the reward and the scorer, each None if the recipe does not name it.
+    """Return the reward and the scorer. Each is None if the recipe does not name it.
 
     Raises UsageError for objects that cannot be called with a trajectory.
     """
@@ -54,10 +54,10 @@ def load_detectors(config: Config, recipe_dir: Path) -> tuple[Detector, ...]:
 
 
 def build_trials(config: Config, recipe_dir: Path, *, loop: asyncio.AbstractEventLoop | None = None) -> Trials | None:
-    """Return the trials with which detectors find out what the reward depends on, or None.
+    """Return the trials that detectors use to find out what the reward depends on, or None.
 
-    There are no trials without a reward function, with an LLM judge, because its grades cost money, and if environments
-    and rewards run in workers. Without trials, findings stay unconfirmed.
+    There are no trials if the recipe has no reward function, if it uses an LLM judge (whose grades cost money), or if
+    environments and rewards run in workers. Without trials, findings stay unconfirmed.
     """
     if config.environment.workers:
         return None

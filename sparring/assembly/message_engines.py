@@ -59,5 +59,6 @@ def load_evaluated_engine(
 
 
 def build_main_policy(engine: MessageEngine) -> MainPolicy:
-    """Return the policy of an engine without weights. Scripts of whole episodes are introduced to each episode."""
+    """Return the policy of an engine without weights. An engine with scripts of whole episodes is also informed of each
+    episode before it starts."""
     return MainPolicy(engine, introduce=engine.introduce if isinstance(engine, ScriptedEpisodes) else None)

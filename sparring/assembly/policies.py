@@ -1,4 +1,4 @@
-"""Load policies: the policy in training, and named policies in addition to it or in its place."""
+"""Load policies: the policy in training, and named policies that are used in addition to it or in its place."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def load_policy(config: Config, recipe_dir: Path) -> Policy:
 def load_checkpoint_weights(checkpoint: Path, policy: Policy | None) -> Weights:
     """Return the weights of a checkpoint. Raises DataError if the checkpoint is damaged or does not fit.
 
-    Without a policy, the weights stay in their file, and the process that loads them checks whether they fit.
+    If no policy is given, the weights stay in their file, and the process that loads them checks whether they fit.
     """
     from sparring.training import checkpoints
 

@@ -1,6 +1,7 @@
 """Assemble all objects that a run or an evaluation needs.
 
-Modules that need torch are imported where a model is built, because endpoints and scripts are evaluated without torch.
+Modules that need torch are imported only where a model is built, so that endpoints and scripts can be evaluated without
+torch.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class TrainingParts(RolloutParts):
 
 @contextmanager
 def _released_threads() -> Iterator[None]:
-    """Release the threads of torch that the calling thread has started."""
+    """Release the torch threads that the calling thread has started."""
     from sparring.models.threads import release_threads
 
     try:
@@ -133,8 +134,8 @@ def load_training_parts(
 ) -> TrainingParts:
     """Load and check all objects that a training needs.
 
-    `announce` shows the user what the run waits for. This may include a key that must not be written to files. Raises the
-    errors of the parts: ConfigError, DataError and ServiceError.
+    `announce` shows the user what the run is waiting for. This may include a key that must not be written to files.
+    Raises the errors of the parts: ConfigError, DataError and ServiceError.
     """
     code = load_user_code(config, recipe_dir, announce)
     algorithm = load_algorithm(config, recipe_dir)

@@ -96,9 +96,9 @@ def _tasks_from(source: str, key: str, recipe_dir: Path) -> list[Task]:
 
 
 def load_task_kinds(config: Config, tasks: Tasks) -> Callable[[Task], str] | None:
-    """Return the function that names a task's kind, or None without kinds.
+    """Return the function that names a task's kind, or None if the recipe has no kinds.
 
-    Raises DataError for a task without a kind at once, not only when the task runs.
+    Raises DataError immediately for a task without a kind, not only when the task runs.
     """
     if config.curriculum.kind_field is None:
         return None

@@ -35,9 +35,8 @@ def build_update_rule(parts: TrainingParts) -> UpdateRule:
 
 
 def _advantages(parts: TrainingParts, groups: Sequence[TrajectoryGroup]) -> tuple[TurnAdvantages, Mapping[str, float]]:
-    """Return the advantages and the metrics of the divergence.
-
-    The divergence from the base model is subtracted from the rewards if the recipe sets it.
+    """Return the advantages and the metrics of the divergence from the base model. The divergence is subtracted from
+    the rewards if the recipe requests this.
     """
     metrics: Mapping[str, float] = {}
     if parts.config.algorithm.takes_reward_off:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def load_demonstrations(parts: TrainingParts, num: int, source: str) -> list[tuple[tuple[int, ...], tuple[bool, ...]]]:
     """Return tokenized conversations for the warm start.
 
-    They come from the environment's expert, a function, a .jsonl file or a recording. Raises DataError, with the row, for
-    a demonstration that cannot be used.
+    They come from the environment's expert, a function, a .jsonl file or a recording. Raises DataError, which names the
+    row, for a demonstration that cannot be used.
     """
     conversations: list[Segment]
     if source == "expert":
@@ -93,7 +93,7 @@ def _goes_on_after_calls(parts: TrainingParts) -> str | None:
 
 
 def _demonstrated(parts: TrainingParts, task: Task) -> list[Segment]:
-    """Return the expert's episode, which is retried after infrastructure failures like any other.
+    """Return the expert's episode. It is retried after infrastructure failures, like any other episode.
 
     Raises InfrastructureError after too many failures.
     """
@@ -108,7 +108,7 @@ def _demonstrated(parts: TrainingParts, task: Task) -> list[Segment]:
 
 
 def _conversations_from(path: Path, tools: tuple[ToolSchema, ...]) -> list[Segment]:
-    """Read conversations from a file or a recording. A conversation that does not name its tools has `tools`."""
+    """Read conversations from a file or a recording. A conversation that does not name its tools gets `tools`."""
     conversations = []
     for file in list_trajectory_files(path):
         for where, row in read_rows(file):

@@ -1,1 +1,2 @@
-"""Models: load a policy, adapt it, and run it forward. The only package that uses transformers and peft."""
+"""Models: load a policy, adapt it, and run its forward pass. This is the only package that uses transformers and
+peft."""

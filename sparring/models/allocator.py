@@ -10,9 +10,9 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX = -1, -2, -4, -8
 
 
 def keep_freed_memory() -> None:
-    """Make glibc's malloc keep large freed blocks from now on. Do nothing with another C library.
+    """Make glibc's malloc keep large freed blocks from now on. Do nothing with any other C library.
 
-    Memory of an earlier model is first returned to the kernel, because its fragmented pieces seldom fit again.
+    Memory of an earlier model is first returned to the kernel, because its fragments can seldom be reused.
 
     Without this setting, hundreds of megabytes of activations are unmapped and then faulted in again page by page at every
     step. This took a quarter of a training step on two cores, and far more if the kernel is slow to provide pages

@@ -49,7 +49,7 @@ class ModelDescription:
     seconds per gigabyte."""
 
     def vocabulary(self) -> list[str]:
-        """Return the text of each token id, in order. The replacement character stands for a part of a character."""
+        """Return the text of each token id, in order. The replacement character stands for an incomplete character."""
         return [self.tokenizer.decode([index], skip_special_tokens=False) for index in range(len(self.tokenizer))]
 
 
@@ -73,7 +73,7 @@ def describe_policy(policy: Policy, chat: Chat, base_fingerprint: Callable[[], s
 def find_folder(name: str) -> Path | None:
     """Return the folder of `model.name` with the files of a complete model.
 
-    Return None if a function builds the model, or if it is on a hub or stored as an adapter.
+    Return None if a function builds the model, if the model is on a hub, or if it is stored as an adapter.
     """
     from sparring.models import smollm2
 
@@ -84,7 +84,7 @@ def find_folder(name: str) -> Path | None:
 def read_description(
     folder: Path, section: ModelSection, *, device: str, base_fingerprint: Callable[[], str]
 ) -> ModelDescription:
-    """Return the description of a model in a folder that is trained with the [model] section of a recipe.
+    """Return the description of a model in a folder, as the [model] section of a recipe trains it.
 
     No weights are read. `device` and `base_fingerprint` come from the process with the weights. Raises ServiceError if the
     folder does not contain a complete model.
@@ -121,7 +121,7 @@ def read_description(
 
 
 def _headers(folder: Path) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-    """Return the type and shape of each stored tensor, by name."""
+    """Return the type and shape of each stored tensor, keyed by name."""
     tensors: dict[str, tuple[str, tuple[int, ...]]] = {}
     paths = sorted(folder.glob("*.safetensors"))
     if not paths:
@@ -134,7 +134,8 @@ def _headers(folder: Path) -> Mapping[str, tuple[str, tuple[int, ...]]]:
 
 
 def _num_adapter(tensors: Mapping[str, tuple[str, tuple[int, ...]]], section: ModelSection, config: Any) -> int:
-    """Return the parameters of a LoRA adapter: rank * (inputs + outputs) of each adapted matrix."""
+    """Return the number of parameters of a LoRA adapter: the sum of rank * (inputs + outputs) over the adapted
+    matrices."""
     targets = section.lora_targets or choose_lora_targets(config)
     first = 0 if section.lora_layers is None else config.num_hidden_layers - section.lora_layers
     total = 0

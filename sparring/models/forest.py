@@ -1,10 +1,10 @@
-"""Token log-probabilities of a forest of segments: every distinct token goes through the model once.
+"""Compute token log-probabilities of a forest of segments: every distinct token goes through the model once.
 
-The flat batch holds all segments one after the other; a segment's tokens attend to its ancestors and, causally, to
-themselves. Prompts that a group (or a whole batch) shares are one segment, so their keys and values are computed once
-and receive the gradients of all segments that attend to them.
+The flat batch contains all segments one after the other. The tokens of a segment attend to all tokens of its ancestors
+and, causally, to each other. A prompt that a group (or a whole batch) shares is one segment. Its keys and values are
+therefore computed once, and receive the gradients of all segments that attend to them.
 
-Shapes: N tokens of the flat batch, M predicted tokens, H hidden, V vocabulary.
+Shapes: N tokens of the flat batch, M predicted tokens, hidden size H, vocabulary size V.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ForestLayout:
 def layout(segments: Sequence[TokenSegment], *, device: torch.device | str = "cpu") -> ForestLayout:
     """Lay out segments (parents first). Predicted tokens are those whose mask is set, in segment order.
 
-    Raises ValueError if the first token of a root is to be predicted, since no token comes before it.
+    Raises ValueError if the mask of a root's first token is set, since no token comes before it.
     """
     depths: list[int] = []
     ancestors: list[tuple[slice, ...]] = []
@@ -81,8 +81,9 @@ def forest_logprobs(
 ) -> tuple[Tensor, Tensor]:
     """Return the log-probability [M] of each predicted token at its temperature, and the entropy [M].
 
-    Log-probabilities are differentiable; entropies only with `with_entropy_gradient`, since
-    that takes one more product with the output matrix. `checkpointing` keeps only the input of each layer.
+    Log-probabilities are differentiable. Entropies are differentiable only with `with_entropy_gradient`, since that
+    takes one more product with the output matrix. `checkpointing` keeps only the input of each layer for the backward
+    pass.
     """
     sizes = [place.stop - place.start for place, _ in forest.segments]
     index_at = {place.start: index for index, (place, _) in enumerate(forest.segments)}

@@ -1,9 +1,11 @@
-"""Attention in a forest of segments: the tokens of a segment attend to its ancestors and, causally, to themselves.
+"""Attention in a forest of segments: the tokens of a segment attend to all tokens of its ancestors and, causally, to
+each other.
 
-On a GPU one kernel computes the whole forest (flex attention, arXiv:2412.05496). Elsewhere each segment is one fused
-attention over the keys on its path. Both return the same values; the kernel copies no keys and launches once per layer.
+On a GPU, one kernel computes the whole forest (flex attention, arXiv:2412.05496). Elsewhere, one fused attention
+operation per segment covers the keys on the segment's path. Both ways compute the same values, but the kernel copies no
+keys and is launched only once per layer.
 
-Shapes: N tokens of the flat batch, Q query heads, K key/value heads, D head dimension.
+Shapes: N tokens of the flat batch, Q query heads, K key/value heads, head dimension D.
 """
 
 from __future__ import annotations
@@ -23,20 +25,21 @@ Path = tuple[int, ...]
 """The indices of the segments on the way from the root to a segment, both included."""
 
 SMALLEST = 1024
-"""The fewest tokens for which the kernel is used. torch 2.11 cannot compile it for a forest of one block of 128 tokens after
-it has compiled it for more."""
+"""The smallest number of tokens for which the kernel is used. After torch 2.11 has compiled the kernel for a larger
+forest, it cannot compile it for a forest of one block (128 tokens)."""
 
 
 def build_attention(shape: LlamaShape, sizes: Sequence[int], paths: Sequence[Path], *, like: Tensor) -> Attend:
-    """Return the attention of a forest whose segments have these sizes and paths. `like` has the device and the precision
-    of the products."""
+    """Return the attention function of a forest whose segments have these sizes and paths. `like` is a tensor on the
+    device and in the precision of the products."""
     if len(sizes) > 1 and sum(sizes) >= SMALLEST and has_kernel(like):
         return attend_with_kernel(see_ancestors(sizes, paths, like.device), sum(sizes), like.device)
     return attend_by_segment(shape, sizes, paths)
 
 
 def has_kernel(like: Tensor) -> bool:
-    """Return whether the kernel for whole forests can be compiled: on CUDA, for 16 bits, with Triton and a C compiler."""
+    """Return whether the kernel for whole forests can be compiled: this needs CUDA, a 16-bit format, Triton and a C
+    compiler."""
     return like.is_cuda and like.dtype in (torch.bfloat16, torch.float16) and _has_compiler()
 
 
@@ -45,8 +48,8 @@ def see_ancestors(
 ) -> Callable[[Any, Any, Any, Any], Tensor]:
     """Return a function of (batch, head, query, key) that returns whether a token of the flat batch attends to another.
 
-    Segments are numbered so that the descendants of segment i are those from i + 1 to `leave[i] - 1`, and parents come first
-    in the flat batch.
+    Segments are numbered so that the descendants of segment i have the numbers i + 1 to `leave[i] - 1`. In the flat
+    batch, parents come first.
     """
     enter, leave = _preorder(paths)
     repeats = torch.tensor(sizes)
@@ -60,7 +63,8 @@ def see_ancestors(
 
 
 def attend_with_kernel(sees: Callable[..., Tensor], num_tokens: int, device: torch.device) -> Attend:
-    """Return the attention by one kernel, for the rule of `see_ancestors`. The first call in a process compiles it."""
+    """Return an attention function that uses one kernel, with the rule that `see_ancestors` returned. The first call in
+    a process compiles it."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     mask = create_block_mask(sees, None, None, num_tokens, num_tokens, device=str(device))
@@ -74,7 +78,7 @@ def attend_with_kernel(sees: Callable[..., Tensor], num_tokens: int, device: tor
 
 
 def attend_by_segment(shape: LlamaShape, sizes: Sequence[int], paths: Sequence[Path]) -> Attend:
-    """Return the attention by one fused operation for each segment, over the keys on its path."""
+    """Return an attention function that runs one fused operation per segment, over the keys on the segment's path."""
     masks: Masks = {}
 
     def attend(_: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -96,7 +100,7 @@ def attend_by_segment(shape: LlamaShape, sizes: Sequence[int], paths: Sequence[P
 
 
 def _preorder(paths: Sequence[Path]) -> tuple[list[int], list[int]]:
-    """Return the place of each segment in a depth-first order, and the place after its last descendant."""
+    """Return the position of each segment in a depth-first order, and the position after its last descendant."""
     num_below = [1] * len(paths)
     for path in reversed(paths):
         if len(path) > 1:

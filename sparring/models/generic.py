@@ -1,4 +1,4 @@
-"""Sampling with the forward of transformers, for architectures without the lean forward."""
+"""Sample with the forward pass of transformers, for architectures that the lean forward pass does not support."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from sparring.models.split_model import SplitModel
 
 
 class GenericModel:
-    """A private copy of the policy's module without tensors of its own. Each call sets the trained ones; the base is shared."""
+    """A private copy of the policy's module without tensors of its own. It shares the base tensors, and each call
+    passes the trained tensors."""
 
     def __init__(self, policy: Policy) -> None:
         shared = {id(one): one for one in (*policy.module.parameters(), *policy.module.buffers())}
@@ -30,11 +31,11 @@ class GenericModel:
         self._device = policy.device
 
     def new_cache(self) -> Any:
-        """Return an empty cache of one sequence for the layers of the architecture."""
+        """Return an empty cache for one sequence, with the types of layers that the architecture has."""
         return DynamicCache(config=self._config)
 
     def prefill(self, trained: Mapping[str, Tensor], token_ids: Sequence[int], cache: Any) -> None:
-        """Add `token_ids` to the cache, without logits."""
+        """Add `token_ids` to the cache, without computing logits."""
         self._call(trained, lambda: self._split.hidden(self._tensor(token_ids), cache))
 
     def logits(self, trained: Mapping[str, Tensor], token_ids: Sequence[int], cache: Any = None) -> Tensor:
@@ -42,7 +43,8 @@ class GenericModel:
         return self._call(trained, lambda: self._split.logits(self._split.hidden(self._tensor(token_ids), cache)))
 
     def logprobs(self, trained: Mapping[str, Tensor], token_ids: Sequence[int], temperature: float) -> Tensor:
-        """Return the log-probability of each id but the first, with the logits of a bounded number of ids at a time."""
+        """Return the log-probability of each id except the first. Logits are computed for a limited number of ids at a
+        time."""
         temperatures = torch.full((len(token_ids) - 1,), temperature, device=self._device)
         targets = self._tensor(token_ids[1:])
 
@@ -58,7 +60,7 @@ class GenericModel:
         return torch.tensor(list(token_ids), device=self._device)
 
     def _call(self, trained: Mapping[str, Tensor], compute: Callable[[], Any]) -> Any:
-        """Return what `compute` returns while the module has these trained tensors."""
+        """Call `compute` while the module has these trained tensors, and return its result."""
         return functional_call(self._caller, {f"module.{name}": one for name, one in trained.items()}, (compute,))
 
 

@@ -1,4 +1,5 @@
-"""Token log-probabilities for training with the forward of transformers, for architectures without the lean forward."""
+"""Compute token log-probabilities for training with the forward pass of transformers, for architectures that the lean
+forward pass does not support."""
 
 from __future__ import annotations
 
@@ -18,10 +19,11 @@ from sparring.types import TrainingBatch
 def sequence_logprobs(
     policy: Policy, batch: TrainingBatch, *, with_entropy_gradient: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Return the log-probability [M] of each masked token at its temperature, and the entropy [M] (differentiable on demand).
+    """Return the log-probability [M] of each masked token at its temperature, and the entropy [M].
 
-    Each sequence goes through the model separately. `batch` must share nothing: each segment belongs to one sequence, and the
-    segments of a sequence are consecutive, so that M is in segment order.
+    The entropies are differentiable with `with_entropy_gradient`. Each sequence goes through the model separately. The
+    sequences of `batch` must not share segments, and the segments of a sequence must be consecutive, so that M is in
+    segment order.
     """
     assert sorted(index for s in batch.sequences for index in s.segments) == list(range(len(batch.segments)))
     model = SplitModel(policy.base, is_bf16=policy.dtype == torch.bfloat16)
@@ -48,7 +50,7 @@ def sequence_logprobs(
 
 
 def checkpoint_layers(policy: Policy) -> None:
-    """Keep only the input of each layer for the backward pass from now on."""
+    """From now on, keep only the input of each layer for the backward pass."""
     for module in policy.base.modules():
         if isinstance(module, GradientCheckpointingLayer):
             module.gradient_checkpointing = True

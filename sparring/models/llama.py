@@ -1,10 +1,11 @@
-"""A lean forward for Llama-shaped models (Llama, SmolLM2, Mistral, Qwen2, Qwen3): one function for prefill, decode and training.
+"""A lean forward pass for models with the Llama architecture (Llama, SmolLM2, Mistral, Qwen2, Qwen3): one function for
+prefill, decoding and training.
 
-The function computes every token of a flat batch once. The caller passes in `attend`, which decides which tokens attend to
-which. Query, key and value weights are one matrix, and so are gate and up, because for small models the number of operations
-matters more than their size.
+The function computes every token of a flat batch once. The caller passes in `attend`, which decides which tokens attend
+to which. The query, key and value weights are fused into one matrix, and so are the gate and up weights, because for
+small models the number of operations matters more than their size.
 
-Shapes: N tokens of the flat batch, H hidden, Q query heads, K key/value heads, D head dimension, V vocabulary.
+Shapes: N tokens in the flat batch, hidden size H, Q query heads, K key/value heads, head size D, vocabulary size V.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ MASK_ELEMENTS = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LlamaShape:
-    """The sizes of a Llama-shaped model."""
+    """The sizes of a model with the Llama architecture."""
 
     num_layers: int
     hidden_size: int
@@ -73,9 +74,10 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True, eq=False)
 class LlamaWeights:
-    """All weights that the forward reads. `rotary` is [positions, D/2, 2] with cosine and sine in fp32.
+    """All weights that the forward pass reads. `rotary` is [positions, D/2, 2] with cosine and sine in fp32.
 
-    The norms have the precision of the computation. Matrices and embedding may be stored in another one.
+    The norms have the precision of the computation. The matrices and the embedding may be stored in a different
+    precision.
     """
 
     shape: LlamaShape
@@ -87,7 +89,7 @@ class LlamaWeights:
 
 
 def is_supported(config: Any) -> bool:
-    """Return whether a transformers config describes a model that this forward computes exactly."""
+    """Return whether a transformers config describes a model that this forward pass computes exactly."""
     if config.model_type not in SUPPORTED or getattr(config, "hidden_act", None) != "silu":
         return False
     if getattr(config, "mlp_bias", False) or getattr(config, "attention_bias", False):
@@ -107,8 +109,8 @@ def fuse(
     read: Callable[[str, Tensor], Tensor],
     stack: Callable[[Sequence[Tensor]], Tensor] | None = None,
 ) -> LlamaWeights:
-    """Arrange a transformers causal LM for the forward. `read(name, tensor)` returns the tensor to use for a named parameter;
-    `stack` joins the parts of a fused matrix, by default in a copy."""
+    """Return the weights of a transformers causal LM in the form that `forward` reads. `read(name, tensor)` returns the
+    tensor to use for a named parameter. `stack` joins the parts of a fused matrix; by default, it copies them."""
     config, base = model.config, model.model
 
     def stacked(prefix: str, parts: tuple[str, ...], kind: str) -> Tensor:
@@ -167,9 +169,10 @@ def forward(
     product: Product = multiply,
     checkpointing: bool = False,
 ) -> Tensor:
-    """Return the final hidden states [N, H], normalised and ready for `lm_head`. `product` computes the matrix products.
+    """Return the final hidden states [N, H], normalized and ready for `lm_head`. `product` computes the matrix
+    products.
 
-    With `checkpointing` the backward pass computes each layer again from its input, so that only the inputs are kept.
+    With `checkpointing`, the backward pass computes each layer again from its input, so that only the inputs are kept.
     """
     shape = weights.shape
     num_tokens, head_dim = ids_N.shape[0], shape.head_dim
@@ -211,10 +214,10 @@ def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def attend_causally(shape: LlamaShape, q: Tensor, k: Tensor, v: Tensor, masks: Masks) -> Tensor:
-    """Return the causal attention of one sequence for the queries of its last T tokens: q [T,Q,D], k and v [S,K,D], S >= T ->
-    [T, Q*D].
+    """Return the causal attention of one sequence of S tokens for the queries of its last T tokens: q [T,Q,D], k and v
+    [S,K,D] -> [T, Q*D].
 
-    A whole sequence needs no mask. `masks` is empty at the start of a pass through the model, and shared by its layers.
+    If T = S, no mask is needed. `masks` is empty at the start of a pass through the model, and all layers share it.
     """
     num_new, num_all = q.shape[0], k.shape[0]
     repeat = shape.num_heads // shape.num_kv_heads
@@ -250,7 +253,8 @@ def _attend_in_block(q: Tensor, k: Tensor, v: Tensor, repeat: int) -> Tensor:
 
 
 def _attend_with_mask(q: Tensor, k: Tensor, v: Tensor, repeat: int, masks: Masks) -> Tensor:
-    """Stack the queries that share a key head as rows of one matrix, so that keys and values are never repeated."""
+    """Return the attention with a mask. The queries that share a key head are stacked as rows of one matrix, so that
+    keys and values are never repeated."""
     num_new, num_all = q.shape[0], k.shape[0]
     num_kv_heads, head_dim = k.shape[1:]
     rows = (

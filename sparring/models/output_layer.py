@@ -1,6 +1,7 @@
-"""Log-probabilities from the output matrix, in chunks: the logits of all predicted tokens never exist at once.
+"""Compute log-probabilities from the output matrix in chunks, so that the logits of all predicted tokens never exist at
+once.
 
-Shapes: M predicted tokens, H hidden, V vocabulary.
+Shapes: M predicted tokens, hidden size H, vocabulary size V.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from sparring.models.products import ExactProduct, compute_logits, is_exact, pro
 LOGIT_BYTES = 64 * 2**20
 """The most memory that one chunk of logits may take, in bytes."""
 MIXED_LOGIT_BYTES = 256 * 2**20
-"""The same where each chunk converts the whole output matrix from another precision."""
+"""The same limit if each chunk converts the whole output matrix from a different precision."""
 
 
 class FrozenHeadLogprobs(torch.autograd.Function):
-    """Log-probabilities under a frozen output matrix, in chunks, without keeping logits for the backward pass.
+    """Compute log-probabilities with a frozen output matrix in chunks, without keeping logits for the backward pass.
 
-    The derivative of log p(target) by the hidden state, (W[target] - sum_v p_v W[v]) / temperature, does not depend on
-    later computations, so the forward pass computes it from its logits and keeps [M, H] instead of [M, V].
+    The derivative of log p(target) with respect to the hidden state, (W[target] - sum_v p_v W[v]) / temperature, does
+    not depend on later computations. The forward pass therefore computes it from the logits, and keeps [M, H] values
+    instead of [M, V].
     """
 
     @staticmethod
@@ -81,9 +83,9 @@ def recomputed_logprobs(
     *,
     vocab_size: int,
 ) -> tuple[Tensor, Tensor]:
-    """Return the same values, with gradients for everything that `logits_of` ([M, H] -> [M, V]) computes with.
+    """Return the same values, with gradients for all tensors that `logits_of` ([M, H] -> [M, V]) uses.
 
-    The backward pass computes the logits of a chunk again.
+    The backward pass computes the logits of each chunk again.
     """
 
     def chunk(hidden: Tensor, targets: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
@@ -108,5 +110,6 @@ def recomputed_logprobs(
 
 
 def differentiable_logits(hidden_M_H: Tensor, head_V_H: Tensor) -> Tensor:
-    """Return logits [M, V] whose gradients reach the hidden states and the output matrix, both in one precision."""
+    """Return logits [M, V] whose gradients reach the hidden states and the output matrix. Both must have the same
+    precision."""
     return ExactProduct.apply(hidden_M_H, head_V_H) if is_exact(hidden_M_H) else hidden_M_H @ head_V_H.T

@@ -1,7 +1,8 @@
-"""Packing of large matrices into the layout of oneDNN's kernels, for products with few rows on the CPU.
+"""Pack large matrices into the layout of oneDNN's kernels, for products with few rows on the CPU.
 
-A BLAS rearranges the matrix in every product. With the few rows of a decoding step that costs as much as the
-product itself: packed once, a product of 8 rows is 1.2 to 3 times as fast, one of 64 rows up to 1.6 times (docs/notebook).
+A BLAS library rearranges the matrix in every product. For the few rows of a decoding step, this takes as long as the
+product itself. With a matrix that was packed once, a product of 8 rows is 1.2 to 3 times as fast, and a product of 64
+rows up to 1.6 times as fast (docs/notebook).
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ MIN_ELEMENTS = 2**19
 
 @final
 class PackedMatrices:
-    """Packed copies of matrices, each kept as long as its original exists."""
+    """Packed copies of matrices. Each copy is kept as long as the original matrix exists."""
 
     def __init__(self) -> None:
         self._packed: Any = WeakIdKeyDictionary()
 
     def add(self, weights: LlamaWeights) -> None:
-        """Pack the matrices that are large enough and not packed yet; none where oneDNN is not available."""
+        """Pack the matrices that are large enough and not packed yet. Do nothing if oneDNN is not available."""
         for matrix in (weights.lm_head, *(matrix for layer in weights.layers for matrix in layer.linears.values())):
             if isinstance(matrix, Tensor) and matrix not in self._packed and _can_pack(matrix):
                 self._packed[matrix] = torch.ops.mkldnn._reorder_linear_weight(matrix.detach(), 32)
 
     def product(self, inputs_N_I: Tensor, matrix_O_I: Matrix) -> Tensor:
-        """Return the product [N, O], with the packed copy where there is one."""
+        """Return the product [N, O], computed with the packed copy if there is one."""
         packed = self._packed.get(matrix_O_I) if isinstance(matrix_O_I, Tensor) else None
         if packed is None:
             return multiply(inputs_N_I, matrix_O_I)

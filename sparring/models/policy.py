@@ -1,9 +1,9 @@
 """The policy: a transformers causal LM, its trained tensors, and the lean weights that are built from both.
 
-The trained tensors are a LoRA adapter (through peft) or all weights. Under an adapter the base weights are held once, frozen
-and in their own precision: the matrices of the transformers model are views of the fused ones, which the learner and an
-engine in this process multiply with. `snapshot` copies the trained tensors with a fingerprint of their content;
-`materialize` converts a snapshot to the weights that an engine samples with, once per content.
+The trained tensors are a LoRA adapter (through peft) or all weights. With an adapter, the base weights are stored once,
+frozen and in their own precision: the matrices of the transformers model are views of the fused matrices, which the
+learner and an engine in this process both use. `snapshot` copies the trained tensors with a fingerprint of their
+content. `materialize` converts a snapshot to the weights that an engine samples with, only once for the same content.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 HASHED_IN_PARALLEL = 2**29
-"""The numbers of a model from which on its tensors are hashed in parallel."""
+"""The total number of values from which tensors are hashed in parallel."""
 HASHED_AT_ONCE = 2**22
-"""The numbers that a thread converts to fp32 at once: 16 MiB."""
+"""How many values a thread converts to fp32 at once: 16 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +65,14 @@ class Policy:
         seed: int = 0,
         base_precision: str | None = None,
     ) -> None:
-        """Create a policy. `lora` None trains every weight; otherwise only an adapter is trained, initialised from `seed`.
+        """Create a policy. If `lora` is None, every weight is trained; otherwise only an adapter is trained, which is
+        initialized from `seed`.
 
-        `base_precision` is that of the frozen weights under an adapter, None for that of `model`.
+        `base_precision` is the precision of the frozen weights of a model with an adapter; None keeps the precision of
+        `model`.
 
-        Raises ConfigError when `lora.targets` names no linear layer of this model, and for frozen weights of a precision
-        that its forward cannot multiply with.
+        Raises ConfigError if `lora.targets` names no linear layer of this model, or if its forward pass cannot compute
+        with frozen weights in this precision.
         """
         self.tokenizer = tokenizer
         self.dtype = DTYPES[precision]
@@ -94,7 +96,8 @@ class Policy:
             raise ConfigError(
                 [
                     ConfigProblem(
-                        "model.lora_targets", f"adapts {strange[0]}, but only linear layers can be; leave it out"
+                        "model.lora_targets",
+                        f"adapts {strange[0]}, but only linear layers can be adapted; leave it out",
                     )
                 ]
             )
@@ -114,8 +117,8 @@ class Policy:
         return Weights(tensors=tensors, fingerprint=fingerprint(tensors))
 
     def base_fingerprint(self, initial: Weights) -> str:
-        """Return the hash of the model as it was loaded, independent of training since then. `initial` is the snapshot
-        from before training."""
+        """Return the hash of the model as it was loaded, regardless of any training since then. `initial` is the
+        snapshot from before training."""
         frozen = {
             name.removeprefix("base_model.model.").replace(".base_layer.", "."): parameter
             for name, parameter in self.module.named_parameters()
@@ -124,11 +127,12 @@ class Policy:
         return fingerprint(frozen if self.lora_config is not None else {**frozen, **initial.tensors})
 
     def misfit(self, tensors: Mapping[str, Tensor]) -> str | None:
-        """Return why `tensors` do not fit the trained ones (missing, unknown, or of another shape); None if they do."""
+        """Return why `tensors` do not fit the trained tensors (missing, unknown, or a different shape), or None if they
+        fit."""
         problems = [f"missing {name}" for name in self.trained if name not in tensors]
         problems += [f"unknown {name}" for name in tensors if name not in self.trained]
         problems += [
-            f"{name} has shape {tuple(tensor.shape)}, this model needs {tuple(self.trained[name].shape)}"
+            f"{name} has shape {tuple(tensor.shape)}, but this model needs {tuple(self.trained[name].shape)}"
             for name, tensor in tensors.items()
             if name in self.trained and tensor.shape != self.trained[name].shape
         ]
@@ -137,7 +141,7 @@ class Policy:
         return "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Set the trained tensors. Raises ValueError that names those that do not fit."""
+        """Set the trained tensors. Raises ValueError that names the tensors that do not fit."""
         problem = self.misfit(tensors)
         if problem is not None:
             raise ValueError(problem)
@@ -146,7 +150,7 @@ class Policy:
                 parameter.copy_(tensors[name])
 
     def materialize(self, weights: Weights) -> LlamaWeights:
-        """Return the weights that an engine computes with; the same object for the same content."""
+        """Return the weights that an engine computes with. For the same content, the same object is returned."""
         cached = self._materialized.get(weights.fingerprint)
         if cached is None:
             if self.lora_config is None:
@@ -158,7 +162,7 @@ class Policy:
         return cached
 
     def move(self, weights: Weights) -> dict[str, Tensor]:
-        """Return the trained tensors on the policy's device. Those of a file are on the CPU."""
+        """Return the trained tensors on the policy's device. The tensors of a file are on the CPU."""
         return {name: tensor.to(self.device) for name, tensor in weights.tensors.items()}
 
     def base_weights(self) -> LlamaWeights:
@@ -173,13 +177,13 @@ class Policy:
         return self._adapt(self.trained)
 
     def _set_base_dtype(self, dtype: torch.dtype | None, *, is_trained: bool) -> None:
-        """Convert the parameters. Buffers stay, since the rotary frequencies need fp32."""
+        """Convert the parameters. Buffers are not converted, since the rotary frequencies need fp32."""
         if is_trained:
             dtype = torch.float32  # the optimizer changes these, and bf16 would round most of its steps away
         elif not self.is_lean and self.dtype == torch.float32:
             if dtype == torch.bfloat16:
                 message = (
-                    f"is bf16, but products in fp32 with weights in bf16 need a Llama-shaped model, and this is a "
+                    "is bf16. Products in fp32 with weights in bf16 need a model with the Llama architecture, but this is a "
                     f"{type(self.base).__name__}. Set it to fp32, or model.precision to bf16."
                 )
                 raise ConfigError([ConfigProblem("model.base_precision", message)])
@@ -210,7 +214,8 @@ class Policy:
 
     @torch.no_grad()
     def _merge(self, tensors: Mapping[str, Tensor]) -> LlamaWeights:
-        """Return a copy of the adapted matrices with the adapter merged in, and the others, in the precision of the products."""
+        """Return the weights in the precision of the products, with the adapter merged into copies of the adapted
+        matrices."""
 
         def merge(index: int, name: str, matrix: Tensor) -> Tensor:
             factors = self._factors_of(tensors, index, name)
@@ -239,8 +244,8 @@ class Policy:
     def _with_linears(
         self, base: LlamaWeights, build: Callable[[int, str, Tensor], Matrix], tensors: Mapping[str, Tensor]
     ) -> LlamaWeights:
-        """Return the weights with other matrices. An adapted output matrix is always merged, and separate from the embedding
-        even if the base ties them."""
+        """Return the weights with the matrices that `build` returns. The adapter of an output matrix is always merged,
+        and the result is separate from the embedding even if the base model ties them."""
         layers = tuple(
             replace(
                 layer,
@@ -272,7 +277,7 @@ class Policy:
 
 
 def _stack_in_place(pieces: Sequence[Tensor]) -> Tensor:
-    """Join the rows of the pieces, and make each piece a view of the result, so that there is one copy."""
+    """Join the rows of the pieces, and make each piece a view of the result, so that there is only one copy."""
     whole = torch.cat([piece.detach() for piece in pieces])
     for piece, part in zip(pieces, whole.split([len(piece) for piece in pieces]), strict=True):
         piece.data = part
@@ -280,7 +285,7 @@ def _stack_in_place(pieces: Sequence[Tensor]) -> Tensor:
 
 
 def _heights(model: Any) -> dict[str, tuple[int, ...]]:
-    """Return the numbers of rows of the parts of each fused matrix."""
+    """Return the number of rows of each part of the fused matrices, keyed by the name of the matrix."""
     layer = model.model.layers[0]
     return {name: tuple(len(layer.get_submodule(part).weight) for part in parts) for name, parts in PARTS.items()}
 
@@ -319,7 +324,7 @@ def _adapt_model(model: Any, config: LoraConfig, seed: int) -> Any:
 
 
 def _last_layers(model: Any, count: int | None) -> list[int] | None:
-    """Return the layer indices for peft; None means all. Raises ConfigError for more layers than there are."""
+    """Return the layer indices for peft; None means all. Raises ConfigError if the model has fewer layers."""
     if count is None:
         return None
     total = model.config.num_hidden_layers
@@ -339,8 +344,8 @@ def _known_endings(lora: LoraSettings | None) -> tuple[str, ...]:
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
-    """Return a hash of names, shapes and content in fp32, which is equal exactly when the weights are. So weights that are
-    stored in bf16 have the same hash in either precision.
+    """Return a hash of names, shapes and content in fp32. Two hashes are equal exactly if the weights are equal, so
+    weights that are stored in bf16 have the same hash after a conversion to fp32.
 
     The tensors of a large model are hashed in parallel, and their hashes are hashed together.
     """

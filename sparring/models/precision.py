@@ -1,4 +1,4 @@
-"""The choice of device and floating-point format."""
+"""Choose the device and the floating-point format."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import os
 import torch
 
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""The variables with the settings of torch's allocator, the newer first."""
+"""The environment variables with the settings of torch's allocator, the newer name first."""
 
 
 def resolve_device(device: str) -> str:
-    """Return the device; `auto` is CUDA where available, otherwise the CPU."""
+    """Return the device; `auto` is CUDA if it is available, otherwise the CPU."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return device
 
 
 def prepare_cuda(device: str) -> None:
-    """Choose settings of torch for batches of many shapes. Without effect on a CPU.
+    """Choose settings of torch for batches of many different shapes. Do nothing for a CPU.
 
-    The allocator extends its segments instead of adding others, unless the user set its variable: memory that is free in
-    pieces does not fit the next microbatch. Attention never uses cuDNN, which seems to plan each new shape anew
-    (docs/notebook/speed.md).
+    The allocator extends its segments instead of adding new ones, unless the user has set its environment variable.
+    Otherwise, free memory could be too fragmented for the next microbatch. Attention never uses cuDNN, which seems to
+    create a new plan for each new shape (docs/notebook/speed.md).
     """
     if not device.startswith("cuda"):
         return
@@ -33,9 +33,9 @@ def prepare_cuda(device: str) -> None:
 
 
 def resolve_precision(precision: str, device: str) -> str:
-    """Return the floating-point format; `auto` is bf16 where the hardware multiplies it natively, otherwise fp32.
+    """Return the floating-point format; `auto` is bf16 if the hardware supports bf16 products, otherwise fp32.
 
-    A CPU without AVX512-BF16 or AMX emulates bf16 products, which was 6 to 150 times slower than fp32
+    A CPU without AVX512-BF16 or AMX emulates bf16 products. In measurements, this took 6 to 150 times as long as fp32
     (docs/notebook/speed.md).
     """
     if precision != "auto":
@@ -47,7 +47,7 @@ def resolve_precision(precision: str, device: str) -> str:
 
 
 def resolve_base_precision(precision: str, device: str) -> str | None:
-    """Return the floating-point format of stored frozen weights; None for that of the checkpoint."""
+    """Return the floating-point format in which frozen weights are stored, or None for the format of the checkpoint."""
     if precision != "auto":
         return precision
     return None if device.startswith("cuda") else "fp32"

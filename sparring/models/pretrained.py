@@ -1,4 +1,4 @@
-"""Loading of a causal LM and its tokenizer: the embedded model, a folder, an exported adapter, or the hub."""
+"""Load a causal LM and its tokenizer from the embedded model, a folder, an exported adapter, or the hub."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from sparring.models.export import untie_adapted_head
 from sparring.models.policy import DTYPES, fingerprint
 
 BASE_FOLDER = "base_model"
-"""The subfolder of an exported adapter with its base model, where that is not available elsewhere."""
+"""The subfolder of an exported adapter that contains its base model, if the base model is not available elsewhere."""
 
 
 def load_pretrained(name: str, *, precision: str | None = "fp32") -> tuple[Any, Any]:
-    """Load a causal LM and its tokenizer, by embedded name, local folder or Hugging Face id. An adapter is merged into its base.
+    """Load a causal LM and its tokenizer. `name` is the name of the embedded model, a local folder or a Hugging Face
+    id. An adapter is merged into its base.
 
-    `precision` None is that of the files. A merged adapter is in fp32 whatever `precision` is, since bf16 would round its
-    changes away.
+    If `precision` is None, the precision of the files is used. A model with a merged adapter is always in fp32, since
+    bf16 would round the adapter's changes away.
 
-    Raises ServiceError, with what was tried, when the model is not available, and for a damaged export.
+    Raises ServiceError, which describes what was tried, if the model is not available, and for a damaged export.
     """
     path = str(smollm2.ensure_converted()) if name == smollm2.NAME else name
     folder = Path(path).expanduser()
@@ -47,7 +48,7 @@ def load_pretrained(name: str, *, precision: str | None = "fp32") -> tuple[Any, 
         first_line = (str(error).strip().splitlines() or ["no reason given"])[0]
         raise ServiceError(
             f"model.name = {name!r} could not be loaded: {type(error).__name__}: {first_line} "
-            "Give a folder that holds config.json, safetensors and tokenizer files, or check the network."
+            "Give a folder that contains config.json, safetensors and tokenizer files, or check the network."
         ) from error
     return model, tokenizer
 
@@ -58,7 +59,8 @@ def is_adapter(folder: Path) -> bool:
 
 
 def _adapted(folder: Path, exported: dict[str, Any]) -> Any:
-    """Load an exported adapter and merge it into the base that the export names. Raises ServiceError for another base."""
+    """Load an exported adapter and merge it into the base that the export names. Raises ServiceError if that base model
+    has changed."""
     named = str(json.loads((folder / "adapter_config.json").read_text("utf-8"))["base_model_name_or_path"])
     if (folder / BASE_FOLDER).is_dir():
         named = str(folder / BASE_FOLDER)
@@ -71,8 +73,8 @@ def _adapted(folder: Path, exported: dict[str, Any]) -> Any:
         raise ServiceError(f"the base model of the adapter in {folder} cannot be loaded: {error}{source}") from error
     if exported and fingerprint(dict(base.named_parameters())) != exported["fingerprint"]:
         raise ServiceError(
-            f"{named} is not the base model that the adapter in {folder} was trained on: its weights have another hash. Restore "
-            "that model, or export the run again with --merge."
+            f"{named} is not the base model that the adapter in {folder} was trained on: its weights have a different hash. "
+            "Restore that model, or export the run again with --merge."
         )
     from peft import PeftModel
 

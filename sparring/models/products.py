@@ -1,7 +1,8 @@
-"""Products with matrices that are stored in another precision than the one of the computation, and with adapted ones.
+"""Products with matrices that are stored in a different precision than that of the computation, and with adapted
+matrices.
 
-A base model is stored once, frozen. Where its format is not that of the products, a block of rows is converted at a time,
-forward and backward, so that a converted copy of the whole matrix never exists.
+A base model is stored once, and its weights are frozen. If its format differs from that of the products, both passes
+convert one block of rows at a time, so that a converted copy of a whole matrix never exists.
 
 Shapes: N tokens, I inputs, O outputs, r rank.
 """
@@ -17,10 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 BLOCK_ELEMENTS = 2**22
-"""The most elements of a matrix that are converted at once: 16 MiB in fp32."""
+"""The largest number of matrix elements that are converted at once: 16 MiB in fp32."""
 EXACT_DEVICES = frozenset({"cuda"})
-"""The types of devices where logits of bf16 operands keep the precision of their fp32 sums. The CPU rounds them to bf16, because
-its product with an fp32 result takes many times as long."""
+"""The types of devices on which logits of bf16 operands keep the precision of their fp32 sums. On the CPU, they are
+rounded to bf16, because a product with an fp32 result takes many times as long there."""
 
 
 @final
@@ -40,7 +41,8 @@ Matrix: TypeAlias = Tensor | AdaptedMatrix
 
 
 def multiply(inputs_N_I: Tensor, matrix_O_I: Matrix) -> Tensor:
-    """Return x W^T [N, O] in the precision of `inputs_N_I`. Differentiable by the inputs, and by an adapter's factors."""
+    """Return x W^T [N, O] in the precision of `inputs_N_I`. It is differentiable with respect to the inputs and an
+    adapter's factors."""
     if isinstance(matrix_O_I, AdaptedMatrix):
         matrix = matrix_O_I
         return AdaptedProduct.apply(inputs_N_I, matrix.base_O_I, matrix.heights, matrix.scale, *matrix.factors)
@@ -50,7 +52,7 @@ def multiply(inputs_N_I: Tensor, matrix_O_I: Matrix) -> Tensor:
 
 
 def project(inputs_N_I: Tensor, matrix_O_I: Tensor) -> Tensor:
-    """Return x W^T [N, O], block by block where the precisions differ. Not differentiable."""
+    """Return x W^T [N, O], computed block by block if the precisions differ. The result is not differentiable."""
     if matrix_O_I.dtype == inputs_N_I.dtype:
         return F.linear(inputs_N_I, matrix_O_I)
     outputs_N_O = inputs_N_I.new_empty(len(inputs_N_I), len(matrix_O_I))
@@ -60,7 +62,7 @@ def project(inputs_N_I: Tensor, matrix_O_I: Tensor) -> Tensor:
 
 
 def project_back(gradient_N_O: Tensor, matrix_O_I: Tensor) -> Tensor:
-    """Return g W [N, I], block by block where the precisions differ. Not differentiable."""
+    """Return g W [N, I], computed block by block if the precisions differ. The result is not differentiable."""
     if matrix_O_I.dtype == gradient_N_O.dtype:
         return gradient_N_O @ matrix_O_I
     inputs_N_I = gradient_N_O.new_zeros(len(gradient_N_O), matrix_O_I.shape[1])
@@ -70,19 +72,20 @@ def project_back(gradient_N_O: Tensor, matrix_O_I: Tensor) -> Tensor:
 
 
 def compute_logits(hidden_N_I: Tensor, matrix_O_I: Tensor) -> Tensor:
-    """Return x W^T [N, O] in fp32: on `EXACT_DEVICES` not rounded to the precision of the operands. Not differentiable."""
+    """Return x W^T [N, O] in fp32. On `EXACT_DEVICES`, it is never rounded to bf16. The result is not
+    differentiable."""
     return multiply_in_fp32(hidden_N_I, matrix_O_I) if is_exact(hidden_N_I) else project(hidden_N_I, matrix_O_I).float()
 
 
 def is_exact(hidden: Tensor) -> bool:
-    """Return whether logits of these hidden states are computed with an fp32 result."""
+    """Return whether logits of these hidden states are computed from bf16 operands with an fp32 result."""
     return hidden.dtype == torch.bfloat16 and hidden.device.type in EXACT_DEVICES
 
 
 def multiply_in_fp32(inputs_N_I: Tensor, matrix_O_I: Tensor) -> Tensor:
-    """Return x W^T [N, O] in fp32, with sums in fp32 that are never rounded. Not differentiable.
+    """Return x W^T [N, O] in fp32, with sums in fp32 that are never rounded to bf16. The result is not differentiable.
 
-    CUDA multiplies bf16 operands in this way; elsewhere the operands are converted, a block of rows at a time.
+    CUDA can multiply bf16 operands in this way. Elsewhere, the operands are converted, one block of rows at a time.
     """
     if inputs_N_I.is_cuda and inputs_N_I.dtype == matrix_O_I.dtype == torch.bfloat16:
         return torch.mm(inputs_N_I, matrix_O_I.T, out_dtype=torch.float32)
@@ -94,7 +97,7 @@ def multiply_in_fp32(inputs_N_I: Tensor, matrix_O_I: Tensor) -> Tensor:
 
 
 class ExactProduct(torch.autograd.Function):
-    """x W^T in fp32 for operands in bf16, whose gradients are products in bf16."""
+    """Compute x W^T in fp32 for operands in bf16. The gradients are products in bf16."""
 
     @staticmethod
     def forward(ctx: Any, inputs_N_I: Tensor, matrix_O_I: Tensor) -> Tensor:
@@ -110,7 +113,8 @@ class ExactProduct(torch.autograd.Function):
 
 
 class MixedProduct(torch.autograd.Function):
-    """x W^T with a frozen matrix of another precision. It keeps a reference to the matrix for the backward pass, no copy."""
+    """Compute x W^T with a frozen matrix of a different precision. For the backward pass, it keeps a reference to the
+    matrix instead of a copy."""
 
     @staticmethod
     def forward(ctx: Any, inputs_N_I: Tensor, matrix_O_I: Tensor) -> Tensor:
@@ -124,7 +128,8 @@ class MixedProduct(torch.autograd.Function):
 
 
 class AdaptedProduct(torch.autograd.Function):
-    """x W^T + scale * (x A^T) B^T. It keeps x, a reference to W, and the narrow x A^T.
+    """Compute x W^T + scale * (x A^T) B^T. For the backward pass, it keeps x, a reference to W, and the narrow product
+    x A^T.
 
     dB = scale * dy^T (x A^T), dA = scale * (dy B)^T x, dx = dy W + scale * (dy B) A; the frozen W gets no gradient.
     """

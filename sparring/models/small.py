@@ -1,5 +1,5 @@
-"""Create a small model: a Llama with under a million parameters, which learns a small environment in minutes on one CPU
-thread."""
+"""Create a small model: a Llama with fewer than a million parameters, which learns a small environment in minutes on
+one CPU thread."""
 
 from __future__ import annotations
 
@@ -40,13 +40,14 @@ def small_model(
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
     """Return a model (fp32, random weights from this seed) and a tokenizer (byte-level BPE with ChatML markers).
 
-    The tokenizer is the same for every seed. It learns its merges from conversations, or from texts in the form that they
-    have between the special tokens ("user\\n" and the user's text). No merge is longer than `max_token_length` characters.
-    Matches of the pattern `isolated` are never merged. By default these are single letters and digits, so that each is one
-    token that can be copied. The vocabulary is smaller than `vocabulary_size` if the conversations have no more pairs to
-    merge.
+    The tokenizer is the same for every seed. It learns its merges from conversations, or from texts as they appear
+    between the special tokens ("user\\n" and the user's text). No merge is longer than `max_token_length` characters.
+    Matches of the pattern `isolated` are never merged. By default these are single letters and digits, so that each is
+    one token that can be copied. The vocabulary is smaller than `vocabulary_size` if the conversations have no more
+    pairs to merge.
 
-    Raises UsageError if the vocabulary is too small for all bytes, and if four heads cannot share the width.
+    Raises UsageError if the vocabulary is too small for all bytes and the special tokens, or if the width cannot be
+    divided among four heads.
     """
     if vocabulary_size < SMALLEST_VOCABULARY:
         raise UsageError(
@@ -102,7 +103,7 @@ def small_model(
 
 
 def random_llama(seed: int, sizes: Mapping[str, Any]) -> LlamaForCausalLM:
-    """Return a Llama (fp32, random weights) with the sizes of a transformers config, for timings and tests."""
+    """Return a Llama model (fp32, random weights) with the sizes of a transformers config, for timings and tests."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return LlamaForCausalLM(LlamaConfig(**sizes))

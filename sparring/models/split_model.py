@@ -1,4 +1,5 @@
-"""A transformers causal LM in two parts, so that logits are computed only where they are needed, and in chunks."""
+"""Split a transformers causal LM into two parts, so that logits are computed only for the tokens that need them, and in
+chunks."""
 
 from __future__ import annotations
 
@@ -14,9 +15,10 @@ from sparring.models.products import ExactProduct, is_exact
 
 @final
 class SplitModel:
-    """The layers of a model, and its output layer with all that the architecture computes after it, such as a soft cap.
+    """The layers of a model, and its output layer with everything that the architecture computes after it, such as a
+    soft cap.
 
-    Both share the modules of the model. A model that cannot be split computes its logits in the first part.
+    Both parts share the modules of the model. A model that cannot be split computes its logits in the first part.
     """
 
     def __init__(self, model: Any, *, is_bf16: bool) -> None:
@@ -35,7 +37,7 @@ class SplitModel:
         }
 
     def hidden(self, ids_T: Tensor, cache: Any = None) -> Tensor:
-        """Return the hidden states [T, H] that the output layer reads; `cache` holds the tokens before them."""
+        """Return the hidden states [T, H] that the output layer reads. `cache` contains the preceding tokens."""
         arguments = {"input_ids": ids_T[None], "past_key_values": cache, "use_cache": cache is not None}
         with self._autocast():
             if self._layers is None:
@@ -59,14 +61,14 @@ def _can_split(model: Any) -> bool:
 
 
 class _PassedOn(nn.Module):
-    """Stands for the layers of a model: it returns its input as their result."""
+    """Replaces the layers of a model and returns its input as their result."""
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> _Outputs:
         return _Outputs(inputs_embeds)
 
 
 class _Outputs:
-    """The result of layers that computed nothing but hidden states."""
+    """A result of layers that contains only hidden states."""
 
     def __init__(self, last_hidden_state: Tensor) -> None:
         self.last_hidden_state = last_hidden_state
@@ -79,7 +81,7 @@ class _Outputs:
 
 
 class _ExactLinear(nn.Module):
-    """A linear layer with an fp32 result where logits are exact."""
+    """A linear layer that returns an fp32 result if its bf16 operands are on one of `EXACT_DEVICES`."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ NAMES = {
     **{f"gemma-3-{size}": f"google/gemma-3-{size}-it" for size in ("270m", "1b", "4b", "12b", "27b")},
     "smollm3-3b": "HuggingFaceTB/SmolLM3-3B",
 }
-"""The names on the Hugging Face hub by short name."""
+"""The names on the Hugging Face hub, keyed by short name."""
 LEARNING_RATES = {"gpt-oss": 1e-5, "Gemma 4": 1e-5, "Qwen3.6": 4e-5}
 _AWS = "AWS documentation"
 _HEAD = """# A first recipe for {model}. `sparring plan` shows whether it fits a device.
@@ -121,6 +121,6 @@ def _family_of(model_type: str) -> Family | None:
 
 
 def _family_named(model: str) -> Family | None:
-    """Return the family of a model of the hub by its name."""
+    """Return the family of a model on the hub, found by the model's name."""
     name = model.rpartition("/")[2].lower()
     return next((one for one in FAMILIES if re.fullmatch(one.hub_names, name)), None)

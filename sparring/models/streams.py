@@ -1,4 +1,4 @@
-"""CUDA streams: what two threads compute on one GPU overlaps only in different streams."""
+"""CUDA streams: the work of two threads on one GPU overlaps only if it runs in different streams."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import torch
 
 @contextmanager
 def own_stream(device: torch.device) -> Iterator[None]:
-    """Compute on a new stream in the calling thread, after all that the default stream holds by now. On a CPU do nothing.
+    """Compute on a new stream in the calling thread, after the work that the default stream contains now. On a CPU, do
+    nothing.
 
-    The learner uses the default stream. Weights cross between both only when they are complete: a snapshot's fingerprint
-    reads every number of it.
+    The learner uses the default stream. Weights pass from one stream to the other only when they are complete, because
+    the fingerprint of a snapshot reads every number in it.
     """
     if device.type != "cuda":
         yield

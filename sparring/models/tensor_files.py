@@ -1,4 +1,5 @@
-"""Write and read weights as safetensors files, which transfer them between processes. This module does not import torch."""
+"""Write and read weights as safetensors files, in which they are transferred between processes. This module does not
+import torch."""
 
 from __future__ import annotations
 
@@ -15,10 +16,11 @@ from sparring.types import Weights
 
 @final
 class TensorFile(Mapping[str, Any]):
-    """The tensors of a safetensors file by name. Each tensor is read only on access, so the file may exceed the memory."""
+    """The tensors of a safetensors file, keyed by name. Each tensor is read only on access, so the file may be larger
+    than the memory."""
 
     def __init__(self, path: Path, *, is_temporary: bool = False) -> None:
-        """Read the names of the tensors. A temporary file is deleted with this object.
+        """Read the names of the tensors. A temporary file is deleted when this object is deleted.
 
         Raises DataError if the file is not a safetensors file.
         """

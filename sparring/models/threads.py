@@ -1,4 +1,4 @@
-"""Release the threads behind torch's operations when a Python thread pauses its computations."""
+"""Release the OpenMP threads that run torch's operations when a Python thread pauses its computations."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Result = TypeVar("Result")
 def release_threads() -> None:
     """End the OpenMP threads of the calling thread. Its next operation starts new threads. Do nothing without libgomp.
 
-    libgomp gives each computing Python thread its own team of threads. If there are more OpenMP threads than cores,
-    including idle threads, libgomp no longer spins at the end of each parallel operation, but puts threads to sleep and
-    wakes them. With an idle team, decoding took 1.2 to 1.7 times as long (docs/notebook).
+    libgomp gives each Python thread that computes its own team of threads. If there are more OpenMP threads (including
+    idle ones) than cores, libgomp no longer spins at the end of each parallel operation, but puts threads to sleep and
+    wakes them up. With an idle team, decoding took 1.2 to 1.7 times as long (docs/notebook).
     """
     if (pause := _pause()) is not None:
         pause(OMP_PAUSE_SOFT)

@@ -1,5 +1,5 @@
-"""Rollouts of episodes. The curriculum selects tasks, the collector runs their episodes, and the scheduler limits how
-stale a group can be."""
+"""Rollouts of episodes. The curriculum selects tasks, the collector rolls out their episodes, and the scheduler limits
+the staleness of groups."""
 
 from sparring.rollouts.collector import Collector
 from sparring.rollouts.curriculum import Curriculum, TaskKinds, TaskSelection

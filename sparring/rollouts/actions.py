@@ -1,4 +1,4 @@
-"""Metrics of the policy's actions: calls by tool, the form of answers, and the states that the policy saw."""
+"""Metrics of the policy's actions: calls per tool, the form of answers, and the states that the policy saw."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from sparring.types import Trajectory
 
 
 def action_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Return calls and errors per episode by tool, if the environment logs calls, and the share of turns by form."""
+    """Return the calls and errors per episode for each tool (if the environment logs calls), and the share of turns for
+    each form of answer."""
     calls: Counter[str] = Counter()
     errors: Counter[str] = Counter()
     for entry in (entry for one in trajectories for entry in one.transitions):
@@ -35,12 +36,11 @@ def action_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 @final
 class StateVisits:
-    """Counts the distinct states of the environment that a step saw, and the states among them that no earlier step
-    saw.
+    """Counts the distinct environment states in a step, and how many of them did not occur in any earlier step.
 
     A state is a task, a tool and its result, from the environment's own log of calls. The seen states are stored in a
-    set of 2**23 bits (1 MiB). Of a million distinct states, about one in seventeen is mistaken for a known state. A
-    resumed run starts with an empty set.
+    set of 2**23 bits (1 MiB). If there are a million distinct states, about one in seventeen is mistaken for a known
+    state. A resumed run starts with an empty set.
     """
 
     NUM_BITS = 2**23

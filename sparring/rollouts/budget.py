@@ -16,7 +16,7 @@ from the start."""
 
 @final
 class FailureBudget:
-    """Counts the training episodes that were lost for good, and stops the run if too many are lost."""
+    """Counts the training episodes that were permanently lost, and stops the run if too many are lost."""
 
     def __init__(self, max_lost_share: float) -> None:
         self._max_lost_share = max_lost_share
@@ -28,7 +28,7 @@ class FailureBudget:
 
     @property
     def causes(self) -> str:
-        """The number of lost episodes for each cause, with advice on what to correct."""
+        """The number of lost episodes for each cause, with advice on how to correct it."""
         num_failed = self.num_lost - self.num_client_errors - self.num_unrewarded
         causes = []
         if num_failed:
@@ -62,8 +62,8 @@ class FailureBudget:
             )
 
     def finding(self, step: int) -> Finding | None:
-        """Return a finding at the first step at which more than REPORTED_SHARE of the episodes are lost, otherwise
-        None."""
+        """Return a finding at the first step at which more than REPORTED_SHARE of the episodes are lost. Return None at
+        all other steps."""
         if self._is_reported or self.num_planned < FEWEST or self.num_lost <= REPORTED_SHARE * self.num_planned:
             return None
         self._is_reported = True

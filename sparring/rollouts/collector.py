@@ -1,4 +1,4 @@
-"""The collector, which rolls out episodes and groups, with sessions, retries and grading. The ledger records each
+"""The collector, which rolls out and grades episodes and groups, with sessions and retries. The ledger records each
 rollout."""
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Collector:
 
     A rollout that fails for infrastructure reasons is retried with exponential backoff. Each attempt is a separate
     rollout in the ledger. When the retries run out, the member is lost, and its group continues with the rest if at
-    least two members remain. A member is lost at once if the gateway refused its client, or if its agent reported no
-    reward and the recipe names none. Another attempt would end in the same way, or give the policy a second try. Any
-    other exception of user code ends the run, so that a bug does not become training data.
+    least two members remain. A member is lost immediately if the gateway refused a request of its client, or if its
+    agent reported no reward and the recipe has no reward function. Another attempt would end in the same way, or give
+    the policy a second try. Any other exception of user code ends the run, so that a bug does not become training data.
 
         Collector(
             agent=EpisodeAgent(agent.play), policy=MainPolicy(engine, chat), grading=Grading(reward=reward),
@@ -76,7 +76,7 @@ class Collector:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """Create a collector. `policy` provides the agent's own turns, unless a plan names another policy. `policies`
-        contains the other policies, by name."""
+        maps names to the other policies."""
         self.policies: Mapping[str, NamedPolicy] = dict(policies or {})
         self.max_concurrency = limits.max_concurrency
         self._agent = agent
@@ -155,8 +155,8 @@ class Collector:
         )
 
     def _give_up(self, plan: GroupPlan, members: Sequence[asyncio.Future[Trajectory | Outcome]]) -> None:
-        """Discard in the ledger the members that were already finished when their group was stopped. Evaluated episodes
-        are kept."""
+        """Mark the members that were already finished when their group was stopped as discarded in the ledger.
+        Evaluated episodes are kept."""
         done = (None if member.cancelled() or member.exception() else member.result() for member in members)
         for played in (*plan.done.values(), *done):
             if isinstance(played, Trajectory) and plan.split == "train":
@@ -168,10 +168,11 @@ class Collector:
         """Run one member to its end, with retries after infrastructure failures. Return its trajectory, or only the
         outcome if the member is lost. Refused requests are added to `refusals`.
 
-        The first retry follows almost at once, since a short failure is soon over and the whole batch waits. The later
-        retries follow after 0.5, 2.5, 12.5 and 30 s. If its worker process died, the episode runs alone when it may be
-        the cause: its code was running, a worker died for the second time, or this is the last retry. An episode that
-        kills every worker is therefore lost without the episodes that run at the same time.
+        The first retry follows after 0.1 s, because the failure may be short and the whole batch waits. The later
+        retries follow after 0.5, 2.5, 12.5 and 30 s. If its worker process died and the episode may be the cause, the
+        episode runs alone in its next attempt. It may be the cause if its code was running, if a worker died for the
+        second time, or if this is the last retry. Therefore, if an episode kills every worker, only that episode is
+        lost, and not the episodes that run at the same time.
         """
         asked = self._clock.monotonic()
         async with self._slots:

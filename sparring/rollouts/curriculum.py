@@ -1,8 +1,9 @@
-"""The curriculum, which selects the next task so that each kind keeps its share and time is spent on tasks that teach
-something.
+"""The curriculum, which selects the next task so that each kind of task keeps its share, and time is spent on tasks
+from which the policy can learn.
 
-Each kind of task has its own epochs, and each epoch is a new permutation from the seed. The configured shares decide
-which kind is next. The recent success of the offered task decides whether the task is also rolled out:
+Each kind of task has its own epochs, and each epoch is a new permutation that is derived from the seed. The configured
+shares decide which kind is next, and the next task of this kind is offered. The recent success rate of the offered task
+decides whether it is also rolled out:
 
     all        every task
     mixed      tasks that succeed sometimes, and occasionally the others, since the policy changes
@@ -31,7 +32,8 @@ MOST_RESTING = 0.9
 
 
 def read_task_kind(task: Task, field: str) -> str:
-    """Return the kind of a task, from one of its fields. Raises DataError if the field is not a word or a number."""
+    """Return the kind of a task, which is the value of one of its fields. Raises DataError if the field is not a word
+    or a number."""
     value = task.fields.get(field)
     if not isinstance(value, str | int | float) or value == "":
         raise DataError(
@@ -43,14 +45,14 @@ def read_task_kind(task: Task, field: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSelection:
-    """The rule that decides which offered tasks are rolled out, from the success rate of their latest episodes."""
+    """The rule that decides which offered tasks are rolled out, based on the success rate of their latest episodes."""
 
     select: Select
     easy_threshold: float
     hard_threshold: float
     """With `mixed`, a task rests unless its success rate is between the two thresholds."""
     retry_share: float
-    """The share of offers in which a resting task is rolled out nevertheless."""
+    """The share of offers for which a resting task is rolled out nevertheless."""
     history_groups: int
     """The number of latest groups from which the success rate of a task is computed."""
     success_threshold: float
@@ -70,8 +72,8 @@ class TaskKinds:
 class Curriculum(Iterator[GroupPlan]):
     """Iterates over plans of training groups, until each task has been offered `max_epochs` times on average.
 
-    The choices follow from the seed and the recorded groups, so a synchronous run that is resumed with `state`
-    continues as the uninterrupted run would.
+    The choices depend only on the seed and the recorded groups, so a synchronous run that is resumed with `state`
+    continues as it would have without the interruption.
     """
 
     def __init__(
@@ -145,8 +147,8 @@ class Curriculum(Iterator[GroupPlan]):
         )
 
     def played_again(self, outstanding: Iterable[tuple[int, str]]) -> tuple[GroupPlan, ...]:
-        """Return the plans of groups that were running when a checkpoint was written. `outstanding` contains (position,
-        task id) pairs."""
+        """Return the plans of the groups that were running when a checkpoint was written. `outstanding` contains
+        (position, task id) pairs."""
         return tuple(self.again(self._tasks[task_id], position) for position, task_id in outstanding)
 
     def record(self, groups: Iterable[TrajectoryGroup]) -> None:

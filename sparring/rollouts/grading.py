@@ -29,7 +29,7 @@ _PAUSE_SECONDS = 0.5
 
 @final
 class Grader:
-    """Applies the reward and the scorer of a recipe to episodes that are over."""
+    """Applies the reward and the scorer of a recipe to finished episodes."""
 
     def __init__(self, grading: Grading, limits: RolloutLimits, clock: Clock) -> None:
         self._grading = grading
@@ -62,9 +62,9 @@ class Grader:
     async def _evaluate(
         self, evaluate: Callable[[Function, Trajectory], Awaitable[Grade]], function: Function, trajectory: Trajectory
     ) -> Grade:
-        """Return the result of a reward or scorer. The programs that it runs are stopped at rollout_timeout, so that
-        the policy's programs cannot make it late. After its own infrastructure failure, the function is called again.
-        The episode is complete and need not be rolled out again."""
+        """Return the result of a reward or scorer. The programs that this function runs are stopped at rollout_timeout,
+        so that the policy's programs cannot make it exceed its own limit. After an infrastructure failure of its own,
+        the function is called again. The episode is complete and need not be rolled out again."""
         for attempt in itertools.count():
             try:
                 async with asyncio.timeout(self._seconds + overtime(self._seconds)):

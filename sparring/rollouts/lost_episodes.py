@@ -1,7 +1,7 @@
-"""A test of whether one policy, task, tool or last action has more lost episodes than chance explains.
+"""A test of whether one policy, task, tool or last action has more lost episodes than can be explained by chance.
 
-An attempt is lost in its last turn. Policies and tasks are therefore compared by attempts, but tools and actions by
-turns. With this choice, of two tools with the same failure rate the more frequently called tool is not reported.
+An attempt is lost in its last turn. Therefore, attempts are counted for policies and tasks, but turns for tools and
+actions. Otherwise, if two tools had the same failure rate, the test would report the one that is called more often.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST_LETTERS = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathering:
-    """A value with more losses than chance explains."""
+    """A value that has more losses than can be explained by chance."""
 
     kind: str
     """`policy`, `task`, `tool` or `action`."""
@@ -103,8 +103,8 @@ class Losses:
                 )
 
     def finding(self, step: int | None = None) -> Finding | None:
-        """Return a finding about values that were not reported yet, or None if there are none. The n-th call uses the
-        level FALSE_ALARMS / (n (n + 1)), so that all calls together raise false alarms in at most FALSE_ALARMS of
+        """Return a finding about values that have not been reported yet, or None if there are none. The n-th call uses
+        the level FALSE_ALARMS / (n (n + 1)), so that all calls together raise false alarms in at most FALSE_ALARMS of
         runs."""
         self._num_asked += 1
         level = FALSE_ALARMS / (self._num_asked * (self._num_asked + 1))
@@ -131,8 +131,8 @@ class Losses:
 
 
 def upper_tail(lost: int, played: int, all_lost: int, all_played: int) -> float:
-    """Return the probability of at least `lost` losses among `played` attempts, drawn from `all_played` attempts of
-    which `all_lost` were lost (hypergeometric)."""
+    """Return the probability of at least `lost` losses among `played` attempts that are drawn from `all_played`
+    attempts, of which `all_lost` were lost (hypergeometric)."""
 
     def log_choose(n: int, k: int) -> float:
         return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
@@ -147,7 +147,7 @@ def upper_tail(lost: int, played: int, all_lost: int, all_played: int) -> float:
 
 
 def _acted(message: Message) -> tuple[str, str]:
-    """Return the tools that a turn calls, and its calls or its answer, as texts."""
+    """Return two strings: the tools that a turn calls, and its calls or its answer."""
     calls = [call.get("function", {}) for call in message.get("tool_calls") or ()]
     if not calls:
         return "answer", f"answer {message.get('content') or ''}"

@@ -1,4 +1,4 @@
-"""Metrics of rollouts, with the names of SageMaker MTRL if it has the same metric. See docs/metrics.md."""
+"""Metrics of rollouts. A metric that SageMaker MTRL also has gets the same name. See docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def rollout_metrics(
     """Return the rollout metrics of one step.
 
     `groups` are the step's groups, each with trajectories, and `version` is the policy version that is trained.
-    `replaced` contains groups without signal that other groups of the step replaced, and `lost` the groups that were
-    lost as a whole."""
+    `replaced` contains groups without signal that other groups of the step replaced, and `lost` contains the groups
+    that were lost as a whole."""
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     return {
         **_reward_metrics(groups, trajectories, advantages),
@@ -90,7 +90,7 @@ def _reward_metrics(
 
 
 def _turn_reward_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Return the mean reward by position of the turn, over episodes with a reward for each turn."""
+    """Return the mean reward for each position of a turn, over the episodes with one reward per turn."""
     rewards: dict[int, list[float]] = {}
     for trajectory in trajectories:
         per_turn = None if trajectory.reward is None else trajectory.reward.per_turn
@@ -100,7 +100,7 @@ def _turn_reward_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]
 
 
 def score_part_means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Return the mean of each sub-score, by name, over the episodes that have it."""
+    """Return the mean of each sub-score over the episodes that have it, keyed by name."""
     values: dict[str, list[float]] = {}
     for trajectory in trajectories:
         for name, value in trajectory.score_parts.items():
@@ -141,7 +141,7 @@ def _length_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def outcome_shares(groups: Sequence[TrajectoryGroup]) -> dict[Outcome, float]:
-    """Return the share of episodes by outcome. Lost episodes are included."""
+    """Return the share of episodes for each outcome. Lost episodes are included."""
     outcomes = Counter(trajectory.outcome for group in groups for trajectory in group.trajectories)
     num_lost = sum(group.num_lost for group in groups)
     outcomes[Outcome.CLIENT_ERROR] = sum(group.num_client_errors for group in groups)
@@ -161,7 +161,7 @@ def _refusal_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
 
 
 def count_refusals(groups: Sequence[TrajectoryGroup]) -> tuple[Counter[str], Counter[str]]:
-    """Return the counts of refused requests by reason, and the counts of accepted requests with an ignored field by
+    """Return how many requests were refused for each reason, and how many accepted requests contained each ignored
     field."""
     refused, not_read = Counter[str](), Counter[str]()
     for group in groups:
@@ -171,7 +171,7 @@ def count_refusals(groups: Sequence[TrajectoryGroup]) -> tuple[Counter[str], Cou
 
 
 def _policy_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Return the metrics of each other policy, by name. No other metric includes policies that do not learn."""
+    """Return the metrics of each other policy, keyed by name. No other metric includes policies that do not learn."""
     played: dict[str, list[Turn]] = {}
     for trajectory in trajectories:
         for turn in (*trajectory.turns, *trajectory.other_turns):
@@ -243,8 +243,8 @@ def _num_equal(left: Sequence[int], right: Sequence[int]) -> int:
 
 
 def logprob_metrics(trajectories: Sequence[Trajectory], *, num_groups: int) -> dict[str, float]:
-    """Return statistics of the sampled tokens' log-probabilities, with exact zeros separately, or no metrics if no
-    tokens are known."""
+    """Return statistics of the sampled tokens' log-probabilities, with separate metrics for exact zeros. Return no
+    metrics if no tokens are known."""
     logprobs = [value for t in trajectories for turn in t.turns for value in turn.sampled_logprobs]
     if not logprobs:
         return {}
@@ -280,8 +280,8 @@ def _group_metrics(groups: Sequence[TrajectoryGroup], advantages: Mapping[str, S
 
 
 def _silence_metrics(groups: Sequence[TrajectoryGroup], success_threshold: float) -> dict[str, float]:
-    """Return the number of groups with equal rewards, by whether the rewards are all successes, all at most 0, or in
-    between."""
+    """Return the number of groups with equal rewards, separately for rewards that count as success, rewards of at most
+    0, and rewards in between."""
     equal = [group.rewards[0] for group in groups if len(set(group.rewards)) == 1]
     right = sum(reward >= success_threshold for reward in equal)
     wrong = sum(reward <= 0 and reward < success_threshold for reward in equal)
@@ -323,8 +323,8 @@ def _time_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return the nearest-rank quantile: the smallest value that at least `share` of the values do not exceed. There
-    must be at least one value."""
+    """Return the nearest-rank quantile: the smallest value such that at least `share` of the values are less than or
+    equal to it. There must be at least one value."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
@@ -353,8 +353,9 @@ def kind_metrics(
 def batch_metrics(
     batch: TrainingBatch, groups: Sequence[TrajectoryGroup], *, num_stale: int, num_lost: int = 0
 ) -> dict[str, float]:
-    """Return how much of the step's rollouts is trained on. `num_stale` is the number of groups that were discarded so
-    far as too old, and `num_lost` the number of the step's groups that were lost as a whole."""
+    """Return how many of the step's rollouts are trained on. `num_stale` is the number of groups that have been
+    discarded so far because they were too old. `num_lost` is the number of the step's groups that were lost as a
+    whole."""
     num_trajectories = sum(len(group.trajectories) for group in groups)
     trained = batch.num_trained_tokens
     return {

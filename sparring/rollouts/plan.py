@@ -18,7 +18,7 @@ Agent: TypeAlias = Callable[[Task, AnySession], Awaitable[AgentResult]]
 
 @dataclass(frozen=True, slots=True)
 class EpisodeAgent:
-    """The agent of every episode, with a function that closes the resources that the agent opened."""
+    """The agent of every episode, with a function that releases the resources that the agent opened."""
 
     run: Agent
     close: Callable[[], Awaitable[None]] | None = None
@@ -40,7 +40,7 @@ class MainPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedPolicy:
-    """An additional policy of every episode, which agents and environments get by its name (`session.of(name)`)."""
+    """An additional policy of every episode, which agents and environments access by name (`session.of(name)`)."""
 
     engine: Engine | MessageEngine
     chat: Chat | None = None
@@ -56,15 +56,16 @@ class NamedPolicy:
 
 
 def _refuse_incomplete(engine: Engine | MessageEngine, chat: Chat | None) -> None:
-    """Raise UsageError for an engine without a chat that does not answer in messages, with what it lacks."""
+    """Raise UsageError if there is no chat and the engine is not a MessageEngine. The error names what the engine
+    lacks."""
     if chat is not None or isinstance(engine, MessageEngine):
         return
     if not hasattr(engine, "answer"):
         raise UsageError(f"{type(engine).__name__} samples tokens, so its policy needs a chat; give `chat`.")
     missing = [name for name in ("capabilities", "fingerprint", "close") if not hasattr(engine, name)]
     raise UsageError(
-        f"{type(engine).__name__} answers in messages, but it has no {' and no '.join(missing)}; add what "
-        "sparring.protocols.MessageEngine lists. Its capabilities are EngineCapabilities()."
+        f"{type(engine).__name__} answers in messages, but it has no {' and no '.join(missing)}; add the "
+        "attributes that sparring.protocols.MessageEngine lists. Its `capabilities` can be EngineCapabilities()."
     )
 
 

@@ -1,7 +1,8 @@
-"""Finished episodes that a resumed run need not roll out again, since they were not yet trained on when the run ended.
+"""Finished episodes that were not yet trained on when the run ended, so that a resumed run need not roll them out
+again.
 
-They are kept only if rollouts run ahead of training, or if episodes wait for external agents. A run in deterministic
-rounds repeats an interrupted step as a whole, since that produces the same episodes.
+These episodes are kept only if rollouts run ahead of training, or if episodes wait for external agents. A run in
+deterministic rounds repeats an interrupted step from its start, since this produces the same episodes.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Kept:
         self._found: dict[tuple[int, str], dict[int, Trajectory]] = {}
 
     def find(self, step: int) -> set[str]:
-        """Return the ids of the episodes that a run continuing from `step` may train on. None of their tokens comes
-        from weights that were lost with later steps, and none will be older than the staleness bound."""
+        """Return the ids of the episodes that a run continuing from `step` may train on. None of their tokens were
+        sampled with weights from later steps, which were lost, and none will exceed the staleness bound."""
         for rollout_id, content in self._ledger.kept().items():
             if self._ledger.state(rollout_id) not in (RolloutState.ADMITTED, RolloutState.CLAIMED):
                 continue
@@ -53,7 +54,7 @@ class Kept:
             yield replace(plan, done=done, keep=self._keep(plan.position))
 
     def close(self) -> None:
-        """Discard in the ledger the kept episodes that no plan used."""
+        """Mark the kept episodes that no plan used as discarded in the ledger."""
         for group in self._found.values():
             for trajectory in group.values():
                 self._ledger.advance_nowait(

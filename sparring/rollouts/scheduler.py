@@ -2,8 +2,8 @@
 
 It limits the *starts* of groups. At most (S + 1) * P groups are started and not yet released, where P is the number of
 groups per step and S is the start allowance. Batches are taken from a window of the W oldest groups. The oldest token
-of a trained group is then at most S + ceil((W - 1) / P) steps old (windowed FIFO), and S is chosen to make that number
-the bound. S = 0 and W = 1 is synchronous training.
+of a trained group is then at most S + ceil((W - 1) / P) steps old (windowed FIFO), and S is chosen so that this number
+equals the configured bound. S = 0 and W = 1 is synchronous training.
 
     next_batch   waits for running groups, and wakes up when a group finishes
     release      frees the slots of the trained groups, and starts the next groups with the new weights
@@ -28,8 +28,8 @@ from sparring.types import TrajectoryGroup
 logger = get_logger(__name__)
 
 MAX_LOST_IN_A_ROW = 8
-"""The number of whole groups lost in a row at which the run stops. So many losses are not bad luck: a service is down
-or refuses requests."""
+"""The number of consecutive groups lost as a whole at which the run stops. So many losses are not a coincidence: a
+service is down or refuses requests."""
 
 
 def start_allowance(*, max_steps_off_policy: int, window: int, groups_per_step: int) -> int:
@@ -184,7 +184,7 @@ class Scheduler:
         self._version = version
 
     def cancel(self, batch: Sequence[TrajectoryGroup]) -> None:
-        """Discard a batch that will not be trained on, since the run stops."""
+        """Discard a batch that will not be trained on because the run stops."""
         for group in batch:
             self._discard(group, DiscardReason.OPERATOR_CANCEL, "the run stopped before this group was trained")
 

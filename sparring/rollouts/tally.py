@@ -1,4 +1,4 @@
-"""Counts of attempts at episodes, by how they ended, and their waiting times, since the last call of `take`."""
+"""Counts of attempts at episodes for each way of ending, and their waiting times, since the last call of `take`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class AttemptCounts:
         self._seconds[cause] += seconds
 
     def take(self) -> dict[str, float]:
-        """Return the counts and the mean waiting times by metric name, and reset them to 0."""
+        """Return the counts and the mean waiting times, keyed by metric name, and reset them to 0."""
         failed = self._discards[DiscardReason.INFRA_ERROR] + self._discards[DiscardReason.ENV_TIMEOUT]
         metrics = {
             "rollout/attempts": float(self._num_attempts),

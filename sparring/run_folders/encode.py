@@ -1,4 +1,4 @@
-"""Encodes any value that an environment may produce as JSON. Writing never fails because of the content."""
+"""Encodes any value that an environment may produce as JSON. The content never causes an error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
 
 
 def encode(value: Any, *, indent: bool = False) -> bytes:
-    """Encode as JSON in UTF-8. NaN and infinities become null. A value that JSON cannot represent becomes its repr."""
+    """Encode as JSON in UTF-8. NaN and infinities become null. A value that JSON cannot represent is replaced by its
+    repr."""
     options = _OPTIONS | (orjson.OPT_INDENT_2 if indent else 0)
     try:
         return orjson.dumps(value, default=repr, option=options)

@@ -26,7 +26,7 @@ MOST_NAMED = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """The properties that the runs of a family have in common."""
+    """The properties that all runs of a family have in common."""
 
     recipe: Path
     config: Mapping[str, Any]
@@ -46,7 +46,8 @@ class Origin:
         return cls(recipe=recipe, config=_settings(run.config()), files=files)
 
     def differences(self, other: Self) -> list[str]:
-        """Return the names of settings and files in which another origin differs. Settings of places are ignored."""
+        """Return the names of the settings and files that differ between this origin and another. Settings that
+        describe one machine or cluster (those of a place file) are ignored."""
         old, new = _flat(self.config), _flat(other.config)
         settings = [key for key in sorted({*old, *new} - PLACE_KEYS) if old.get(key) != new.get(key)]
         return settings + sorted(

@@ -1,4 +1,5 @@
-"""The steps of a run so far, small enough for memory. They are recorded during training, or read from the run's folder.
+"""The steps of a run so far, in a form that is small enough to keep in memory. They are recorded during training, or
+read from the run's folder.
 
 Each trajectory is stored as a Digest without tokens. For a long run, only the first and the last steps have digests.
 """
@@ -85,7 +86,8 @@ class Digest:
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> Digest | None:
-        """Summarize a trajectory. Returns None if it has no reward, because it was then not trained on."""
+        """Summarize a trajectory. Returns None if the trajectory has no reward, because it was not trained on in this
+        case."""
         if trajectory.reward is None:
             return None
         messages = [one for one in trajectory.messages if one.get("role") == "assistant"]
@@ -124,7 +126,7 @@ class Digest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
-    """One optimizer step: its metrics, its training episodes, and the episodes of the validation after it."""
+    """One optimizer step: its metrics, its training episodes, and the episodes of the validation that followed."""
 
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -134,7 +136,7 @@ class StepRecord:
 
 
 class Regrader(Protocol):
-    """Runs and grades episodes again with other messages of the policy.
+    """Runs and grades episodes again with different messages of the policy.
 
     Detectors use it to find out which messages a reward depends on:
 
@@ -149,7 +151,7 @@ class Regrader(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether the time for trials is used up."""
+        """Whether the time limit for trials has been reached."""
         ...
 
     def begin(self) -> None:
@@ -157,7 +159,7 @@ class Regrader(Protocol):
         ...
 
     def is_repeatable(self, one: Trajectory) -> bool:
-        """Return whether the same messages lead to the same outcome and the same reward."""
+        """Return whether repeating the messages of an episode gives the same outcome and the same reward."""
         ...
 
     def regrade(self, one: Trajectory, script: Sequence[Message]) -> Trajectory | None:
@@ -180,7 +182,8 @@ class History:
 
     @property
     def episodes(self) -> Mapping[str, Trajectory]:
-        """Some training episodes of the first and the last steps by id, without tokens. Empty without `trials`."""
+        """Some training episodes of the first and the last steps, keyed by id, without tokens. Empty without
+        `trials`."""
         return {key: one for step in self._episodes.values() for key, one in step.items()}
 
     @property
@@ -200,8 +203,8 @@ class History:
         train: Iterable[Trajectory] = (),
         validation: Iterable[Trajectory] = (),
     ) -> None:
-        """Add data of a step. An earlier step replaces itself and all later steps, because a resumed run repeats
-        them."""
+        """Add data of a step. A step that is already known replaces its old data and all later steps, because a resumed
+        run repeats them."""
         while self._steps and self._steps[-1].step > step:
             self._episodes.pop(self._steps.pop().step, None)
         train = list(train)
@@ -303,7 +306,7 @@ def _call(call: Mapping[str, Any], results: Mapping[str, str]) -> RecordedCall:
 
 
 def _facts(path: str, state: Json) -> Iterator[tuple[str, Json]]:
-    """Yield the values in a state by path. Within each branch, values near the root come first."""
+    """Yield the values in a state with their paths. Within each branch, values near the root come first."""
     if isinstance(state, dict | list):
         if path:
             yield f"number of entries of {path}", len(state)

@@ -1,4 +1,4 @@
-"""Records, for the run's manifest, the files that a recipe's code reads through Sparring in this process."""
+"""Records the files that a recipe's code reads through Sparring in this process. The run's manifest lists them."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def note_input(path: Path) -> None:
 
 
 def recorded_inputs() -> Mapping[str, str]:
-    """Return the sha256 of each recorded file by its path."""
+    """Return the sha256 of each recorded file, keyed by path."""
     return {str(path): digest for path, (_, digest) in _read.items()}

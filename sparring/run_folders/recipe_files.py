@@ -1,6 +1,6 @@
 """The files of a recipe's folder in a run: copies with their sha256, links to large files, and checks of the links.
 
-They are in the run's folder `recipe/`, so that code finds a file that it reads next to itself.
+They are in the run's folder `recipe/`, so that the recipe's code finds the files that it expects next to itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LEFT_OUT = frozenset({"__pycache__", "node_modules"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecipeFiles:
-    """The files of a recipe's folder that belong to a run, by path relative to the folder, sorted."""
+    """The files of a recipe's folder that belong to a run, as sorted paths relative to the folder."""
 
     folder: Path
     copied: Sequence[Path]
@@ -41,8 +41,8 @@ class RecipeFiles:
         )
 
     def reference(self, file: str) -> str:
-        """Return the path by which a run's own recipe names a file. It is relative if the run contains the file, else
-        absolute."""
+        """Return the path by which a run's own recipe names a file. The path is relative if the run contains the file,
+        and absolute otherwise."""
         folder = self.folder.absolute()
         relative = Path(os.path.relpath(folder / file, folder))
         return str(relative) if relative in self else str((folder / file).resolve())
@@ -100,7 +100,7 @@ def copy_files(files: RecipeFiles, target: Path) -> dict[str, Any]:
 def check_links(folder: Path) -> None:
     """Raise DataError if a large file to which a run's folder `recipe` links is missing or has changed.
 
-    For a linked subfolder, only its presence is checked. A folder outside of a run has nothing to check.
+    For a linked subfolder, only its presence is checked. In a folder outside of a run, there is nothing to check.
     """
     path = folder.parent / "manifest.json"
     if folder.name != FOLDER or not path.is_file():

@@ -115,12 +115,12 @@ class RunFolder:
     def require_new(runs_dir: Path, name: str | None) -> None:
         """Raise DataError if a new run cannot have this name: it is not a valid folder name, or another run has it."""
         if name is not None and _UNSAFE.search(name):
-            raise DataError(f"run name {name!r} is not the name of a folder; choose a name without slashes.")
+            raise DataError(f"run name {name!r} is not a valid folder name; choose a name without slashes.")
         if name is not None and (runs_dir / name).exists():
             raise _taken(runs_dir / name)
 
     def absolute(self) -> Self:
-        """Return the same run by its absolute path, which remains valid when user code changes the working folder."""
+        """Return the same run with an absolute path, which remains valid when user code changes the working folder."""
         return type(self)(self.path.absolute())
 
     @property
@@ -134,9 +134,9 @@ class RunFolder:
         return find_code_folder(self.recipe)
 
     def config(self, overrides: Sequence[str] = ()) -> Config:
-        """Return the run's own recipe with overrides, and with the defaults that the run was made with.
+        """Return the run's own recipe with overrides, and with the defaults with which the run was created.
 
-        Raises DataError if the recipe is damaged, ConfigError for an invalid override.
+        Raises DataError if the recipe is damaged, and ConfigError for an invalid override.
         """
         try:
             config = load_config(self.recipe)
@@ -173,7 +173,7 @@ class RunFolder:
                 file.write(json.dumps({"time": time.time(), **finding}) + "\n")
 
     def copy_checks(self, other: Self) -> None:
-        """Record the checks of another run of the same recipe as those of this run, which is then not checked again."""
+        """Record the checks of another run of the same recipe for this run, so that this run is not checked again."""
         theirs, manifest = other.manifest(), self.manifest()
         if not theirs.get("checked"):
             return
@@ -229,8 +229,8 @@ class RunFolder:
         write_json(self.path / MANIFEST, manifest)
 
     def files(self) -> dict[str, str]:
-        """Return the sha256 of the run's copies of the recipe's files, and of code that was added to them, by path in
-        `code`."""
+        """Return the sha256 of the run's copies of the recipe's files, and of code that was added to them, keyed by
+        path in `code`."""
         manifest = self.manifest()
         # A run of format 1 lists only the files of its training.
         names = set(manifest.get("files") or manifest.get("contents", {}).get("files", {}))
@@ -250,7 +250,7 @@ class RunFolder:
             write_json(self.path / MANIFEST, manifest)
 
     def write_vocabulary(self, texts: Sequence[str]) -> None:
-        """Store the text of each token id, by id."""
+        """Store the text of each token id, keyed by id."""
         (self.path / VOCABULARY).write_bytes(encode(texts))
 
     @property
@@ -279,7 +279,8 @@ class RunFolder:
         return self.path / "evaluations"
 
     def validation_scores(self) -> dict[int, float]:
-        """Return the mean score of each validation, by the step before it. Raises DataError if a file is damaged."""
+        """Return the mean score of each validation, keyed by the step that preceded it. Raises DataError if a file is
+        damaged."""
         scores: dict[int, float] = {}
         for path in self.evaluations.glob("validation-*.json"):
             try:
@@ -356,11 +357,11 @@ class RunFolder:
         return status
 
     def request_stop(self) -> bool:
-        """Request the run to stop with a checkpoint. Return True if its process was signaled. Otherwise, the process
-        sees the request after a step.
+        """Request that the run stops and writes a checkpoint. Return True if a signal was sent to its process.
+        Otherwise, the process sees the request after a step.
 
-        A process without a handler for the signal, such as a notebook, is not signaled, because it would end without a
-        checkpoint.
+        No signal is sent to a process without a handler for it, such as a notebook, because the process would end
+        without a checkpoint.
         """
         (self.path / STOP).touch()
         pid = self._process_of(self.status())
@@ -408,7 +409,7 @@ def hold_lock(folder: Path, refusal: str) -> Iterator[None]:
 
 
 def list_runs(runs_dir: Path) -> list[RunFolder]:
-    """Return the runs in a folder, oldest first. Return none if the folder does not exist."""
+    """Return the runs in a folder, oldest first. The result is empty if the folder does not exist."""
     if not runs_dir.is_dir():
         return []
     runs = [path for path in runs_dir.iterdir() if RunFolder.is_run(path)]
@@ -496,7 +497,7 @@ def _write_recipe(path: Path, config: Config, files: RecipeFiles) -> None:
 
 
 def _files(config: Config) -> dict[str, dict[str, str]]:
-    """Return the recipe's fields that name a file, by section and key."""
+    """Return the recipe's fields that name a file, grouped by section."""
     named = {"data": {key: getattr(config.data, key) for key in ("train", "validation", "held_out")}}
     if config.warm_start is not None and config.warm_start.demonstrations != "expert":
         named["warm_start"] = {"demonstrations": config.warm_start.demonstrations}

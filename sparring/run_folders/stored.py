@@ -16,7 +16,7 @@ def read_trajectories(path: Path) -> list[Trajectory]:
     """Read the episodes of a `trajectories/*.jsonl` file, with the environment's log from the neighboring folder. If
     `path` is the folder of a recording, read all its episodes.
 
-    Raises DataError with the file and the line that is not a trajectory.
+    Raises DataError, which names the file and the line, if a line is not a trajectory.
     """
     return [
         parse_trajectory(row, transitions.get(row["id"], ()), where)
@@ -70,10 +70,10 @@ _RENAMED = {"world": "environment", "judge": "reward"}
 
 
 def read_metrics(path: Path) -> tuple[dict[int, dict[str, float]], tuple[int, ...]]:
-    """Return a run's metrics by step, in order, and the steps from which it was resumed. For a repeated step, the last
-    entry counts.
+    """Return a run's metrics keyed by step, in order, and the steps from which the run was resumed. For a repeated
+    step, the last entry counts.
 
-    Raises DataError with the line that has no step or no metrics.
+    Raises DataError, which names the line, if a line has no step or no metrics.
     """
     found: dict[int, dict[str, float]] = {}
     resumed: list[int] = []
@@ -96,7 +96,8 @@ def _name_of_today(metric: str) -> str:
 
 
 def training_seconds(path: Path) -> float:
-    """Return the wall time of the RL steps, without validation. Raises DataError if a file is missing or damaged."""
+    """Return the wall-clock time of the RL steps in seconds, without validation. Raises DataError if a file is missing
+    or damaged."""
     if not path.is_file():
         raise DataError(f"{path} is missing, so it is not known how long RL took; restore it, or train the run again.")
     by_step, _ = read_metrics(path)
@@ -111,8 +112,7 @@ def _transitions(file: Path) -> dict[str, list[Mapping[str, Json]]]:
 
 
 def parse_trajectory(row: Mapping[str, Any], transitions: Iterable[Mapping[str, Json]], where: str) -> Trajectory:
-    """Build a trajectory from its stored row and the environment's log of it. Raises DataError, which contains
-    `where`."""
+    """Build a trajectory from its stored row and its environment log. Raises DataError, which contains `where`."""
     try:
         task, reward = row["task"], row["reward"]
         return Trajectory(

@@ -33,7 +33,7 @@ class BranchReason(StrEnum):
     """The messages continue an earlier turn, but the chat template cannot extend its tokens."""
 
     def of(self, detail: str = "") -> str:
-        """Return the text with which a turn is recorded: the reason, and the detail after a colon."""
+        """Return the text that is recorded for a turn: the reason, followed by a colon and the detail."""
         return f"{self.value}: {detail}" if detail else self.value
 
 
@@ -76,7 +76,7 @@ def _names(tools: str) -> str:
 
 
 def _without_text(wanted: CanonicalHistory, history: CanonicalHistory) -> bool:
-    """Return whether `wanted` continues `history`, except that it lacks the text next to tool calls."""
+    """Return whether `wanted` continues `history` if the text next to tool calls, which `wanted` lacks, is ignored."""
     if len(wanted) < len(history):
         return False
     return all(

@@ -1,4 +1,4 @@
-"""The budget of turns and tokens of one episode. The budget also holds when turns are sampled concurrently."""
+"""The budget of turns and tokens of one episode. It is also enforced when turns are sampled concurrently."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class TurnBudget:
     """Reserves the tokens that a turn may need before the turn is requested, and counts the sampled tokens when it
     ends.
 
-    A turn waits while concurrent turns could use the tokens that it may need. The budget is therefore never exceeded,
-    and an answer is cut only because of tokens that were really sampled.
+    A turn waits as long as concurrent turns could use the tokens that it may need. The budget is therefore never
+    exceeded, and an answer is cut only because of tokens that were actually sampled.
     """
 
     def __init__(self, limits: EpisodeLimits, *, whose: str) -> None:
@@ -30,7 +30,7 @@ class TurnBudget:
         """Set when a turn ends. Each waiting turn then checks the budget again."""
 
     def check_turns(self, num_turns: int) -> None:
-        """Raise TurnLimit if the `num_turns` finished turns and the running ones use up the limit."""
+        """Raise TurnLimit if the `num_turns` finished turns and the running turns reach the limit."""
         if self._max_turns is not None and num_turns + self._num_running >= self._max_turns:
             raise TurnLimit(
                 f"{self._whose} has used its {self._max_turns} turns; end the episode, or raise agent.max_turns."
@@ -42,7 +42,7 @@ class TurnBudget:
 
     async def reserve(self, num_tokens: int) -> int:
         """Return how many tokens a running turn may sample if it could need `num_tokens`. These tokens stay reserved
-        until `settle` is called. Raises TokenLimit if all tokens of the episode are sampled."""
+        until `settle` is called. Raises TokenLimit if all tokens of the episode have been sampled."""
         if self._max_tokens is not None:
             while self._num_reserved and self._left(self._max_tokens) < num_tokens:
                 self._is_over.clear()
@@ -59,7 +59,8 @@ class TurnBudget:
         self._is_over.set()
 
     def _left(self, max_tokens: int) -> int:
-        """Return how many tokens are neither sampled nor reserved. Raises TokenLimit if all are sampled."""
+        """Return how many tokens are neither sampled nor reserved. Raises TokenLimit if all tokens have been
+        sampled."""
         left = max_tokens - self._num_spent
         if left < 1:
             raise TokenLimit(

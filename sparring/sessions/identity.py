@@ -31,7 +31,7 @@ class EpisodeIdentity:
 
     @property
     def label(self) -> str:
-        """The id, with the name of the policy if it has one."""
+        """The id, with the name of the policy if the policy has one."""
         return self.id if self.policy is None else f"{self.id} ({self.policy})"
 
     def for_policy(self, name: str, place: int, *, learns: bool) -> EpisodeIdentity:

@@ -31,7 +31,7 @@ def canonical_history(messages: Sequence[Message]) -> CanonicalHistory:
 
 
 class Conversation(Protocol):
-    """An earlier conversation, in the form with which requests are compared."""
+    """An earlier conversation, in the form in which it is compared with requests."""
 
     @property
     def history(self) -> CanonicalHistory:
@@ -58,7 +58,7 @@ Played = TypeVar("Played", bound=Conversation)
 
 def continued(wanted: CanonicalHistory, tools: str, played: Sequence[Played]) -> list[Played]:
     """Return the longest earlier conversation that a request continues. The result has several items if the same
-    request got equal answers, and none if the request continues no conversation.
+    request got several equal answers, and is empty if the request continues no conversation.
 
     Among conversations of the same length, exactly equal ones are preferred. Otherwise, a conversation also matches if
     its answers differ only in what clients change (`_is_same_answer`), provided that all such conversations are equal
@@ -126,7 +126,7 @@ def _is_same_answer(mine: CanonicalMessage, theirs: CanonicalMessage) -> bool:
 
 
 def _answer_text(text: str) -> str:
-    """Return the text without leading reasoning and surrounding whitespace, with "\n" as line end."""
+    """Return the text without leading reasoning and surrounding whitespace, and with "\n" as line end."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").strip()
     reasoning = _REASONING.match(text)
     return text[reasoning.end() :].strip() if reasoning else text

@@ -169,7 +169,7 @@ class MessageSession:
     async def play(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), **options: Unpack[MessageTurnOptions]
     ) -> Turn:
-        """Sample and record one turn, as `sessions.Session.play` does."""
+        """Sample and record one turn, in the same way as `sessions.Session.play`."""
         turn = await self.sample(messages, tools, **options)
         await self.recorded([turn.id])
         self.set_received([turn.id])
@@ -265,13 +265,13 @@ class MessageSession:
 
     def continues(self, wanted: CanonicalHistory, tools: str) -> bool:
         """Return whether a request (messages and tools in canonical form) continues a turn of this session or repeats
-        one of its requests."""
+        an earlier request."""
         if self._history.continued_by(wanted, tools):
             return True
         return any(wanted == one.request and tools == one.tools for one in self._history.answered)
 
     def close(self) -> None:
-        """Refuse later turns, also those of the other policies. Closing twice is allowed."""
+        """Refuse later turns, including those of the other policies. Closing twice is allowed."""
         self._history.close_others()
         self._history.close()
 
@@ -285,8 +285,8 @@ class MessageSession:
         self, wanted: CanonicalHistory, tools_wanted: str, messages: Sequence[Message]
     ) -> tuple[int | None, str | None]:
         """Return the turn that a request continues, or the reason why it continues none. The longest conversation wins.
-        Equal answers are ordered by how much of them came back unchanged, then by whether they were received, then by
-        whether no turn continues them yet, and last by time, the latest first."""
+        Among equal answers, the first criterion is how much of the answer came back unchanged. Then received answers
+        come first, then answers that no turn continues yet, and finally the latest answers."""
         has_child = {one.turn.parent for one in self._history.answered}
 
         def likeness(one: _AnsweredConversation) -> tuple[object, ...]:
@@ -342,8 +342,8 @@ def _num_sampled(answer: MessageAnswer, *, at_most: int) -> int:
 
 
 def _with_call_ids(message: Message, turn_id: int) -> Message:
-    """Return the message with an id for each tool call. The id is the engine's own, which the engine may need to see
-    again, or is derived from the turn and the position."""
+    """Return the message with an id for each tool call. The id is the engine's own id, because the engine may need to
+    see it again. Without one, the id is derived from the turn and the position."""
     if not message.get("tool_calls"):
         return message
     calls = [

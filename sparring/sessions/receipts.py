@@ -29,8 +29,8 @@ class TurnLog(Protocol):
 class Receipts:
     """Tracks which turns of one session are recorded and received.
 
-    A turn is queued for the log at the moment it becomes part of the session, so no cancellation can separate the two.
-    It counts as a turn of the episode only once its answer was received, or once another turn continues it.
+    A turn is queued for the log at the moment it becomes part of the session, so a cancellation cannot come between the
+    two. It counts as a turn of the episode only once its answer has been received, or once another turn continues it.
     """
 
     def __init__(self, rollout_id: str, log: TurnLog | None) -> None:

@@ -1,4 +1,4 @@
-"""The requests of an episode that the gateway refused, and the resulting failure of the episode."""
+"""The requests of an episode that the gateway refused, and the failure of the episode that results from them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Refusals:
             self.failure = failure
 
     def accept(self) -> None:
-        """Clear the failure after a request was answered."""
+        """Clear the failure after a request has been answered."""
         self.failure = None
 
     def add(self, other: Refusals) -> None:
@@ -48,5 +48,5 @@ class Refusals:
 
 
 def count(counts: Counter[str], name: str, number: int = 1) -> None:
-    """Add to a counter that holds at most MOST_REASONS names and `other`."""
+    """Add to a counter that contains at most MOST_REASONS names, and `other` for the rest."""
     counts[name if name in counts or len(counts) < MOST_REASONS else "other"] += number

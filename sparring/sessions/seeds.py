@@ -1,4 +1,4 @@
-"""Seeds that depend only on run, task, attempt and turn, never on time or order."""
+"""Seeds that depend only on the run, task, attempt and turn, and never on time or order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 
 
 def episode_seed(run_seed: int, task_id: str, attempt: int) -> int:
-    """Return the seed of one attempt at one task: 63 bits, equal in every process and on every machine."""
+    """Return the seed of one attempt at one task. It has 63 bits and is equal in every process and on every machine."""
     return _hashed(f"{run_seed}\x00{task_id}\x00{attempt}")
 
 

@@ -79,8 +79,8 @@ class Session:
     received.
 
     An episode with several policies has one session for each. The sessions share the id, by which an engine identifies
-    the episode. An engine that samples in rounds waits for an episode until one of its policies gets a request. Each
-    session has its own conversations, and turn ids are unique across all sessions of the episode.
+    the episode. An engine that samples in rounds waits for an episode until one of the episode's policies gets a
+    request. Each session has its own conversations, and turn ids are unique across all sessions of the episode.
 
         async with Session(EpisodeIdentity("r0"), engine=engine, chat=chat, sampling=Sampling()) as session:
             message = await session.chat([{"role": "user", "content": "Hello"}])
@@ -186,8 +186,9 @@ class Session:
 
     @property
     def failure(self) -> SparringError | None:
-        """The first failure of a turn, otherwise the refusal of the last request. The agent may have suppressed either.
-        An infrastructure failure, even of another policy of the episode, precedes the failures that it caused."""
+        """The first failure of a turn or, if there was none, the refusal of the last request. The agent may have
+        ignored either of them. An infrastructure failure, even of another policy of the episode, precedes the failures
+        that it caused."""
         return self._history.failure
 
     async def chat(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Message:
@@ -223,7 +224,7 @@ class Session:
                 if self._identity.learns:
                     raise
                 raise InfrastructureError(
-                    f"Session {self._label}: a policy that does not learn was late: {late}"
+                    f"Session {self._label}: a policy that is not trained did not answer in time: {late}"
                 ) from late
         except EpisodeError as failure:
             self._history.fail(failure)
@@ -291,7 +292,7 @@ class Session:
         return turn
 
     def open(self) -> None:
-        """Announce the session to the engine. Otherwise the first turn does so."""
+        """Announce the session to the engine. If this method is not called, the first turn does so."""
         if not self._is_open and not self._history.is_closed:
             self._engine.open_session(self.id)
             self._is_open = True
@@ -339,8 +340,8 @@ class Session:
         return _Start(already_played + tuple(new), turn.id, None)
 
     def _answer_seen(self, alike: Sequence[AnsweredRequest], messages: Sequence[Message]) -> AnsweredRequest:
-        """Return the one of several equal answers that the client saw. Preferred is the answer of which most came back
-        unchanged, then a received answer, then the latest."""
+        """Return the one of several equal answers that the client saw. The first criterion is how much of the answer
+        came back unchanged. Then received answers are preferred, and then the latest answer."""
         return max(alike, key=lambda one: (*self._history.likeness(one, messages), one.turn.id))
 
     def _request(

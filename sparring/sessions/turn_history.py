@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredRequest:
-    """A turn with the request that it answered, in the form with which later requests are compared."""
+    """A turn with the request that it answered, in the form in which they are compared with later requests."""
 
     turn: Turn
     request: CanonicalHistory
@@ -68,8 +68,8 @@ class TurnHistory(Generic[Answered]):
 
     @property
     def failure(self) -> SparringError | None:
-        """The first failure of a turn, otherwise the refusal of the last request. An infrastructure failure, even of
-        another policy, comes first."""
+        """The first failure of a turn or, if there was none, the refusal of the last request. An infrastructure
+        failure, even of another policy, comes first."""
         return first_failure([self._failure, self.refusals.failure, *(other.failure for other in self.others.values())])
 
     def of(self, name: str) -> AnySession:
@@ -86,7 +86,8 @@ class TurnHistory(Generic[Answered]):
         self._failure = self._failure or failure
 
     def add(self, answered: Answered, *, request_digest: str) -> None:
-        """Add a sampled turn and queue it for the ledger. If the ledger raises an error, the turn is in neither."""
+        """Add a sampled turn and queue it for the ledger. If the ledger raises an error, the turn is added to
+        neither."""
         self._receipts.add(answered.turn, request_digest=request_digest)
         self.answered.append(answered)
         self.refusals.accept()

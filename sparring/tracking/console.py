@@ -200,7 +200,7 @@ class Console:
         self._print(f"step {step}{of}  " + "  ".join(shown) + remaining)
 
     def _warn_of_refusals(self, metrics: Mapping[str, float]) -> None:
-        """Warn once for each reason. Many clients ignore a refusal, so that the policy seems to fail."""
+        """Warn once for each reason. Many clients ignore a refusal, and then it seems that the policy fails."""
         new = [reason for reason in refused_reasons(metrics) if reason not in self._refused]
         self._refused.update(new)
         if new:
@@ -223,8 +223,8 @@ class Console:
         )
 
     def _warn_of_breaks(self, metrics: Mapping[str, float]) -> None:
-        """Warn once if an agent rewrites its history, which costs tokens and trains the policy on contexts that it
-        never saw."""
+        """Warn once if an agent rewrites its history. This costs tokens and trains the policy on contexts that it never
+        saw."""
         if self._has_warned_of_breaks or metrics.get("rollout/branches", 1.0) <= MOST_SEQUENCES:
             return
         self._has_warned_of_breaks = True
@@ -294,7 +294,7 @@ class Console:
 
     @contextmanager
     def _bar(self, title: str, total: int | None, *, completed: int = 0) -> Iterator[TaskID | None]:
-        """Yield one bar of the display that all open bars share, or None if no bar is shown."""
+        """Yield one bar in the display that all open bars share, or None if no bar is shown."""
         if self.is_quiet or not self._out.is_terminal:
             yield None
             return

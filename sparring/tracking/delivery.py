@@ -24,7 +24,7 @@ FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 30.0
 
 
 class Refused(Exception):
-    """The receiver will never accept this piece, but it may accept others."""
+    """Raised when the receiver will never accept this piece, although it may accept others."""
 
 
 class Receiver(Protocol):
@@ -48,13 +48,13 @@ class Receiver(Protocol):
         ...
 
     def finish(self) -> None:
-        """End the delivery. The run is over, and everything was delivered."""
+        """End the delivery. It is called when the run is over and everything has been delivered."""
         ...
 
 
 @dataclass
 class Record:
-    """The progress of a delivery, stored in a file. A receiver at another address starts with an empty record."""
+    """The progress of a delivery, stored in a file. A receiver at a different address starts with an empty record."""
 
     path: Path
     address: str
@@ -91,7 +91,7 @@ def deliver(
 ) -> bool:
     """Deliver the data of a run until `is_over` is true and either nothing is left or the receiver cannot be reached.
 
-    Returns whether everything was delivered. `wait` sleeps, and returns early if the run ends. `report` receives a
+    Returns whether everything was delivered. `wait` sleeps but returns early if the run ends. `report` receives a
     message when an outage starts, when it ends, and when the first piece is refused.
     """
     is_open, has_refused, pause = False, False, 0.0

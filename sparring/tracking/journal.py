@@ -1,7 +1,7 @@
 """Reads a run folder as a journal: the pieces that a receiver has not received yet, in order.
 
 Each piece has a name and a mark. A receiver's record stores `delivered[name] = mark`, so that the piece is not sent
-again. Data that was added or replaced since then is a new piece. This module never writes.
+again. Data that has been added or replaced since then is a new piece. This module never writes.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class LocalTracker:
         self._worker.submit(lambda: _append(self._path / "findings.jsonl", line))
 
     def log_artifact(self, name: str, content: Json) -> None:
-        """Write an artifact. Raises ValueError for a name that leaves the run folder."""
+        """Write an artifact. Raises ValueError for a name that points outside the run folder."""
         target = artifact_path(self._path, name)
 
         def write() -> None:
@@ -78,10 +78,12 @@ class LocalTracker:
 
 
 def artifact_path(folder: Path, name: str) -> Path:
-    """Return the path of an artifact. Raises ValueError for a name that is absolute or leaves the folder."""
+    """Return the path of an artifact. Raises ValueError for a name that is absolute or points outside the folder."""
     target = (folder / name).resolve()
     if not target.is_relative_to(folder.resolve()) or target == folder.resolve():
-        raise ValueError(f"artifact name {name!r} leaves the run folder; give a path relative to the run folder.")
+        raise ValueError(
+            f"artifact name {name!r} points outside the run folder; give a path relative to the run folder."
+        )
     return target
 
 

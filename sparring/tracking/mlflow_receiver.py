@@ -1,8 +1,8 @@
 """Sends a run's data to MLflow as metrics, tags, artifacts and traces. No other module imports mlflow.
 
-All names derive from the content. A metric has the time of its measurement, and traces, spans and assessments have ids
-derived from the episode's id. MLflow treats data with the same names as the same data, so sending it twice changes
-nothing.
+All names derive from the content. Metrics carry the time of their measurement, and the ids of traces, spans and
+assessments are derived from the episode's id. MLflow treats data with the same names as the same data, so sending it
+twice changes nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Exports a run to MLflow while it trains, from a separate process that reads the run folder.
 
-The trainer only starts that process, logs its messages, and waits a limited time for it at the end. Therefore a server
-that is down, slow, full or misconfigured costs the run nothing. Undelivered data stays in the folder, and the next
+The trainer only starts that process, logs its messages, and waits a limited time for it at the end. Therefore, a server
+that is down, slow, full or misconfigured does not affect the run. Undelivered data stays in the folder, and the next
 exporter process sends it when the run is resumed or with `sparring runs sync`.
 """
 
@@ -47,7 +47,7 @@ class MlflowTracker:
     """One MLflow run for one run folder, which a resumed run continues."""
 
     def __init__(self, folder: Path, *, uri: str, experiment: str, command: Sequence[str] = COMMAND) -> None:
-        """Start the exporter process with `command`, which tests replace by a fake."""
+        """Start the exporter process with `command`. Tests replace this command with a fake."""
         self._folder, self._command = folder, command
         self._settings = json.dumps({"folder": str(folder.resolve()), "uri": uri, "experiment": experiment})
         self._is_closed = False
@@ -122,7 +122,7 @@ class MlflowTracker:
         return process
 
     def _listen(self) -> None:
-        """Wait until a process has ended by itself. If it was killed, start another process, which continues the
+        """Wait until a process ends by itself. If it was killed, start another process, which continues the
         delivery."""
         for num_left in reversed(range(MAX_STARTS)):
             self._log_messages()

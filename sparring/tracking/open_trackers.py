@@ -65,7 +65,8 @@ def _require(library: str, key: str) -> None:
 
 
 def _prometheus(section: TrackingSection, folder: RunFolder, console: Console) -> list[Tracker]:
-    """Return the trackers that can be opened. If two runs use the same address, the second run must not stop."""
+    """Return the Prometheus trackers that can be opened. An address that is already in use, for example by another run,
+    must not stop this run."""
     trackers: list[Tracker] = []
     run, address = folder.path.name, section.prometheus_address
     if address is not None:

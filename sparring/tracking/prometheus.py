@@ -108,7 +108,7 @@ class PrometheusTracker:
     def log_artifact(self, name: str, content: Json) -> None: ...
 
     def close(self) -> None:
-        """Wait until the end of the run was read, then close the address. The file stays.
+        """Wait until the end of the run has been read, then close the address. The file stays.
 
         Waits for at most LINGER_SECONDS. If the address was not read recently, waits only until the address has been
         open for LINGER_SECONDS, so that a server can see a run that ended early.
@@ -147,7 +147,7 @@ _LAST_STEP = (
 
 
 class _Reads(Collector):
-    """Counts reads of the address. It exports nothing."""
+    """Counts how often the address was read. It exports nothing."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 def refused_reasons(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the number of requests that the gateway refused by reason, the most frequent first.
+    """Return the number of requests that the gateway refused for each reason, the most frequent reason first.
 
     `metrics` are the metrics of a step, including its validation, or of an evaluation.
     """

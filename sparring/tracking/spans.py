@@ -7,7 +7,8 @@ and tool calls of each turn.
         tool `look_up`                  ........ turn 1 began
       turn 1                                       began .......................... over
 
-The duration of a model call is measured. Tool calls are not timed, so they share the time until the next turn equally.
+The duration of a model call is measured. Tool calls are not timed, so the time until the next turn is divided equally
+among them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from sparring.types import Json, Message, Trajectory, Turn
 
 
 class SpanKind(StrEnum):
-    """The kind of a span, by MLflow's names."""
+    """The kind of a span, with the names that MLflow uses."""
 
     EPISODE = "AGENT"
     TURN = "CHAIN"
@@ -74,8 +75,8 @@ class Trace:
 def build_trace(trajectory: Trajectory, *, run: str, stored: float) -> Trace:
     """Build the trace of an episode.
 
-    `run` is the id of the MLflow run. `stored` is the time when the episode was written, in seconds since 1970. It
-    counts as the end of the episode if the run did not store the start.
+    `run` is the id of the MLflow run. `stored` is the time when the episode was written, in seconds since 1970. This
+    time counts as the end of the episode if the run did not store the start.
     """
     trace = _digest(f"{run}/{trajectory.id}", 32)
     began = trajectory.began if trajectory.began is not None else stored - trajectory.seconds

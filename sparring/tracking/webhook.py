@@ -1,4 +1,4 @@
-"""Notifies a webhook when a run starts, when it finishes or fails, and of each warning and error.
+"""Notifies a webhook when a run starts, finishes or fails, and about each warning and error.
 
 The body is JSON, `{"event", "run", "text", ...}`. Chat systems with incoming webhooks show `text`. The address is a
 secret, because anyone who has it can write to the channel. It comes from an environment variable and is never logged.
@@ -33,7 +33,7 @@ _EVENTS = {"running": "started", "completed": "finished", "stopped": "finished",
 
 @final
 class Webhook:
-    """Sends notifications from its own thread. A slow or missing server causes a warning, but no delay."""
+    """Sends notifications from its own thread. A slow or missing server causes a warning but no delay."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Webhook:
 
 
 def webhook_url(variable: str, value: str | None) -> str:
-    """Return the variable's value. If it is not an address, raises ValueError, which does not show the value."""
+    """Return the variable's value. Raises ValueError if it is not an address. The error does not show the value."""
     register(variable)
     if value and re.fullmatch(r"https?://[\w.\-]+(:\d+)?(/\S*)?", value):
         return value

@@ -14,7 +14,8 @@ logger = get_logger(__name__)
 
 @final
 class TrackingThread:
-    """Runs jobs one after the other on a daemon thread. The first job that raises causes a warning; later failures are silent.
+    """Runs jobs one after the other on a daemon thread. The first job that raises an exception causes a warning. Later
+    failures are silent.
 
     `capacity` jobs may wait. If the queue is full, `submit` waits or, with `drops_when_full`, discards the job.
     """
@@ -38,7 +39,8 @@ class TrackingThread:
             self._num_dropped += 1
 
     def close(self, timeout: float | None = None) -> None:
-        """Finish the waiting jobs, for at most `timeout` seconds (None: without limit). Closing again does nothing."""
+        """Finish the waiting jobs. This takes at most `timeout` seconds; None means no limit. Closing again does
+        nothing."""
         if self._is_closed:
             return
         self._is_closed = True

@@ -2,9 +2,9 @@
 
     checkpoints/000010/   weights.safetensors  optimizer.safetensors  optimizer.json  state.json  manifest.json
 
-A checkpoint is written under a temporary name, with its manifest of hashes last, and then renamed. Each file and folder is
-flushed to disk before the next operation depends on it. A folder without a valid manifest is not a checkpoint. No file
-names the newest checkpoint; it is found by listing the folder.
+A checkpoint is written under a temporary name, with its manifest of hashes last, and then renamed. Each file and folder
+is flushed to disk before the next operation depends on it. A folder without a valid manifest is not a checkpoint. No
+file records which checkpoint is the newest; the folder is listed to find it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _REPLACED = ".replaced"
 
 
 def format_name(step: int | str) -> str:
-    """Return the folder name: at least six digits for a step, so that names sort. A text does not change."""
+    """Return the folder name: at least six digits for a step, so that the names sort in order of steps. A string is
+    returned unchanged."""
     return step if isinstance(step, str) else f"{step:06d}"
 
 
@@ -42,8 +43,8 @@ def write(
 ) -> Path:
     """Create a checkpoint from the files that `fill` writes into a folder, and return its path.
 
-    `announce` is called with the checkpoint's name and hash before the checkpoint gets this name. Raises OSError and the
-    errors of the two functions. After an error, existing checkpoints are unchanged.
+    `announce` is called with the checkpoint's name and hash before the checkpoint gets this name. Raises OSError, and
+    the exceptions that the two functions raise. After an error, existing checkpoints are unchanged.
     """
     target = directory / format_name(step)
     temporary = directory / f".{target.name}.tmp"
@@ -84,7 +85,7 @@ def write(
 def prune(directory: Path, step: int, *, keep: int, pinned: Path | None = None) -> None:
     """Delete the oldest numbered checkpoints up to `step` until `keep` are left.
 
-    `step` was just written. `pinned` is kept in addition. Raises OSError if the folder cannot be read.
+    `step` was just written. `pinned` is also kept. Raises OSError if the folder cannot be read.
     """
     fault_point("checkpoint.pruning")
     # Higher numbers are damaged or from abandoned steps. The new checkpoint must not be deleted in favor of them.
@@ -106,7 +107,8 @@ def has_checkpoint(directory: Path) -> bool:
 def find_newest(directory: Path) -> Path:
     """Return the newest valid checkpoint of a run's `checkpoints` folder, or `directory` itself if it is a checkpoint.
 
-    Numbered checkpoints come before named ones. If no checkpoint is valid, raises DataError with the problem of the newest.
+    Numbered checkpoints come before named ones. If no checkpoint is valid, raises DataError with the problem of the
+    newest one.
     """
     if (directory / _MANIFEST).is_file():
         verify(directory)
@@ -173,7 +175,8 @@ def set_aside(directory: Path, into: Path, *, since: int) -> list[Path]:
 
 
 def verify(checkpoint: Path) -> None:
-    """Check the files of a checkpoint. Raises DataError with a file that is missing or does not match its hash."""
+    """Check the files of a checkpoint. Raises DataError, which names the file, if a file is missing or does not match
+    its hash."""
     try:
         manifest = json.loads((checkpoint / _MANIFEST).read_text("utf-8"))
         known, files = manifest["format"], dict(manifest["files"])
@@ -183,7 +186,7 @@ def verify(checkpoint: Path) -> None:
         ) from error
     if known != FORMAT:
         raise DataError(
-            f"{checkpoint} has format {known!r}, this version reads format {FORMAT}; use the version that wrote it."
+            f"{checkpoint} has format {known!r}, but this version reads format {FORMAT}; use the version that wrote it."
         )
     if "state.json" not in files:
         raise DataError(
@@ -201,19 +204,19 @@ def verify(checkpoint: Path) -> None:
 
 
 def list_numbered(directory: Path) -> list[Path]:
-    """Return the checkpoints of steps, valid or damaged, newest first."""
+    """Return the numbered checkpoints, valid or damaged, newest first."""
     if not directory.is_dir():
         return []
     return sorted((path for path in directory.iterdir() if path.is_dir() and path.name.isdigit()), reverse=True)
 
 
 def get_original_name(path: Path) -> str:
-    """Return the name of a checkpoint, even if it is being replaced."""
+    """Return the original name of a checkpoint, even if the checkpoint is being replaced."""
     return path.name.removesuffix(_REPLACED).lstrip(".")
 
 
 def _number(path: Path) -> int:
-    """Return the step of a numbered checkpoint; -1 for others."""
+    """Return the step of a numbered checkpoint, or -1 for other checkpoints."""
     name = get_original_name(path)
     return int(name) if name.isdigit() else -1
 

@@ -1,4 +1,5 @@
-"""Save and load checkpoints of a learner: complete or absent, verified on load, never a pickle.
+"""Save and load checkpoints of a learner. A checkpoint is either complete or absent, is verified when it is loaded, and
+never contains a pickle.
 
 `checkpoint_files` handles their files.
 """
@@ -85,7 +86,8 @@ def load(checkpoint: Path, learner: Learner) -> dict[str, Any]:
 
 
 def load_weights(checkpoint: Path, policy: Policy) -> Weights:
-    """Return only the weights, checked against a policy. Raises DataError if the checkpoint is damaged or does not fit."""
+    """Return only the weights, after checking that they fit a policy. Raises DataError if the checkpoint is damaged or
+    does not fit."""
     weights = read_weights(checkpoint)
     problem = policy.misfit(weights.tensors)
     if problem is not None:
@@ -96,7 +98,7 @@ def load_weights(checkpoint: Path, policy: Policy) -> Weights:
 
 
 def read_weights(checkpoint: Path) -> Weights:
-    """Return only the weights, of any model. Raises DataError if the checkpoint is damaged."""
+    """Return only the weights, without checking them against a model. Raises DataError if the checkpoint is damaged."""
     verify(checkpoint)
     tensors = read_tensors(checkpoint / "weights.safetensors")
     return Weights(tensors=tensors, fingerprint=fingerprint(tensors))

@@ -24,7 +24,7 @@ def estimate_checkpoint_bytes(weights: Weights) -> int:
 
 
 def count_remaining(*, keep: int, num_saves: int, num_there: int) -> int:
-    """Return how many checkpoints the run will have at one time in addition to the present ones.
+    """Return how many checkpoints the run will have at the same time in addition to the existing ones.
 
     A run keeps `keep` numbered checkpoints and the best one, and writes the next one before it deletes the oldest. The
     result is at most the number of future saves (`num_saves`).
@@ -51,11 +51,11 @@ class Room:
 
     @property
     def wanted_bytes(self) -> int:
-        """The space for all future checkpoints, but for at least FEWEST."""
+        """The space for all future checkpoints, but at least for FEWEST checkpoints."""
         return self.checkpoint_bytes * max(FEWEST, self.num_to_come)
 
     def finding(self, step: int) -> Finding | None:
-        """Return a finding if the space is too small for the future checkpoints, else None."""
+        """Return a finding if there is not enough space for the future checkpoints, otherwise None."""
         if self.free_bytes >= self.wanted_bytes:
             return None
         return Finding(

@@ -1,4 +1,5 @@
-"""Subtract the divergence from the base model from the reward. The estimator is k1, which has the right gradient there.
+"""Subtract the divergence from the base model from the reward. The estimator is k1, which has the correct gradient when
+it is part of the reward.
 
 As a loss, k1 would do nothing, because its gradient is zero in expectation (docs/algorithms.md, "Staying near the base").
 """
@@ -36,7 +37,7 @@ def subtract_penalty(
 def _divergences(
     batch: TrainingBatch, reference: Sequence[float]
 ) -> tuple[dict[tuple[str, float], float], dict[str, float]]:
-    """Return the sums of log(sampler / base) over the trained tokens, by trajectory id and advantage.
+    """Return the sums of log(sampler / base) over the trained tokens, keyed by trajectory id and advantage.
 
     Also return k1, k2 and k3 of KL(sampler || base) over all trained tokens (joschu.net/blog/kl-approx.html).
     """

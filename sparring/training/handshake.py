@@ -1,7 +1,8 @@
 """Check after each update that the engine samples with the weights of the learner.
 
-The engine reports the fingerprint of the weights that it received. It may still compute with other weights, because of
-cached values or a failed transfer. Both sides therefore also compute the log-probabilities of a few tokens, the probe.
+The engine reports the fingerprint of the weights that it received. The engine may still compute with different weights,
+because of cached values or a failed transfer. Both sides therefore also compute the log-probabilities of a few tokens,
+the probe.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SMALLEST_UPDATE = 1e-4
 
 @final
 class Handshake:
-    """Compares engine and learner on one probe, the start of the first sequence that the run trains."""
+    """Compares engine and learner on one probe, the start of the first sequence that the run trains on."""
 
     def __init__(self, engine: Engine, learner: Learner) -> None:
         self._engine, self._learner = engine, learner

@@ -37,7 +37,7 @@ class AdamWSettings:
     eps: float = 1e-8
     weight_decay: float = 0.0
     grad_clip_norm: float = 1.0
-    """The largest norm of the gradient; 0 does not clip."""
+    """The largest norm of the gradient. With 0, gradients are not clipped."""
     lora_plus_lr_ratio: float = 1.0
     """The learning rate of an adapter's B matrices divided by that of its A matrices (LoRA+, arXiv:2402.12354)."""
 
@@ -94,11 +94,12 @@ class TorchLearner:
         loss_config: Mapping[str, Any],
         old_logprobs: Sequence[float] | None = None,
     ) -> dict[str, float]:
-        """Add the gradient of sum(weight * loss). Raises DataError on a non-finite loss, with gradients cleared.
+        """Add the gradient of sum(weight * loss). If the loss is not finite, the gradients are cleared and DataError is
+        raised.
 
-        `old_logprobs` is the result of `logprobs(batch)` before the step. Only `policy_ratio = "three_policy"` reads it; None
-        uses the current ones. `training/tokens` counts the tokens that the
-        model computed, so a prompt that two microbatches need counts twice.
+        `old_logprobs` is the result of `logprobs(batch)` before the step. Only `policy_ratio = "three_policy"` reads
+        it; None stands for the current log-probabilities. `training/tokens` counts the tokens that the model computed,
+        so a prompt that two microbatches need is counted twice.
         """
         objective = Objective.from_config(loss_fn, loss_config, self._losses)
         total, num_tokens = 0.0, 0
@@ -155,8 +156,8 @@ class TorchLearner:
 
     @releases_threads
     def optim_step(self, learning_rate: float) -> dict[str, float]:
-        """Take one AdamW step, and return its metrics. Raises DataError on a non-finite gradient; the weights are then
-        unchanged and the gradients cleared."""
+        """Take one AdamW step, and return its metrics. If the gradient is not finite, the weights stay unchanged, the
+        gradients are cleared, and DataError is raised."""
         parameters = list(self._policy.trained.values())
         norm = torch.nn.utils.clip_grad_norm_(parameters, self._adam.grad_clip_norm or math.inf).item()
         if not math.isfinite(norm):
@@ -181,7 +182,7 @@ class TorchLearner:
 
     @releases_threads
     def export_weights(self) -> Weights:
-        """Return the current weights; the same object until the next optimizer step."""
+        """Return the current weights. The same object is returned until the next optimizer step."""
         if self._snapshot is None:
             self._snapshot = self._policy.snapshot()
         return self._snapshot
@@ -199,7 +200,8 @@ class TorchLearner:
         return self._in_order(batch, self._reference)
 
     def _in_order(self, batch: TrainingBatch, compute: Callable[[TrainingBatch], Tensor]) -> list[float]:
-        """Return what `compute` returns for the trained tokens of each microbatch, in segment order of the whole batch."""
+        """Call `compute` for each microbatch, and return its values for the trained tokens in the segment order of the
+        whole batch."""
         found = [0.0] * batch.num_trained_tokens
         for microbatch in self._microbatches(with_values(batch, range(len(found)))):
             places = _trained(microbatch, "sampled_logprobs")
@@ -229,7 +231,7 @@ class TorchLearner:
 
     @releases_threads
     def export_state(self) -> AdamWState:
-        """Return a copy of weights and moments, which later steps do not change."""
+        """Return a copy of the weights and moments, which later steps do not change."""
         moments: dict[str, Tensor] = {}
         for name, parameter in self._policy.trained.items():
             slot = self._optimizer.state.get(parameter, {})
@@ -239,8 +241,8 @@ class TorchLearner:
 
     @releases_threads
     def load_state(self, directory: Path) -> None:
-        """Restore a state that `AdamWState.write` wrote. Raises DataError that names tensors that do not fit; nothing is
-        changed then."""
+        """Restore a state that `AdamWState.write` wrote. If tensors do not fit, nothing is changed, and DataError is
+        raised with their names."""
         tensors = read_tensors(directory / "weights.safetensors")
         moments = read_tensors(directory / "optimizer.safetensors")
         state: dict[int, dict[str, Tensor]] = {}
@@ -276,7 +278,8 @@ class TorchLearner:
 
     @torch.no_grad()
     def _reference(self, batch: TrainingBatch) -> Tensor:
-        """Return the log-probabilities [M] under the base model: the same weights without the adapter."""
+        """Return the log-probabilities [M] under the base model, that is, with the same weights but without the
+        adapter."""
         policy = self._policy
         if not policy.is_lean:
             with policy.module.disable_adapter():
@@ -284,7 +287,7 @@ class TorchLearner:
         return forest_logprobs(policy.base_weights(), layout(batch.segments, device=policy.device))[0]
 
     def _masked(self, batch: TrainingBatch, name: str) -> Tensor:
-        """Return a field of the segments at their masked tokens, [M]."""
+        """Return the values [M] of a segment field at the masked tokens."""
         return torch.tensor(_trained(batch, name), dtype=torch.float32, device=self._policy.device)
 
     def _forget_weights(self) -> None:
@@ -292,7 +295,7 @@ class TorchLearner:
 
 
 def _trained(batch: TrainingBatch, name: str) -> list[float]:
-    """Return a field of the segments at their trained tokens."""
+    """Return the values of a segment field at the trained tokens."""
     return [
         value
         for segment in batch.segments
@@ -303,8 +306,8 @@ def _trained(batch: TrainingBatch, name: str) -> list[float]:
 
 @torch.no_grad()
 def update_size(optimizer: torch.optim.AdamW) -> float:
-    """Return the norm of the last step's change of the trained weights, as a share of their norm. It is computed from the
-    moments, without weight decay, so that no copy of the weights is needed."""
+    """Return the norm of the change that the last step made to the trained weights, as a share of their norm. The norm
+    is computed from the moments, without weight decay, so that no copy of the weights is needed."""
     changes, sizes = [], []
     for group in optimizer.param_groups:
         beta1, beta2 = group["betas"]

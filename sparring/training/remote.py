@@ -31,7 +31,8 @@ from sparring.runtime.remote import (
 from sparring.types import Json, TrainingBatch, Weights
 
 WAIT_SECONDS = 1.0
-"""The longest time that the server holds a request for a result that is not ready. A cancelled computation ends within it."""
+"""The longest time that the server holds a request for a result that is not ready. A cancelled computation ends within
+this time."""
 PATIENCE_SECONDS = 60.0
 """The longest time that a server may be unreachable while it computes."""
 _PIECE_BYTES = 2**20
@@ -43,9 +44,9 @@ class RemoteLearner:
 
         learner = RemoteLearner("http://127.0.0.1:8200")
 
-    Batches, metrics and log-probabilities are sent as JSON, weights and states as safetensors files. A computation is a job
-    on the server. It is sent once, and the client requests its result until it is ready, so a broken connection repeats
-    nothing.
+    Batches, metrics and log-probabilities are sent as JSON. Weights and states are sent as safetensors files. A
+    computation is a job on the server. A job is sent once, and the client requests its result until the result is
+    ready. A broken connection therefore never causes a computation to run twice.
     """
 
     def __init__(self, base_url: str, *, api_key: str | None = None) -> None:
@@ -113,7 +114,7 @@ class RemoteLearner:
         self._run("load_weights", file=name, fingerprint=weights.fingerprint)
 
     def export_state(self) -> RemoteState:
-        """Return a state that stays on the server until it is written on this machine."""
+        """Return a state that stays on the server until it is written to this machine."""
         made = self._run("export_state")
         state = RemoteState(self, made["state"], made["files"])
         weakref.finalize(state, self._unused.append, made["state"])
@@ -186,7 +187,8 @@ class RemoteLearner:
         return decode(answer, self._where, otherwise=ServiceError)["file"]
 
     def _download(self, name: str, path: Path) -> None:
-        """Download a file from the server. Raises OSError if it cannot be written, ServiceError if it is incomplete."""
+        """Download a file from the server. Raises OSError if the file cannot be written, and ServiceError if it is
+        incomplete."""
         try:
             with self._client.stream("GET", f"{self._base_url}/v1/files/{name}") as answer:
                 if answer.status_code != 200:
@@ -201,7 +203,7 @@ class RemoteLearner:
 
 @final
 class RemoteState:
-    """A state of a learner, on its server. Implements `protocols.LearnerState`."""
+    """A state of a learner that is stored on the learner's server. Implements `protocols.LearnerState`."""
 
     def __init__(self, learner: RemoteLearner, name: str, files: Sequence[str]) -> None:
         self._learner, self._name, self._files = learner, name, tuple(files)

@@ -8,8 +8,9 @@ import math
 def learning_rate(step: int, *, peak: float, schedule: str, warmup_steps: int, max_steps: int) -> float:
     """Return the learning rate of optimizer step `step`, counted from 1.
 
-    The rate rises linearly over `warmup_steps` and reaches `peak` at the last of them. Then it stays (`constant`), or falls
-    in a straight line (`linear`) or along half a cosine (`cosine`) and is 0 one step after `max_steps`.
+    The rate rises linearly over `warmup_steps` and reaches `peak` at the last warmup step. After that, it stays at
+    `peak` (`constant`), or it falls linearly (`linear`) or along half a cosine period (`cosine`) and is 0 one step
+    after `max_steps`.
     """
     if step <= warmup_steps:
         return peak * step / warmup_steps

@@ -1,11 +1,13 @@
-"""Build a forest of token segments from the turns of trajectories, with every distinct prompt once (sequence extension).
+"""Build a forest of token segments from the turns of trajectories. Every distinct prompt occurs only once (sequence
+extension).
 
     prompts  P1 | P1 A1 E1 | Q1      answers  A1, A2, A3      (Q1: the agent compacted its history)
     gives    P1 ─▶ A1 E1 A2   and   Q1 ─▶ A3, trained on A1, A2 and A3 only.
 
-A common prefix of several roots (the system prompt of all tasks, the question of a group) becomes one shared segment, and so
-does a common continuation of one turn's branches. The keys and values of a shared segment are computed once and receive the
-gradients of all sequences. Sampled tokens are never merged: each is trained exactly once, with its own advantage.
+A common prefix of several roots (such as the system prompt of all tasks, or the question of a group) becomes one shared
+segment. So does a common continuation in several branches of one turn. The keys and values of a shared segment are
+computed once and receive the gradients of all sequences. Sampled tokens are never merged: each is trained exactly once,
+with its own advantage.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from sparring.types import (
 
 @dataclass(slots=True, kw_only=True)
 class _Line:
-    """A line of turns that extend each other. `prompt` follows the tokens of the parent line, `ids` follow the prompt."""
+    """A line of turns that extend each other. `prompt` follows the tokens of the parent line, and `ids` follow the
+    prompt."""
 
     parent: int | None
     prompt: tuple[int, ...]
@@ -46,7 +49,7 @@ class _Line:
         self.advantages += [advantage] * len(ids)
 
     def answer(self, turn: Turn, advantage: float) -> None:
-        """Add the sampled tokens of a turn, only as context if they must not be trained."""
+        """Add the sampled tokens of a turn. If the turn must not be trained, its tokens are only context."""
         self.extend(
             turn.token_ids, turn.sampled_logprobs if turn.is_trained else [None] * len(turn.token_ids), advantage
         )
@@ -63,7 +66,7 @@ def build_batch(
     reduction: Callable[[Counts], float] = trajectory_mean,
     drop_zero_advantage: bool = True,
 ) -> TrainingBatch:
-    """Build the forest of a step. `advantages` has one number for each turn, by trajectory id.
+    """Build the forest of a step. `advantages` maps each trajectory id to one number per turn.
 
     A trajectory whose advantages are all 0 has no gradient, so by default it is left out of the forest. It still counts in
     the divisors, so leaving it out only saves time. The same applies to a trajectory without tokens.
@@ -101,7 +104,7 @@ def _num_leaves(trajectory: Trajectory) -> int:
 
 
 def _owned(lines: Sequence[_Line], ends: Sequence[int]) -> Iterator[list[_Line]]:
-    """Yield, for each leaf, the lines from it to the root that no earlier leaf owns."""
+    """Yield, for each leaf, the lines between the leaf and the root that do not belong to an earlier leaf."""
     seen: set[int] = set()
     for end in ends:
         path: list[_Line] = []
@@ -114,7 +117,7 @@ def _owned(lines: Sequence[_Line], ends: Sequence[int]) -> Iterator[list[_Line]]
 
 
 def build_demonstration_batch(conversations: Sequence[tuple[Sequence[int], Sequence[bool]]]) -> TrainingBatch:
-    """Build a forest for cross-entropy. A conversation consists of ids and a mask of the tokens to learn.
+    """Build a forest for cross-entropy. A conversation consists of token ids and a mask that marks the tokens to learn.
 
     All tokens have equal weight. Raises DataError for a conversation whose mask is empty or includes the first token.
     """
@@ -140,7 +143,7 @@ def build_demonstration_batch(conversations: Sequence[tuple[Sequence[int], Seque
 def expand_batch(batch: TrainingBatch) -> TrainingBatch:
     """Return the same batch without sharing: every sequence has its own copy of all its segments.
 
-    A trained token that several sequences contain is trained only in the first of them, so losses are equal.
+    A token that several sequences contain is trained only in the first of them, so that the loss does not change.
     """
     segments: list[TokenSegment] = []
     sequences: list[TrainingSequence] = []
@@ -161,7 +164,7 @@ def expand_batch(batch: TrainingBatch) -> TrainingBatch:
 def with_values(batch: TrainingBatch, values: Sequence[float]) -> TrainingBatch:
     """Return the batch with these values, in segment order, as the sampled log-probabilities of its trained tokens.
 
-    In this way, values reach the microbatch of their token, or come back from it, for any division of the batch.
+    The values therefore stay with their tokens, however the batch is divided.
     """
     assert len(values) == batch.num_trained_tokens
     rest = iter(values)

@@ -40,8 +40,8 @@ MOST_KEPT = 64
 
 
 def learner_app(learner: Learner, *, api_key: str | None = None) -> Starlette:
-    """Return the routes of a learner. With `api_key`, requests without the key are refused. Without a key, bind the server
-    only to a loopback address."""
+    """Return an app with the routes of a learner. With `api_key`, requests without the key are rejected. Without
+    `api_key`, bind the server only to a loopback address."""
     routes = _Routes(learner)
     return Starlette(
         routes=[
@@ -68,7 +68,7 @@ class _Job:
 
 @final
 class _Routes:
-    """The handlers of one learner, its jobs and its files."""
+    """The request handlers of one learner, with its jobs and its files."""
 
     def __init__(self, learner: Learner) -> None:
         self._learner = learner

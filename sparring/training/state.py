@@ -1,4 +1,4 @@
-"""Hold the state of a learner with AdamW separately, so that it can be written while training continues."""
+"""Hold a separate copy of an AdamW learner's state, so that it can be written while training continues."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 @final
 @dataclass(frozen=True, slots=True)
 class AdamWState:
-    """A learner's weights and moments in CPU memory, which never change. Implements `protocols.LearnerState`."""
+    """A learner's weights and moments in CPU memory. They never change. Implements `protocols.LearnerState`."""
 
     weights: Mapping[str, Tensor]
     """The trained tensors, by name."""

@@ -27,8 +27,8 @@ async def run_supervised_steps(
 ) -> AsyncIterator[tuple[int, Mapping[str, float]]]:
     """Minimize cross-entropy on the demonstrations, and yield each step's number, starting at 1, with its metrics.
 
-    Batches come from shuffled passes over the conversations. `learning_rate` returns the rate of a step. Setting `stop`
-    ends the loop early.
+    Batches are taken from shuffled passes over the conversations. `learning_rate` returns the rate of a step. If `stop`
+    is set, the loop ends early.
     """
     stop = stop or asyncio.Event()
     order, rng = list[int](), random.Random(f"warm-start/{seed}")

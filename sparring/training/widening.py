@@ -1,7 +1,7 @@
 """Widen an adapter without changing its function, so that a run can continue with a higher rank (LoRA, arXiv:2106.09685).
 
-With W' = W + (alpha / r) B A, new rows of A may have any values while the matching columns of B are zero. The new rows are
-initialized as in peft, and start to learn when the columns of B do.
+In W' = W + (alpha / r) B A, new rows of A may have any values as long as the matching columns of B are zero. The new
+rows are initialized as in peft, and start to learn when the columns of B do.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Define the table of model families: their forward, what they can share, and where an adapter goes.
+"""Define the table of model families: their forward pass, what they can share, and which layers get an adapter.
 
-Models of other types that transformers loads as a causal LM also run, through the forward of transformers, but no test
+Other model types that transformers can load as a causal LM also run, with the forward pass of transformers, but no test
 covers them. docs/models.md contains this table.
 """
 
@@ -34,8 +34,8 @@ class Family:
     hub_names: str
     """A regular expression of the names on the hub, in lower case and without the owner."""
     forward: Literal["lean", "transformers"]
-    """`lean` is Sparring's own forward. A config that it does not compute exactly, for example with a sliding window, uses
-    the library's forward, `transformers`."""
+    """`lean` is Sparring's own forward pass. A config that it does not compute exactly, for example one with a sliding
+    window, uses the library's forward pass, `transformers`."""
     shares_prefixes: bool = True
     """Whether several sequences can attend to one copy of a common prefix. A recurrent state cannot be shared in this way."""
     lora_targets: tuple[str, ...] = DENSE_TARGETS

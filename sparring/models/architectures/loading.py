@@ -1,4 +1,4 @@
-"""Loading of the part of a model that reads and writes text, from a folder or the hub."""
+"""Load the part of a model that reads and writes text, from a folder or the hub."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _TEXT_KEYS = {
 
 
 def load_model(source: Path | str, *, dtype: torch.dtype | str = torch.float32) -> Any:
-    """Load a causal LM. Of a model that also reads images or sound only the text part is loaded. `dtype` "auto" is that of the
-    files.
+    """Load a causal LM. If the model also reads images or sound, only the text part is loaded. With `dtype="auto"`, the
+    dtype of the files is used.
 
-    Raises ServiceError for a model type that is not supported, and where the files lack weights of the model.
+    Raises ServiceError for a model type that is not supported, and if the files lack weights of the model.
     """
     _refuse_unsupported(PreTrainedConfig.get_config_dict(source)[0], source)
     config = AutoConfig.from_pretrained(source)
@@ -38,7 +38,7 @@ def load_model(source: Path | str, *, dtype: torch.dtype | str = torch.float32) 
     if missing := sorted(report["missing_keys"]):
         raise ServiceError(
             f"{source} lacks {len(missing)} of the weights of a {config.model_type!r} model, for example {missing[0]}; random "
-            "ones would take their place. Give the folder of a whole model."
+            "weights would take their place. Give the folder of a complete model."
         )
     if text is not config:
         # It is saved under its own names: transformers would apply the inverse of the mapping, which is not unique.
@@ -54,6 +54,6 @@ def _refuse_unsupported(config: Mapping[str, Any], source: Path | str) -> None:
     known = ", ".join(f"{family.name} ({', '.join(family.model_types)})" for family in FAMILIES)
     raise ServiceError(
         f"{source} is of model type {model_type!r}, which is not supported: transformers {transformers.__version__} has no "
-        f"causal language model of it. Supported families: {known}. Other causal language models of transformers load too, "
-        "but are not tested (docs/models.md)."
+        f"causal language model of this type. Supported families: {known}. Other causal language models of transformers can "
+        "also be loaded, but are not tested (docs/models.md)."
     )
