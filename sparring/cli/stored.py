@@ -1,4 +1,5 @@
-"""`sparring review` and `sparring replay`: grade stored episodes again, repeat them, and repeat training on them."""
+"""`sparring review` and `sparring replay`: grade stored episodes again, replay them, and repeat the training on
+them."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ def review(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Grade stored episodes again with reward and scorer, and show where the two disagree. No episode is run, and no file
-    is written."""
+    """Grade stored episodes again with the reward and the scorer, and show where the two disagree. No episode is run,
+    and no file is written."""
     from sparring.evaluation.review import review as review_run
 
     with Console(quiet=as_json).phase("grading stored episodes"):
@@ -52,7 +53,8 @@ def review(
 
 
 def _show_review(found: Review) -> None:
-    """Show the agreement before and now, the most frequent causes of disagreement, and the disagreements."""
+    """Show the agreement as stored and as graded now, the most frequent causes of disagreement, and the
+    disagreements."""
     console = Console()
     rows = [
         [
@@ -109,7 +111,7 @@ def replay(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Repeat stored episodes without a model, and show the first thing that the environment does differently."""
+    """Replay stored episodes without a model, and show the first thing that the environment does differently."""
     if training:
         if episode is not None:
             raise UsageError(f"--training replays the steps of a whole run; leave {episode!r} out.")
@@ -139,7 +141,7 @@ def replay(
 
 
 def _relearn(run: Path, *, as_json: bool) -> None:
-    """Compare the weights after each step with the recorded ones, up to the first that differ."""
+    """Compare the weights after each step with the recorded weights, up to the first step at which they differ."""
     from sparring.reproduce.updates import Relearning
 
     relearning, relearned = Relearning(run), []
@@ -172,7 +174,7 @@ def _relearn(run: Path, *, as_json: bool) -> None:
 
 
 def _show_replays(source: str, replays: Sequence[Replay]) -> None:
-    """Show a summary, the place of the first difference of each episode, and the first difference itself."""
+    """Show a summary, the position of the first difference in each episode, and the very first difference in full."""
     console = Console()
     changed = [(one.episode, one.difference) for one in replays if one.difference is not None]
     num_failed = sum(one.problem is not None for one in replays)

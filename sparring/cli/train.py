@@ -157,7 +157,7 @@ def _train_recipe(
 def _supervise(
     begin: Sequence[str], changes: Sequence[str] = (), *, again: Sequence[str] | None = None, as_json: bool
 ) -> NoReturn:
-    """Train in separate processes and exit with the code of the last one.
+    """Train in separate processes, and exit with the exit code of the last one.
 
     `changes` are the overrides of a resumed run. For a family of runs, `again` replaces the resume command.
     """

@@ -27,7 +27,7 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Check that every rollout and turn of a run is accounted for, and that its checkpoints are complete and match its
-    ledger, also while the run continues. For an export, check its files."""
+    ledger. The run may still be in progress. For an export, check its files."""
     from sparring.training.checkpoint_files import list_newest_first
     from sparring.training_run.resuming import lost_steps, unknown_checkpoints
 
