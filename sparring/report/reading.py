@@ -1,4 +1,5 @@
-"""Reads the content of a run's folder, except its episodes. It runs no episode, model or code of the recipe."""
+"""Reads the content of a run's folder, except its episodes. It does not run episodes, the model or the recipe's
+code."""
 
 from __future__ import annotations
 
