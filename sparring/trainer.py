@@ -88,8 +88,8 @@ class MultiTurnRLTrainer:
         return self._loader.folder
 
     def load(self) -> RunFolder:
-        """Create the run folder, load the model and return the folder. Without this call, `train` does it. Raises
-        ConfigError, DataError or ServiceError."""
+        """Create the run folder, load the model and return the folder. If this method is not called, `train` does this
+        work. Raises ConfigError, DataError or ServiceError."""
         return event_loop.submit(self._loader.load()).result().folder
 
     def train(

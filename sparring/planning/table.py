@@ -1,5 +1,7 @@
-"""Print the table in docs/planning.md: each family's models on GPUs of four sizes (`python -m
-sparring.planning.table`)."""
+"""Print the table in docs/planning.md: models of each family on GPUs of four sizes.
+
+Run it with `python -m sparring.planning.table`.
+"""
 
 from __future__ import annotations
 
