@@ -172,8 +172,8 @@ def _opened(recipe: Path, config: Config, name: str | None) -> FamilyFolder:
     family = FamilyFolder(path)
     if different := family.origin.differences(origin):
         raise UsageError(
-            f"{path} was started with another recipe or other settings: {join_names(different)}. Its runs would differ "
-            "in more than their seed; restore these settings, or give the new family another name (--name)."
+            f"{path} was started with a different recipe or different settings: {join_names(different)}. Its runs would "
+            "differ in more than their seed; restore these settings, or give the new family another name (--name)."
         )
     return family
 

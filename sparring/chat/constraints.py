@@ -210,7 +210,7 @@ class AnswerGrammar:
         try:
             ids = list(self._chat.answer(message, [_TOOL]))
         except Exception as error:  # (a template may raise any exception)
-            raise ConstraintError(f"Answers of this model's format cannot be constrained: {error}") from error
+            raise ConstraintError(f"Answers in this model's format cannot be constrained: {error}") from error
         while ids and ids[-1] in self._chat.stop_ids:
             ids.pop()
         text = self._chat.decode(ids)

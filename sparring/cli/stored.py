@@ -132,12 +132,12 @@ def replay(
     if different:
         raise GateError(
             f"{len(different)} of {len(replayed)} episodes differ from the recording; the first is {different[0]}. An "
-            "environment must do the same for the same actions, so what differs must depend only on the task, its seed or "
-            "`self.state`."
+            "environment must give the same results for the same actions. Make the values that differ depend only on the "
+            "task, its seed or `self.state`."
         )
     failed = [f"{one.episode}: {one.problem}" for one in replayed if one.problem is not None]
     if failed:
-        raise ServiceError(f"{len(failed)} of {len(replayed)} episodes could not be repeated to their end. {failed[0]}")
+        raise ServiceError(f"{len(failed)} of {len(replayed)} episodes could not be replayed to the end. {failed[0]}")
 
 
 def _relearn(run: Path, *, as_json: bool) -> None:
@@ -167,9 +167,9 @@ def _relearn(run: Path, *, as_json: bool) -> None:
         Console().table("training", ["step", "rollouts", "weights now", "recorded by", "weights are"], rows)
     if relearned[-1].difference is not None:
         raise GateError(
-            f"{relearned[-1].difference}. Equal bits need the same number of threads (run.num_threads), the libraries and the "
-            "processor in manifest.json, and settings that did not change during the run. If all of these are the same, the "
-            "recipe's code or the ledger was changed."
+            f"{relearned[-1].difference}. Bit-identical weights need the same number of threads (run.num_threads), the "
+            "libraries and the CPU that manifest.json records, and settings that did not change during the run. If all of "
+            "these are the same, the recipe's code or the ledger was changed."
         )
 
 

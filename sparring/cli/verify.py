@@ -67,8 +67,8 @@ def verify(
     if broken or damaged:
         raise DataError(
             f"{folder.path}: {len(broken)} broken invariants in the ledger, {len(damaged)} checkpoints that are damaged, "
-            "missing or from another run. Results that depend on them cannot be trusted; restore them. `sparring train "
-            "--resume` refuses to continue if it cannot do so exactly, and names the alternatives."
+            "missing or from another run. Results that depend on these files cannot be trusted; restore the files. `sparring "
+            "train --resume` refuses to continue if it cannot do so exactly, and names the alternatives."
         )
     if not as_json:
         say(f"{folder.path}: every rollout and turn is accounted for ({time.monotonic() - began:.1f} s)")

@@ -193,7 +193,7 @@ def _group(one: Known) -> tuple[int, str]:
 
 
 def _left_out(left: Iterable[Known]) -> dict[str, int]:
-    names = ("disagreements of reward and scorer", "failures", "right episodes")
+    names = ("disagreements of reward and scorer", "failures", "correct episodes")
     counts = Counter(one.kind for one in left)
     return {names[kind]: counts[kind] for kind in sorted(counts)}
 

@@ -135,7 +135,7 @@ class Judge:
                 "criterion, and either a positive weight for each or no weights."
             )
         if num_votes < 1 or num_votes % 2 == 0:
-            raise UsageError(f"{num_votes} votes may be undecided; use an odd number, such as 1 or 3.")
+            raise UsageError(f"{num_votes} votes may end in a tie; use an odd number, such as 1 or 3.")
         self._engine = engine
         self._criteria = dict(criteria)
         self._shown = shown or question_and_answer()
@@ -231,8 +231,8 @@ class Judge:
             messages = (*prompt, {"role": "assistant", "content": text[:_MOST_REPEATED]}, _ASKED_AGAIN)
         raise InfrastructureError(
             f"the judge {self._engine.fingerprint} answered {text!r:.200} instead of a verdict, "
-            f"{1 + self._limits.num_retries} times; use a model that follows the form, or set is_constrained=True if "
-            "the endpoint supports it."
+            f"{1 + self._limits.num_retries} times; use a model that follows the required form, or set is_constrained="
+            "True if the endpoint supports it."
         )
 
     def _read(self, text: str) -> dict[str, Json] | None:
@@ -325,7 +325,8 @@ async def calibrate(
     if {label for _, label in labelled} != {True, False}:
         raise UsageError(
             f"{len(labelled)} labelled episodes have {len({label for _, label in labelled})} different labels. "
-            "Only right and wrong answers together distinguish a judge from a constant; give both."
+            "A judge that always gives the same verdict can only be detected with both correct and incorrect answers; give "
+            "both."
         )
 
     async def accepts(trajectory: Trajectory) -> bool:

@@ -26,7 +26,7 @@ def ordered(reward: RewardFunction, examples: Mapping[str, Trajectory | Sequence
         if min(rewards) <= max(lesser):
             listed = "; ".join(f"{kind} {', '.join(f'{value:g}' for value in values)}" for kind, values in paid)
             raise UsageError(
-                f"the reward must order {' > '.join(examples)}, but it pays {min(rewards):g} for {better!r} and "
+                f"the reward must order {' > '.join(examples)}, but it gives {min(rewards):g} for {better!r} and "
                 f"{max(lesser):g} for {worse!r} ({listed}). Bound the shaping (sparring.rewards.outcome_with_shaping), "
                 "or correct the rule."
             )

@@ -44,7 +44,7 @@ def find_start(folder: RunFolder, changes: Sequence[str] = ()) -> Path | None:
             raise _refusal(
                 folder,
                 f"{checkpoint} is not in {folder.ledger}: the checkpoint or the ledger is from another run, or from "
-                f"another time of this run. If the ledger is the right one, move {checkpoint} elsewhere and resume",
+                f"a different time in this run. If the ledger is the correct one, move {checkpoint} elsewhere and resume",
                 changes,
                 standing_now,
             )
