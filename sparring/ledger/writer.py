@@ -47,8 +47,8 @@ class GroupCommitWriter:
         """Queue a job. Raises ServiceError if an earlier job could not be written."""
         if self._failure is not None:
             raise ServiceError(
-                f"The ledger stopped writing: {self._failure}. Nothing later was recorded. Free disk space or repair the "
-                "disk, and resume the run."
+                f"The ledger stopped writing: {self._failure}. Nothing later was recorded. Make room or repair the disk, and "
+                "resume the run."
             )
         future: Future[T] = Future()
         future.set_running_or_notify_cancel()  # A cancelled waiter must not cancel the write.
@@ -76,7 +76,7 @@ class GroupCommitWriter:
         self._connection.close()
         if self._failure is not None:
             raise ServiceError(
-                f"The ledger stopped writing: {self._failure}. Free disk space or repair the disk, and resume the run."
+                f"The ledger stopped writing: {self._failure}. Make room or repair the disk, and resume the run."
             ) from self._failure
 
     def _run(self) -> None:
@@ -109,7 +109,7 @@ class GroupCommitWriter:
             for _, future in batch:
                 future.set_exception(
                     ServiceError(
-                        f"The ledger could not be written: {error}. Free disk space or repair the disk, and resume the run."
+                        f"The ledger could not be written: {error}. Make room or repair the disk, and resume the run."
                     )
                 )
             return
