@@ -77,7 +77,7 @@ def runs_show(run: Run, price: Prices = None, as_json: Json = False) -> None:
 @runs_app.command("stop")
 @report_failures
 def runs_stop(run: Run, as_json: Json = False) -> None:
-    """Stop a run with a checkpoint."""
+    """Save a checkpoint of a run and stop the run."""
     folder = RunFolder(resolve_run(run))
     status = folder.status()
     if status.get("status") != "running":

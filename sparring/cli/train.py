@@ -69,7 +69,7 @@ def train(
     ] = True,
     as_json: Json = False,
 ) -> None:
-    """Train a recipe. The first Ctrl-C stops with a checkpoint; the second one stops at once."""
+    """Train a recipe. The first Ctrl-C saves a checkpoint and stops; the second one stops at once."""
     changes = list(overrides or [])
     if resume is not None:
         if seeds is not None:

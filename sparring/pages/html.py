@@ -1,4 +1,5 @@
-"""HTML pages that open from disk without other files: one style, one way to escape foreign text, one content policy.
+"""HTML pages that open from disk without other files: one style, one way to escape untrusted text, and one content
+policy.
 
 The output of an agent, a tool or a reward is treated as hostile. In markup, it passes through `text`. In scripts, it
 appears only in `data_element`.

@@ -366,7 +366,7 @@ class _Tokens:
         self.num_without = 0
 
     def offer(self, one: Trajectory, shown: Json) -> None:
-        """Store the turns of an episode that may be added later."""
+        """Store the turns of an episode. `add` may add their tokens later."""
         self._offered[shown["id"]] = list(one.turns)
 
     def add(self, shown: Iterable[Json]) -> None:

@@ -29,7 +29,7 @@ LAST_STEPS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """The files of one run, as read."""
+    """The content of one run's files."""
 
     path: Path
     config: Config

@@ -1,4 +1,4 @@
-"""Runs long computations in a thread that a stopping run can abandon.
+"""Runs long computations in a thread that a run can abandon when it stops.
 
 
         result = await run_cancellable(learn, rule, groups, step, stop=stop)

@@ -68,8 +68,8 @@ async def _beat(writer: asyncio.StreamWriter, seconds: float) -> None:
 
 @final
 class _Loaded:
-    """The user's code, or the error of loading it. Every request raises that error, since the trainer was able to load
-    the code."""
+    """The user's code, or the error that loading it raised. In that case, every request raises this error. The error is
+    not expected, because the trainer has already loaded the same code."""
 
     def __init__(self, code: Code) -> None:
         self._refusal: Exception | None = None

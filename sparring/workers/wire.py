@@ -28,7 +28,7 @@ _LENGTH_BYTES = 8
 
 
 def frame(value: Any) -> bytes:
-    """Encode a JSON value, with its length in front. The value may contain the classes listed above, tuples, and keys
+    """Encode a JSON value, prefixed with its length. The value may contain the classes listed above, tuples, and keys
     of any type.
 
     Raises TypeError for anything else, with the message of `json.dumps`.
@@ -61,7 +61,7 @@ def _odd(value: object, path: str) -> Iterator[tuple[str, object]]:
 
 
 async def receive(reader: asyncio.StreamReader) -> Any:
-    """Return the next value. Raises EOFError or ConnectionError when the other side has ended, and ValueError for
+    """Return the next value. Raises EOFError or ConnectionError if the other side has exited, and ValueError for
     invalid content."""
     length = int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big")
     content = await reader.readexactly(length)
