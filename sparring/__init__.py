@@ -1,6 +1,6 @@
 """Open, self-hosted multi-turn reinforcement learning for language-model agents.
 
-The public names load on first use: `import sparring` imports neither torch nor any other large library.
+The public names are loaded on first use: `import sparring` imports neither torch nor any other large library.
 
     from sparring import Environment, MultiTurnRLTrainer, Task, tool
 """

@@ -18,7 +18,7 @@
         ├── TokenLimit             the episode has sampled all its tokens
         └── RewardError            the reward is missing, or not a number
 
-A message states what was given, why it cannot work, and what to do.
+Each message states what was given, why it cannot work, and what to do.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class UsageError(SparringError):
 
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
-    """One problem of a recipe: its place, the given value, and what would work."""
+    """One problem of a recipe: its position, the given value, and what would work."""
 
     key: str
     message: str
@@ -61,8 +61,8 @@ class DataError(SparringError):
 class ConstraintError(DataError):
     """An answer cannot be constrained to the requested form.
 
-    `schema` names the JSON schema that cannot be enforced, as in `types.Constraint.schemas`. It is None if no schema is
-    the cause."""
+    `schema` names the JSON schema that cannot be enforced, as in `types.Constraint.schemas`. It is None if the cause is
+    not a schema."""
 
     def __init__(self, message: str, *, schema: str | None = None) -> None:
         super().__init__(message)
@@ -87,24 +87,24 @@ class EpisodeError(SparringError):
 
 class InfrastructureError(EpisodeError):
     """A service or the environment failed; the policy is not the cause. User code may raise this error. The attempt is
-    retried, then left out of learning."""
+    retried, and if it keeps failing, it is left out of learning."""
 
 
 class AgentFailed(InfrastructureError):
-    """The code of an agent behind a URL or in a worker failed, or the agent gave up the episode. After the first turn,
-    the policy counts as the cause, as for an exception in an agent function."""
+    """The code of an agent behind a URL or in a worker failed, or the agent gave up on the episode. After the first
+    turn, the policy counts as the cause of the failure, as it does for an exception in an agent function."""
 
 
 class AgentTimeout(AgentFailed):
-    """An agent did not finish in time and requested no other turn. After the first turn, this counts as the policy's
-    timeout, because what the agent waits for follows from the policy's output."""
+    """An agent did not finish in time and requested no other turn. After the first turn, this counts as a timeout of
+    the policy, because the policy's output determines what the agent waits for."""
 
 
 class WorkerLost(InfrastructureError):
     """The worker process of an episode has ended.
 
-    `was_running` states whether code of this episode was running in the process. If so, this code may have ended the
-    process, but so may the code of another episode."""
+    `was_running` states whether this episode's code was running in the process. If so, this code may have terminated
+    the process, but so may the code of another episode."""
 
     def __init__(self, message: str, *, was_running: bool) -> None:
         super().__init__(message)
@@ -113,7 +113,7 @@ class WorkerLost(InfrastructureError):
 
 class ClientError(EpisodeError):
     """The gateway refused the agent's last request because of the client's own input: a field, an item type, or a body
-    that is not JSON. A retry would end the same way."""
+    that is not JSON. A retry would fail in the same way."""
 
 
 class OutputRefused(EpisodeError):

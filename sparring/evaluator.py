@@ -74,8 +74,9 @@ class MultiTurnRLEvaluator:
 
         MultiTurnRLEvaluator("runs/quickstart-001", policies=["@20", "tuned", "expert", "constant:no"])
 
-    All policies run the same tasks with the same seeds, graded by the recipe's scorer, so differences are paired by
-    task. Each episode is written to disk as it finishes: an evaluation that was killed continues with `resume=True`.
+    All policies run the same tasks with the same seeds, and the recipe's scorer grades them. Differences are therefore
+    paired by task. Each episode is written to disk when it finishes, so an evaluation that was killed can continue with
+    `resume=True`.
     """
 
     def __init__(
@@ -91,11 +92,11 @@ class MultiTurnRLEvaluator:
         quiet: bool = False,
     ) -> None:
         """`model` is a run, or a recipe, which has no tuned weights yet. `policies` have the format of `sparring eval
-        --policy`. By default, they are the base model, the warm start if there is one, and the tuned policy, or the
-        endpoint or script that the recipe names. At each of `temperatures`, every task runs eval_group_size episodes.
-        By default, every task runs one greedy episode, and eval_group_size episodes at the temperature that the recipe
-        serves with. `overrides` change the run's recipe. `api_key_env` names the environment variable with the key of
-        the endpoints among the policies.
+        --policy`. By default, they are the base model, the warm start if there is one, and the tuned policy. If the
+        recipe names an endpoint or a script, the default is only that endpoint or script. At each of `temperatures`,
+        every task runs eval_group_size episodes. By default, every task runs one greedy episode, and eval_group_size
+        episodes at the recipe's serving temperature. `overrides` change the run's recipe. `api_key_env` names the
+        environment variable with the key of the endpoints among the policies.
 
         Raises ConfigError, UsageError or DataError if an evaluation is not possible.
         """
@@ -144,11 +145,11 @@ class MultiTurnRLEvaluator:
         return self._loader.recipe
 
     def evaluate(self) -> EvaluationReport:
-        """Run the held-out tasks with every policy, compare the last policy with each of the others, and block until
+        """Run the held-out tasks with every policy and compare the last policy with each of the others. Block until
         this is done.
 
-        Writes evaluations/held_out-*.json and the trajectories into the run. For a recipe, it creates a run folder.
-        Raises ServiceError if no episode of a policy could be run.
+        Writes evaluations/held_out-*.json and the trajectories into the run folder. For a recipe, it creates a run
+        folder. Raises ServiceError if no episode of a policy could be run.
         """
         plan = self._build_plan() if self._job is None else self._job.plan
         is_new = self.folder is None
@@ -211,8 +212,8 @@ class MultiTurnRLEvaluator:
         return tuple(map(read_policy, names))
 
     def _resolve(self, policy: Policy) -> Policy:
-        """Return the policy with the folder of the checkpoint that its name refers to now. A run in progress writes
-        newer checkpoints, but this evaluation keeps its checkpoint when it is resumed.
+        """Return the policy with the folder of the checkpoint that its name currently refers to. A run in progress
+        writes newer checkpoints, but this evaluation keeps its checkpoint when it is resumed.
 
         Raises DataError if there is no checkpoint, and UsageError if the recipe's engine cannot load the weights.
         """
@@ -236,7 +237,7 @@ class MultiTurnRLEvaluator:
 
     def _control(self, folder: RunFolder) -> Path:
         """Return the checkpoint of the continued warm start, and train it if it does not exist yet. Raises UsageError
-        if the run has no warm start, and DataError if the control is damaged."""
+        if the run has no warm start, and DataError if the stored control is damaged."""
         control = folder.controls / CONTINUED
         if not control.is_dir():
             from sparring.training_run.control import continue_warm_start
@@ -420,7 +421,7 @@ def _check_options(
     temperatures: Sequence[float] | None,
     api_key_env: str | None,
 ) -> None:
-    """Raise UsageError for options that do not work."""
+    """Raise UsageError for invalid options."""
     for one in temperatures or ():
         if not 0 <= one <= 2:
             raise UsageError(f"temperature {one:g} is not between 0 (greedy) and 2; choose a value in this range.")
@@ -436,8 +437,8 @@ def _check_options(
 
 
 def _with_ledger(folder: RunFolder) -> RunFolder:
-    """Return the folder of a run. Raises DataError if it has episodes but no ledger, because a new ledger would not
-    count them."""
+    """Return the folder of a run. Raises DataError if the folder has episodes but no ledger, because a new ledger would
+    not count them."""
     if not folder.ledger.exists() and any((folder.path / "trajectories").glob("*.jsonl")):
         raise DataError(
             f"{folder.ledger} is missing, and the run has episodes; restore it, or evaluate the run's checkpoints in a "
@@ -447,8 +448,8 @@ def _with_ledger(folder: RunFolder) -> RunFolder:
 
 
 def _newest_weights(policy: Policy, job: Job, model: ModelPolicy | None) -> tuple[Path, Weights]:
-    """Return a policy's checkpoint and its weights. The checkpoint is that of the plan, or the newest one if a run in
-    progress has deleted that of the plan. A policy that has already run episodes cannot change to another
+    """Return a policy's checkpoint and its weights. The checkpoint is the one in the plan, or the newest one if a run
+    in progress has deleted the planned one. A policy that has already run episodes cannot switch to another
     checkpoint."""
     from sparring.training import checkpoints
 

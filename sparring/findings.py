@@ -1,5 +1,5 @@
-"""The findings of the checks before training, the detectors during it and the diagnosis after it, and the rules for
-them."""
+"""The findings of the checks before training, of the detectors during training and of the diagnosis after training, and
+the rules that produce these findings."""
 
 from __future__ import annotations
 
@@ -104,7 +104,8 @@ class Finding:
 class Rule(Generic[Subject, Found]):
     """One rule of the checks, the detectors or the diagnosis.
 
-    `Found` is the result of its function: an iterable of findings, or an awaitable of one.
+    `Found` is the result type of its function: an iterable of findings, or an awaitable that resolves to such an
+    iterable.
     """
 
     name: str
@@ -126,7 +127,7 @@ class Rule(Generic[Subject, Found]):
 
 
 def rules_by_name(*rules: Rule[Subject, Found]) -> dict[str, Rule[Subject, Found]]:
-    """Return the rules by their names, in the given order. Raises ValueError if two rules have the same name."""
+    """Return the rules keyed by name, in the given order. Raises ValueError if two rules have the same name."""
     table = {rule.name: rule for rule in rules}
     if len(table) < len(rules):
         names = [rule.name for rule in rules]

@@ -54,7 +54,7 @@ class UpdateRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateResult:
-    """The outcome of the optimizer steps on one step's groups."""
+    """The result of the optimizer steps on one step's groups."""
 
     advantages: TurnAdvantages
     batch: TrainingBatch
@@ -64,8 +64,8 @@ class UpdateResult:
 
 
 class StepHooks(Protocol):
-    """Actions between the steps of a training run. `TrainingRun` implements all of them; a test implements only those
-    it needs.
+    """The actions between the steps of a training run. `TrainingRun` implements all of them; a test implements only
+    those it needs.
 
     Each method decides for itself whether it is due. `validate` is also called before the first step.
     """
@@ -76,7 +76,7 @@ class StepHooks(Protocol):
         ...
 
     async def run_detectors(self, step: int) -> None:
-        """Run the detectors. Raises GateError if a finding ends the run."""
+        """Run the detectors. Raises GateError if a finding stops the run."""
         ...
 
     async def save(self, step: int) -> None:
@@ -84,7 +84,7 @@ class StepHooks(Protocol):
         ...
 
     def measure(self, trajectories: Sequence[Trajectory]) -> Mapping[str, float]:
-        """Return metrics of everything around the loop, for a step that trained on these episodes."""
+        """Return the metrics of everything around the loop, for a step that trained on these episodes."""
         ...
 
     def show_activity(self, activity: str) -> None:
@@ -124,8 +124,8 @@ async def train(run: Run) -> int:
     """Run optimizer steps until a limit is reached, the data is exhausted or a stop is requested. Return the last step.
 
     The scheduler decides how far rollouts may run ahead of learning: with max_steps_off_policy = 0, this loop is
-    synchronous, on-policy training. Raises Cancelled if it is stopped between two passes over a batch; the weights are
-    then not those of any step. Raises GateError if a detector ends the run.
+    synchronous, on-policy training. Raises Cancelled if the run is stopped between two passes over a batch; the weights
+    then do not belong to any step. Raises GateError if a detector stops the run.
     """
     start_time, step = time.monotonic(), run.first_step
     hooks, learner = run.hooks, run.update_rule.learner
@@ -246,8 +246,8 @@ def _is_over(run: Run, start_time: float) -> bool:
 
 
 async def unless_stopped(rollouts: Awaitable[Result], stop: asyncio.Event) -> Result | None:
-    """Return the result of `rollouts`, or None if the run is stopped first. In that case, `rollouts` is cancelled and
-    has ended."""
+    """Return the result of `rollouts`, or None if the run is stopped first. In that case, `rollouts` has been cancelled
+    and has ended."""
     running, stopping = asyncio.ensure_future(rollouts), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)

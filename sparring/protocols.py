@@ -40,8 +40,9 @@ DeltaCallback: TypeAlias = Callable[[Mapping[str, str]], None]
 class Engine(Protocol):
     """Samples completions from the policy, token for token.
 
-    Implement it to sample with another inference server. A policy is trained only on an engine of this kind, because
-    the loss needs the sampled token ids and their log-probabilities. `ScriptedEngine` implements it without a model:
+    Implement it to sample with another inference server. A policy can be trained only with an engine of this kind,
+    because the loss needs the sampled token ids and their log-probabilities. `ScriptedEngine` implements it without a
+    model:
 
         engine = ScriptedEngine(["Hello."], encode=tokenizer.encode)
         request = SampleRequest(
@@ -52,11 +53,11 @@ class Engine(Protocol):
     """
 
     async def sample(self, request: SampleRequest, on_token: TokenCallback | None = None) -> Completion:
-        """Continue the prompt, and return the sampled ids with one log-probability (in nats) for each.
+        """Continue the prompt, and return the sampled ids with one log-probability (in nats) for each id.
 
         Calls `on_token` with each id as it is sampled. Cancelling the task stops the sampling and frees its slot.
 
-        Raises PolicyTimeout past the request's deadline. Raises ConstraintError, before anything is sampled, if this
+        Raises PolicyTimeout after the request's deadline. Raises ConstraintError, before anything is sampled, if this
         engine cannot enforce the request's constraint.
         """
         ...
@@ -68,7 +69,7 @@ class Engine(Protocol):
     def freeze(self, weights: Weights | None = None) -> Engine:
         """Return an engine that samples with fixed weights of the same model, next to the weights in training.
 
-        The new engine is for a user simulator or an opponent. Its turns report version 0, and `load_weights` of this
+        The new engine can serve a user simulator or an opponent. Its turns report version 0, and `load_weights` of this
         engine does not change its weights. Without `weights`, call the new engine's `load_weights` before its first
         turn. Closing this engine also closes the new one.
         """
@@ -79,13 +80,13 @@ class Engine(Protocol):
 
         The list has len(token_ids) - 1 numbers. The logits are divided by `temperature`, as in sampling; 0 counts as 1.
         After each update, training compares these numbers with the learner's, to detect weights that did not arrive.
-        This method is called only if `capabilities.scores_given_ids` is true.
+        Training calls this method only if `capabilities.scores_given_ids` is true.
         """
         ...
 
     def open_session(self, session_id: str) -> None:
-        """Announce a session that will request turns. A deterministic engine waits for its requests before it samples a
-        round."""
+        """Announce a session that will request turns. A deterministic engine waits for this session's requests before
+        it samples a round."""
         ...
 
     def close_session(self, session_id: str) -> None:
@@ -113,7 +114,8 @@ class Engine(Protocol):
         ...
 
     def metrics(self) -> dict[str, float]:
-        """Return the load since the last call, by metric name (`engine/...`). Empty if the engine measures nothing."""
+        """Return the load since the last call, keyed by metric name (`engine/...`). The result is empty if the engine
+        measures nothing."""
         ...
 
     async def close(self) -> None:
@@ -138,7 +140,7 @@ class MessageEngine(Protocol):
 
         With `on_delta`, an engine that can stream passes each piece of the answer to it first.
 
-        Raises PolicyTimeout past the deadline, ContextOverflow if the messages are too long, InfrastructureError if a
+        Raises PolicyTimeout after the deadline, ContextOverflow if the messages are too long, InfrastructureError if a
         retry may help, DataError if the endpoint refuses this request, and ServiceError if it will refuse every
         request.
         """
@@ -146,7 +148,7 @@ class MessageEngine(Protocol):
 
     @property
     def capabilities(self) -> EngineCapabilities:
-        """What this engine can do. No capability applies, because it answers in messages."""
+        """What this engine can do. It has none of the capabilities, because it answers in messages."""
         ...
 
     @property
@@ -160,7 +162,7 @@ class MessageEngine(Protocol):
 
 
 class LearnerState(Protocol):
-    """A copy of a learner's weights and optimizer state at one moment, from which it can continue."""
+    """A copy of a learner's weights and optimizer state at one moment. The learner can continue from it."""
 
     def write(self, directory: Path) -> None:
         """Write safetensors and JSON files into an existing directory, with the weights in `weights.safetensors`. Any
@@ -172,7 +174,7 @@ class Learner(Protocol):
     """Computes gradients and takes optimizer steps. The method names are those of the Tinker API.
 
     Implement it to train on other hardware or with another library. The learner may be in another process: values are
-    JSON, numbers and safetensors files, never tensors. Methods block, and only one runs at a time. One step of the
+    JSON, numbers and safetensors files, never tensors. The methods block, and only one runs at a time. One step of the
     training loop:
 
         metrics = learner.forward_backward(batch, "ppo", {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2})
@@ -198,7 +200,7 @@ class Learner(Protocol):
         `logprobs` before the first of several passes over the batch. Without it, the current log-probabilities are
         used.
 
-        Raises DataError on a non-finite loss; the accumulated gradient is then zero.
+        Raises DataError if the loss is not finite; the accumulated gradient is then zero.
         """
         ...
 
@@ -208,19 +210,21 @@ class Learner(Protocol):
         ...
 
     def reference_logprobs(self, batch: TrainingBatch) -> list[float]:
-        """Return the same under the base model, without the trained adapter. Called only if an adapter is trained."""
+        """Return the same log-probabilities under the base model, that is, without the trained adapter. This method is
+        called only if an adapter is trained."""
         ...
 
     def optim_step(self, learning_rate: float) -> dict[str, float]:
         """Clip the gradient, take one optimizer step and set the gradient to zero. Return metrics, such as the gradient
         norm before clipping.
 
-        Raises DataError on a non-finite gradient; the weights are then unchanged and the gradient is zero.
+        Raises DataError if the gradient is not finite; the weights are then unchanged and the gradient is zero.
         """
         ...
 
     def reset_optimizer(self) -> None:
-        """Delete moments and gradients, so that the next phase starts with the current weights and a new optimizer."""
+        """Delete the optimizer's moments and all gradients, so that the next phase starts with the current weights and
+        a new optimizer."""
         ...
 
     def export_weights(self) -> Weights:
@@ -243,8 +247,8 @@ class Learner(Protocol):
 
     @property
     def num_microbatches(self) -> int:
-        """The number of microbatches computed so far. It grows during a long step, which shows that the step is not
-        stuck."""
+        """The number of microbatches computed so far. The number grows during a long step, which shows that the step is
+        not stuck."""
         ...
 
     def close(self) -> None:
@@ -292,8 +296,8 @@ class Chat(Protocol):
         ...
 
     def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSchema]) -> Message:
-        """Return the assistant message of a sampled answer. This method never raises: the message lists malformed tool
-        calls with their kinds."""
+        """Return the assistant message of a sampled answer. This method never raises an exception: the message lists
+        malformed tool calls with the kind of each problem."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -301,7 +305,8 @@ class Chat(Protocol):
         ...
 
     def constraint(self, answer_format: AnswerFormat, tools: Sequence[ToolSchema]) -> Constraint | None:
-        """Return the grammar of the answers that `parse` accepts as having this form, or None if every answer has it.
+        """Return the grammar of the answers that `parse` accepts as having this form, or None if every answer has this
+        form.
 
         Its schemas are named "content", and "arguments_0" for the first tool. Raises ConstraintError if the model's
         answers cannot be constrained to this form.
@@ -310,8 +315,8 @@ class Chat(Protocol):
 
 
 class SpliceRefused(Exception):
-    """A history cannot be extended token for token. The session starts a new branch, with this message as its
-    reason."""
+    """The chat format does not allow a history to be extended token for token. The session then starts a new branch,
+    with the message of this exception as the reason."""
 
 
 @runtime_checkable
@@ -331,10 +336,10 @@ class SessionLike(Protocol):
         ...
 
     async def chat(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Message:
-        """Sample one turn that continues these messages, and return the assistant's message.
+        """Sample one turn that continues these messages, and return the assistant's new message.
 
         `messages` is the whole conversation so far. Do not catch the exceptions of this method, so that the episode
-        ends with the right outcome: ContextOverflow, PolicyTimeout, TurnLimit, TokenLimit, InfrastructureError.
+        ends with the correct outcome: ContextOverflow, PolicyTimeout, TurnLimit, TokenLimit, InfrastructureError.
         """
         ...
 
@@ -350,8 +355,8 @@ class SessionLike(Protocol):
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the episode accepts no more turns, negative after that. None if there is no limit, or if it is
-        unknown."""
+        """The seconds until the episode accepts no more turns. The value is negative after that time. None if there is
+        no limit, or if it is unknown."""
         ...
 
     def of(self, name: str) -> SessionLike:
@@ -386,8 +391,8 @@ class Environment(Protocol):
         ...
 
     def close(self) -> Awaitable[None] | None:
-        """Release what the episode uses (files, processes, connections). Called exactly once, however the episode
-        ended."""
+        """Release what the episode uses (files, processes, connections). This method is called exactly once, however
+        the episode ended."""
         ...
 
 
@@ -403,7 +408,8 @@ LossConfig: TypeAlias = Mapping[str, Any]
 
 
 class Tracker(Protocol):
-    """Receives metrics and trajectories of a run. When a tracker raises, its data has a gap and the run continues.
+    """Receives metrics and trajectories of a run. When a tracker raises an exception, its data has a gap and the run
+    continues.
 
     Implement it to log to another service. `MemoryTracker` keeps everything in lists, for tests:
 
@@ -412,11 +418,11 @@ class Tracker(Protocol):
     """
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Log numbers by metric name after an optimizer step."""
+        """Log numbers, keyed by metric name, after an optimizer step."""
         ...
 
     def log_groups(self, step: int, groups: Sequence[TrajectoryGroup], *, split: str) -> None:
-        """Log the trajectories of a step. `split` is "train" or the name of what was evaluated."""
+        """Log the trajectories of a step. `split` is "train" or the name of the evaluated split."""
         ...
 
     def log_finding(self, finding: Mapping[str, Json]) -> None:
@@ -428,12 +434,11 @@ class Tracker(Protocol):
         ...
 
     def log_status(self, status: str, *, reason: str | None = None) -> None:
-        """Log the status of the run, `running`, `completed`, `stopped` or `failed`, and the reason where it is
-        known."""
+        """Log the status of the run (`running`, `completed`, `stopped` or `failed`), and the reason if it is known."""
         ...
 
     def close(self) -> None:
-        """Write what is pending and close connections."""
+        """Write all pending data and close connections."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Training of a recipe with several seeds, one after another in one process, and the joint evaluation of the runs.
+"""Train a recipe with several seeds, one after another in one process, and evaluate the runs together.
 
 trained = train_seeds("recipes/pointer_chase", "3")
 evaluated = evaluate_seeds([str(trained.family.path)])
@@ -73,8 +73,8 @@ def train_seeds(
     seeds are not trained again, others are resumed, and new ones are added. If a seed fails, the other seeds are still
     trained.
 
-    Raises UsageError if the family was started with another recipe or other settings, or if it is being trained. Raises
-    any error that prevents the first seed from starting.
+    Raises UsageError if the family was started with a different recipe or different settings, or if it is being
+    trained. Any error that prevents the first seed from starting is raised.
     """
     path = Path(recipe)
     path = path / "recipe.toml" if path.is_dir() else path
@@ -172,14 +172,14 @@ def _opened(recipe: Path, config: Config, name: str | None) -> FamilyFolder:
     family = FamilyFolder(path)
     if different := family.origin.differences(origin):
         raise UsageError(
-            f"{path} was started with another recipe or other settings: {join_names(different)}. Its runs would differ "
-            "in more than their seed; restore these settings, or give the new family another name (--name)."
+            f"{path} was started with a different recipe or different settings: {join_names(different)}. Its runs would "
+            "differ in more than their seed; restore these settings, or give the new family another name (--name)."
         )
     return family
 
 
 def _refuse_taken(family: FamilyFolder, seeds: Sequence[int]) -> None:
-    """Raise UsageError, before any training, if a seed's folder is taken or is being trained."""
+    """Raise UsageError, before any training, if a seed's folder already exists or is being trained."""
     for seed in seeds:
         path = family.run_path(seed)
         if seed not in family.runs and path.exists():
@@ -204,8 +204,8 @@ def evaluate_seeds(
     Block until all are done.
 
     By default, `policies` are the base model, the warm start, the control if a run has one, and the tuned policy. By
-    default, `temperatures` are greedy and the recipe's sampling temperature. If a run already has an evaluation of its
-    newest checkpoint, the evaluation is not repeated. Runs that are not completed are left out, and reported by name.
+    default, `temperatures` are 0 (greedy) and the recipe's serving temperature. If a run already has an evaluation of
+    its newest checkpoint, the evaluation is not repeated. Incomplete runs are left out, and their names are reported.
 
     Raises UsageError if the runs do not belong together, or if fewer than two are completed.
     """
@@ -252,8 +252,8 @@ def _usual(runs: Iterable[RunFolder]) -> list[str]:
 
 
 def _missing(run: RunFolder, wanted: Sequence[str], temperatures: Sequence[float] | None) -> list[str]:
-    """Return the policies that are not evaluated at these temperatures. Return all policies if tuned is one of them, so
-    that one evaluation compares them all."""
+    """Return the policies that have not been evaluated at these temperatures. Return all policies if tuned is one of
+    them, so that one evaluation compares them all."""
     found = evaluated(run)
     rows = [*(() if found.held_out is None else found.held_out.evaluations), *found.earlier]
     asked = {0.0, run.config().serving_temperature} if temperatures is None else set(temperatures)

@@ -88,8 +88,8 @@ class MultiTurnRLTrainer:
         return self._loader.folder
 
     def load(self) -> RunFolder:
-        """Create the run folder, load the model and return the folder. Without this call, `train` does it. Raises
-        ConfigError, DataError or ServiceError."""
+        """Create the run folder, load the model and return the folder. If this method is not called, `train` does this
+        work. Raises ConfigError, DataError or ServiceError."""
         return event_loop.submit(self._loader.load()).result().folder
 
     def train(
@@ -123,7 +123,7 @@ class MultiTurnRLTrainer:
         return self.wait() if wait else None
 
     def wait(self, timeout: float | None = None) -> TrainResult:
-        """Wait for `train`. The first Ctrl-C requests a stop with a checkpoint; the second cancels the run.
+        """Wait for `train`. The first Ctrl-C requests a checkpoint and a stop; the second one cancels the run.
 
         Raises TimeoutError after `timeout` seconds; the run then continues.
         """
@@ -141,7 +141,7 @@ class MultiTurnRLTrainer:
                     raise TimeoutError(f"the run has not finished after {timeout} s; it continues.")
 
     def stop(self) -> None:
-        """Stop with a checkpoint, after the current step if that is nearly finished. Calling it again changes
+        """Save a checkpoint and stop, after the current step if that step is nearly finished. Calling it again changes
         nothing."""
         event_loop.call_soon(self._stop.set)
 

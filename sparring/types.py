@@ -1,8 +1,9 @@
-"""The plain, frozen values that all parts exchange. Read this file and `protocols.py` first.
+"""The plain, immutable values that all parts exchange. Read this file and `protocols.py` first.
 
-A Task is run as an episode; each call of the policy in it is a Turn; the finished episode is a Trajectory; the
-trajectories of one task form a TrajectoryGroup; groups become a TrainingBatch. Values are built once and complete.
-Their containers are treated as read-only. `None` means that there is no value, never "not yet".
+A Task is run as an episode. Each call of the policy during the episode is a Turn, and the finished episode is a
+Trajectory. The trajectories of one task form a TrajectoryGroup, and groups become a TrainingBatch. A value is complete
+when it is created. All containers in values are treated as read-only. `None` means that there is no value, never "not
+yet".
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Outcome(StrEnum):
 
     @property
     def is_lost(self) -> bool:
-        """Whether the episode is only counted, and left out of learning, means and baselines."""
+        """Whether the episode is only counted, but left out of learning, means and baselines."""
         return self in (Outcome.CLIENT_ERROR, Outcome.REWARD_ERROR, Outcome.INFRASTRUCTURE_ERROR)
 
 
@@ -112,8 +113,8 @@ class AnswerFormat:
 class Constraint:
     """A grammar that the text of an answer, without its stop id, must follow.
 
-    `grammar` is in llguidance's variant of Lark and starts at `start`. In it, `@name` stands for JSON that follows the
-    schema with that name (https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md).
+    `grammar` is in llguidance's variant of Lark and starts at `start`. In the grammar, `@name` stands for JSON that
+    follows the schema with that name (https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md).
     """
 
     grammar: str
@@ -125,7 +126,7 @@ class Constraint:
 class SampleRequest:
     """A request to an engine: continue `prompt_ids` for one turn of one session.
 
-    `seed` fixes the random stream of this turn, independently of the rest of the batch. `order` (task position,
+    `seed` fixes the random numbers of this turn, independently of the rest of the batch. `order` (task position,
     attempt, turn) is the key by which a deterministic engine sorts the requests of a round.
     """
 
@@ -231,8 +232,8 @@ class Turn:
     """One call of the policy, token for token.
 
     If `parent` is not None, `prompt_ids` starts with the parent's prompt_ids + token_ids. A turn without a parent
-    starts a root. Every root after the first has a `branch_reason`, which states why it does not continue an earlier
-    turn.
+    starts a root. Every root after the first one has a `branch_reason`, which states why the turn does not continue an
+    earlier turn.
 
     A turn of a message engine has no ids and no log-probabilities, and is never trained on.
     """
@@ -313,7 +314,7 @@ class Reward:
     """The training signal of one trajectory.
 
     `per_turn` maps turn ids to their rewards, which sum to `total`. `components` are the named parts of the total;
-    `metrics` are other numbers to chart, which are not part of it.
+    `metrics` are other numbers to chart, which are not part of the total.
     """
 
     total: float
@@ -328,9 +329,9 @@ class Reward:
 class Score:
     """The score of one trajectory, which is never trained on.
 
-    `value` is in [0, 1], where 1 is a correct result. `parts` are named sub-scores in [0, 1] that explain the value or
-    complement it (each field, completion, format, tool use, an exhausted budget). They are charted and shown with
-    disagreements, and do not change the value.
+    `value` is in [0, 1], where 1 is a correct result. `parts` are named sub-scores in [0, 1] that explain or complement
+    the value (for example each field, completion, format, tool use, or an exhausted budget). They are charted and shown
+    with disagreements, and do not change the value.
     """
 
     value: float
@@ -399,7 +400,7 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryGroup:
-    """The trajectories of one task that may be trained on. Lost members (`Outcome.is_lost`) are only counted."""
+    """Those trajectories of one task that may be trained on. Lost members (`Outcome.is_lost`) are only counted."""
 
     task: Task
     trajectories: tuple[Trajectory, ...]
@@ -425,10 +426,11 @@ class TrajectoryGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSegment:
-    """Tokens of one branch of the forest. They follow the tokens of `parent` and are computed once.
+    """The tokens of one branch of the forest. They follow the tokens of the segment `parent` and are computed once.
 
-    `mask`, `sampled_logprobs`, `advantages` and `weights` are as long as `token_ids`. If the mask of a token is False,
-    the token's other values are 0. `weights` contains the reduction: the loss is the sum of weight * per-token loss.
+    `mask`, `sampled_logprobs`, `advantages` and `weights` have the same length as `token_ids`. If the mask of a token
+    is False, the token's other values are 0. `weights` implements the loss reduction: the loss is the sum of weight *
+    per-token loss.
     """
 
     parent: int | None
@@ -453,7 +455,7 @@ class TrainingSequence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingBatch:
-    """A forest of token segments. Code must not assume that shared segments are expanded."""
+    """A forest of token segments. Code must not assume that shared segments are repeated for each path."""
 
     segments: tuple[TokenSegment, ...]
     sequences: tuple[TrainingSequence, ...]

@@ -295,12 +295,12 @@ def test_a_number_of_seeds_begins_at_the_recipes() -> None:
 def test_other_settings_other_code_and_other_runs_do_not_mix(whole: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     shutil.copytree(whole, runs)
-    with pytest.raises(UsageError, match=r"other settings: batch\.group_size\. .*--name"):
+    with pytest.raises(UsageError, match=r"different settings: batch\.group_size\. .*--name"):
         trained(runs, "3", "batch.group_size=2")
     recipe = tmp_path / "recipe"
     shutil.copytree(RECIPE, recipe)
     (recipe / "tiny.py").write_text((RECIPE / "tiny.py").read_text() + "\n# changed\n")
-    with pytest.raises(UsageError, match=r"other settings: tiny\.py"):
+    with pytest.raises(UsageError, match=r"different settings: tiny\.py"):
         train_seeds(recipe, "3", overrides=[f"run.runs_dir={runs}", *SETTINGS], check=False, quiet=True)
     with pytest.raises(DataError, match="a run; give the family another name"):
         train_seeds(RECIPE, "2", overrides=[f"run.runs_dir={runs}"], name="recipe-seed-0", quiet=True, check=False)

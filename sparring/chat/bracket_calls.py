@@ -1,8 +1,9 @@
-"""Tool calls of Mistral models: a JSON list after `[TOOL_CALLS]`, whose calls have ids of nine letters or digits.
+"""Tool calls of Mistral models: a JSON list after `[TOOL_CALLS]`, in which each call has an id of nine letters or
+digits.
 
     [TOOL_CALLS] [{"name": "look_up", "arguments": {"key": "b"}, "id": "4f1ab2c3d"}]
 
-This is the format of version 3 of Mistral's tokenizers, for example of Mistral-7B-Instruct-v0.3 and Mistral Nemo.
+Version 3 of Mistral's tokenizers uses this format, for example in Mistral-7B-Instruct-v0.3 and Mistral Nemo.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ _ID = re.compile(r"[A-Za-z0-9]{9}")
 
 
 def parse_bracketed(text: str) -> Message:
-    """Return the assistant message of a text; never raises. Malformed calls stay in the content, as in
-    `tool_calls.parse_assistant`. The number in the id of a call is its place in the list."""
+    """Return the assistant message that a text contains. This function never raises. Malformed calls stay in the
+    content, as in `tool_calls.parse_assistant`. The number in a call's id is its position in the list."""
     content, mark, body = text.partition(MARK)
     message: dict[str, Json] = {"role": "assistant", "content": content.strip()}
     if not mark:
@@ -45,7 +46,7 @@ def parse_bracketed(text: str) -> Message:
 
 
 def sampled_ids(text: str) -> list[str]:
-    """Return the ids that the policy wrote in the last calls of a text."""
+    """Return the ids that the policy wrote in the last list of calls of a text."""
     body = text.rpartition(MARK)[2].lstrip() if MARK in text else ""
     try:
         value, _ = json.JSONDecoder().raw_decode(body)
@@ -56,9 +57,10 @@ def sampled_ids(text: str) -> list[str]:
 
 
 def with_short_ids(messages: Sequence[Mapping[str, Json]], sampled: Sequence[str] = ()) -> list[dict[str, Json]]:
-    """Return messages in which every id of a call has nine letters or digits, since the templates refuse others.
+    """Return the messages with call ids of nine letters or digits, since the templates reject all other ids.
 
-    `sampled` are the ids that the policy wrote: a result has that of the call with the number at the end of its id.
+    `sampled` contains the ids that the policy wrote. The id of a tool result ends with the number of a call; the result
+    gets the sampled id of that call.
     """
     result = []
     for message in messages:
@@ -81,8 +83,8 @@ def _short(id: Json, sampled: Sequence[str]) -> str:
 
 
 def _values(body: str) -> tuple[list[tuple[Json, str]], str]:
-    """Return each call with its text, and the text after the list. If the list is not JSON, its only element is the problem
-    and the whole text."""
+    """Return each call with its text, and the text after the list. If the list is not JSON, return one element: the
+    kind of problem and the whole text."""
     body = body.lstrip()
     try:
         _, end = json.JSONDecoder().raw_decode(body)

@@ -40,7 +40,7 @@ class ByteTokenizer:
         return ids
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        """Return the text of ids. Bytes that are not UTF-8 become the replacement character."""
+        """Return the text of the ids. Bytes that are not valid UTF-8 become the replacement character."""
         parts = (
             (b"" if skip_special_tokens else _SPECIAL[token_id].encode()) if token_id < 3 else bytes([token_id - 3])
             for token_id in token_ids

@@ -1,4 +1,4 @@
-"""Selects the `Chat` of a model."""
+"""Selects the `Chat` for a model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ narrower formats come first. `TemplateChat` cannot read the tool calls of these 
 
 
 def create_chat(tokenizer: Any, model_name: str | None = None) -> Chat:
-    """Return the chat of a model. It uses the `renderers` library if the library lists exactly this model name, or if
+    """Return the chat for a model. It uses the `renderers` library if the library lists exactly this model name, or if
     the template is in a format that only the library can read. Otherwise it uses the tokenizer's template.
 
     A fine-tune under any other name uses its own template, which may differ from the original model's. Raises DataError

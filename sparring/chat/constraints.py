@@ -1,8 +1,8 @@
 """Grammars that constrain answers to calls of the allowed tools in the model's own format, or to JSON.
 
-The format of a call is derived from a call that the chat renders, and is used only if the chat parses the rendered call
-back to the same call. Any spacing is allowed around and within JSON, up to a bound. A grammar therefore removes little
-probability from a policy that would have answered in this form anyway.
+The format of a call is derived from a call that the chat renders, and is used only if the chat parses the rendered text
+back to the same call. Any amount of whitespace is allowed around and within JSON, up to a limit. A grammar therefore
+removes little probability from a policy that would have answered in this form anyway.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ _TEXT = "sparring-answer"
 
 @dataclass(frozen=True, slots=True)
 class _CallFormat:
-    """A format in which a call is a JSON object with the name and then the arguments, between two fixed texts."""
+    """A format in which a call is a JSON object between two fixed texts. The object contains first the name, then the
+    arguments."""
 
     opening: str
     arguments_key: str
@@ -62,7 +63,7 @@ class _CallFormat:
 
 @final
 class AnswerGrammar:
-    """Builds the grammars for the answers of one chat."""
+    """Builds the grammars for answers in the format of one chat."""
 
     def __init__(
         self, chat: Chat, *, reasoning: Reasoning, added_tokens: Mapping[str, int], end_of_reasoning: Sequence[int]
@@ -75,7 +76,7 @@ class AnswerGrammar:
         self._added_tokens = added_tokens
 
     def constraint(self, answer_format: AnswerFormat, tools: Sequence[ToolSchema]) -> Constraint | None:
-        """Return the constraint as described for `protocols.Chat.constraint`."""
+        """Return the constraint that `protocols.Chat.constraint` describes."""
         if answer_format.tool_choice == "required":
             return self._calling(answer_format, tools, content=None)
         can_call = bool(tools) and answer_format.tool_choice == "auto"
@@ -92,7 +93,7 @@ class AnswerGrammar:
         return self._saying(may_call=can_call)
 
     def _calling(self, answer_format: AnswerFormat, tools: Sequence[ToolSchema], *, content: str | None) -> Constraint:
-        """Return the grammar of one or more tool calls, or of the content if content is allowed."""
+        """Return the grammar of one or more tool calls, or of content if content is allowed."""
         rules: list[str] = []
         schemas: list[tuple[str, str]] = []
         forms: list[str] = []
@@ -142,7 +143,7 @@ class AnswerGrammar:
         return " SPACE? ".join(part for part in parts if part)
 
     def _saying(self, *, may_call: bool) -> Constraint:
-        """Return the grammar of free text without a call, or with at most one."""
+        """Return the grammar of free text with no call, or with at most one call."""
         call_format = self._call_format
         opening = _literal(call_format.opening)
         rules = [f"TEXT: ANY & ~(ANY {opening} ANY)"]
@@ -172,7 +173,7 @@ class AnswerGrammar:
         return text in self._added_tokens
 
     def _literal_or_token(self, text: str) -> str:
-        """Return a text as part of a grammar rule. Added tokens are written as ids, any other text as a literal."""
+        """Return a text as part of a grammar rule. Added tokens are written as ids, and any other text as a literal."""
         names = sorted(self._added_tokens, key=len, reverse=True)
         parts = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
         return " ".join(
@@ -184,7 +185,7 @@ class AnswerGrammar:
     @functools.cached_property
     def _call_format(self) -> _CallFormat:
         """Return the format of a call. Raises ConstraintError if a rendered call is not JSON between two texts, or is
-        not parsed as the same call."""
+        not parsed back to the same call."""
         text, message = self._shown({"role": "assistant", "content": "", "tool_calls": [_CALL]})
         calls = [call["function"] for call in message.get("tool_calls", ())]
         start, end, keys = _call_in(text)
@@ -199,16 +200,17 @@ class AnswerGrammar:
 
     @functools.cached_property
     def _text_shown(self) -> tuple[str, str]:
-        """Return a text answer as the format renders it, and the content that it is parsed back to."""
+        """Return a text answer as the format renders it, and the content that the chat parses from it."""
         text, message = self._shown({"role": "assistant", "content": _TEXT})
         return text, message["content"]
 
     def _shown(self, message: Message) -> tuple[str, Message]:
-        """Return the text of a message, without reasoning and stop id, and the message that the text is parsed as."""
+        """Return the text of a message, without reasoning and stop id, and the message that the chat parses from this
+        text."""
         try:
             ids = list(self._chat.answer(message, [_TOOL]))
         except Exception as error:  # (a template may raise any exception)
-            raise ConstraintError(f"Answers of this model's format cannot be constrained: {error}") from error
+            raise ConstraintError(f"Answers in this model's format cannot be constrained: {error}") from error
         while ids and ids[-1] in self._chat.stop_ids:
             ids.pop()
         text = self._chat.decode(ids)
@@ -216,7 +218,7 @@ class AnswerGrammar:
 
 
 def _call_in(text: str) -> tuple[int, int, Sequence[str]]:
-    """Return the start and end of the first JSON object in a text, and the keys of that object if it is the stand-in
+    """Return the start and end of the first JSON object in a text, and the keys of that object if it is the sample
     call."""
     start = text.find("{")
     try:
@@ -245,5 +247,5 @@ def _schema_text(schema: Mapping[str, Json]) -> str:
 
 
 def _literal(text: str) -> str:
-    """Return a text as a quoted literal of a grammar."""
+    """Return a text as a quoted literal for a grammar."""
     return json.dumps(text, ensure_ascii=False)

@@ -12,12 +12,13 @@ from sparring.types import Message, ToolSchema
 def tokenize_conversation(
     chat: Chat, messages: Sequence[Message], tools: Sequence[ToolSchema], *, first: int = 0
 ) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-    """Return the ids of a conversation up to the assistant's last message, and a mask of the same length. The mask is
-    True on the assistant's messages from index `first` on. Earlier assistant messages were written with other tools and
-    serve only as context.
+    """Return the ids of a conversation up to and including the assistant's last message, and a mask of the same length.
+    The mask is True for the assistant's messages from index `first` on. Earlier assistant messages were written with
+    different tools and serve only as context.
 
-    Tool results may come last if the environment ended the episode. They are left out, since a policy would never read
-    them. Raises DataError if the conversation has no assistant message, or if the last message has another role.
+    The conversation may end with tool results if the environment ended the episode. They are left out, since a policy
+    would never read them. Raises DataError if the conversation has no assistant message, or if the last message has
+    another role.
     """
     roles = [message.get("role") for message in messages]
     if "assistant" not in roles or roles[-1] not in ("assistant", "tool"):

@@ -1,5 +1,5 @@
-"""Provides the vocabulary of OpenAI's harmony library from the tokenizer of a gpt-oss model, so that no download is
-needed."""
+"""Provides OpenAI's harmony library with the vocabulary of a gpt-oss model's tokenizer, so that the library downloads
+nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _lock = threading.Lock()
 
 @contextmanager
 def provide_vocabulary(tokenizer: Any) -> Iterator[None]:
-    """Let the library read the tokenizer's vocabulary. A folder that the user has set remains in use."""
+    """Let the library read the tokenizer's vocabulary. If the user has set a folder, the library uses that folder."""
     with _lock:
         if os.environ.get(FOLDER_VARIABLE):
             yield
@@ -36,8 +36,8 @@ def provide_vocabulary(tokenizer: Any) -> Iterator[None]:
 
 
 def encode_vocabulary(tokenizer: Any) -> bytes:
-    """Return the vocabulary of a byte-level tokenizer without its added tokens. Each line has the base64 of a token's
-    bytes and the token's id."""
+    """Return the vocabulary of a byte-level tokenizer without its added tokens. Each line contains the base64 encoding
+    of a token's bytes, and the token's id."""
     byte_of, added = _map_letters(), tokenizer.get_added_vocab()
     ids = {index: text for text, index in tokenizer.get_vocab().items() if text not in added}
     lines = (
@@ -48,8 +48,8 @@ def encode_vocabulary(tokenizer: Any) -> bytes:
 
 
 def _map_letters() -> dict[str, int]:
-    """Return the byte that each letter of a byte-level vocabulary represents. A printable byte is represented by
-    itself, and the other bytes by the letters from code point 256 on, in order."""
+    """Return the byte that each character of a byte-level vocabulary represents. A printable byte is represented by
+    itself. The other bytes are represented by the characters from code point 256 on, in order."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = (byte for byte in range(256) if byte not in printable)
     return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}

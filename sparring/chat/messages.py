@@ -12,8 +12,7 @@ from sparring.types import Json, Message
 
 
 def content_text(content: Json) -> str:
-    """Return content as one string. None becomes "", text parts are joined, and parts that are not text are kept as
-    JSON."""
+    """Return content as one string. None becomes "", text parts are joined, and all other parts are kept as JSON."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -30,8 +29,8 @@ def without_half_characters(text: str) -> str:
 
 
 def read_json(text: str | bytes) -> Json:
-    """Return the value of a JSON text, with exact integers. Raises ValueError for what a strict parser refuses: NaN, a
-    number that is too large for a float, a lone surrogate, or a thousand levels of nesting."""
+    """Return the value of a JSON text, with exact integers. Raises ValueError for everything that a strict parser
+    rejects: NaN, a number that is too large for a float, a lone surrogate, or a thousand levels of nesting."""
     value = orjson.loads(text)
     if _LONG_NUMBER in (text.encode() if isinstance(text, str) else text).translate(_DIGITS_AS_ZEROS):
         # orjson has checked the text, but converts integers beyond 64 bits to floats.
@@ -48,7 +47,8 @@ _LONG_NUMBER = b"0" * 19
 
 
 def json_bytes(value: Json) -> bytes:
-    """Return the JSON of a value, with the keys in their order and exact integers. Infinities and NaN become null."""
+    """Return the JSON of a value, with exact integers and with the keys in their original order. Infinities and NaN
+    become null."""
     try:
         return orjson.dumps(value)
     except TypeError:  # integers beyond 64 bits, lone surrogates
@@ -87,7 +87,7 @@ def depth(value: Json) -> int:
 
 def call_name_and_arguments(call: Mapping[str, Json]) -> tuple[str, Json]:
     """Return the name and arguments of an OpenAI tool call. Arguments given as JSON text are parsed, missing or empty
-    arguments become {}, and others are returned unchanged."""
+    arguments become {}, and all others are returned unchanged."""
     function = call.get("function") or {}
     arguments = function.get("arguments")
     if arguments in (None, ""):

@@ -59,8 +59,8 @@ class RendererChat:
     def extend(
         self, played: Sequence[int], new: Sequence[Message], tools: Sequence[ToolSchema], *, stopped: bool
     ) -> tuple[int, ...]:
-        """Return the ids that follow, from the renderer's own bridge. Raises SpliceRefused if the renderer has no
-        bridge."""
+        """Return the ids that follow, as the renderer's own bridge computes them. Raises SpliceRefused if the renderer
+        has no bridge."""
         ids = list(played)
         answer_at = self._answer_start(ids)
         bridged = self._renderer.bridge_to_next_turn(ids[:answer_at], ids[answer_at:], _plain(new), tools=_tools(tools))
@@ -129,7 +129,7 @@ class RendererChat:
         return AnswerGrammar(self, reasoning=reasoning, added_tokens=added_tokens, end_of_reasoning=end)
 
     def _answer_start(self, ids: list[int]) -> int:
-        """Return the start of the last answer, which is after the last generation prompt."""
+        """Return the position where the last answer starts, which is after the last generation prompt."""
         length = len(self._generation_ids)
         for start in range(len(ids) - length, -1, -1):
             if ids[start : start + length] == self._generation_ids:
@@ -176,5 +176,6 @@ def _plain(messages: Sequence[Message]) -> list[Any]:
 
 
 def _tools(tools: Sequence[ToolSchema]) -> list[Any] | None:
-    """Return the complete OpenAI tools. Models were trained on this form, and renderers of other formats unwrap it."""
+    """Return the complete OpenAI definitions of the tools. Models were trained on this form. Renderers of other formats
+    unwrap it."""
     return [dict(tool) for tool in tools] or None

@@ -1,4 +1,4 @@
-"""Chat for any tokenizer with a chat template. It renders the prompt once, and after that only new messages."""
+"""A chat for any tokenizer with a chat template. It renders the prompt once, and after that only new messages."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Tokenizer(Protocol):
 
 
 def inconsistency(tokenizer: Tokenizer) -> str | None:
-    """Return how the chat template contradicts itself, or None if it does not. A template contradicts itself if its
-    generation prompt starts with a different special token than an answer in the conversation: the model was then not
-    trained on one of the two."""
+    """Describe how the chat template contradicts itself, or return None if it does not. A template contradicts itself
+    if its generation prompt starts with a different special token than an answer in the conversation. In that case, the
+    model was not trained on one of the two tokens."""
     question = {"role": "user", "content": "question"}
     renderings = (
         ([question], False),
@@ -76,14 +76,14 @@ def inconsistency(tokenizer: Tokenizer) -> str | None:
 class TemplateChat:
     """Implements `protocols.Chat` with the tokenizer's own template.
 
-    A template that supports tools receives tools and tool calls unchanged; if it shows tools but drops the calls of an
-    answer, they are written into the answer's text as Hermes tags. For any other template, tools are described in the
-    system prompt, calls are written as Hermes tags, and tool results have the role `tool` if the template accepts it,
-    otherwise `user`. The calls of Mistral models are read in their own format.
+    A template that supports tools receives tools and tool calls unchanged. If it shows tools but drops the calls of an
+    answer, the calls are written into the answer's text as Hermes tags. For any other template, tools are described in
+    the system prompt, and calls are written as Hermes tags. Tool results have the role `tool` if the template accepts
+    it, and otherwise the role `user`. The calls of Mistral models are parsed in these models' own format.
 
-    The next prompt is never rendered as a whole. Instead, a stand-in conversation shows which text the template puts
-    after an answer, and only that text is tokenized. The text starts with a special token, so no token spans the
-    boundary.
+    The next prompt is never rendered as a whole. Instead, rendering a placeholder conversation shows which text the
+    template puts after an answer, and only that text is tokenized. The text starts with a special token, so no token
+    spans the boundary.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -117,7 +117,7 @@ class TemplateChat:
         return self._stop_ids
 
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> tuple[int, ...]:
-        """Return the ids of the whole prompt. Raises DataError if the template refuses the messages."""
+        """Return the ids of the whole prompt. Raises DataError if the template rejects the messages."""
         return self._render(json_text([[plain(message) for message in messages], list(tools)]))
 
     def extend(
@@ -130,7 +130,7 @@ class TemplateChat:
 
     def answer(self, message: Message, tools: Sequence[ToolSchema]) -> tuple[int, ...]:
         """Return the ids of an assistant message, including its closing tokens. Raises DataError if the template does
-        not close answers."""
+        not close answers with a special token."""
         if self._close is None:
             raise DataError(
                 "The chat template does not close an answer with a special token; answers cannot be demonstrated."
@@ -150,7 +150,8 @@ class TemplateChat:
 
     def parse(self, token_ids: Sequence[int], tools: Sequence[ToolSchema]) -> Message:
         """Return the assistant message. Text in `<think>` at the start of the answer goes to "reasoning_content", even
-        if the prompt contains the opening tag. An answer that was cut within the reasoning is only reasoning."""
+        if the prompt contains the opening tag. An answer that was cut off within the reasoning consists only of
+        reasoning."""
         end = len(token_ids)
         while end > 0 and token_ids[end - 1] in self._stop_ids:
             end -= 1
@@ -236,7 +237,7 @@ class TemplateChat:
         return self._with_tools(result, tools) if tools else result
 
     def _named_as_sampled(self, new: list[dict[str, Json]], played: Sequence[int]) -> list[dict[str, Json]]:
-        """Return new messages whose results have the ids that the policy wrote in its calls."""
+        """Return the new messages, with the ids that the policy wrote in its calls as the ids of the tool results."""
         if not self._has_brackets or not any(message.get("role") == "tool" for message in new):
             return new
         return bracket_calls.with_short_ids(new, bracket_calls.sampled_ids(self.decode(played)))
@@ -276,7 +277,7 @@ class TemplateChat:
         return self._text(question, (), to_be_answered=True).rstrip().endswith("<think>")
 
     def _calls_are_dropped(self) -> bool:
-        """Return whether the template shows an answer without its tool calls."""
+        """Return whether the template renders an answer without its tool calls."""
         question: dict[str, Json] = {"role": "user", "content": "question"}
         answer: dict[str, Json] = {"role": "assistant", "content": ""}
         calling = {**answer, "tool_calls": [_stand_in_call(0, {"tool_call_id": "call00000"})]}
@@ -298,7 +299,8 @@ class TemplateChat:
             return False
 
     def _injected_system_prompt(self) -> str:
-        """Return the template's default system prompt, derived by comparison with a rendering of a known prompt."""
+        """Return the template's default system prompt. It is derived by comparison with a rendering that has a known
+        system prompt."""
         question = {"role": "user", "content": "question"}
         try:
             with_system = self._text([{"role": "system", "content": _ANSWER}, question], (), to_be_answered=True)

@@ -5,7 +5,7 @@ The text is compact, since each of its tokens is sampled or computed many times:
 
     <tool_call>{"name":"look_up","arguments":{"key":"b"}}</tool_call>
 
-Parsing accepts any spacing, so it also reads the spelling of Qwen and Hermes (Hermes function calling, 2024).
+The parser accepts any whitespace, so it also reads the format of Qwen and Hermes (Hermes function calling, 2024).
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def _type_text(schema: Mapping[str, Json]) -> str:
 
 
 def render_assistant(message: Message, *, is_spaced: bool = False) -> str:
-    """Return an assistant message as the text that the policy would have written: the content,
-    then one tag pair per call. `is_spaced` is the spacing of Qwen and Hermes."""
+    """Return an assistant message as the text that the policy would have written: the content, then one tag pair per
+    call. With `is_spaced`, the whitespace is that of Qwen and Hermes."""
     content = content_text(message.get("content"))
     values = [
         {"name": name, "arguments": arguments}
@@ -74,7 +74,7 @@ def render_assistant(message: Message, *, is_spaced: bool = False) -> str:
 
 
 def parse_assistant(text: str) -> Message:
-    """Return the assistant message of a text; never raises.
+    """Return the assistant message that a text contains. This function never raises.
 
     Well-formed calls become `tool_calls`. Malformed calls stay in the content and are also listed under
     "malformed_tool_calls" as {"text", "problem"}.
@@ -122,7 +122,7 @@ def _parsed_call(text: str, start: int) -> tuple[dict[str, str] | Problem, int]:
 
 
 def check_call(value: Json, text: str) -> dict[str, str] | Problem:
-    """Return the function of a call that was read from the JSON `text`, or its error."""
+    """Return the function that a call names, or the call's error. `text` is the JSON of the call."""
     if is_too_deep(value, text):
         return "not_json"
     if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
@@ -134,7 +134,8 @@ def check_call(value: Json, text: str) -> dict[str, str] | Problem:
 
 
 def arguments_text(arguments: Mapping[str, Json]) -> str:
-    """Return the arguments of a call as the text in its message. Raises ValueError for numbers that are not finite."""
+    """Return the arguments of a call as the text that its message contains. Raises ValueError for numbers that are not
+    finite."""
     return json.dumps(arguments, ensure_ascii=False, allow_nan=False)
 
 

@@ -142,7 +142,8 @@ On = Annotated[
 
 
 def read_place_overrides(on: Path | None, recipe: Path, changes: Sequence[str]) -> list[str]:
-    """Return the settings of a place file that the recipe reads, as overrides to put before the user's overrides."""
+    """Return the overrides from a place file (settings of one machine or cluster) that apply to the recipe. They go
+    before the user's overrides."""
     from sparring.config import read_place
 
     return [] if on is None else read_place(on).overrides(recipe, changes)
@@ -184,12 +185,12 @@ def main() -> None:
 
 
 def resolve_run(run: Path) -> Path:
-    """Return the path of a run that is given by its path or by its name in `runs/`."""
+    """Return the path of a run. The user may give the path itself, or the run's name in `runs/`."""
     return Path("runs") / run if not run.exists() and (Path("runs") / run).is_dir() else run
 
 
 def _raised_at(error: BaseException | None) -> str:
-    """Return a line that names where the user's code raised the error, or "" if it did not."""
+    """Return a line that states where the user's code raised the error, or "" if it did not."""
     frames = traceback.extract_tb(error.__traceback__) if error is not None else []
     return (
         f"\nIt was raised in {frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name}." if frames else ""

@@ -27,7 +27,8 @@ def control(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Continue a run's warm start for as long as RL took. `sparring eval` then shows whether RL is better than this."""
+    """Continue a run's warm start for at least as long as RL took. `sparring eval` then shows whether RL did better
+    than this."""
     from sparring.training_run.control import continue_warm_start
 
     path = resolve_run(run)

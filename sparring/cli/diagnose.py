@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @app.command()
 @report_failures
 def diagnose(run: Run, as_json: Json = False) -> None:
-    """Explain from its files why a run does not improve, and what to change first. Works during training."""
+    """Read the files of a run and explain why it does not improve, and what to change first. Works during training."""
     from sparring.diagnosis.reading import diagnose_run
 
     path = resolve_run(run)
@@ -62,7 +62,8 @@ def runs_branch(
     train: Annotated[bool, typer.Option("--train/--no-train", help="Train the new run at once.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Start a new run from a checkpoint of RUN with one change, and train it. `sparring diagnose` then compares the two."""
+    """Start a new run from a checkpoint of RUN with one change, and train the new run. `sparring diagnose` then
+    compares the two runs."""
     from sparring.reproduce.branch import branch
 
     child = branch(resolve_run(run), changes or [], step=step, name=name, recipe=recipe)

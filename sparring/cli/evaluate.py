@@ -95,7 +95,7 @@ def evaluate(
     price: Prices = None,
     as_json: Json = False,
 ) -> None:
-    """Evaluate a run's policies and others on its held-out tasks, and compare them task by task.
+    """Evaluate a run's policies and other policies on its held-out tasks, and compare them task by task.
 
     With engine.type=openai or =scripted, an endpoint or a script is evaluated. This also works with a recipe that was not
     trained.

@@ -33,7 +33,8 @@ def plan(
     sampled_tokens: Annotated[int | None, typer.Option(min=1, help="Expected sampled tokens per episode.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show whether a recipe fits a device, which settings fit, and the run's time and cost. Exit code 5 if it does not fit."""
+    """Show whether a recipe fits a device, which settings fit, and the run's time and cost. Exit code 5 if the recipe
+    does not fit."""
     placed = read_place_overrides(on, Path(recipe), overrides or ())
     config = load_config(Path(recipe), [*placed, *(overrides or ())])
     model = require_shape(config)

@@ -25,7 +25,8 @@ def report(
     price: Prices = None,
     as_json: Json = False,
 ) -> None:
-    """Write a run as one page that opens from disk: whether to trust it, findings, curves, tasks, cost, every episode."""
+    """Write one page about a run that opens from disk: whether to trust the run, findings, curves, tasks, cost, and
+    every episode."""
     from sparring.metering.prices import read_prices
     from sparring.report import write_report
     from sparring.run_folders.family_folder import FamilyFolder

@@ -77,7 +77,7 @@ def runs_show(run: Run, price: Prices = None, as_json: Json = False) -> None:
 @runs_app.command("stop")
 @report_failures
 def runs_stop(run: Run, as_json: Json = False) -> None:
-    """Stop a run with a checkpoint."""
+    """Save a checkpoint of a run and stop the run."""
     folder = RunFolder(resolve_run(run))
     status = folder.status()
     if status.get("status") != "running":
@@ -130,7 +130,8 @@ def _checkpoints(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def _status_or_damage(folder: RunFolder) -> Mapping[str, Any]:
-    """Return the status of a run, or the damage of its files, so that the list still shows the other runs."""
+    """Return the status of a run, or a description of its damaged files, so that the list still shows the other
+    runs."""
     try:
         return folder.status()
     except (DataError, OSError) as error:
@@ -138,7 +139,8 @@ def _status_or_damage(folder: RunFolder) -> Mapping[str, Any]:
 
 
 def _latest_metrics(path: Path) -> Mapping[str, float]:
-    """Return the newest value of each metric. Skip an incomplete last line, which a running run may still be writing."""
+    """Return the newest value of each metric. Skip an incomplete last line, because a run in progress may still be
+    writing it."""
     latest: dict[str, float] = {}
     # Lines are read as bytes, so that a line that is not UTF-8 counts as one damaged line.
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def train_family(
     recipe: Path, seeds: str, changes: Sequence[str], *, name: str | None, check: bool, as_json: bool
 ) -> None:
-    """Train a recipe with several seeds. Exit with the code of the first failed seed, or of the signal that stopped it."""
+    """Train a recipe with several seeds. Exit with the exit code of the first failed seed, or with that of the signal
+    that stopped the training."""
     from sparring.runtime.interrupts import exit_code, interruption
     from sparring.seeds import train_seeds
 

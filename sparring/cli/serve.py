@@ -24,7 +24,7 @@ def serve(
     api_key: Annotated[str | None, typer.Option(envvar="SPARRING_API_KEY", help="Clients must send it.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Answer OpenAI chat requests with a base or tuned model until Ctrl-C."""
+    """Answer OpenAI chat requests with a base or tuned model, until Ctrl-C."""
 
     def ready(base_url: str, served_name: str) -> None:
         if as_json:
@@ -125,7 +125,8 @@ def record(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
     as_json: Json = False,
 ) -> None:
-    """Forward requests to an OpenAI-compatible endpoint and write the traffic as trajectories, until Ctrl-C."""
+    """Forward requests to an OpenAI-compatible endpoint, and record the requests and answers as trajectories, until
+    Ctrl-C."""
     options = {"base_url": "--upstream", "api_key_env": "--key-env"}
     problems = endpoint_problems(base_url=upstream, api_key_env=key_env)
     if problems:

@@ -20,7 +20,7 @@ def config(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show the settings of a recipe: type, range, default, meaning and readers."""
+    """Show the settings of a recipe: type, range, default, meaning, and the functions that read each one."""
     settings = describe_settings(key)
     if as_json:
         print_json([one.as_json() for one in settings])

@@ -1,4 +1,5 @@
-"""`sparring review` and `sparring replay`: grade stored episodes again, repeat them, and repeat training on them."""
+"""`sparring review` and `sparring replay`: grade stored episodes again, replay them, and repeat the training on
+them."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ def review(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Grade stored episodes again with reward and scorer, and show where the two disagree. No episode is run, and no file
-    is written."""
+    """Grade stored episodes again with the reward and the scorer, and show where the two disagree. No episode is run,
+    and no file is written."""
     from sparring.evaluation.review import review as review_run
 
     with Console(quiet=as_json).phase("grading stored episodes"):
@@ -52,7 +53,8 @@ def review(
 
 
 def _show_review(found: Review) -> None:
-    """Show the agreement before and now, the most frequent causes of disagreement, and the disagreements."""
+    """Show the agreement as stored and as graded now, the most frequent causes of disagreement, and the
+    disagreements."""
     console = Console()
     rows = [
         [
@@ -109,7 +111,7 @@ def replay(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Repeat stored episodes without a model, and show the first thing that the environment does differently."""
+    """Replay stored episodes without a model, and show the first thing that the environment does differently."""
     if training:
         if episode is not None:
             raise UsageError(f"--training replays the steps of a whole run; leave {episode!r} out.")
@@ -130,16 +132,16 @@ def replay(
     if different:
         raise GateError(
             f"{len(different)} of {len(replayed)} episodes differ from the recording; the first is {different[0]}. An "
-            "environment must do the same for the same actions, so what differs must depend only on the task, its seed or "
-            "`self.state`."
+            "environment must give the same results for the same actions. Make the values that differ depend only on the "
+            "task, its seed or `self.state`."
         )
     failed = [f"{one.episode}: {one.problem}" for one in replayed if one.problem is not None]
     if failed:
-        raise ServiceError(f"{len(failed)} of {len(replayed)} episodes could not be repeated to their end. {failed[0]}")
+        raise ServiceError(f"{len(failed)} of {len(replayed)} episodes could not be replayed to the end. {failed[0]}")
 
 
 def _relearn(run: Path, *, as_json: bool) -> None:
-    """Compare the weights after each step with the recorded ones, up to the first that differ."""
+    """Compare the weights after each step with the recorded weights, up to the first step at which they differ."""
     from sparring.reproduce.updates import Relearning
 
     relearning, relearned = Relearning(run), []
@@ -165,14 +167,14 @@ def _relearn(run: Path, *, as_json: bool) -> None:
         Console().table("training", ["step", "rollouts", "weights now", "recorded by", "weights are"], rows)
     if relearned[-1].difference is not None:
         raise GateError(
-            f"{relearned[-1].difference}. Equal bits need the same number of threads (run.num_threads), the libraries and the "
-            "processor in manifest.json, and settings that did not change during the run. If all of these are the same, the "
-            "recipe's code or the ledger was changed."
+            f"{relearned[-1].difference}. Bit-identical weights need the same number of threads (run.num_threads), the "
+            "libraries and the CPU that manifest.json records, and settings that did not change during the run. If all of "
+            "these are the same, the recipe's code or the ledger was changed."
         )
 
 
 def _show_replays(source: str, replays: Sequence[Replay]) -> None:
-    """Show a summary, the place of the first difference of each episode, and the first difference itself."""
+    """Show a summary, the position of the first difference in each episode, and the very first difference in full."""
     console = Console()
     changed = [(one.episode, one.difference) for one in replays if one.difference is not None]
     num_failed = sum(one.problem is not None for one in replays)

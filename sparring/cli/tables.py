@@ -33,6 +33,7 @@ def show_evaluations(
 
 
 def format_evidence(evidence: Mapping[str, Any]) -> str:
-    """Return evidence as the text of a table cell, with long values cut. The JSON document contains the full values."""
+    """Return evidence as the text of a table cell, with long values truncated. The JSON document contains the full
+    values."""
     lines = [f"{key}: {value if isinstance(value, str) else json.dumps(value)}" for key, value in evidence.items()]
     return "\n".join(line if len(line) <= 160 else f"{line[:157]}..." for line in lines)

@@ -69,7 +69,7 @@ def train(
     ] = True,
     as_json: Json = False,
 ) -> None:
-    """Train a recipe. The first Ctrl-C stops with a checkpoint; the second one stops at once."""
+    """Train a recipe. The first Ctrl-C saves a checkpoint and stops; the second one stops at once."""
     changes = list(overrides or [])
     if resume is not None:
         if seeds is not None:
@@ -157,7 +157,7 @@ def _train_recipe(
 def _supervise(
     begin: Sequence[str], changes: Sequence[str] = (), *, again: Sequence[str] | None = None, as_json: bool
 ) -> NoReturn:
-    """Train in separate processes and exit with the code of the last one.
+    """Train in separate processes, and exit with the exit code of the last one.
 
     `changes` are the overrides of a resumed run. For a family of runs, `again` replaces the resume command.
     """

@@ -27,7 +27,7 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Check that every rollout and turn of a run is accounted for, and that its checkpoints are complete and match its
-    ledger, also while the run continues. For an export, check its files."""
+    ledger. The run may still be in progress. For an export, check its files."""
     from sparring.training.checkpoint_files import list_newest_first
     from sparring.training_run.resuming import lost_steps, unknown_checkpoints
 
@@ -67,8 +67,8 @@ def verify(
     if broken or damaged:
         raise DataError(
             f"{folder.path}: {len(broken)} broken invariants in the ledger, {len(damaged)} checkpoints that are damaged, "
-            "missing or from another run. Results that depend on them cannot be trusted; restore them. `sparring train "
-            "--resume` refuses to continue if it cannot do so exactly, and names the alternatives."
+            "missing or from another run. Results that depend on these files cannot be trusted; restore the files. `sparring "
+            "train --resume` refuses to continue if it cannot do so exactly, and names the alternatives."
         )
     if not as_json:
         say(f"{folder.path}: every rollout and turn is accounted for ({time.monotonic() - began:.1f} s)")

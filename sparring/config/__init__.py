@@ -1,6 +1,7 @@
-"""Read recipes: TOML files that become one frozen section per part. All problems of a recipe are reported at once.
+"""Read recipes: Reads TOML files into frozen sections, one for each part of a recipe. All problems of a recipe are
+reported at once.
 
-Names and defaults are those of MTRL if MTRL has the concept. Ranges refuse only values that cannot work.
+Names and defaults are those of MTRL wherever MTRL has the same concept. Ranges reject only values that cannot work.
 Precedence: override > place file > recipe > default.
 """
 

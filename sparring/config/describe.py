@@ -1,4 +1,4 @@
-"""Describe settings: type, range, default, meaning and readers."""
+"""Describe settings: type, range, default, meaning, and the functions that read them."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _describe(section: str, key: str, field: FieldInfo) -> Setting:
 
 
 def describe_type(annotation: Any) -> str:
-    """Return an annotation in words, such as `integer or none`."""
+    """Return a type annotation in words, such as `integer or none`."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         return describe_type(arguments[0])

@@ -53,14 +53,14 @@ _LOCATION = frozenset({"run.name", "run.runs_dir"})
 @final
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place file that was read and checked."""
+    """A place file that has been read and checked."""
 
     path: Path
     settings: Mapping[str, Any]
     """Values by recipe key."""
 
     def overrides(self, recipe: Path, changes: Sequence[str] = ()) -> list[str]:
-        """Return the settings that the recipe with `changes` reads, as overrides to put before `changes`.
+        """Return the settings that the recipe reads after `changes`, as overrides that go before `changes`.
 
         One place file serves many recipes. A recipe ignores settings that it does not read: without a gateway, for
         example, it ignores the gateway's address.
@@ -106,26 +106,26 @@ def read_place(path: Path) -> Place:
 
 
 def settings_of(config: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the settings of a dumped configuration that define what runs, by key.
+    """Return the settings of a dumped configuration that define what is run, keyed by name.
 
-    These are all settings except places and the run's name and folder.
+    These are all settings except those of a place file and the run's name and folder.
     """
     return {key: value for key, value in _flat(config).items() if key not in PLACE_KEYS | _LOCATION}
 
 
 def places_of(config: Mapping[str, Json]) -> dict[str, Json]:
-    """Return the settings of a dumped configuration that define where it runs, by key."""
+    """Return the settings of a dumped configuration that define where it runs, keyed by name."""
     return {key: value for key, value in _flat(config).items() if key in PLACE_KEYS}
 
 
 def recipe_hash(config: Config) -> str:
-    """Return the SHA-256 of a recipe's settings, which does not depend on where the recipe runs."""
+    """Return the SHA-256 hash of a recipe's settings. The hash does not depend on where the recipe runs."""
     settings = settings_of(config.model_dump(mode="json"))
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 def _flat(config: Mapping[str, Json]) -> dict[str, Json]:
-    """Return all settings by key. A section that is None has no settings."""
+    """Return all settings, keyed by name. A section that is None has no settings."""
     return {
         f"{section}.{key}": value
         for section, values in config.items()

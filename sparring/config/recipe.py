@@ -32,11 +32,11 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def restore_defaults(config: Config, recorded: Mapping[str, Any]) -> Config:
-    """Return the config with the recorded value of every setting that neither the recipe nor an override sets.
+    """Return the configuration, with the recorded value for every setting that neither the recipe nor an override sets.
 
-    `recorded` is the whole configuration of a run, as its manifest has it. The defaults of another version of Sparring may
-    differ from today's, and a run keeps the defaults that it was made with. A setting whose default is None stays None,
-    because that means that it is left out. A recorded value that is no longer valid is ignored.
+    `recorded` is the whole configuration of a run, as stored in its manifest. Defaults may differ between versions of
+    Sparring, and a run keeps the defaults that it was created with. A setting whose default is None stays None, because
+    None means that the setting is left out. A recorded value that is no longer valid is ignored.
     """
     sections = {}
     for name in Config.model_fields:
@@ -55,9 +55,9 @@ def restore_defaults(config: Config, recorded: Mapping[str, Any]) -> Config:
 
 
 def key_from(variable: str | None) -> str | None:
-    """Return the key that an environment variable contains, or None if `variable` is None.
+    """Return the API key in an environment variable, or None if `variable` is None.
 
-    Raises UsageError if the variable is not set or its value cannot be a key.
+    Raises UsageError if the variable is not set or its value cannot be an API key.
     """
     if variable is None:
         return None
@@ -104,7 +104,7 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
 
 
 def validate(recipe: Mapping[str, Any], overrides: Sequence[str] = (), *, source: str = "the recipe") -> Config:
-    """Return the validated configuration; overrides replace values of the recipe, which replace defaults.
+    """Return the validated configuration. Overrides replace values from the recipe, and these replace defaults.
 
     Raises ConfigError with all problems.
     """
@@ -125,7 +125,8 @@ def validate(recipe: Mapping[str, Any], overrides: Sequence[str] = (), *, source
 
 
 def merge(recipe: Mapping[str, Any], overrides: Sequence[str], problems: list[ConfigProblem]) -> dict[str, Any]:
-    """Return the tables of a recipe with its overrides. Add each override that cannot be applied to `problems`."""
+    """Return the tables of a recipe with the overrides applied. Report each override that cannot be applied in
+    `problems`."""
     merged = copy.deepcopy(dict(recipe))
     for override in overrides:
         _apply(override, merged, problems)
@@ -139,9 +140,9 @@ def merge(recipe: Mapping[str, Any], overrides: Sequence[str], problems: list[Co
 
 
 def resolved_toml(config: Config) -> str:
-    """Return the recipe with its overrides as TOML, which `load_config` reads back to the same values.
+    """Return the recipe with its overrides as TOML. `load_config` reads the same values back from it.
 
-    Defaults are left out: they would count as given, and would be refused if nothing reads them.
+    Defaults are left out. Otherwise they would count as set by the user, and would be rejected if nothing reads them.
     """
     return tomli_w.dumps(tables(config))
 
@@ -214,7 +215,7 @@ def _engine_type(tables: Mapping[str, Any]) -> Any:
 
 
 def _without_training(recipe: Mapping[str, Any], engine_keys: Container[str]) -> dict[str, Any]:
-    """Return a recipe without training keys and without the keys of [engine] that are not in `engine_keys`."""
+    """Return a recipe without training keys, and with only those keys of [engine] that are in `engine_keys`."""
     kept: dict[str, Any] = {}
     for name, table in recipe.items():
         unread = TRAINING_KEYS.get(name, frozenset())
@@ -229,7 +230,7 @@ def _without_training(recipe: Mapping[str, Any], engine_keys: Container[str]) ->
 
 
 def described(detail: Any) -> ConfigProblem:
-    """Return a pydantic error as a problem, with the key path, the value, and the allowed values or the nearest key."""
+    """Convert a pydantic error to a problem with the key path, the value, and the allowed values or the nearest key."""
     path = ".".join(str(part) for part in detail["loc"])
     if detail["type"] == "extra_forbidden":
         return ConfigProblem(path, f"is not a known key{nearest_key(path)}")
@@ -245,7 +246,7 @@ def _shown(value: Any) -> str:
 
 
 def nearest_key(path: str) -> str:
-    """Return the end of a message about an unknown key, which names the most similar known key."""
+    """Return the end of a message about an unknown key. It names the most similar known key."""
     known = list(Config.model_fields)
     for section, field in Config.model_fields.items():
         # The keys of a named policy are one level deeper.

@@ -10,7 +10,8 @@ from sparring.errors import UsageError
 
 
 def read_seeds(text: str, config: Config, overrides: Sequence[str] = ()) -> tuple[int, ...]:
-    """Return the seeds that `--seeds` names: `3` means three seeds starting at `run.seed`, `0,4,7` means these seeds.
+    """Return the seeds that `--seeds` names: `3` means three seeds starting at `run.seed`, and `0,4,7` means exactly
+    these three seeds.
 
     Raises UsageError for any other text.
     """

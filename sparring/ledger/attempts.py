@@ -63,8 +63,8 @@ def count_attempts(path: Path) -> Attempts:
 
 
 def _last_detail(db: sqlite3.Connection, where: str, reasons: Sequence[str]) -> str | None:
-    """Return the detail of the last rollout that matches the SQL condition `where` and was discarded for one of these
-    reasons."""
+    """Return the detail of the last rollout that matches the SQL condition `where` and was discarded for one of the
+    given reasons."""
     places = ", ".join("?" * len(reasons))
     found = db.execute(
         f"SELECT detail FROM rollouts WHERE {where} AND reason IN ({places}) ORDER BY rowid DESC LIMIT 1",

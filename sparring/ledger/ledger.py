@@ -51,7 +51,8 @@ class Ledger:
     """
 
     def __init__(self, path: Path | str = ":memory:", *, clock: Callable[[], float] = time.time) -> None:
-        """Open or create `path`; `clock` stamps events in seconds since 1970. Raises the errors of `rows.open_file`."""
+        """Open or create `path`; `clock` returns the timestamps of events, in seconds since 1970. Raises the errors of
+        `rows.open_file`."""
         self._clock = clock
         connection, known = rows.open_file(path)
         self._writer = GroupCommitWriter(connection)
@@ -131,7 +132,7 @@ class Ledger:
 
     def publish_nowait(self, step: int, checkpoint: str, digest: str | None = None) -> Future[None]:
         """Record that a checkpoint of `step` is on disk. Rollouts that were claimed for `step` or an earlier step
-        become trained."""
+        change to the state `trained`."""
         with self._lock:
             for rollout_id, claimed_for in list(self._steps.items()):
                 if claimed_for <= step and self._states[rollout_id][0] is RolloutState.CLAIMED:
@@ -144,8 +145,8 @@ class Ledger:
     ) -> Future[None]:
         """Record that the run continues from the checkpoint of `step`.
 
-        Unfinished rollouts, and rollouts that were trained after `step`, are discarded as rewound. Admitted rollouts in
-        `keep` stay admitted, and claimed rollouts in `keep` become admitted again.
+        Unfinished rollouts, and rollouts that were trained on after `step`, are discarded with the reason `rewound`.
+        Admitted rollouts in `keep` stay admitted, and claimed rollouts in `keep` become admitted again.
 
         Evaluations on held-out tasks are not affected, because they may run at the same time.
         """
@@ -166,18 +167,19 @@ class Ledger:
             return self._writer.submit(lambda db: rows.rewind(db, step, checkpoint, changes, detail, now))
 
     def keep_nowait(self, rollout_id: str, content: bytes) -> Future[None]:
-        """Store a whole episode until its rollout is trained or discarded, so that a resumed run can train on the
+        """Store a whole episode until its rollout is trained on or discarded, so that a resumed run can train on the
         episode."""
         with self._lock:
             self._known(rollout_id)
             return self._writer.submit(lambda db: rows.insert_kept(db, rollout_id, content))
 
     def kept(self) -> dict[str, bytes]:
-        """Return the episodes that `keep_nowait` stored for rollouts that are neither trained nor discarded."""
+        """Return the episodes that `keep_nowait` stored for rollouts that have been neither trained on nor
+        discarded."""
         return dict(self._writer.submit(rows.select_kept).result())
 
     def record_turn_nowait(self, rollout_id: str, turn: Turn, *, request_digest: str = "") -> Future[None]:
-        """Store a turn with all its tokens. Of the prompt, only the ids that the parent turn lacks are stored.
+        """Store a turn with all its tokens. Of the prompt, only the ids that are not in the parent turn are stored.
 
         Raises DataError if the rollout is unknown or not running.
         """
@@ -202,7 +204,7 @@ class Ledger:
         await self._writer.committed(future)
 
     def record_not_received_nowait(self, rollout_id: str, turn_ids: Sequence[int]) -> Future[None]:
-        """Record that the answers of these turns did not arrive, so that the turns are not part of the rollout.
+        """Record that the answers of these turns were not received, so that the turns are not part of the rollout.
 
         Raises DataError for an unknown rollout.
         """
@@ -222,12 +224,12 @@ class Ledger:
             return self._known(rollout_id)[0]
 
     def ids(self, state: RolloutState) -> list[str]:
-        """Return the ids of the rollouts in a state, oldest first. This does not wait for the disk."""
+        """Return the ids of the rollouts in a state, oldest first. This method does not wait for the disk."""
         with self._lock:
             return [rollout_id for rollout_id, (now, _) in self._states.items() if now is state]
 
     def counts(self, split: str | None = None) -> dict[str, int]:
-        """Return the number of rollouts by state and, for discarded rollouts, by "discarded/<reason>".
+        """Return the number of rollouts in each state and, for discarded rollouts, under "discarded/<reason>".
 
         "planned_total" is the number of all rollouts.
         """
@@ -240,10 +242,10 @@ class Ledger:
         return counts
 
     def token_counts(self, split: str | None = None) -> dict[str, int]:
-        """Return the number of sampled tokens by their use.
+        """Return the number of sampled tokens for each use of tokens.
 
         Tokens in a trained rollout are "trained" or "untrained/<reason>". All other tokens are "discarded/<reason>",
-        "evaluated" or "pending", by the state of their rollout. The numbers add up to "sampled_total".
+        "evaluated" or "pending", depending on the state of their rollout. These numbers add up to "sampled_total".
         """
         counts: Counter[str] = Counter({"trained": 0, "sampled_total": 0})
         found = self._writer.submit(lambda db: rows.select_token_counts(db, split)).result()
@@ -294,9 +296,9 @@ class Ledger:
         return self._writer.submit(lambda db: rows.select_turns(db, rollout_id)).result()
 
     def fingerprints(self) -> dict[int, str]:
-        """Return the content hash of the weights by version.
+        """Return the content hash of the weights for each version of the weights.
 
-        Only turns of claimed or trained rollouts that were sampled with a single version are used.
+        The hashes come from those turns of claimed or trained rollouts that were sampled with a single version.
         """
         found = self._writer.submit(rows.select_fingerprints).result()
         runs = ((json.loads(versions), fingerprint) for versions, fingerprint in found)
@@ -317,13 +319,14 @@ class Ledger:
     def verify(self, *, max_steps_off_policy: int | None = None) -> list[str]:
         """Return descriptions of the broken invariants.
 
-        The list is empty if every rollout and turn is accounted for, and no trained turn was older than `max_steps_off_policy`.
+        The list is empty if every rollout and turn is accounted for, and no trained turn was off-policy by more than
+        `max_steps_off_policy` steps.
         """
         return self._writer.submit(lambda db: broken_invariants(db, max_steps_off_policy)).result()
 
     @property
     def num_commits(self) -> int:
-        """Number of transactions so far. Each transaction costs one disk sync."""
+        """The number of transactions so far. Each transaction costs one disk sync."""
         return self._writer.num_commits
 
     def close(self) -> None:

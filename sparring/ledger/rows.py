@@ -1,13 +1,13 @@
 """The ledger's tables and the SQL statements that write and read them.
 
-Token ids are blobs of 32-bit integers, and log-probabilities are blobs of 32-bit floats. Both are in the row of their
-turn, so that a turn is committed as a whole or not at all. A turn with a parent stores only the prompt ids that follow
-the parent's prompt and answer.
+Token ids are blobs of 32-bit integers, and log-probabilities are blobs of 32-bit floats. Both are stored in the row of
+their turn, so that a turn is committed as a whole or not at all. A turn with a parent stores only the prompt ids that
+follow the parent's prompt and answer.
 
 `events` is the append-only history, and `rollouts` holds the current state. `lineage` lists the checkpoints that the
-run published and the checkpoints that it resumed from. `kept` holds whole episodes that wait to be trained, so that a
-resumed run need not repeat them. `digest` is a checksum of its row; for a checkpoint, it is the hash of the manifest.
-It is null in rows that were written before format 4. `verification` recomputes the checksums.
+run published and the checkpoints that it resumed from. `kept` holds whole episodes that are waiting to be trained on,
+so that a resumed run need not repeat them. `digest` is a checksum of its row. For a checkpoint, it is the hash of the
+checkpoint's manifest. It is null in rows that were written before format 4. `verification` recomputes the checksums.
 """
 
 from __future__ import annotations
@@ -169,8 +169,8 @@ def upgrade(db: sqlite3.Connection, path: Path | str) -> None:
 
 
 def unusable(path: Path | str, error: Exception) -> SparringError:
-    """Return a DataError for a problem with the file, or a ServiceError for the disk, permissions or another
-    process."""
+    """Return a DataError for a problem with the file, or a ServiceError for a problem with the disk, permissions or
+    another process."""
     code = getattr(error, "sqlite_errorcode", None)
     if code is not None and code & 0xFF in _NOT_THE_FILE:
         return ServiceError(
@@ -232,7 +232,7 @@ def publish(db: sqlite3.Connection, step: int, checkpoint: str, digest: str | No
 def rewind(
     db: sqlite3.Connection, step: int, checkpoint: str, changes: Iterable[tuple[str, str]], detail: str, now: float
 ) -> None:
-    """Record that the run continues from `step`; `changes` has the new state of each affected rollout."""
+    """Record that the run continues from `step`. `changes` contains the new state of each affected rollout."""
     for rollout_id, state in changes:
         reason = "rewound" if state == "discarded" else None
         update_rollout(db, rollout_id, state, None, reason, detail if reason else None, None, now)
@@ -256,7 +256,8 @@ def select_lineage(db: sqlite3.Connection) -> list[LineageEntry]:
 
 
 def current_lineage(lineage: Iterable[LineageEntry]) -> list[LineageEntry]:
-    """Return the checkpoints that the run is based on or was about to write, without those that a resume discarded."""
+    """Return the checkpoints that the run is based on or was about to write. Checkpoints that a resume discarded are
+    left out."""
     found: list[LineageEntry] = []
     for entry in lineage:
         found = [one for one in found if one.step <= entry.step]
@@ -266,7 +267,7 @@ def current_lineage(lineage: Iterable[LineageEntry]) -> list[LineageEntry]:
 
 
 def published_in(lineage: Iterable[LineageEntry]) -> dict[int, str]:
-    """Return the names of the checkpoints that the run is based on, by step."""
+    """Return the names of the checkpoints that the run is based on, keyed by step."""
     return {entry.step: entry.checkpoint for entry in current_lineage(lineage) if entry.kind == "published"}
 
 
@@ -354,7 +355,7 @@ def select_rollouts(db: sqlite3.Connection, state: str | None, split: str | None
 
 
 def select_token_counts(db: sqlite3.Connection, split: str | None) -> list[tuple[str, str | None, str | None, int]]:
-    """Return (state, reason for discarding, reason for not training, sampled tokens)."""
+    """Return rows of (state, reason for discarding, reason for not training, number of sampled tokens)."""
     return db.execute(
         f"SELECT state, reason, untrained_reason, sum(length(token_ids)) / {array('i').itemsize} FROM turns"
         " JOIN rollouts ON rollouts.id = rollout_id WHERE ?1 IS NULL OR split = ?1 GROUP BY 1, 2, 3",
@@ -399,6 +400,6 @@ def select_turns(db: sqlite3.Connection, rollout_id: str) -> tuple[Turn, ...]:
 
 
 def unpack(typecode: str, blob: bytes) -> tuple[Any, ...]:
-    """Return the numbers in a blob. `typecode` is "i" or "f"."""
+    """Return the numbers that a blob contains. `typecode` is "i" or "f"."""
     numbers: Sequence[Any] = array(typecode, blob)
     return tuple(numbers)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 
 class RolloutState(StrEnum):
-    """State of a rollout. DISCARDED and EVALUATED are final. TRAINED is final unless its checkpoint is lost."""
+    """State of a rollout. DISCARDED and EVALUATED are final. TRAINED is final unless the checkpoint is lost."""
 
     PLANNED = "planned"
     LEASED = "leased"
@@ -67,7 +67,7 @@ checkpoint is lost."""
 def broken_rule(
     before: RolloutState, after: RolloutState, *, split: str, step: int | None, reason: DiscardReason | None
 ) -> str | None:
-    """Return why a rollout may not go from one state to another, or None when it may."""
+    """Return the reason why a rollout may not change from one state to another, or None if it may."""
     if after not in TRANSITIONS[before]:
         legal = ", ".join(sorted(TRANSITIONS[before])) or "nothing, it is final"
         return f"{before} cannot become {after} (only: {legal})"

@@ -1,4 +1,4 @@
-"""Checks of the ledger's invariants that need nothing but its rows.
+"""Checks of those invariants of the ledger that can be verified from its rows alone.
 
 SQLite concatenates the events of each rollout into one text. Most texts repeat, so each distinct text is checked once.
 100,000 rollouts of three turns take two to three seconds (`benchmarks.ledger`). The same queries recompute the
@@ -134,8 +134,8 @@ def _broken_tables(db: sqlite3.Connection) -> Iterator[str]:
 
 
 def _broken_rollouts(db: sqlite3.Connection, rollouts: Sequence[_Row], life_of: dict[str, str]) -> list[str]:
-    """Check that the events of each rollout are a legal history that ends in the state of its row, on a checkpoint that
-    is still part of the run."""
+    """Check that the events of each rollout are a legal history that ends in the state of its row, and that its
+    checkpoint is still part of the run."""
     lineage = select_lineage(db)
     last_published = max(published_in(lineage), default=-1)
 
@@ -172,7 +172,8 @@ def _broken_rollouts(db: sqlite3.Connection, rollouts: Sequence[_Row], life_of: 
 def _broken_life(
     life: str, split: str, state: str, step: int | None, reason: str | None, last_published: int
 ) -> Iterator[str]:
-    """What is wrong with the events of a rollout and the row that they add up to, on checkpoints up to `last_published`."""
+    """Yield each problem in a rollout's events and in its row. `last_published` is the step of the newest checkpoint,
+    or a negative number if there is none."""
     events = [_event(text) for text in life.split(",")] if life else []
     if not events or events[0] != (RolloutState.PLANNED, None, None):
         yield "its history does not begin with planned"
@@ -215,8 +216,7 @@ def _broken_rule(before: str, after: _Event, split: str) -> str | None:
 
 
 def _broken_turns(db: sqlite3.Connection, rollouts: Sequence[_Row], max_steps_off_policy: int | None) -> list[str]:
-    """Return the problems of turns: missing turns, turns that do not fit into their rollout, and impossible token
-    data."""
+    """Return the problems of turns: missing turns, turns that do not fit their rollout, and impossible token data."""
     broken: list[str] = []
     step_of = {id: step for id, _, _, step, *_ in rollouts}
     # While a rollout runs, its turns are not counted yet.

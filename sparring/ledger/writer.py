@@ -22,10 +22,10 @@ _MAX_JOBS_PER_COMMIT = 1024
 
 @final
 class GroupCommitWriter:
-    """Runs jobs in the order of `submit`. The future of a job resolves after the job's transaction is on disk.
+    """Runs jobs in the order of `submit`. The future of a job is resolved once the job's transaction is on disk.
 
-    If a job fails, the writer stops: the transaction is rolled back, and all its futures and all later futures fail. A
-    run that stops is better than a ledger with gaps.
+    If a job fails, the writer stops. The transaction is rolled back, and all its futures and all later futures fail. A
+    stopped run is better than a ledger with gaps.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:

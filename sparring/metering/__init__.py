@@ -1,1 +1,1 @@
-"""Counts of requests to endpoints, of their tokens, and of their cost."""
+"""Requests to endpoints: their number, their tokens and their cost."""

@@ -8,7 +8,7 @@ from typing import final
 
 @final
 class Budget:
-    """Counts what steps cost against `limits.max_cost`."""
+    """Adds up the cost of steps and compares it with `limits.max_cost`."""
 
     def __init__(
         self, max_cost: float | None, *, spent: float = 0.0, endpoint_cost: Callable[[], float] = lambda: 0.0

@@ -20,7 +20,7 @@ ENDPOINT_PRICES = ("read", "cached", "sample")
 
 
 def has_price(name: str) -> bool:
-    """Return whether a price may have this name."""
+    """Return whether this is a valid name for a price."""
     endpoint, _, kind = name.rpartition(":")
     return name in PRICES or (endpoint != "" and kind in ENDPOINT_PRICES)
 
@@ -45,15 +45,15 @@ def read_prices(settings: Sequence[str]) -> dict[str, float]:
 
 
 def cost(name: str, amount: float, price: float) -> float:
-    """Return the cost of an amount in tokens, or in hours for `hour`."""
+    """Return the cost of an amount. The unit of the amount is tokens, or hours if the name is `hour`."""
     return price * amount if name == "hour" else price * amount / PER_TOKENS
 
 
 def endpoint_cost(endpoint: str, *, read: int, sampled: int, cached: int, prices: Mapping[str, float]) -> float | None:
     """Return the cost of tokens at `model@host`, or None if the endpoint has no price.
 
-    `cached` counts those of the `read` tokens that were cached. If cached tokens have no price, they cost as much as
-    other tokens that are read.
+    `cached` is the number of `read` tokens that were cached. If cached tokens have no price of their own, they cost as
+    much as the other tokens that are read.
     """
     model = endpoint.rpartition("@")[0]
     own = {kind: prices.get(f"{endpoint}:{kind}", prices.get(f"{model}:{kind}")) for kind in ENDPOINT_PRICES}
@@ -67,7 +67,7 @@ def endpoint_cost(endpoint: str, *, read: int, sampled: int, cached: int, prices
 def usage_metrics(
     *, computed: float, sampled: float, trained: float, seconds: float, prices: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return the usage of a step by metric name. `usage/cost` is only included if there are prices.
+    """Return the usage of a step, keyed by metric name. `usage/cost` is only included if there are prices.
 
     `computed` counts the tokens that the model processed for sampling, including the `sampled` ones. `trained` counts
     the tokens that the learner processed.

@@ -1,7 +1,7 @@
 """Requests to endpoints and their tokens: LLM judges, reference models, simulated users and policies.
 
 Each request is one line in the run's `usage.jsonl` and is appended at once. Therefore all processes of a run can share
-the file, a crash loses nothing, and a resumed evaluation adds to the earlier counts.
+the file, and a crash loses nothing. A resumed evaluation adds to the earlier counts.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class EndpointUsage:
         return cls(**{name: value for name, value in content.items() if name != "cost"})
 
     def summary(self, prices: Mapping[str, float]) -> str:
-        """Return a readable line of text."""
+        """Return the usage as a readable line of text."""
         failed = f" ({self.failed} failed)" if self.failed else ""
         if self.read is None or self.sampled is None:
             tokens = "tokens unknown (the endpoint reports none)" if self.requests > self.failed else "no answer"
@@ -86,7 +86,7 @@ def meter_usage(folder: Path, *, during: str) -> Iterator[None]:
 
 
 def current_meter() -> Meter | None:
-    """Return the current meter. A worker process passes it to `use_meter`."""
+    """Return the current meter. A worker process passes the meter to `use_meter`."""
     return _meter
 
 
@@ -102,7 +102,7 @@ def endpoint_name(model: str, base_url: str) -> str:
 
 
 def count_request(endpoint: str, *, answered: bool, usage: Usage | None) -> None:
-    """Count one request. Outside of a run, this does nothing."""
+    """Count one request. Outside of a run, this function does nothing."""
     if _meter is None:
         return
     folder, during = _meter

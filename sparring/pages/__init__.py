@@ -1,1 +1,1 @@
-"""HTML pages that open from disk, with one style and one way to escape foreign text."""
+"""HTML pages that open from disk, with one style and one way to escape untrusted text."""

@@ -1,4 +1,5 @@
-"""HTML pages that open from disk without other files: one style, one way to escape foreign text, one content policy.
+"""HTML pages that open from disk without other files: one style, one way to escape untrusted text, and one content
+policy.
 
 The output of an agent, a tool or a reward is treated as hostile. In markup, it passes through `text`. In scripts, it
 appears only in `data_element`.
@@ -31,8 +32,8 @@ _CONTROL_PICTURES = 0x2400
 
 
 def visible(text: str) -> str:
-    """Replace characters that would act on a page or a terminal by visible ones. ESC becomes its picture; others become
-    `[U+202E]`."""
+    """Replace characters that would affect a page or a terminal with visible ones. ESC becomes its control picture;
+    others become text such as `[U+202E]`."""
     return _INVISIBLE.sub(_shown, text)
 
 
@@ -47,7 +48,8 @@ def data_element(name: str, value: Json) -> str:
 
 
 def data_text(value: Json) -> str:
-    """Return a value as JSON without any character that has a meaning in HTML. Its strings are made visible.
+    """Return a value as JSON without any character that has a meaning in HTML. Control characters in its strings are
+    made visible.
 
     Raises ValueError for NaN and infinities, which JSON cannot represent.
     """
@@ -62,8 +64,8 @@ def document(
 ) -> str:
     """Return the whole HTML document.
 
-    `body` is markup. `script` runs at its end; no other script runs. The page fetches nothing. With `asks_its_server`,
-    it fetches only from its own server.
+    `body` is markup. `script` runs at the end of the document, and no other script runs. The page fetches nothing. With
+    `asks_its_server`, the page may send requests, but only to its own server.
     """
     style = "\n".join((asset("sparring.pages", "style.css"), *styles))
     policy = "; ".join(
@@ -96,7 +98,7 @@ def document(
 
 
 def finding_article(finding: Finding, *, more: str = "") -> str:
-    """Return a finding with its evidence as markup; `more` is markup below it."""
+    """Return a finding with its evidence as markup; `more` is markup to put below the finding."""
     evidence = json.dumps(dict(finding.evidence), indent=1, ensure_ascii=False)
     where = "" if finding.step is None else f" <small>after step {finding.step}</small>"
     return f"""<article class="{finding.severity.value}">
@@ -118,7 +120,7 @@ def _shown(match: re.Match[str]) -> str:
 
 
 def _unescaped(match: re.Match[str]) -> str:
-    """Return the control character of a JSON escape; line ends, tabs and others stay escaped."""
+    """Return the control character that a JSON escape stands for. Line breaks, tabs and some others stay escaped."""
     if match[1] is not None:
         return chr(int(match[1], 16))
     return _ESCAPED.get(match[2], match[0])

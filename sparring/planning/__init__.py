@@ -1,1 +1,2 @@
-"""Plan a run before it starts: memory, settings that fit, time and cost. docs/planning.md states the formulas."""
+"""Plan a run before it starts: its memory, the settings that fit, its time and its cost. docs/planning.md states the
+formulas."""

@@ -1,7 +1,7 @@
 """Measure this machine's rates in a few seconds.
 
-The real learner and the real decoding are timed with one and with three layers of the model. The difference gives the time
-of a layer. The rest is the time of embedding, output matrix and optimizer.
+The real learner and the real decoding are timed with one and with three layers of the model. The difference gives the
+time of a layer. The rest is the time of the embedding, the output matrix and the optimizer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REPETITIONS = 2
 def calibrate(
     model: ModelShape, settings: Settings, *, num_threads: int | None = None, device: str = "auto", tokens: int = 512
 ) -> Device:
-    """Return this machine with the rates of learning and decoding at this model's width."""
+    """Return this machine as a device, with its rates of learning and decoding at this model's width."""
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     place = resolve_device(device)
@@ -53,7 +53,7 @@ def calibrate(
 
 
 def gpu_bytes(device: str) -> float:
-    """Return the memory of a GPU, used or not; 0 of the CPU."""
+    """Return the total memory of a GPU, whether used or free, or 0 for the CPU."""
     return float(torch.cuda.mem_get_info()[1]) if device.startswith("cuda") else 0.0
 
 
@@ -63,7 +63,7 @@ def _per_layer(seconds: dict[int, float], num_layers: int) -> float:
 
 
 def _sizes(model: ModelShape) -> dict[str, Any]:
-    """Return the sizes of a Llama whose layers are like the model's, but narrower if the model is very wide."""
+    """Return the sizes of a Llama model whose layers are like the model's, but narrower if the model is very wide."""
     layer = max(model.layers, key=lambda one: one.count * bool(one.kv_width))
     scale = min(1.0, LARGEST_HIDDEN / model.hidden_size)
     head_dim = 64 if scale < 1 or layer.attention["o_proj"][1] % 64 == 0 else layer.kv_width // 2

@@ -1,6 +1,7 @@
-"""Describe devices: memory, rates and rent.
+"""Describe devices: memory, rates and hourly price.
 
-The figures are published and have a source. Those of this machine come from a calibration.
+The figures of the listed devices are published, and each has a source. The figures of this machine come from a
+calibration.
 """
 
 from __future__ import annotations
@@ -101,8 +102,9 @@ def this_machine(*, flops: float, bandwidth: float, is_cuda: bool = False, gpu_b
 
 
 def available_bytes() -> int:
-    """Return the memory that is available for new allocations: MemAvailable, or all memory without /proc, and at most what the
-    control group of this process leaves, for example in a container."""
+    """Return the memory that is available for new allocations: MemAvailable, or the total memory if there is no /proc.
+    If the cgroup of this process has a memory limit, for example in a container, the result is at most what remains of
+    that limit."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             sizes = dict(re.findall(r"^(\w+):\s+(\d+) kB", file.read(), flags=re.MULTILINE))
@@ -113,8 +115,8 @@ def available_bytes() -> int:
 
 
 def left_in_groups(membership: Path, root: Path) -> Iterator[int]:
-    """Yield what each control group of this process that limits memory leaves of its limit. The pages of files that are not
-    in use count as free, as in MemAvailable."""
+    """Yield, for each cgroup of this process with a memory limit, what remains of the limit. Inactive file pages count
+    as free, as in MemAvailable."""
     try:
         lines = membership.read_text("ascii").splitlines()
     except OSError:

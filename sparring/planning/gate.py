@@ -1,5 +1,5 @@
-"""Fit a training into the memory of this machine: refuse what cannot fit before its model is loaded, and recompute activations
-where that makes it fit."""
+"""Fit training into the memory of this machine: reject training that cannot fit before its model is loaded, and
+recompute activations if that makes it fit."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from sparring.planning.shapes import ModelShape, shape_from_config
 
 
 def refuse_too_large(config: Config) -> None:
-    """Raise GateError if a training needs more memory than this machine has.
+    """Raise GateError if training needs more memory than this machine has.
 
-    The message names the largest item and the needed changes. Nothing is refused if the plan is unknown: for a model
-    without sizes, and for an engine or learner in another process.
+    The message names the largest item and the necessary changes. Nothing is rejected if no plan is possible: for a
+    model of unknown size, and for an engine or learner in another process.
     """
     if config.engine.type != "torch" or config.learner.type != "here":
         return
@@ -31,9 +31,11 @@ def refuse_too_large(config: Config) -> None:
 
 
 def needs_checkpointing(config: Config, model: Mapping[str, Any]) -> bool:
-    """Return whether the learner recomputes activations: as the recipe sets it, or, for `auto`, if it does not fit otherwise.
+    """Return whether the learner recomputes activations. The recipe sets this; with `auto`, the learner recomputes them
+    if training does not fit otherwise.
 
-    `model` is the config of the loaded model. Nothing is recomputed for a model whose sizes are not those of a decoder.
+    `model` is the config of the loaded model. With `auto`, nothing is recomputed for a model whose sizes are not those
+    of a decoder.
     """
     asked = config.optimizer.activation_checkpointing
     if asked != "auto":

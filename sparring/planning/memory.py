@@ -57,7 +57,8 @@ class Line:
 
 
 def memory_lines(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
-    """Return the items of the peak, which is reached in a learner's step while the engine keeps its weights and cache."""
+    """Return the items of the peak memory. The peak is reached during a learner step, while the engine keeps its
+    weights and cache."""
     trained = trained_parameters(shape, settings)
     copies = _copies_bytes(shape, settings)
     cache = sum(layer.count * _cached(layer, settings) for layer in shape.layers)
@@ -82,7 +83,8 @@ def memory_lines(shape: ModelShape, settings: Settings) -> tuple[Line, ...]:
 
 
 def trained_parameters(shape: ModelShape, settings: Settings) -> int:
-    """Return the count of trained numbers. By default, an adapter is on attention and on an MLP without experts."""
+    """Return the number of trained parameters. By default, an adapter covers attention, and also the MLP if the MLP has
+    no experts."""
     if settings.lora_rank is None:
         return shape.parameters
     has_experts = any(layer.num_experts > 1 for layer in shape.layers)
@@ -91,10 +93,11 @@ def trained_parameters(shape: ModelShape, settings: Settings) -> int:
 
 
 def saved_per_token(layer: LayerShape, hidden: int) -> int:
-    """Return the count of numbers per token that one layer keeps for its backward pass.
+    """Return how many numbers per token one layer keeps for its backward pass.
 
     These are the inputs of both norms and of the four products; queries, keys and values before and after the rotation;
-    the output of attention; and gate, up, their product and the activation. Each active expert keeps its own numbers.
+    the output of attention; and gate, up, their product and the activation. Each active expert keeps its own set of
+    numbers.
     """
     rows = sum(shape[0] for name, shape in layer.attention.items() if name in ("q_proj", "k_proj", "v_proj"))
     if not layer.kv_width:  # a recurrent layer keeps the inputs and outputs of its mixing instead
@@ -108,7 +111,7 @@ def saved_per_token(layer: LayerShape, hidden: int) -> int:
 def activation_bytes(shape: ModelShape, settings: Settings) -> float:
     """Return the bytes that the forward pass of one microbatch keeps, including the gradients of one layer.
 
-    With checkpointing, each layer keeps only its input, and one layer at a time is computed again.
+    With checkpointing, each layer keeps only its input, and one layer at a time is recomputed.
     """
     hidden = shape.hidden_size
     largest = max(saved_per_token(layer, hidden) for layer in shape.layers)
@@ -123,7 +126,7 @@ def activation_bytes(shape: ModelShape, settings: Settings) -> float:
 
 
 def _layers_with_gradient(shape: ModelShape, settings: Settings) -> list[tuple[LayerShape, float]]:
-    """Return each kind of layer with the number of its layers that a gradient passes.
+    """Return each kind of layer with the number of its layers that a gradient passes through.
 
     If only the last layers are adapted, each kind gets its proportional share of them.
     """
@@ -138,8 +141,8 @@ def _trained_layers(shape: ModelShape, settings: Settings) -> int:
 
 
 def _copies_bytes(shape: ModelShape, settings: Settings) -> float:
-    """Return the engine's own weights where it merges: the fused copy of what is trained and of what is stored in another
-    precision, and on the CPU the packed copies that decoding reads."""
+    """Return the bytes of the engine's own weights if it samples with merged weights: a fused copy of the weights that
+    are trained or stored in another precision, and on the CPU also the packed copies that decoding reads."""
     if not settings.is_merged:
         return 0.0
     embeddings = shape.vocab_size * shape.hidden_size * (1 if shape.is_tied else 2)

@@ -18,7 +18,7 @@ SMALLEST_MICROBATCH = 2048
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episodes:
-    """The number and the length of a run's episodes."""
+    """The number and length of a run's episodes."""
 
     per_step: int
     steps: int
@@ -74,7 +74,7 @@ class Plan:
         return sum(line.bytes for line in self.asked_lines) <= self.device.memory_bytes
 
     def refusal(self) -> str | None:
-        """Return an error message with the largest item and the needed changes, or None if the recipe fits."""
+        """Return an error message with the largest item and the necessary changes, or None if the recipe fits."""
         if self.fits:
             return None
         total = sum(line.bytes for line in self.asked_lines)
@@ -129,7 +129,7 @@ def make_plan(config: Config, model: ModelShape, device: Device, episodes: Episo
 
 
 def settings_of(config: Config, device: Device) -> Settings:
-    """Return the recipe's settings on this kind of device, without checkpointing where the recipe leaves it open."""
+    """Return the recipe's settings on this kind of device, without checkpointing if the recipe leaves this open."""
     section = config.model
     precision = section.precision if section.precision != "auto" else "bf16" if device.is_cuda else "fp32"
     size = 2 if precision == "bf16" else 4
@@ -153,7 +153,7 @@ def settings_of(config: Config, device: Device) -> Settings:
 
 
 def longest_episodes(config: Config) -> Episodes:
-    """Return the episodes of a recipe with the maximum length."""
+    """Return the episodes of a recipe, each with the maximum length."""
     length = config.model.max_sequence_length
     turns = config.agent.max_turns or config.environment.max_turns
     sampled = min(turns * config.sampling.sampling_max_tokens, config.rollout.rollout_max_tokens or length, length)
@@ -167,7 +167,8 @@ def longest_episodes(config: Config) -> Episodes:
 
 
 def run_cost(model: ModelShape, device: Device, settings: Settings, episodes: Episodes) -> Cost:
-    """Return time and cost. Sampling reads all weights and the cache for every batch of tokens; learning is products."""
+    """Return the time and the cost. Sampling reads all weights and the cache for every batch of tokens. Learning
+    consists of matrix products."""
     context = episodes.tokens / 2
     running = min(settings.max_running, episodes.per_step, max(1, int(settings.kv_cache_tokens / episodes.tokens)))
     read = decoding_bytes(model, settings, running, context)
@@ -192,7 +193,8 @@ def run_cost(model: ModelShape, device: Device, settings: Settings, episodes: Ep
 
 
 def decoding_bytes(model: ModelShape, settings: Settings, running: int, context: float) -> float:
-    """Return the bytes that one decoding step reads: every weight, and keys, values and states of each running turn."""
+    """Return the number of bytes that one decoding step reads: all weights, and the keys, values and states of each
+    running turn."""
     cached = sum(
         layer.count * (min(context, layer.window or context) * layer.kv_width + layer.state_width)
         for layer in model.layers
@@ -202,10 +204,10 @@ def decoding_bytes(model: ModelShape, settings: Settings, running: int, context:
 
 
 def flops_per_token(model: ModelShape, settings: Settings, context: float) -> float:
-    """Return the operations per trained token, including attention over the tokens before it.
+    """Return the number of operations per trained token, including attention over the tokens before it.
 
-    Per parameter, there are 2 in the forward pass and 2 for the gradient of the inputs. There are 2 more for the gradient
-    of the weights if all weights are trained, and 2 more if layers are computed again.
+    Per parameter, there are 2 in the forward pass and 2 for the gradient of the inputs. There are 2 more for the
+    gradient of the weights if all weights are trained, and 2 more if layers are recomputed.
     """
     passes = 2 + (1 if settings.lora_rank is None else 0) + (1 if settings.checkpointing else 0)
     attention = sum(
@@ -217,7 +219,7 @@ def flops_per_token(model: ModelShape, settings: Settings, context: float) -> fl
 
 
 def changes(before: Settings, after: Settings) -> list[str]:
-    """Return the settings that differ, as overrides of a recipe."""
+    """Return the settings that differ, as overrides for a recipe."""
     keys = {
         "microbatch_tokens": "optimizer.max_tokens_per_microbatch",
         "kv_cache_tokens": "engine.kv_cache_tokens",
@@ -231,15 +233,15 @@ def changes(before: Settings, after: Settings) -> list[str]:
 
 
 def show_bytes(num_bytes: float) -> str:
-    """Return a size in GB (1e9 bytes), or MB."""
+    """Return a size as text in GB (1e9 bytes) or MB (1e6 bytes)."""
     return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
 
 
 def _candidates(asked: Settings) -> Iterator[Settings]:
     """Yield the recipe's settings, followed by smaller ones.
 
-    First microbatches shrink to SMALLEST_MICROBATCH, then checkpointing is added, then microbatches shrink further, and
-    last the cache shrinks. The cache always holds one whole episode.
+    First, microbatches shrink to SMALLEST_MICROBATCH. Then checkpointing is added, then microbatches shrink further,
+    and finally the cache shrinks. The cache always holds one whole episode.
     """
     kv_tokens = asked.kv_cache_tokens
     while True:

@@ -1,4 +1,4 @@
-"""Define the sizes of published models, so that a plan for them needs neither a folder nor a network."""
+"""Define the sizes of published models, so that planning for them needs neither a folder nor network access."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ _OTHERS: tuple[tuple[str, float, Mapping[str, Any]], ...] = (
 
 
 def short_name(name: str) -> str:
-    """Return the name of a model without its owner and without the words of a variant that has the same sizes."""
+    """Return the name of a model without its owner, and without words for variants that have the same sizes."""
     stem = name.rpartition("/")[2].lower().removeprefix("meta-")
     return re.sub(r"-(instruct|it|pt|base|thinking|coder|\d{4})(?=-|$)", "", stem)
 

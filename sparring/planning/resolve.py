@@ -24,7 +24,7 @@ def find_shape(name: str) -> ModelShape | None:
 
 
 def require_shape(config: Config) -> ModelShape:
-    """Return the shape of the recipe's model. Raises UsageError if it is not known without loading weights."""
+    """Return the shape of the recipe's model. Raises UsageError if the shape is not known without loading weights."""
     shape = find_shape(config.model.name)
     if shape is None:
         raise UsageError(

@@ -33,12 +33,12 @@ class LayerShape:
 
     @property
     def parameters(self) -> int:
-        """The parameters of one layer."""
+        """The number of parameters in one layer."""
         return _size(self.attention) + self.num_experts * _size(self.mlp) + self.others
 
     @property
     def active(self) -> int:
-        """The parameters of one layer that a token is multiplied with."""
+        """The number of parameters in one layer that a token is multiplied with."""
         return _size(self.attention) + self.active_experts * _size(self.mlp) + self.others
 
 
@@ -61,7 +61,7 @@ class ModelShape:
 
     @property
     def linear_parameters(self) -> int:
-        """The parameters of all layers, without embedding and output matrix."""
+        """The number of parameters in all layers, without the embedding and the output matrix."""
         return sum(layer.count * layer.parameters for layer in self.layers)
 
     @property
@@ -71,7 +71,7 @@ class ModelShape:
 
     @property
     def active_parameters(self) -> int:
-        """The parameters that a token is multiplied with: all active parameters and the output matrix."""
+        """The number of parameters that a token is multiplied with: all active parameters and the output matrix."""
         return sum(layer.count * layer.active for layer in self.layers) + self.vocab_size * self.hidden_size
 
     def adapter_parameters(self, rank: int, targets: tuple[str, ...], last_layers: int | None = None) -> int:
@@ -150,7 +150,8 @@ def shape_from_config(name: str, config: Mapping[str, Any]) -> ModelShape:
 
 
 def _by_kind(dense: LayerShape, text: Mapping[str, Any]) -> tuple[LayerShape, ...]:
-    """Return the layers by kind if the config lists kinds: full attention, a window, or a recurrent state."""
+    """Return the layers grouped by kind if the config lists kinds: full attention, windowed attention, or a recurrent
+    state."""
     kinds = list(text.get("layer_types") or ())
     if not kinds:
         return (dense,)

@@ -1,4 +1,7 @@
-"""Print the table in docs/planning.md: models of each family on four sizes of GPU (`python -m sparring.planning.table`)."""
+"""Print the table in docs/planning.md: models of each family on GPUs of four sizes.
+
+Run it with `python -m sparring.planning.table`.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ _ATTENTION = 'model.lora_targets=["q_proj", "k_proj", "v_proj", "o_proj"]'
 
 
 def table_config(model: ModelShape) -> Config:
-    """Return the settings of the table: LoRA of rank 32 on the default targets; for a mixture of experts, only on attention."""
+    """Return the settings of the table: LoRA of rank 32 on the default targets, or on attention only for a mixture of
+    experts."""
     has_experts = any(layer.num_experts > 1 for layer in model.layers)
     return validate({}, [*_SETTINGS, *([_ATTENTION] if has_experts else [])])
 

@@ -41,7 +41,8 @@ def cost_section(record: Record, prices: Mapping[str, float]) -> str:
 
 
 def _endpoint(one: EndpointUsage, prices: Mapping[str, float]) -> str:
-    """Return the rows about one endpoint's usage. A number that the endpoint did not report is unknown."""
+    """Return the table rows about one endpoint's usage. Numbers that the endpoint did not report are shown as
+    unknown."""
     failed = f" ({one.failed} failed)" if one.failed else ""
     missing = f", {one.unreported} answers without a count" if one.unreported and one.read is not None else ""
     price = one.cost(prices)

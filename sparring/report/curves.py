@@ -51,7 +51,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Lines with one unit, and a description of what to look for in the lines."""
+    """Lines that share one unit, and a description of what to look for in them."""
 
     title: str
     meaning: str
@@ -127,13 +127,14 @@ def charts(record: Record) -> list[Chart]:
 
 
 def numbered_findings(record: Record) -> dict[int, str]:
-    """Return the labels of the findings that have a step, by their index among all findings."""
+    """Return the labels of the findings that have a step, keyed by their index among all findings."""
     placed = [place for place, finding in enumerate(record.findings) if finding.step is not None]
     return {place: f"F{number}" for number, place in enumerate(placed, start=1)}
 
 
 def svg(chart: Chart) -> str:
-    """Return one chart as SVG. Its text gives the first and last values for readers who cannot see the chart."""
+    """Return one chart as SVG. Its alternative text gives the first and last values, for readers who cannot see the
+    chart."""
     steps = [step for line in chart.lines for step, _ in line.points]
     values = [value for line in chart.lines for _, value in line.points]
     values += [value for line in chart.lines for _, low, high in line.band for value in (low, high)]

@@ -1,7 +1,8 @@
-"""The episodes of a run for the page's reader: the selection that fits into the page, and the content of each.
+"""The episodes of a run for the page's episode viewer: which episodes fit into the page, and the content of each.
 
-Disagreements of reward and scorer come first, then failures, then right episodes. Within each kind, episodes with a
-failed sibling come first. A page contains as many episodes as fit into its size limit, and counts the others.
+Episodes on which reward and scorer disagree come first, then failures, then correct episodes. Within each kind,
+episodes with a failed sibling come first. A page contains as many episodes as fit into its size limit, and counts the
+others.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ def episodes(record: Record, *, max_bytes: int = MAX_BYTES, max_token_bytes: int
 
 
 def _files(folder: Path) -> list[tuple[str, int, Path]]:
-    """Return (split, step or number, path) of the episode files. Files that the verdict is about come first, newest
+    """Return (split, step or number, path) of the episode files. Files that the verdict is based on come first, newest
     first."""
     found = [(_FILE.fullmatch(path.name), path) for path in (folder.iterdir() if folder.is_dir() else ())]
     named = [(match[1], int(match[2]), path) for match, path in found if match]
@@ -153,8 +154,8 @@ def _disagreements(record: Record, played: Sequence[Trajectory]) -> Mapping[str,
 
 
 def _is_right(one: Trajectory, record: Record) -> bool | None:
-    """Return whether the scorer counts an episode as right. Without a scorer, the reward decides. None if the episode
-    has neither score nor reward."""
+    """Return whether the scorer counts an episode as correct. Without a scorer, the reward decides. Return None if the
+    episode has neither a score nor a reward."""
     grade = one.score if one.score is not None else None if one.reward is None else one.reward.total
     return None if grade is None else grade >= record.config.evaluation.success_threshold
 
@@ -170,8 +171,8 @@ def _seen_in_training(digests: Mapping[str, Mapping[str, str]]) -> int:
 
 
 def _chosen(known: Sequence[Known], max_bytes: int) -> list[Known]:
-    """Return the episodes that fit, in the reader's order. Within a kind, the choice is random but seeded, so that no
-    step is preferred."""
+    """Return the episodes that fit, in the order in which the page shows them. Within a kind, the choice is random with
+    a fixed seed, so that no step is preferred."""
     rng = random.Random(0)
     failed = {_group(one) for one in known if one.kind < 2}
     order = {one.id: rng.random() for one in known}
@@ -192,7 +193,7 @@ def _group(one: Known) -> tuple[int, str]:
 
 
 def _left_out(left: Iterable[Known]) -> dict[str, int]:
-    names = ("disagreements of reward and scorer", "failures", "right episodes")
+    names = ("disagreements of reward and scorer", "failures", "correct episodes")
     counts = Counter(one.kind for one in left)
     return {names[kind]: counts[kind] for kind in sorted(counts)}
 
@@ -264,8 +265,8 @@ def _episode(
 
 
 def _policy(one: Trajectory, split: str) -> str:
-    """Return the policy from the id (`held_out/<label>@<start>/<task>/<member>`), or the version of the last turn's
-    weights."""
+    """Return the policy's label from the episode id (`held_out/<label>@<start>/<task>/<member>`), or the version of the
+    last turn's weights."""
     label = one.id.split("/")[1].partition("@")[0] if split == "held_out" and one.id.count("/") >= 2 else ""
     if label or not one.turns or not one.turns[-1].versions:
         return label
@@ -289,8 +290,8 @@ def _turn(one: Trajectory, place: int, advantages: Sequence[float] | None) -> di
 
 
 def _messages(one: Trajectory) -> tuple[list[Json], list[Json]]:
-    """Return the conversation, and the turns that are not in it (branches and side requests). Each has its turn's
-    index."""
+    """Return the conversation, and the turns that are not in it (branches and side requests). Each entry contains the
+    index of its turn."""
     places = match_turns(one.messages, one.turns)
     num_tools = sum(message.get("role") == "tool" for message in one.messages)
     errors = iter(
@@ -349,7 +350,7 @@ def _numbers(values: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def _finite(value: float | None) -> float | None:
-    """Return the value with four digits, or None if it is not finite, because JSON has no such number."""
+    """Return the value with four digits, or None if it is not finite, because JSON cannot represent such numbers."""
     return float(f"{value:.4g}") if value is not None and math.isfinite(value) else None
 
 
@@ -365,7 +366,7 @@ class _Tokens:
         self.num_without = 0
 
     def offer(self, one: Trajectory, shown: Json) -> None:
-        """Store the turns of an episode that may be added later."""
+        """Store the turns of an episode. `add` may add their tokens later."""
         self._offered[shown["id"]] = list(one.turns)
 
     def add(self, shown: Iterable[Json]) -> None:

@@ -171,7 +171,7 @@ is the 95 % interval of the mean for other seeds on these tasks; the thin line i
 
 
 def _drawn(family: AcrossSeeds) -> str:
-    """Draw one row per policy."""
+    """Draw the chart with one row per policy."""
     height = ROW * len(family.policies) + 30
 
     def x(value: float) -> float:
@@ -217,7 +217,7 @@ def _dot(one: SeedRun, played: Evaluation, x: Callable[[float], float], middle: 
 
 
 def _by_task(family: AcrossSeeds) -> str:
-    """Describe how many tasks depend on the seed."""
+    """Describe for how many tasks the result depends on the seed."""
     played = [one.evaluations[TUNED] for one in family.finished if TUNED in one.evaluations]
     rates = [dict(zip(one.task_ids, map(float, one.rates), strict=True)) for one in played]
     shared = shared_tasks(rates) if len(rates) > 1 else []

@@ -115,7 +115,7 @@ class _Answer(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.NOT_FOUND)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing, because requests every three seconds are not news."""
+        """Log nothing, because the page sends a request every three seconds."""
 
     def _send(self, content: bytes, kind: str) -> None:
         self.send_response(HTTPStatus.OK)

@@ -83,7 +83,7 @@ def write_report(run: Path, path: Path | None = None, *, prices: Mapping[str, fl
 def page(
     record: Record, played: Episodes, verdict: Verdict, prices: Mapping[str, float], *, is_live: bool = False
 ) -> str:
-    """Return the whole HTML document. A live page queries its server for a newer version."""
+    """Return the whole HTML document. A live page asks its server for a newer version."""
     ids = {one["id"] for one in played.shown}
     sections = [
         _head(record),
@@ -118,8 +118,8 @@ def _in_data(value: str) -> str:
 
 
 def _data(played: Episodes, verdict: Verdict) -> Json:
-    """Return the data of the reader script. `policies` are the two policies that the verdict compares, named as in
-    episodes."""
+    """Return the data for the script that shows episodes. `policies` are the two policies that the verdict compares,
+    named as in episodes."""
     policies = [one.label for one in (verdict.before, verdict.after) if one is not None]
     return {
         "episodes": played.shown,
@@ -232,7 +232,7 @@ def _bar(name: str, success: Interval) -> str:
 
 
 def _diagnosis_section(record: Record, ids: set[str]) -> str:
-    """Return the section about what to change first. It is empty if the run was not trained."""
+    """Return the section about what to change first. The section is empty if the run was not trained."""
     found = record.diagnosis
     if found is None:
         return ""

@@ -1,4 +1,5 @@
-"""Reads the content of a run's folder, except its episodes. It runs no episode, model or code of the recipe."""
+"""Reads the content of a run's folder, except its episodes. It does not run episodes, the model or the recipe's
+code."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ LAST_STEPS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """The files of one run, as read."""
+    """The content of one run's files."""
 
     path: Path
     config: Config

@@ -1,4 +1,5 @@
-"""The verdict on a run: the gain on tasks that were not trained on, its size, and the evidence against it."""
+"""The verdict on a run: the gain on tasks that were not trained on, the size of the gain, and the evidence against
+it."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ class Verdict:
 
     @property
     def trust(self) -> State:
-        """The worst state of all looks. An unknown state does not count as doubt."""
+        """The worst state among all reasons. An unknown state does not count as doubt."""
         states = {look.state for look in self.looks}
         return State.BAD if State.BAD in states else State.DOUBT if State.DOUBT in states else State.GOOD
 
@@ -147,7 +148,7 @@ def _looks(
 
 
 def _limits(claim: Claim) -> Iterator[Look]:
-    """Yield the limits that the headline leaves out. Limits that cast doubt on the headline have their own looks."""
+    """Yield the limits that the headline leaves out. Limits that cast doubt on the headline are separate reasons."""
     if claim.against or claim.tuned is not None:
         is_doubtful = any(one.severity is not Severity.NOTE for one in claim.findings)
         text = " ".join(claim.limits) or "Every control that was evaluated is in the headline."
@@ -290,6 +291,6 @@ def _cap(sentence: str) -> str:
 
 
 def worst_first(looks: Sequence[Look]) -> list[Look]:
-    """Return the looks, with the most serious first."""
+    """Return the reasons, with the most serious ones first."""
     order = (State.BAD, State.DOUBT, State.UNKNOWN, State.GOOD)
     return sorted(looks, key=lambda look: order.index(look.state))

@@ -1,4 +1,4 @@
-"""Branches: new runs from a checkpoint of another run, with a recorded change and step."""
+"""Branches: new runs that start from a checkpoint of another run. The change and the step are recorded."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def branch(
     step); by default, it is the newest. `recipe` is a folder whose code replaces the run's own code; the settings
     remain those of the run.
 
-    Raises UsageError if a checkpoint cannot be continued with a change, or if neither a change nor a step is given.
+    Raises UsageError if the checkpoint cannot be continued with a change, or if neither a change nor a step is given.
     Raises DataError if the checkpoint is missing or damaged, and ConfigError if settings are invalid.
     """
     parent = RunFolder(run)
@@ -83,7 +83,7 @@ def branch(
 
 
 def changed(before: Config, after: Config) -> dict[str, tuple[Json, Json]]:
-    """Return the settings that differ, except for the run's location, as (before, after) by key path."""
+    """Return the settings that differ, except for the run's location, as (before, after) keyed by key path."""
     old, new = _flat(before), _flat(after)
     return {
         key: (old.get(key), new.get(key))
@@ -144,7 +144,8 @@ def _recipe_file(recipe: Path) -> Path:
 
 
 def _changed_files(before: RecipeFiles, after: RecipeFiles) -> tuple[str, ...]:
-    """Return the files of two recipes that differ, by their path in the folder. Settings are compared separately."""
+    """Return the files that differ between two recipes, as paths within the recipe's folder. Settings are compared
+    separately."""
     old, new = (
         {str(path): sha256(files.folder / path) for path in files.copied if path.suffix != ".toml"}
         for files in (before, after)

@@ -1,4 +1,4 @@
-"""Replays of stored episodes without a model. They run the same actions in the run's environment, up to the first
+"""Replays of stored episodes without a model. A replay runs the same actions in the run's environment, up to the first
 difference."""
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ class Replays:
             print(replay.difference)
 
     `episode` is an episode id, or the name of a file of `trajectories/`, such as `validation-10`. By default, all
-    episodes of the newest training step are replayed. Without training, these are those of the newest validation or
-    held-out evaluation.
+    episodes of the newest training step are replayed. If the run was not trained, the episodes of the newest validation
+    or held-out evaluation are replayed.
     """
 
     def __init__(self, run: str | Path, episode: str | None = None) -> None:
-        """Raises UsageError if the run has no environment or does not have this episode, and DataError if files are
+        """Raise UsageError if the run has no environment or does not have this episode, and DataError if files are
         unreadable."""
         folder = _run_folder(Path(run))
         config = folder.config()
@@ -176,7 +176,7 @@ def _files(run: Path) -> list[Path]:
 
 
 def _tasks(config: Config, run: Path) -> dict[str, Task]:
-    """Return the recipe's tasks by id, as far as they can still be loaded."""
+    """Return the recipe's tasks keyed by id, if they can still be loaded."""
     try:
         tasks = load_tasks(config, run)
     except SparringError:
@@ -185,7 +185,7 @@ def _tasks(config: Config, run: Path) -> dict[str, Task]:
 
 
 def _original(stored: Task, tasks: Mapping[str, Task]) -> Task:
-    """Return the recipe's task if it still equals the stored task. The comparison accounts for JSON, which turns tuples
+    """Return the recipe's task if it still equals the stored task. The tasks are compared as JSON, which turns tuples
     into lists and all keys into strings."""
     task = tasks.get(stored.id)
     return task if task is not None and encode(task_json(task)) == encode(task_json(stored)) else stored
@@ -242,7 +242,7 @@ class _RecordedSession:
         return turn.message
 
     def _end(self) -> SparringError:
-        """Return the error that ended the recorded episode when it requested one more turn."""
+        """Return the error that ended the recorded episode when the agent requested one more turn."""
         error = self._trajectory.error or ""
         limit = _LIMITS.get(self._trajectory.outcome)
         if limit is not None:
@@ -253,7 +253,7 @@ class _RecordedSession:
 
 @dataclass(frozen=True, slots=True)
 class _Observation:
-    """One result of the environment, with its position in the episode."""
+    """One output of the environment, with its position in the episode."""
 
     place: str
     value: Mapping[str, Json]
@@ -291,8 +291,8 @@ def _observations(
 
 
 def _first_difference(recorded: Sequence[_Observation], now: Sequence[_Observation]) -> Difference | None:
-    """Return the first difference. A shorter list differs at its last item at the latest, because that item states how
-    the episode ended."""
+    """Return the first difference. If one list is shorter, it differs at its last item at the latest, because that item
+    states how the episode ended."""
     for before, after in zip(recorded, now, strict=False):
         if before.place != after.place:
             fields = (Field(path="next", recorded=before.place, now=after.place),)
@@ -332,7 +332,7 @@ def _container(value: Json) -> Json:
 
 
 def _compact(arguments: Json) -> str:
-    """Return arguments in a canonical form, whether they were stored as text or as an object. Other text is
+    """Return arguments in a canonical form, no matter whether they were stored as text or as an object. Other text is
     unchanged."""
     parsed = _container(arguments) if isinstance(arguments, str) else arguments
     return str(arguments) if parsed is None else json.dumps(parsed, ensure_ascii=False, separators=(",", ":"))

@@ -1,8 +1,8 @@
-"""Repetition of a stored run's learner steps. The same rollouts in the same order give the same weights.
+"""Repeats the learner steps of a stored run. The same rollouts in the same order give the same weights.
 
-The result of training depends only on the initial weights and on the consumed rollouts. The ledger contains these
-rollouts token for token, in order. A run whose rollouts ran ahead of learning can therefore also be verified, although
-its episodes cannot be repeated.
+The result of training depends only on the initial weights and on the rollouts that training consumed. The ledger
+contains all tokens of these rollouts, in order. Therefore, even a run whose rollouts ran ahead of learning can be
+verified, although its episodes cannot be repeated.
 """
 
 from __future__ import annotations
@@ -43,17 +43,18 @@ class Relearned:
 
 @final
 class Relearning:
-    """An iterator that repeats the learner's steps of a run. It blocks, and keeps a model in memory.
+    """An iterator that repeats the learner's steps of a run. Each iteration blocks, and the iterator keeps a model in
+    memory.
 
         for step in Relearning("runs/quickstart-001"):
             print(step.step, step.reached, step.recorded)
 
     It starts from the oldest checkpoint that the run still has, or from the initial weights if nothing was trained
-    before the first step, and ends with the newest checkpoint. The first item describes the starting point.
+    before the first step. It ends with the newest checkpoint. The first item describes the starting point.
     """
 
     def __init__(self, run: str | Path) -> None:
-        """Raises UsageError if the run has no training, and DataError if it has no checkpoint or if its ledger is
+        """Raise UsageError if the run was not trained, and DataError if it has no checkpoint or if its ledger is
         incomplete."""
         self._folder = RunFolder(Path(run))
         self._folder.require_manifest()
@@ -159,7 +160,7 @@ def _trajectory(record: RolloutRecord, ledger: Ledger) -> Trajectory:
 def _place(rollout_id: str) -> str:
     """Return the position of a rollout's group in the data.
 
-    Members that were kept across a resume have a different name for the group than the others (`12` and `r40-12`).
+    Members that were kept across a resume have a different group name from the others (`12` and `r40-12`).
     """
     return rollout_id.split("/")[1].rpartition("-")[2]
 

@@ -51,13 +51,13 @@ def outcome_with_shaping(
 ) -> RewardFunction:
     """Return a reward whose total is the outcome plus the shaping components, scaled to at most 1.
 
-    `outcomes` are the lowest and the highest outcome. `gap` is the smallest difference between a better and a worse
-    outcome, for example 1 if an answer is either right or wrong. If the sum could leave [-1, 1], it is divided by its
-    largest absolute value.
+    `outcomes` contains the lowest and the highest possible outcome. `gap` is the smallest difference between a better
+    and a worse outcome, for example 1 if an answer is either correct (1) or incorrect (0). If the sum could leave [-1,
+    1], it is divided by its largest absolute value.
 
-    Raises UsageError when the components together could reach the gap: a worse outcome could then get a higher reward,
-    and training would exploit that. A measure beyond its bounds is clamped, and its own value is logged as the metric
-    `unbounded/<name>`. An outcome beyond its bounds raises RewardError.
+    Raises UsageError if the components together could reach the gap. A worse outcome could then get a higher reward,
+    and training would exploit this loophole. A measure outside its bounds is clamped, and its original value is logged
+    as the metric `unbounded/<name>`. An outcome outside its bounds raises RewardError.
     """
     names = ["outcome", *(part.name for part in shaping)]
     if len(set(names)) < len(names):
@@ -111,8 +111,8 @@ def hierarchical(
     steps.
 
     A milestone is met if its measure is at least 1. Turns beyond `max_turns` cost nothing. The sum is scaled as in
-    `outcome_with_shaping`. Raises UsageError when milestones and steps together could outweigh success, or when the
-    cost of all steps could outweigh the difference between two sets of milestones.
+    `outcome_with_shaping`. Raises UsageError if milestones and steps together could outweigh success, or if the cost of
+    all steps could outweigh the difference between two sets of milestones.
     """
     if len(milestones) > MAX_MILESTONES:
         raise UsageError(f"hierarchical accepts at most {MAX_MILESTONES} milestones, but got {len(milestones)}.")
@@ -154,13 +154,13 @@ def with_potential(
 ) -> RewardFunction:
     """Return a reward that credits each turn with `weight` times (gamma * potential(after) - potential(before)).
 
-    The end has potential 0, so the (discounted) sum over an episode is -potential(opening), which is the same for every
-    episode of a task. Shaping of this form therefore does not change which policy is best (Ng, Harada & Russell 1999,
-    theorem 1), as long as `gamma` is the discount of the algorithm. Use it with advantages per turn
+    The end has potential 0, so the discounted sum over an episode is -potential(opening). This sum is the same for
+    every episode of a task. Shaping of this form therefore does not change which policy is best (Ng, Harada & Russell
+    1999, theorem 1), as long as `gamma` is the discount of the algorithm. Use this reward with advantages per turn
     (docs/algorithms.md); other algorithms use only the sum.
 
-    The value of `reward` stays on its turns, or is credited to the last turn. Raises RewardError for an episode whose
-    turns do not correspond one to one to the assistant messages of the conversation.
+    The value of `reward` stays on the turns that it names, or is credited to the last turn. Raises RewardError for an
+    episode whose turns do not correspond one to one to the assistant messages of the conversation.
     """
 
     async def potential_reward(trajectory: Trajectory) -> Reward:
@@ -184,7 +184,7 @@ def with_potential(
 
 
 def _states(trajectory: Trajectory) -> list[Sequence[Message]]:
-    """Return the messages before each turn."""
+    """Return, for each turn, the messages before it."""
     places = [place for place, message in enumerate(trajectory.messages) if message.get("role") == "assistant"]
     turns = trajectory.turns
     places = places[len(places) - len(turns) :] if turns else []
@@ -201,8 +201,8 @@ def example(
 ) -> Trajectory:
     """Return an example episode without tokens or reward, for orderings and for calibrating LLM judges.
 
-    `messages` follow the task's own messages. There is one turn per assistant message, or there are `num_turns` turns.
-    `more` contains other fields of Trajectory, such as `transitions` or `final_state`.
+    `messages` follow the task's own messages. There is one turn per assistant message, unless `num_turns` sets the number
+    of turns. `more` contains other fields of Trajectory, such as `transitions` or `final_state`.
     """
     answers = [message for message in messages if message.get("role") == "assistant"]
     answers = answers if num_turns is None else [{"role": "assistant", "content": ""}] * num_turns

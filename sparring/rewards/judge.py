@@ -1,4 +1,5 @@
-"""Rewards from an LLM judge: quoted input, a structured verdict, recorded votes, and tests of the judge before use."""
+"""Rewards from an LLM judge: quoted input, a structured verdict, recorded votes, and tests of the judge before it is
+used."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ def verdicts_due(at: float) -> Iterator[None]:
 
 def question_and_answer(reference: str | None = None) -> Shown:
     """Return a function that shows the task's last user message as `question` and the agent's last message as `answer`.
-    If `reference` names a field of the task, the function shows that field as `reference`."""
+    If `reference` names a field of the task, the function also shows that field as `reference`."""
 
     def shown(trajectory: Trajectory) -> Mapping[str, str]:
         asked = [message for message in trajectory.task.messages if message.get("role") == "user"]
@@ -103,12 +104,13 @@ class Judge:
 
     Each text is shown as one JSON string on one line, with line breaks, quotes and markup brackets escaped, so that
     nothing in it can end the string. A verdict is one JSON object with exactly the criteria, each true or false, and a
-    reason. After any other reply the model sees that reply and tries again. After the last attempt InfrastructureError
-    is raised. The reward's `record` contains the model, the prompt and the votes, and each criterion is a component.
-    The metrics are the agreement of the votes and the numbers of requests and tokens.
+    reason. After any other reply, the model sees that reply and tries again. After the last attempt,
+    InfrastructureError is raised. The reward's `record` contains the model, the prompt and the votes, and each
+    criterion is a component. The metrics are the agreement between the votes, the number of requests and the number of
+    tokens.
 
-    Verdicts on equal prompts are cached, one per vote, as long as this object lives. An answer without a letter or
-    digit, or longer than `limits.max_characters`, meets no criterion, and the model is not called.
+    Verdicts on equal prompts are cached, one per vote, as long as this object lives. If an answer contains no letter or
+    digit, or is longer than `limits.max_characters`, it meets no criterion, and the model is not called.
     """
 
     def __init__(
@@ -122,7 +124,7 @@ class Judge:
         is_constrained: bool = False,
         limits: JudgeLimits = JUDGE_LIMITS,
     ) -> None:
-        """Create a judge. With `is_constrained`, requests let the endpoint constrain the verdict to its schema
+        """Create a judge. With `is_constrained`, requests ask the endpoint to constrain the verdict to its schema
         (`response_format`). A single vote is greedy; several votes are sampled at temperature 1. Raises UsageError if
         there are no criteria, if the weights do not match the criteria, or if the number of votes is even.
         """
@@ -133,7 +135,7 @@ class Judge:
                 "criterion, and either a positive weight for each or no weights."
             )
         if num_votes < 1 or num_votes % 2 == 0:
-            raise UsageError(f"{num_votes} votes may be undecided; use an odd number, such as 1 or 3.")
+            raise UsageError(f"{num_votes} votes may end in a tie; use an odd number, such as 1 or 3.")
         self._engine = engine
         self._criteria = dict(criteria)
         self._shown = shown or question_and_answer()
@@ -151,11 +153,11 @@ class Judge:
         return self._engine.fingerprint
 
     async def __call__(self, trajectory: Trajectory) -> Reward:
-        """Return the reward. Raises InfrastructureError when the judge gives no answer or no verdict."""
+        """Return the reward. Raises InfrastructureError if the judge gives no answer or no verdict."""
         return await self._grade(trajectory)
 
     async def score(self, trajectory: Trajectory) -> Score:
-        """Return the same result as a score, for recipes with another reward."""
+        """Return the same result as a score, for recipes that use a different reward."""
         reward = await self._grade(trajectory)
         return Score(reward.total, {name: float(value > 0) for name, value in reward.components.items()})
 
@@ -176,7 +178,7 @@ class Judge:
         return self._reward(met, {"prompt": prompt, "votes": votes}, spent)
 
     def prompt(self, texts: Mapping[str, str]) -> list[Message]:
-        """Return the judge's prompt: rules and form, then each text quoted on its own line."""
+        """Return the judge's prompt: the rules and the required form, then each text quoted on its own line."""
         rules = _RULES.format(
             criteria="\n".join(f"- {name}: {criterion}" for name, criterion in self._criteria.items()),
             form=json.dumps({**dict.fromkeys(self._criteria, True), "reason": "one sentence"}),
@@ -229,12 +231,13 @@ class Judge:
             messages = (*prompt, {"role": "assistant", "content": text[:_MOST_REPEATED]}, _ASKED_AGAIN)
         raise InfrastructureError(
             f"the judge {self._engine.fingerprint} answered {text!r:.200} instead of a verdict, "
-            f"{1 + self._limits.num_retries} times; use a model that follows the form, or set is_constrained=True if "
-            "the endpoint supports it."
+            f"{1 + self._limits.num_retries} times; use a model that follows the required form, or set is_constrained="
+            "True if the endpoint supports it."
         )
 
     def _read(self, text: str) -> dict[str, Json] | None:
-        """Return the verdict (exactly the criteria, each true or false, and a reason), or None for any other text."""
+        """Return the verdict (exactly the criteria, each true or false, and a reason), or None if the text is anything
+        else."""
         try:
             verdict = json.loads(text, object_pairs_hook=_once)
         except (ValueError, RecursionError):
@@ -296,7 +299,7 @@ def _once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """The agreement of an LLM judge with people's labels, and its verdicts on answers that must fail."""
+    """The agreement of an LLM judge with human labels, and its verdicts on answers that must fail."""
 
     num: int
     accuracy: float
@@ -322,7 +325,8 @@ async def calibrate(
     if {label for _, label in labelled} != {True, False}:
         raise UsageError(
             f"{len(labelled)} labelled episodes have {len({label for _, label in labelled})} different labels. "
-            "Only right and wrong answers together distinguish a judge from a constant; give both."
+            "A judge that always gives the same verdict can only be detected with both correct and incorrect answers; give "
+            "both."
         )
 
     async def accepts(trajectory: Trajectory) -> bool:
@@ -361,9 +365,10 @@ def _kappa(first: Sequence[bool], second: Sequence[bool]) -> float | None:
 
 @final
 class Calibrated:
-    """A judge that is calibrated against people's labels before its first verdict.
+    """A judge that is calibrated against human labels before its first verdict.
 
-    Raises RewardError, which ends a run, when Cohen's kappa on `labelled` is below `min_kappa`, or a master key is accepted.
+    Raises RewardError, which ends a run, if Cohen's kappa on `labelled` is below `min_kappa`, or if the judge accepts a
+    master key.
     """
 
     def __init__(self, judge: Judge, labelled: Sequence[tuple[Trajectory, bool]], *, min_kappa: float = 0.6) -> None:

@@ -17,16 +17,16 @@ def ordered(reward: RewardFunction, examples: Mapping[str, Trajectory | Sequence
 
         reward = ordered(reward, {"fast win": fast, "slow win": slow, "loss": loss, "never answered": silent})
 
-    The check runs when the recipe is loaded, before any command trains or evaluates it. Raises UsageError, which names
-    the first two kinds that are out of order. Also raises UsageError for a reward that waits for something, such as an
-    LLM judge; order its other parts instead.
+    The check runs when the recipe is loaded, before any command trains or evaluates a policy. Raises UsageError, which
+    names the first two kinds that are out of order. Also raises UsageError for a reward that waits for something, such
+    as an LLM judge. In that case, order its other parts.
     """
     paid = [(kind, _paid(reward, kind, [of] if isinstance(of, Trajectory) else of)) for kind, of in examples.items()]
     for (better, rewards), (worse, lesser) in pairwise(paid):
         if min(rewards) <= max(lesser):
             listed = "; ".join(f"{kind} {', '.join(f'{value:g}' for value in values)}" for kind, values in paid)
             raise UsageError(
-                f"the reward must order {' > '.join(examples)}, but it pays {min(rewards):g} for {better!r} and "
+                f"the reward must order {' > '.join(examples)}, but it gives {min(rewards):g} for {better!r} and "
                 f"{max(lesser):g} for {worse!r} ({listed}). Bound the shaping (sparring.rewards.outcome_with_shaping), "
                 "or correct the rule."
             )
@@ -40,7 +40,7 @@ def _paid(reward: RewardFunction, kind: str, examples: Sequence[Trajectory]) -> 
 
 
 def _evaluated(reward: RewardFunction, example: Trajectory) -> float:
-    """Return the reward of an example. Runs the coroutine without an event loop, since one may already be running."""
+    """Return the reward of an example. The coroutine runs without an event loop, since one may already be running."""
     running = evaluate_reward(reward, example)
     try:
         running.send(None)

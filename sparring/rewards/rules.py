@@ -21,8 +21,8 @@ _CODE = re.compile(r"(```|~~~).*?(?:\1|$)|(?<!`)(``?)(?!`)[^\n]*?(?<!`)\2(?!`)",
 async def evaluate_reward(function: RewardFunction, trajectory: Trajectory) -> Reward:
     """Call a reward function, sync or async, and check what it returns.
 
-    Raises RewardError, which names the function and the trajectory, when there is no usable number. Passes on
-    InfrastructureError (an LLM judge is down) and ServiceError (an LLM judge refuses the key).
+    Raises RewardError, which names the function and the trajectory, if there is no usable number. InfrastructureError
+    (an LLM judge is down) and ServiceError (an LLM judge refuses the key) are passed on.
     """
     name = getattr(function, "__name__", type(function).__name__)
     source = f"Reward {name!r} of trajectory {trajectory.id}"
@@ -56,9 +56,9 @@ def to_reward(value: object, *, turn_ids: Sequence[int], source: str) -> Reward:
 def per_user_turn(trajectory: Trajectory, rewards: Sequence[float]) -> Reward:
     """Return a reward with one number for each user message that the policy answered (`trajectory.user_turns`).
 
-    Each number is credited to the turn that ends the answer, and the tool calls before that turn get 0. Algorithms with
-    rewards per turn propagate the number back to these calls. Use this function if `reply` continues the conversation
-    and each answer is graded separately. Raises RewardError if there is not one reward per answer.
+    Each number is credited to the turn that ends the answer, and the tool calls before that turn get 0. Algorithms that
+    use rewards per turn propagate the number back to these calls. Use this function if `reply` continues the
+    conversation and each answer is graded separately. Raises RewardError if there is not one reward per answer.
     """
     answers = trajectory.user_turns
     if len(rewards) != len(answers):
@@ -133,8 +133,8 @@ def json_fields(
 
 
 def _tagged_object(messages: Sequence[Message], tag: str) -> tuple[Mapping[str, Json], bool]:
-    """Return the object in the last tag of the answer (empty if there is none), and whether the tag is the only one, is
-    outside code, and has each key once."""
+    """Return the object in the last tag of the answer (empty if there is none), and whether the form is correct: the
+    tag is the only one, it is outside code, and its object has each key once."""
     if not messages or messages[-1].get("role") != "assistant":
         return {}, False
     text = str(messages[-1].get("content") or "")

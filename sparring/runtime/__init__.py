@@ -1,1 +1,2 @@
-"""Services for every long-running process: event loop, cancellation, signals, faults, logs, redaction and plugins."""
+"""Services for every long-running process: event loop, cancellation, signals, fault injection, logs, redaction and
+plugins."""

@@ -1,11 +1,11 @@
-"""Runs long computations in a thread that a stopping run can abandon.
+"""Runs long computations in a thread that a run can abandon when it stops.
 
 
         result = await run_cancellable(learn, rule, groups, step, stop=stop)
 
 Inside the thread, call `raise_if_cancelled()` between the parts of a computation, and use `guard_change()` around code
-that alters weights. Elsewhere these functions do nothing. An abandoned computation finishes its current part, and its
-result is discarded.
+that alters weights. Outside such a thread, these functions do nothing. An abandoned computation finishes its current
+part, and its result is discarded.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _AFTER_LAST_CHANGE_SECONDS = 1.0
 class Cancelled(Exception):
     """The computation was abandoned.
 
-    The caller that stopped the computation receives this error only if weights had already changed, for example between
-    two passes over a batch. The weights then belong to no step.
+    The caller that stopped the computation receives this error only if weights have already changed, for example
+    between two passes over a batch. The weights then do not belong to any step.
     """
 
 
 @final
 class _Computation:
-    """One computation in a thread, which may be cancelled."""
+    """One computation in a thread that may be cancelled."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -41,10 +41,10 @@ def submit(coroutine: Coroutine[Any, Any, Result]) -> Future[Result]:
 
 
 def finish(coroutine: Coroutine[Any, Any, object]) -> None:
-    """Run a coroutine on the background loop. The process waits for it only at its end.
+    """Run a coroutine on the background loop. The process waits for the coroutine only when it exits.
 
-    Without this wait, a thread might free tensors while the interpreter shuts down. The interpreter then ends the
-    thread inside C++ code, which aborts the process with SIGABRT.
+    Without this wait, a thread might free tensors while the interpreter shuts down. The interpreter would then
+    terminate the thread inside C++ code, which would abort the process with SIGABRT.
     """
     future = submit(coroutine)
     _finishing.add(future)

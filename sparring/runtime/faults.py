@@ -8,7 +8,7 @@
     with arm_for_block(Fault("shop.charge", "delay", seconds=2.0)): ...   # in a test
 
 Separate several faults with semicolons. With SPARRING_FAULTS_LOG=FILE, each fault is logged before it happens, and the
-faults that the file already lists count as having happened. Therefore a run that is restarted after a kill is not
+faults that the file already lists count as having happened. Therefore, a run that is restarted after a kill is not
 killed again.
 """
 
@@ -62,7 +62,7 @@ POINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An injected fault: `kill` (like kill -9), `exit` (the interpreter ends at once), `error` or `delay`."""
+    """An injected fault: `kill` (like kill -9), `exit` (the interpreter exits at once), `error` or `delay`."""
 
     point: str
     action: Action
@@ -135,7 +135,7 @@ class Fault:
 
 @final
 class _Armed:
-    """The armed faults and how often each has happened. Points may be reached in any thread."""
+    """The armed faults, and how often each one has happened. Fault points may be reached in any thread."""
 
     def __init__(self, faults: Sequence[Fault], log: Path | None, seed: int) -> None:
         self._faults, self._log = tuple(faults), log

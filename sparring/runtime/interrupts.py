@@ -30,7 +30,7 @@ _received: signal.Signals | None = None
 
 
 class Terminated(KeyboardInterrupt):
-    """Raised if SIGTERM ends a command, like KeyboardInterrupt for Ctrl-C."""
+    """Raised when SIGTERM ends a command, as KeyboardInterrupt is for Ctrl-C."""
 
 
 def raise_on_signals() -> None:
@@ -62,7 +62,7 @@ def exit_code(error: KeyboardInterrupt) -> int:
 
 
 def is_stopping() -> bool:
-    """Return whether a stop was requested. A second signal would then interrupt writes in progress."""
+    """Return whether a stop was requested. If so, a second signal would interrupt writes in progress."""
     return _received is not None
 
 
@@ -104,7 +104,8 @@ def run(coroutine: Coroutine[Any, Any, Result], *, stop_seconds: float = STOP_SE
     """Run a coroutine on the background loop, and wait for its result.
 
     The first Ctrl-C or SIGTERM cancels the coroutine, so that it can release its resources. KeyboardInterrupt or
-    Terminated is raised once the coroutine has ended or `stop_seconds` have passed. The second signal raises at once.
+    Terminated is raised once the coroutine has ended or `stop_seconds` have passed. The second signal raises the
+    exception at once.
     """
     requested, stop = threading.Event(), asyncio.Event()
     running = event_loop.submit(_unless_stopped(coroutine, stop))

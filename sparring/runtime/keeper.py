@@ -7,7 +7,7 @@ it.
 The keeper acts when the program ends, when the process that started the keeper ends, or when the keeper receives
 SIGTERM. It kills all its descendants, including those in other sessions, and then ends with the program's exit status.
 It forwards SIGINT and SIGABRT. The keeper is this file, run as a script that imports only the standard library. On
-systems other than Linux it only starts the program and waits.
+systems other than Linux, it only starts the program and waits.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def wrap_in_keeper(command: Sequence[str], environment: Mapping[str, str]) -> tu
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every orphaned descendant (subreaper), so that none is lost. Linux only."""
+    """Become the parent of every orphaned descendant (a subreaper), so that none is lost. Linux only."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 

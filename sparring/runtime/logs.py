@@ -43,7 +43,7 @@ def get_logger(name: str) -> logging.Logger:
 
 
 class _JsonLines(logging.Handler):
-    """A handler that opens the file again for each record, so that no record is lost when the process dies."""
+    """A handler that reopens the file for each record, so that no record is lost when the process dies."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class _Lines(logging.Handler):
 
 
 class _RootElsewhere(logging.Handler):
-    """A handler that passes records to those handlers of the root logger that do not write to the terminal."""
+    """A handler that passes records to the handlers of the root logger, except those that write to the terminal."""
 
     def emit(self, record: logging.LogRecord) -> None:
         for handler in logging.getLogger().handlers:
@@ -105,7 +105,7 @@ def log_to_folder(folder: Path) -> Iterator[None]:
 def show_on_stderr() -> None:
     """Print warnings and errors on standard error, one line each, for the command line. Calling it again changes nothing.
 
-    Handlers of the root logger that write to the terminal do not receive these lines, because the lines would appear
+    Handlers of the root logger that write to the terminal do not receive these lines. Otherwise, the lines would appear
     twice.
     """
     logger = logging.getLogger(ROOT)
@@ -120,8 +120,8 @@ def show_on_stderr() -> None:
 def ignore_write_errors(stream: TextIO | None) -> TextIO:
     """Wrap standard error so that write errors are ignored.
 
-    Such errors occur if the terminal was closed, the disk of a log is full, or `| head` has ended. The text is lost,
-    and the program continues.
+    Such errors occur if the terminal was closed, if the disk with a log file is full, or if `| head` has ended. The
+    text is lost, and the program continues.
     """
     return cast(TextIO, _LossyStream(stream))
 

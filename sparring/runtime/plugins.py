@@ -30,7 +30,8 @@ _plain: dict[Path, dict[str, ModuleType]] = {}
 def load_object(reference: str, *, folder: Path) -> Any:
     """Return the object that `module:name` refers to. `module` is a file next to the recipe or any importable module.
 
-    Raises UsageError if the reference is malformed, if the module is missing or raises, or if it lacks the name.
+    Raises UsageError if the reference is malformed, if the module is missing or raises an exception, or if it lacks the
+    name.
     """
     module_name, separator, name = reference.partition(":")
     if not separator or not module_name or not name:
@@ -51,8 +52,8 @@ def load_object(reference: str, *, folder: Path) -> Any:
 async def call(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """Call user code, sync or async, and wait for its result.
 
-    Raises the errors of the code, but raises RuntimeError for errors that would end more than the call: `sys.exit`, a
-    cancellation that does not come from the run, and any other BaseException (a panic in a Rust library).
+    Raises the errors of the code. Raises RuntimeError instead of errors that would end more than this call: `sys.exit`,
+    a cancellation that does not come from the run, and any other BaseException (a panic in a Rust library).
     """
     try:
         result = function(*arguments, **options)
@@ -73,7 +74,7 @@ async def call(function: Callable[..., Any], *arguments: Any, **options: Any) ->
 def call_in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
     """Call sync user code in a thread that a task waits for.
 
-    Raises the errors of the code, but raises RuntimeError for StopIteration. A future cannot store StopIteration, and
+    Raises the errors of the code, but RuntimeError instead of StopIteration. A future cannot store StopIteration, and
     the task would wait forever.
     """
     try:
@@ -83,9 +84,9 @@ def call_in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
 
 
 def load_function(reference: str, *parameters: str, key: str, folder: Path) -> Callable[..., Any]:
-    """Load a function that is called with these parameters. Their names are only used in error messages.
+    """Load a function that will be called with these parameters. Their names are only used in error messages.
 
-    Raises UsageError early, before any slow work, if the object is not callable or takes other arguments.
+    Raises UsageError early, before any slow work, if the object is not callable or takes different arguments.
     """
     function = load_object(reference, folder=folder)
     wanted = f"({', '.join(parameters)})"
@@ -168,7 +169,7 @@ def _load_file(name: str, file: Path) -> ModuleType:
 
 @contextmanager
 def _plain_names_of(folder: Path) -> Iterator[Mapping[str, ModuleType]]:
-    """Let the files of a recipe import each other by plain names, which only refer to files of this recipe.
+    """Let the files of a recipe import each other by plain names. These names refer only to files of this recipe.
 
     Yields the modules imported so far. They stay importable until another recipe has a file with the same name. Names
     of the standard library are an exception: a recipe's calendar.py does not replace `calendar` for other code.

@@ -26,8 +26,8 @@ def register(name: str) -> None:
 
 
 def mask_secrets(text: str, *forms: Callable[[str], str]) -> str:
-    """Replace every secret in a text with `***`. This includes its forms in addresses, in JSON and in each of
-    `forms`."""
+    """Replace every secret in a text with `***`. This also masks the secret as encoded in addresses, in JSON and by
+    each of `forms`."""
     return build_masker(*forms)(text)
 
 

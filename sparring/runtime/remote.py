@@ -60,7 +60,7 @@ def error_json(error: BaseException) -> dict[str, Json]:
 
 
 def error_from(value: Mapping[str, Json], where: str, *, otherwise: type[SparringError]) -> SparringError:
-    """Return the error that a server reported. An error that the caller cannot handle becomes `otherwise`."""
+    """Return the error that a server reported. Errors that the caller cannot handle become `otherwise`."""
     kind, message = value.get("kind"), str(value.get("message"))
     if kind == "ConstraintError":
         return ConstraintError(message, schema=value.get("schema"))
@@ -86,7 +86,7 @@ def decode(response: httpx.Response, where: str, *, otherwise: type[SparringErro
 
 
 def check_protocol(hello: Any, where: str, kind: str) -> None:
-    """Raise ServiceError if a server reports another kind or version."""
+    """Raise ServiceError if a server reports a different kind or version."""
     if not isinstance(hello, Mapping) or hello.get("serves") != kind:
         raise ServiceError(f"{where} is not a {kind} of Sparring; check the address.")
     if hello.get("protocol") != PROTOCOL:

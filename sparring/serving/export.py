@@ -31,7 +31,8 @@ def export(run: str | Path, destination: str | Path, *, merge: bool = False) -> 
 
     The checkpoint is the newest unless `run` is RUN@STEP or RUN@best. An adapter needs its base model; `merge` writes a
     complete model. Raises DataError if the destination exists or if the checkpoint is damaged or missing. Raises
-    UsageError if there is no adapter, because the run trained all weights or is a baseline, which trains none.
+    UsageError if there is no adapter. This is the case if the run trained all weights, or if it is a baseline, which
+    trains no weights.
     """
     target = Path(destination)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -118,7 +119,7 @@ def _origin(folder: RunFolder, checkpoint: Path, policy: Policy, weights: Weight
 
 
 def _evaluations(folder: RunFolder, fingerprint: str) -> Iterator[dict[str, Json]]:
-    """Yield the evaluations of exactly these weights, from any step."""
+    """Yield the evaluations of exactly these weights, whatever their step."""
     kept = ("name", "split", "temperature", "group_size", "scorer", "score", "success")
     for path in sorted(folder.evaluations.glob("*.json")):
         try:

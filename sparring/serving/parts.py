@@ -1,4 +1,5 @@
-"""Serve the engine or the learner of a recipe in a separate process, for a run elsewhere."""
+"""Serve the engine or the learner of a recipe in a separate process, for a run in another process or on another
+machine."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _LONGEST_NAME = 200
 
 @final
 class _Episode:
-    """One episode. Its first recorded turn determines its number, and its name if the client gave none.
+    """One episode. The first recorded turn determines the episode's number, and its name if the client gave none.
 
     Its file is `trajectories/recorded-<number>.jsonl`.
     """
@@ -68,9 +68,9 @@ class Recording:
     """A folder that records episodes of clients: `manifest.json`, `ledger.sqlite`, `trajectories/recorded-*.jsonl`.
 
     Implements `gateway.endpoints.Endpoints` with episodes that open automatically. A name in the path (`/s/NAME/v1`)
-    identifies an episode. Without a name, each conversation is an episode, identified by its messages. Before the client
-    gets an answer, the turn is in the ledger and the conversation is in the file, so a crash loses nothing. An episode
-    without any answer of the endpoint is not recorded.
+    identifies an episode. Without a name, each conversation is an episode, identified by its messages. The turn is in
+    the ledger and the conversation is in the file before the client gets an answer, so a crash loses nothing. An
+    episode without any answer from the endpoint is not recorded.
 
         async with Recording(Path("runs/teacher"), engine, model="expert") as recording:
             await Listener(create_app(recording), "127.0.0.1", 8000).start()
@@ -103,7 +103,8 @@ class Recording:
             raise DataError(f"{path} exists and is not empty, but a recording needs a new folder; give another --out.")
 
     def open(self) -> None:
-        """Create the folder. Requests wait until it exists. Raises DataError if it cannot be written."""
+        """Create the folder. Requests wait until the folder exists. Raises DataError if the folder cannot be
+        written."""
         try:
             (self._path / "trajectories").mkdir(parents=True)
         except OSError as error:
@@ -143,7 +144,7 @@ class Recording:
         yield self._episode(request).endpoint
 
     def report(self, api_key: str) -> EpisodeReport:
-        """Refuse the request: a recording accepts no reports."""
+        """Reject the request, because a recording accepts no reports."""
         raise ApiError(401, "A recording accepts no reports; grade its trajectories later.", code="invalid_api_key")
 
     def record_turn_nowait(self, episode: _Episode, turn: Turn, *, request_digest: str) -> Future[None]:
@@ -236,8 +237,8 @@ def record(
 ) -> None:
     """Record until interrupted.
 
-    `on_ready(base_url)` is called when the address answers. `on_turn` is passed to `Recording`. Raises DataError if
-    `path` is not empty, and ServiceError if the address is in use.
+    `on_ready(base_url)` is called when the server accepts requests. `on_turn` is passed to `Recording`. Raises
+    DataError if `path` is not empty, and ServiceError if the address is in use.
     """
 
     async def run() -> None:
@@ -270,7 +271,8 @@ def recording_path(folder: Path) -> Path:
 
 
 def _trajectories(episode: _Episode) -> Iterable[Trajectory]:
-    """Return one trajectory for each conversation. An episode has several conversations if its client branched off."""
+    """Return one trajectory for each conversation. An episode has several conversations if its client branched the
+    conversation."""
     session = episode.session
     # The file contains an answer before its client receives it.
     turns = {turn.id: turn for turn in (session.turns if session.is_closed else session.sampled_turns)}

@@ -27,8 +27,8 @@ from sparring.types import Sampling
 def load_served(model: str) -> tuple[Policy, str, str]:
     """Load the newest policy of a run, the policy of RUN@STEP or RUN@best, or a model by name or path.
 
-    Return the policy, the name under which to serve it, and the model whose chat format it uses. Raises UsageError for
-    the folder of a baseline, and ServiceError for a damaged export.
+    Return the policy, the name under which to serve it, and the model whose chat format it uses. Raises UsageError if
+    the folder is a baseline, and ServiceError if an export is damaged.
     """
     named = find_checkpoint(model)
     if named is not None:
@@ -60,7 +60,7 @@ def serve(
     api_key: str | None = None,
     on_ready: Callable[[str, str], None] | None = None,
 ) -> None:
-    """Answer requests until interrupted. `on_ready(base_url, model_name)` is called when the address answers.
+    """Answer requests until interrupted. `on_ready(base_url, model_name)` is called when the server accepts requests.
 
     Raises ServiceError if the model cannot be loaded or the address is in use.
     """

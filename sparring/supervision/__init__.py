@@ -1,1 +1,2 @@
-"""Splits `sparring train` into two processes: one trains, and a small one watches it and restarts it after a crash."""
+"""Splits `sparring train` into two processes. One trains; the other is small, watches the first and restarts it after a
+crash."""

@@ -1,4 +1,5 @@
-"""The reports of a supervised process to its supervisor: that it is alive, which run it trains, and that it has ended.
+"""The reports of a supervised process to its supervisor: that it is alive, which run it trains, and that it is about to
+exit.
 
 Each report is one line of JSON, sent over a socket. The supervisor holds the other end of the socket, so the process
 also notices when the supervisor ends.
@@ -30,7 +31,7 @@ class Report:
     """The supervised side of the socket. Without a supervisor it reports nothing."""
 
     def __init__(self) -> None:
-        """Take over the socket that the environment variable names."""
+        """Take over the socket whose number is in the environment variable."""
         number = os.environ.pop(VARIABLE, None)  # Child processes must not inherit it.
         self._socket = None if number is None else socket.socket(fileno=int(number))
         self._lock = threading.Lock()
@@ -51,9 +52,10 @@ class Report:
         self._tell({"run": run})
 
     def over(self, exit_code: int) -> None:
-        """Report that the process ends by itself, in success or failure, so that it is not restarted.
+        """Report that the process exits on its own, in success or failure, so that it is not restarted.
 
-        The supervisor ends the processes that this process leaves behind. Without a supervisor, this method ends them.
+        The supervisor terminates the processes that this process leaves behind. Without a supervisor, this method
+        terminates them.
         """
         self._tell({"over": exit_code})
         if self._is_orphan:
@@ -65,7 +67,8 @@ class Report:
                 self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def _beat(self) -> None:
-        """Report regularly until the process ends. A process that never releases the interpreter lock falls silent."""
+        """Report regularly until the process ends. A process that never releases the interpreter lock sends no
+        reports."""
         never = threading.Event()
         while not never.wait(BEAT_SECONDS):
             self._tell({"beat": 0})

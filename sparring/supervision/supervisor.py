@@ -1,5 +1,5 @@
-"""The parent process of a training or another command. It starts the command, watches it, may restart it after a crash,
-and leaves no processes behind.
+"""The parent process of `sparring train` or another command. It starts the command, watches it, may restart it after a
+crash, and leaves no processes behind.
 
 This module must not import torch.
 """
@@ -40,10 +40,10 @@ RESTARTS = "restarts.jsonl"
 
 @final
 class Supervisor:
-    """Runs one command to its end. A training may need several processes.
+    """Runs one command to its end. Training may need several processes.
 
-    A process that ends by itself first reports its exit code, which becomes the exit code of the supervisor. Such a
-    process is not restarted, because another attempt does not fix a mistake in a recipe. A process that ends in any
+    A process that exits on its own first reports its exit code, which becomes the exit code of the supervisor. Such a
+    process is not restarted, because another attempt would not fix a mistake in a recipe. A process that ends in any
     other way, by a signal or by code that leaves the interpreter, has crashed.
     """
 
@@ -60,7 +60,7 @@ class Supervisor:
     ) -> None:
         """Create a supervisor.
 
-        `begin` is the first command. `resume` returns the command that continues a run folder; without `resume`,
+        `begin` is the first command. `resume` returns the command that continues the run in a folder; without `resume`,
         nothing is restarted. `what` names the command in messages. The supervisor waits `pause_seconds` before the
         first restart, and twice as long before each further restart.
         """
@@ -121,7 +121,7 @@ class Supervisor:
         return CRASHED
 
     def _track_failure(self, run: RunFolder, reason: str) -> None:
-        """Pass the status on to the trackers, because the process that would do so has ended."""
+        """Report the status to the trackers, because the process that would do so has ended."""
         try:
             tracker = open_trackers(run.config(), run, Console())
         except (OSError, SparringError) as error:
@@ -131,7 +131,8 @@ class Supervisor:
         tracker.close()
 
     def _watched(self, command: Sequence[str]) -> tuple[int | None, str]:
-        """Start a process and wait for its end. Return the exit code that it reported, or None and how it died."""
+        """Start a process and wait for its end. Return the exit code that the process reported, or None and a
+        description of how the process died."""
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
@@ -174,8 +175,8 @@ class Supervisor:
         return None, f"died of {signal.Signals(-code).name}" if code < 0 else f"left the interpreter (exit code {code})"
 
     def _heard(self, ours: socket.socket, *, wait: bool) -> bytes:
-        """Return what the process reported. The result is empty after a short wait, or if the process closed its
-        end."""
+        """Return what the process reported. The result is empty if no report arrives within a short wait, or if the
+        process has closed its end of the socket."""
         if not select.select([ours], [], [], POLL_SECONDS if wait else 0)[0]:
             return b""
         received = ours.recv(65536)
@@ -211,7 +212,7 @@ class Supervisor:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Pass on signals that request a stop. A closed terminal also sends one, except under `nohup`."""
+        """Pass on signals that request a stop. Closing the terminal also sends such a signal, except under `nohup`."""
 
         def pass_on(number: int, _: FrameType | None) -> None:
             if not self._stop_requests:

@@ -1,4 +1,5 @@
-"""A watchdog that reports where a run without progress waits: the position of every thread and task in the code."""
+"""A watchdog that reports where a run that makes no progress is waiting: the position of every thread and task in the
+code."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """The times that the watchdog waits before it acts, in seconds."""
+    """How long the watchdog waits before each of its actions, in seconds."""
 
     deadly_seconds: float | None
     """If an event loop has not run for this time, the process is ended by SIGABRT, so that a supervisor can restart it.

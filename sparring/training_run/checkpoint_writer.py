@@ -1,4 +1,5 @@
-"""Write the checkpoints of a training, which are copied at the end of a step and written while the next steps run."""
+"""Write the checkpoints of a run. Each checkpoint is copied at the end of a step and written while the next steps
+run."""
 
 from __future__ import annotations
 
@@ -24,9 +25,9 @@ from sparring.types import Json
 class Saver:
     """Saves one checkpoint at a time.
 
-    A checkpoint is recorded in the ledger when it is on the disk. Older checkpoints are deleted only after that. Use the
-    saver with `async with`: a running save is finished when the training ends, even with an error. A cancelled training
-    does not wait for it.
+    A checkpoint is recorded in the ledger when it is on the disk. Older checkpoints are deleted only after that. Use
+    the saver with `async with`: when training ends, even with an error, a save in progress is finished. If training is
+    cancelled, it does not wait for the save.
     """
 
     def __init__(
@@ -64,7 +65,8 @@ class Saver:
         self._scores[step] = score
 
     def room(self, step: int) -> Room:
-        """Return the free disk space and the space that the checkpoints after a step need. Call it between two steps.
+        """Return the free disk space and the space that the checkpoints after a step need. Call this method between two
+        steps.
 
         Raises DiskError if the disk cannot be read.
         """
@@ -87,10 +89,10 @@ class Saver:
         )
 
     def shortage(self, step: int) -> Finding | None:
-        """Return a finding if the disk space will not suffice.
+        """Return a finding if there will not be enough disk space.
 
-        The finding is returned only once until there is enough space again. If the disk cannot be read, the next save
-        reports it.
+        The finding is not returned again until there has been enough space in between. If the disk cannot be read, the
+        next save reports it.
         """
         try:
             was_short, found = self._is_short, self.room(step).finding(step)
@@ -100,10 +102,10 @@ class Saver:
         return None if was_short else found
 
     async def begin(self, step: int, state: Mapping[str, Json]) -> None:
-        """Copy the learner's state now, and write it in the background after any running save.
+        """Copy the learner's state now, and write it in the background after any save that is in progress.
 
-        A failure is shown and sets `is_due`. The next step then tries again, because a full disk may have space by then.
-        The caller must not change `state` afterwards.
+        A failure is shown and sets `is_due`. The next step then tries again, because a full disk may have free space by
+        then. The caller must not change `state` afterwards.
         """
         await self.settled()
         if self.newest == step:
@@ -122,7 +124,7 @@ class Saver:
             await asyncio.to_thread(self._write, step, await asyncio.to_thread(self._copy, step), state)
 
     async def settled(self) -> None:
-        """Wait for the save that is running."""
+        """Wait for the save that is in progress."""
         if self._writing is not None:
             writing, self._writing = self._writing, None
             await writing
@@ -156,7 +158,7 @@ class Saver:
 def save_announced(
     ledger: Ledger, directory: Path, step: int, name: int | str, copy: LearnerState, state: Mapping[str, Json]
 ) -> None:
-    """Write the checkpoint of a step. The ledger records it before it gets its final name.
+    """Write the checkpoint of a step. The ledger records the checkpoint before it gets its final name.
 
     Raises the same errors as `checkpoints.save`.
     """

@@ -1,7 +1,7 @@
-"""Train a control for RL: the warm start of a run, continued by supervised steps for at least as long as RL took.
+"""Train a control for RL: the warm start of a run, continued with supervised steps for at least as long as RL took.
 
 The gain of RL is the difference between the tuned weights and this control, not between the tuned weights and the warm
-start: more imitation alone might have reached the same result.
+start: more imitation learning alone might have reached the same result.
 """
 
 from __future__ import annotations
@@ -67,17 +67,19 @@ class Control:
 def continue_warm_start(
     run: str | Path, *, steps: int | None = None, overrides: Sequence[str] = (), quiet: bool = False
 ) -> Control:
-    """Continue the warm start of a trained run, and keep the best of several points by validation as its control.
+    """Continue the warm start of a trained run. Of several points, keep the one with the best validation result as the
+    run's control.
 
-    The call blocks. The optimizer is new, and the rate falls from `warm_start.learning_rate` to 0. Success is validated at
-    the recipe's serving temperature. If `steps` is None, the recipe's `warm_start.control_steps` applies, or without it
-    enough steps to take longer than RL did. From then on, `sparring eval` and MultiTurnRLEvaluator evaluate the control in
-    addition to the other policies. `overrides` change the run's recipe.
+    The call blocks. The optimizer is new, and the learning rate falls from `warm_start.learning_rate` to 0. Success is
+    validated at the recipe's serving temperature. If `steps` is None, the recipe's `warm_start.control_steps` applies.
+    If that is not set either, the control takes enough steps to train longer than RL did. From then on, `sparring eval`
+    and MultiTurnRLEvaluator evaluate the control in addition to the other policies. `overrides` change the run's
+    recipe.
 
-    An interrupted control starts again from the warm start, because its learning rate depends on the number of steps, and
-    the run keeps its earlier control.
+    If the training of a control is interrupted, it starts again from the warm start, because its learning rate depends
+    on the number of steps. The run keeps its earlier control until the new one is complete.
 
-    Raises UsageError for a run without a warm start, if the recipe differs from the trained one, and if a control with
+    Raises UsageError if the run has no warm start, if the recipe differs from the trained one, or if a control with
     more steps exists. Raises DataError if the warm start's checkpoint is missing or damaged.
     """
     if steps is not None and steps < 1:
@@ -113,7 +115,7 @@ def continue_warm_start(
 
 
 def _describe_interruption(folder: RunFolder) -> str:
-    """Return what is left of a control that was stopped, and what to do."""
+    """Return a message that states what is left of a control that was stopped, and what to do."""
     earlier = "the earlier control is unchanged" if (folder.controls / CONTINUED).is_dir() else "no control was stored"
     return f"the control was stopped before its last step, so {earlier}; run the command again to start from the warm start"
 

@@ -32,7 +32,7 @@ Loader: TypeAlias = RunLoader[TrainingParts]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRequest:
-    """The user's options of a training."""
+    """The options that the user chose for one call of `train`."""
 
     overrides: tuple[str, ...]
     is_checked: bool
@@ -44,7 +44,7 @@ class TrainRequest:
 async def run_training(loader: Loader, request: TrainRequest, console: Console, stop: asyncio.Event) -> TrainResult:
     """Train a run to its end, or until `stop` is set.
 
-    Raises GateError if the checks find errors or a detector ends the run, UsageError and DataError if a run cannot be
+    Raises GateError if the checks find errors or a detector stops the run, UsageError or DataError if a run cannot be
     resumed, and the errors of training. The run's status records how the run ended.
     """
     await wait_for_abandoned()
@@ -108,7 +108,7 @@ def _stop_on_errors(report: CheckReport, console: Console) -> None:
 async def _compare_with_manifest(loaded: LoadedRun[TrainingParts], request: TrainRequest, console: Console) -> None:
     """Record the model, data and recipe that the run is trained with.
 
-    Raises UsageError if those of a resumed run have changed.
+    Raises UsageError if the model, data or recipe of a resumed run has changed.
     """
     parts, folder = loaded.parts, loaded.folder
     # Paths as the run's own recipe names them.
@@ -126,7 +126,7 @@ async def _compare_with_manifest(loaded: LoadedRun[TrainingParts], request: Trai
 
 
 async def _train(loaded: LoadedRun[TrainingParts], start: Start, console: Console, stop: asyncio.Event) -> TrainResult:
-    """Train with open trackers and a watchdog, and record how it ends."""
+    """Train with open trackers and a watchdog, and record how training ends."""
     folder = loaded.folder
     tracker = open_trackers(loaded.parts.config, folder, console)
     supervised().trains(str(folder.path))

@@ -40,7 +40,8 @@ class LoadedRun(Generic[Parts_co]):
 
 @final
 class RunLoader(Generic[Parts_co]):
-    """Creates a run's folder and loads its objects, once. A loader that is dropped without `close` releases its model."""
+    """Creates a run's folder and loads the run's objects, once. A loader that is garbage-collected without `close`
+    releases its model."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class RunLoader(Generic[Parts_co]):
         console: Console,
         name: str | None = None,
     ) -> None:
-        """Prepare a loader. If it creates a run folder, the folder is called `name`."""
+        """Prepare a loader. If the loader creates a run folder, the folder is called `name`."""
         self.recipe, self.config, self.name = recipe, config, name
         self.folder: RunFolder | None = None
         self._path = Path()
@@ -64,7 +65,7 @@ class RunLoader(Generic[Parts_co]):
         return self._loaded is not None
 
     async def load(self) -> LoadedRun[Parts_co]:
-        """Return the run's objects, and load them on the first call.
+        """Return the run's objects. The first call loads them.
 
         Raises the errors of loading, and DataError for a folder without a manifest.
         """
@@ -81,13 +82,14 @@ class RunLoader(Generic[Parts_co]):
         return self._loaded
 
     def open_folder(self) -> RunFolder:
-        """Return the run's folder, and create it if there is none. Raises DataError if it cannot be created."""
+        """Return the run's folder, and create it if it does not exist. Raises DataError if it cannot be created."""
         if self.folder is None:
             return self.use_folder(RunFolder.create(self.config, self.recipe, name=self.name))
         return self.folder
 
     def use_folder(self, folder: RunFolder) -> RunFolder:
-        """Use an existing folder, and return it with an absolute path, which a change of directory does not affect."""
+        """Use an existing folder, and return it with an absolute path, so that a change of the working directory does
+        not affect it."""
         self.folder, self._path = folder.absolute(), folder.path
         return self.folder
 

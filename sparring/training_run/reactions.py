@@ -1,4 +1,4 @@
-"""Define the reactions of a training to an error that a detector finds, by `detectors.reaction`."""
+"""Define how training reacts to an error that a detector finds. `detectors.reaction` selects the reaction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAUSE_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """An error that a detector found after a step, and the objects that a reaction acts on."""
+    """An error that a detector found after a step, with the objects that a reaction acts on."""
 
     finding: Finding
     step: int

@@ -44,7 +44,7 @@ def find_start(folder: RunFolder, changes: Sequence[str] = ()) -> Path | None:
             raise _refusal(
                 folder,
                 f"{checkpoint} is not in {folder.ledger}: the checkpoint or the ledger is from another run, or from "
-                f"another time of this run. If the ledger is the right one, move {checkpoint} elsewhere and resume",
+                f"a different time in this run. If the ledger is the correct one, move {checkpoint} elsewhere and resume",
                 changes,
                 standing_now,
             )
@@ -61,7 +61,7 @@ def find_start(folder: RunFolder, changes: Sequence[str] = ()) -> Path | None:
 def unknown_checkpoints(checkpoints: Iterable[Path], lineage: Sequence[LineageEntry]) -> list[str]:
     """Return an error message for each checkpoint that is not in the ledger.
 
-    List the checkpoints before reading the ledger.
+    List the checkpoints before you read the ledger.
     """
     found: list[str] = []
     for checkpoint in checkpoints:
@@ -74,7 +74,7 @@ def unknown_checkpoints(checkpoints: Iterable[Path], lineage: Sequence[LineageEn
 
 
 def lost_steps(folder: RunFolder, account: Account, step: int) -> str:
-    """Return an error message if the ledger ends before a step that the run has taken, else ""."""
+    """Return an error message if the ledger ends before a step that the run has taken, and otherwise ""."""
     if account.last_step >= step:
         return ""
     path = folder.ledger
@@ -85,7 +85,7 @@ def lost_steps(folder: RunFolder, account: Account, step: int) -> str:
 
 
 def _account(folder: RunFolder, changes: Sequence[str]) -> Account:
-    """Read the ledger. Raises DataError if it is damaged or ends before the run's last step."""
+    """Read the ledger. Raises DataError if the ledger is damaged or ends before the run's last step."""
     path = folder.ledger
     if not path.exists() or path.stat().st_size == 0:
         # SQLite first writes new rows to the -wal file: an empty ledger with this file was not emptied.
@@ -109,7 +109,8 @@ def _account(folder: RunFolder, changes: Sequence[str]) -> Account:
 
 
 def _is_in(lineage: Iterable[LineageEntry], checkpoint: Path) -> bool:
-    """Return whether the lineage contains a checkpoint, by name and content. Raises OSError if it has no manifest."""
+    """Return whether the lineage contains a checkpoint, by name and content. Raises OSError if the checkpoint has no
+    manifest."""
     name, digest = checkpoint_files.get_original_name(checkpoint), checkpoint_files.hash_checkpoint(checkpoint)
     return any(
         entry.checkpoint == name and entry.digest in (None, digest) for entry in lineage if entry.kind != "resumed"

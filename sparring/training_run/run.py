@@ -1,4 +1,4 @@
-"""Run one training: its start, the actions between its steps, and its end."""
+"""Run the training of a run: its start, the actions between its steps, and its end."""
 
 from __future__ import annotations
 
@@ -69,13 +69,14 @@ class TrainResult:
 
     @property
     def claim(self) -> Claim:
-        """The claim that the run's evaluations support so far; without a held-out evaluation, its validations."""
+        """The claim that the run's evaluations support so far. Without a held-out evaluation, the claim is based on the
+        validations."""
         return claim_of_run(RunFolder(self.run))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """The starting point of a training."""
+    """The starting point of training."""
 
     is_resumed: bool
     checkpoint: Path | None
@@ -86,11 +87,11 @@ class Start:
 
 @final
 class TrainingRun:
-    """A training, with the state that its parts share. The loop calls it between the steps.
+    """The training of a run, with the state that its parts share. The loop calls this object between the steps.
 
         result = await TrainingRun(loaded, start, tracker=tracker, console=console, stop=stop).train()
 
-    It is created in the event loop that it trains in. `stop` ends it with a checkpoint.
+    The object must be created in the event loop in which it trains. `stop` ends it with a checkpoint.
     """
 
     def __init__(
@@ -185,9 +186,9 @@ class TrainingRun:
             check_baseline(evaluation, self._config)
 
     async def run_detectors(self, step: int) -> None:
-        """Log the findings of the detectors after a step, and react to errors as the recipe sets.
+        """Log the findings of the detectors after a step, and react to errors as the recipe specifies.
 
-        Raises GateError if the reaction ends the run.
+        Raises GateError if the reaction stops the run.
         """
         # A run's status must never be ahead of its ledger, because resuming compares the two.
         await asyncio.to_thread(self._parts.ledger.flush)
@@ -227,7 +228,7 @@ class TrainingRun:
             self._stop.set()
 
     def measure(self, trajectories: Sequence[Trajectory]) -> Mapping[str, float]:
-        """Return the metrics of engine, collector and process since the last step."""
+        """Return the metrics of the engine, the collector and the process since the last step."""
         return {
             **self._parts.engine.metrics(),
             **self._parts.collector.tally.take(),
@@ -240,7 +241,7 @@ class TrainingRun:
         self._console.doing(activity)
 
     async def _run_loop(self) -> int:
-        """Run the steps, save the last one, and return the step of the weights on the disk."""
+        """Run the steps, save a checkpoint of the last one, and return the step of the weights on the disk."""
         config, parts = self._config, self._parts
         run = loop.Run(
             engine=parts.engine,
@@ -288,7 +289,7 @@ class TrainingRun:
         return Budget(self._config.limits.max_cost, spent=earlier, endpoint_cost=count_endpoints)
 
     def _plans(self) -> Iterator[GroupPlan]:
-        """Yield the groups in the order of the data. Use it only after the run is restored."""
+        """Yield the groups in the order of the data. Use this method only after the run is restored."""
         plans = chain(self._outstanding, self._curriculum)
         yield from plans if self._parts.is_deterministic else self._kept.plans(plans)
 
@@ -314,7 +315,7 @@ class TrainingRun:
     async def _prepare_weights(self) -> bool:
         """Load the first weights of a run without a checkpoint. Return False if a stop ended the warm start.
 
-        In this case nothing is saved, and a resumed run restarts the warm start.
+        In this case, nothing is saved, and a resumed run restarts the warm start.
         """
         learner, source = self._parts.learner, self._start.model_weights
         if self._start.checkpoint is not None:
@@ -328,7 +329,8 @@ class TrainingRun:
         return True
 
     async def _warm_start(self, section: WarmStartSection) -> bool:
-        """Imitate demonstrations and save the result. Return False, and save nothing, if a stop ended it early."""
+        """Imitate the demonstrations and save the result. Return False, and save nothing, if a stop ended the imitation
+        early."""
         learner = self._parts.learner
         conversations = await asyncio.to_thread(
             load_demonstrations, self._parts, section.num_demonstrations, section.demonstrations
@@ -415,7 +417,8 @@ class TrainingRun:
 
 
 def check_baseline(evaluation: Evaluation, config: Config) -> None:
-    """Raise GateError if no episode succeeded before training: RL amplifies existing successes, it cannot create them."""
+    """Raise GateError if no episode succeeded before training: RL amplifies existing successes but cannot create
+    them."""
     if sum(evaluation.successes) or config.evaluation.allow_zero_baseline:
         return
     raise GateError(

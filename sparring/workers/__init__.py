@@ -1,4 +1,5 @@
-"""Environments, rewards and scorers in separate processes, which may hang or die without affecting the run."""
+"""Environments, rewards and scorers in separate processes. These processes may hang or die without affecting the
+run."""
 
 from sparring.workers.pool import Code, WorkerPool, use_separate_workers
 from sparring.workers.remote import grade_in_workers, run_in_workers

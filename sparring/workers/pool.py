@@ -39,7 +39,7 @@ END_KEEPER_SECONDS = 5.0
 
 
 class Code(TypedDict):
-    """The code that a worker loads. The names are those of a recipe, and parts that do not exist are None."""
+    """The code that a worker loads. Names are written as in a recipe, and parts that do not exist are None."""
 
     folder: str
     """The recipe's folder."""
@@ -54,7 +54,7 @@ _ALONE: ContextVar[bool] = ContextVar("alone", default=False)
 
 @contextmanager
 def use_separate_workers() -> Iterator[None]:
-    """Give each pool place that is first used within the block a separate worker process."""
+    """Give each `Place` that is created within the block a separate worker process."""
     token = _ALONE.set(True)
     try:
         yield
@@ -64,7 +64,8 @@ def use_separate_workers() -> Iterator[None]:
 
 @final
 class WorkerPool:
-    """Worker processes, managed by the pool's own event loop, so that they are monitored independently of other loops.
+    """Worker processes, managed by the pool's own event loop. They are therefore monitored independently of other event
+    loops.
 
     Methods may be called from any thread.
     """
@@ -87,7 +88,8 @@ class WorkerPool:
     async def ask(
         self, place: Place, do: str, *arguments: Json, what: str, answering: Answering | None = None
     ) -> Mapping[str, Any]:
-        """Return the reply of the place's worker, for `wire.decode_result`. `what` names the request in errors.
+        """Return the reply of the place's worker, as input for `wire.decode_result`. `what` names the request in
+        errors.
 
         Cancelling the call also cancels it in the worker. Raises InfrastructureError when the worker dies or is
         replaced, and UsageError for arguments that are not JSON.
@@ -100,13 +102,14 @@ class WorkerPool:
         return self._submit(self._ask(place, do, arguments, what)).result()
 
     def leave(self, place: Place) -> None:
-        """Release a place that gets no more requests."""
+        """Release a place that will get no more requests."""
         loop = self._loop
         if loop is not None:
             loop.call_soon_threadsafe(self._left, place)
 
     async def aclose(self) -> None:
-        """End all workers, by force if they take longer than END_SECONDS. A later request would start new workers."""
+        """Stop all workers, and kill those that take longer than END_SECONDS. A later request would start new
+        workers."""
         with self._lock:
             loop, self._loop = self._loop, None
         if loop is not None:
@@ -166,7 +169,8 @@ class WorkerPool:
 
 @final
 class Place:
-    """The place of one episode's environment, or of one grading: a worker that is chosen at the first request."""
+    """The place where one episode's environment, or the grading of one episode, runs. The worker is chosen at the first
+    request."""
 
     _numbers = itertools.count()
 
@@ -203,7 +207,7 @@ class _Request:
         answer.add_done_callback(done)
 
     def give_up(self) -> None:
-        """Cancel the session's replies to the worker, which are no longer needed."""
+        """Cancel the pending session replies to the worker, because they are no longer needed."""
         for answer in self._answers:
             answer.cancel()
 
@@ -213,7 +217,7 @@ class _Worker:
     """The trainer's side of one worker process. It belongs to the event loop of its pool."""
 
     def __init__(self, hello: bytes, beat_seconds: float, silence_seconds: float) -> None:
-        """Start the process. Raises InfrastructureError when it cannot be started."""
+        """Start the process. Raises InfrastructureError if the process cannot be started."""
         ours, theirs = socket.socketpair()
         with theirs:
             program = [
@@ -281,7 +285,7 @@ class _Worker:
             writer.write(content)
 
     async def _serve(self) -> None:
-        """Monitor the process until it and all its descendants have ended."""
+        """Monitor the process until it and all its descendants have exited."""
         reader, writer = await asyncio.shield(self._connecting)
         reading = asyncio.ensure_future(self._read(reader))
         is_silent = False
@@ -315,7 +319,7 @@ class _Worker:
                 request.answer.set_exception(self._lost(request, was_running=True))
 
     def _end(self) -> bool:
-        """Return whether the process ended before it was killed."""
+        """Return whether the process exited before it was killed."""
         try:
             self._process.wait(END_SECONDS)
             has_ended = True

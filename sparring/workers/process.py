@@ -3,7 +3,7 @@
 Each message is an object (see `wire`). The pool first sends {"code", "beat_seconds"}. Its other messages are {"ask",
 "do", "place", "arguments", "meter"}, {"cancel": ask} and {"reply": question, "value" or "error"}. The worker sends
 {"answer": ask, "value" or "error", "is_done", "available_tools"}, {"question", "of": ask, "policy", "messages",
-"tools"}, and {"beat"} each time it has returned to its event loop.
+"tools"}, and {"beat"} each time that it returns to its event loop.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ async def _beat(writer: asyncio.StreamWriter, seconds: float) -> None:
 
 @final
 class _Loaded:
-    """The user's code, or the error of loading it. Every request raises that error, since the trainer was able to load
-    the code."""
+    """The user's code, or the error that loading it raised. In that case, every request raises this error. The error is
+    not expected, because the trainer has already loaded the same code."""
 
     def __init__(self, code: Code) -> None:
         self._refusal: Exception | None = None
@@ -172,7 +172,7 @@ class _Worker:
         return await call(getattr(environment, do), *arguments)
 
     async def _close(self, number: int, place: int) -> None:
-        """Close an environment after its cancelled calls have ended."""
+        """Close an environment once its cancelled calls have ended."""
         others = [task for other, (at, task) in self._running.items() if at == place and other != number]
         await asyncio.gather(*others, return_exceptions=True)
         environment = self._environments.pop(place, None)

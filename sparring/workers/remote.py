@@ -15,8 +15,8 @@ from sparring.workers.wire import decode_result
 
 
 def run_in_workers(environment_class: type[Environment], pool: WorkerPool) -> type[_RemoteEnvironment]:
-    """Return an environment class whose objects live in the pool's workers. It takes no options: the pool's code has
-    them."""
+    """Return an environment class whose objects live in the pool's workers. The class takes no options, because the
+    pool already has them."""
     named = {"__module__": environment_class.__module__, "__qualname__": environment_class.__qualname__}
     return type(
         environment_class.__name__, (_RemoteEnvironment,), {**named, "_pool": pool, "_played": environment_class}
@@ -39,7 +39,7 @@ def grade_in_workers(pool: WorkerPool, key: str, grader: Callable[..., Any]) -> 
 
 
 class _RemoteEnvironment(Environment):
-    """An environment with the tools of the original class. Its methods run in a worker."""
+    """An environment that has the tools of the original class. Its methods run in a worker."""
 
     _pool: ClassVar[WorkerPool]
     _played: ClassVar[type[Environment]]

@@ -1,5 +1,5 @@
-"""The messages between pool and worker: values as JSON in frames, and exceptions, which are raised again on the
-other side."""
+"""The messages between the pool and its workers. Frames contain values as JSON, and exceptions, which are raised again
+on the other side."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ _LENGTH_BYTES = 8
 
 
 def frame(value: Any) -> bytes:
-    """Encode a JSON value, with its length in front. It may contain the classes above, tuples and keys of any kind.
+    """Encode a JSON value, prefixed with its length. The value may contain the classes listed above, tuples, and keys
+    of any type.
 
     Raises TypeError for anything else, with the message of `json.dumps`.
     """
@@ -60,7 +61,7 @@ def _odd(value: object, path: str) -> Iterator[tuple[str, object]]:
 
 
 async def receive(reader: asyncio.StreamReader) -> Any:
-    """Return the next value. Raises EOFError or ConnectionError when the other side has ended, and ValueError for
+    """Return the next value. Raises EOFError or ConnectionError if the other side has exited, and ValueError for
     invalid content."""
     length = int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big")
     content = await reader.readexactly(length)
@@ -132,8 +133,8 @@ def frame_outcome(head: Mapping[str, Json], came_of_it: object) -> bytes:
 def decode_result(message: Mapping[str, Any]) -> Any:
     """Return the value of an outcome, or raise its exception.
 
-    Sparring's errors and ToolFailure are raised unchanged. Any other exception is raised as a class with its name and
-    text.
+    Sparring's errors and ToolFailure are raised unchanged. Any other exception is raised as an instance of a new class
+    with the same name and text.
     """
     if "error" not in message:
         return message["value"]

@@ -36,7 +36,7 @@ def test_disagreements_come_first_then_failures_then_right_ones_and_what_is_left
     assert {"train/2/c/1.0", "train/1/b/0.0", "train/1/b/1.0", "train/2/c/0.0", "train/1/b/2.0"} <= {
         one["id"] for one in few.shown
     }
-    assert few.left_out == {"right episodes": 11 - len(few.shown)}
+    assert few.left_out == {"correct episodes": 11 - len(few.shown)}
 
 
 def test_the_policy_that_an_evaluation_is_about_comes_before_the_others(tmp_path: Path) -> None:

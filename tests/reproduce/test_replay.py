@@ -256,7 +256,7 @@ def test_an_environment_that_fails_now_is_no_difference_but_an_outage(
     assert problem in str(replay.problem)
     result = sparring("replay", "one", episode)
     assert result.exit_code == 4
-    assert "1 of 1 episodes could not be repeated to their end" in result.output
+    assert "1 of 1 episodes could not be replayed to the end" in result.output
 
 
 def test_all_of_the_newest_training_step_are_replayed_and_a_file_may_be_named(run: RunFolder) -> None:

@@ -198,7 +198,7 @@ def test_a_reward_that_keeps_the_order_is_itself_and_one_that_does_not_is_refuse
 
     assert ordered(kept, examples) is kept
     with pytest.raises(
-        UsageError, match=r"pays 1 for 'fast win' and 1 for 'slow win' \(fast win 1; slow win 1; loss 0"
+        UsageError, match=r"gives 1 for 'fast win' and 1 for 'slow win' \(fast win 1; slow win 1; loss 0"
     ):
         ordered(wins, examples)
 

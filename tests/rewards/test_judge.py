@@ -210,7 +210,7 @@ def test_an_answer_that_is_empty_or_too_long_is_not_sent_to_the_judge(text: str)
 
 
 def test_even_votes_and_unknown_weights_are_refused() -> None:
-    with pytest.raises(UsageError, match="2 votes may be undecided"):
+    with pytest.raises(UsageError, match="2 votes may end in a tie"):
         judge_of(["x"], num_votes=2)
     with pytest.raises(UsageError, match="a positive weight for each"):
         judge_of(["x"], weights={"right": 1})

@@ -1,4 +1,4 @@
-"""Rules between settings: combinations that cannot work, and settings that nothing in the recipe reads."""
+"""Rules between settings: combinations that cannot work, and settings that no part of the recipe reads."""
 
 from collections.abc import Container
 
@@ -20,7 +20,7 @@ RULES: tuple[ConfigRule, ...] = (
 
 
 def find_conflicts(config: Config, wrong: Container[str] = ()) -> list[ConfigProblem]:
-    """Return the problems between settings, except those that depend on a key or section in `wrong`."""
+    """Return the conflicts between settings, except those that depend on a key or section in `wrong`."""
     found: list[ConfigProblem] = []
     for rule in RULES:
         for key, message, reads in rule(config):
@@ -41,7 +41,7 @@ UNREAD: tuple[ConfigRule, ...] = (
 
 
 def find_unread(config: Config) -> set[str]:
-    """Return the given keys of a place file that nothing in the recipe reads."""
+    """Return the keys that a place file sets but that no part of the recipe reads."""
     return {key for rule in UNREAD for key, _, _ in rule(config)}
 
 

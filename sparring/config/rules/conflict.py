@@ -1,4 +1,4 @@
-"""The type of rules between settings, and functions that rules of several sections share."""
+"""The type of the rules between settings, and functions that the rules of several sections share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparring.config.sections import Config
 
 
 class Conflict(NamedTuple):
-    """One setting that cannot work together with others."""
+    """One setting that conflicts with other settings."""
 
     key: str
     """Key path of the setting to change."""
@@ -29,7 +29,8 @@ def find_given(config: Config, section: str, *keys: str) -> list[str]:
 
 
 def endpoint_problems(*, base_url: str | None, api_key_env: str | None) -> list[tuple[str, str]]:
-    """Return (key, message) for each invalid setting of an endpoint's address. Messages never contain a secret key."""
+    """Return (key, message) for each invalid setting of an endpoint: its address, or the variable that holds its key.
+    Messages never contain a secret key."""
     found: list[tuple[str, str]] = []
     if base_url is not None and not re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", base_url):
         shown = "an address that contains a user or key" if "@" in base_url else repr(base_url)

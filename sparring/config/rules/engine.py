@@ -1,4 +1,4 @@
-"""Rules of [engine] and [learner]: keys that the chosen type reads and needs, and keys that only training reads."""
+"""Rules of [engine] and [learner]: keys that the chosen type reads or needs, and keys that only training reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Rules of [agent], [environment], [reward], [sampling] and [rollout]: what runs an episode, and its limits."""
+"""Rules of [agent], [environment], [reward], [sampling] and [rollout]: what runs an episode, and the limits of an
+episode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of [policies.NAME]: names, the keys that each role reads, and what each role needs."""
+"""Rules of [policies.NAME]: names, the keys that each role reads, and the settings that each role needs."""
 
 from __future__ import annotations
 

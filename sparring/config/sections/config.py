@@ -73,7 +73,8 @@ class Config(Section):
     def runs_in_rounds(self) -> bool:
         """Whether the engine runs in deterministic rounds.
 
-        If the recipe does not set it, the engine does so when training is synchronous and the engine is able to.
+        If the recipe does not set it, the engine uses deterministic rounds when training is synchronous and the engine
+        supports them.
         """
         if self.engine.deterministic is not None:
             return self.engine.deterministic
@@ -90,7 +91,7 @@ class Config(Section):
 
     @property
     def off_policy_correction(self) -> str:
-        """The correction that the recipe names, or the default for its loss and staleness."""
+        """The correction that the recipe names, or the default correction for its loss and staleness."""
         section = self.algorithm
         if section.off_policy_correction is not None:
             return section.off_policy_correction
@@ -107,7 +108,8 @@ class Config(Section):
         }
 
     def loss_config(self) -> dict[str, Any]:
-        """Return the loss settings that a learner reads: the hyperparameters, the correction and the further terms."""
+        """Return the loss settings that a learner reads: the hyperparameters, the correction and the additional
+        terms."""
         section = self.algorithm
         return section.hyperparameters() | {
             "off_policy_correction": self.off_policy_correction,
@@ -118,7 +120,7 @@ class Config(Section):
         }
 
     def algorithm_in_effect(self) -> dict[str, Any]:
-        """Return [algorithm] with the correction in effect and only the hyperparameters that are read."""
+        """Return [algorithm] with the correction that applies, and without hyperparameters that nothing reads."""
         section = self.algorithm
         values = section.model_dump(mode="json") | {"off_policy_correction": self.off_policy_correction}
         read = choice.resolve_hyperparameters(self.chosen_functions(), section.hyperparameters())
@@ -130,7 +132,8 @@ class Config(Section):
 
 
 def section_class(annotation: Any) -> type[Section]:
-    """Return the section class in a field's annotation, which may be optional or a mapping."""
+    """Return the section class in a field's annotation. The annotation may be an optional section or a mapping of
+    sections."""
     if isinstance(annotation, type):
         return annotation
     return next(part for part in annotation.__args__ if isinstance(part, type) and issubclass(part, Section))

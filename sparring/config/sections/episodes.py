@@ -72,7 +72,7 @@ class AgentSection(Section):
 
     @property
     def is_foreign(self) -> bool:
-        """Whether an agent of the user runs the episodes, instead of the built-in tool loop."""
+        """Whether the user's own agent runs the episodes instead of the built-in tool loop."""
         return self.kind is not None
 
     @property
@@ -81,7 +81,7 @@ class AgentSection(Section):
         return next(iter(self.kinds()), None)
 
     def kinds(self) -> list[str]:
-        """Return all keys that define an agent. A recipe with more than one such key is refused."""
+        """Return all keys that define an agent. A recipe with more than one such key is rejected."""
         return [kind for kind in ("function", "command", "url", "pull") if getattr(self, kind) not in (None, False)]
 
 

@@ -1,4 +1,4 @@
-"""The sections about runs as a whole: the run folder, evaluation and tracking."""
+"""The sections about a run as a whole: the run folder, evaluation and tracking."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class BatchSection(Section):
 class AlgorithmSection(Section):
     """The functions that make up the algorithm, and their hyperparameters.
 
-    Keys whose default is None here are hyperparameters; the signatures of the functions contain their defaults.
+    Keys whose default is None here are hyperparameters. Their real defaults are in the signatures of the functions.
     """
 
     advantage_method: str = Field(
@@ -148,7 +148,7 @@ class AlgorithmSection(Section):
         return is_plug_in or self.entropy_coef > 0 or (self.kl_coef > 0 and not self.takes_reward_off)
 
     def hyperparameters(self) -> dict[str, Any]:
-        """Return the hyperparameters that the recipe sets, with epsilons as thresholds, and the options."""
+        """Return the hyperparameters that the recipe sets, with epsilons converted to thresholds, and the options."""
         values = {name: getattr(self, name) for name in HYPERPARAMETERS if getattr(self, name) is not None}
         for side, sign in (("low", -1), ("high", 1)):
             epsilon = values.pop(f"clip_{side}_epsilon", None)

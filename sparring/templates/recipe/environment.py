@@ -31,21 +31,22 @@ class Shop(Environment):
 
 
 def stated_total(trajectory: Trajectory) -> int | None:
-    """Return the total that the last message states, if it contains nothing else."""
+    """Return the total that the last message states, if the message contains nothing else."""
     last = trajectory.messages[-1]
     match = re.fullmatch(r"\s*Total: (0|[1-9]\d{0,99})\s*", str(last.get("content")), flags=re.ASCII)
     return int(match[1]) if last.get("role") == "assistant" and match else None
 
 
 def reward(trajectory: Trajectory) -> tuple[float, dict[str, float]]:
-    """Return 1 for the right total and 0.2 for a wrong total, which is a first step to learn. Metrics are charted."""
+    """Return 1 for the correct total and 0.2 for an incorrect total, because stating any total is a first step to
+    learn. Metrics are charted."""
     named = stated_total(trajectory)
     right = float(named == trajectory.task.fields["total"])
     return right or 0.2 * (named is not None), {"right": right, "named_a_total": float(named is not None)}
 
 
 def scorer(trajectory: Trajectory) -> float:
-    """Return 1 only if the whole last message is the right total. Partial credit is for training, not for evaluation.
+    """Return 1 only if the whole last message is the correct total. Partial credit is for training, not for evaluation.
 
     The scorer shares no code with the reward, so that a comparison of the two reveals mistakes.
     """
