@@ -36,7 +36,7 @@ class ResourceCounts:
 
 
 def count_resources() -> ResourceCounts:
-    """Count threads, child processes, open handles (files, sockets, pipes), sqlite connections and asyncio tasks."""
+    """Count threads, child processes, open handles (files, sockets, pipes), SQLite connections and asyncio tasks."""
     gc.collect()
     connections = _list_subclasses(sqlite3.Connection)
     counts = {

@@ -227,7 +227,7 @@ class Subject:
         return "environment" if self.environment_class is None else self.environment_class.__name__
 
     def expert(self, task: Task) -> ScriptedPolicy | None:
-        """Return the environment's scripted expert on a task, or None if the environment has no expert.
+        """Return the environment's scripted expert for a task, or None if the environment has no expert.
 
         Raises UndecidedError if the expert fails.
         """

@@ -280,8 +280,8 @@ async def _ask(environment: Environment, call: Call) -> CallResult:
 
 
 async def survey_steady_tools(subject: Subject) -> list[Survey]:
-    """Return the surveys without the results of tools that depend on earlier calls, which `environment.order`
-    reports."""
+    """Return the surveys without the tools whose results depend on earlier calls. The rule `environment.order` reports
+    such tools."""
     unsteady = subject.shared.get("unsteady tools", frozenset())
     return [
         replace(one, results=[result for result in one.results if result.call.tool not in unsteady])

@@ -210,7 +210,7 @@ def is_number_part(part: Mapping[str, Json], *, whole: bool) -> bool:
 
 
 async def probe_writing_tools(subject: Subject) -> list[Bench]:
-    """Return the probes of the tools that write in a few tasks, which are computed once."""
+    """Return the probes for a few tasks of the tools that write. They are computed once."""
     if "benches" not in subject.shared:
         made: list[Bench] = []
         subject.shared["benches"] = made

@@ -51,7 +51,7 @@ async def agreement(subject: Subject) -> Iterable[Finding]:
     by a constant factor (units), numbers with fewer digits, texts that are truncated or written differently, swapped
     fields, and values that simply differ. It accepts differences that a description announces, for example with
     "rounded" or "the first 40 characters". UTC and local times for the same item must differ by the UTC offset of the
-    named place on that day, in summer and in winter. Read both values from one source.
+    named place on that day, in summer and in winter. Read both values from the same source.
     """
     pairs: dict[tuple[str, str, str, str], list[Pair]] = defaultdict(list)
     surveys = await survey_steady_tools(subject)

@@ -107,7 +107,8 @@ def _is_near(stated: float, exact: float) -> bool:
 
 
 def _chosen(one: CallResult, rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of a table that contain the texts of a call, or all rows if the call has no texts."""
+    """Return the rows of a table that contain the texts in a call's arguments, or all rows if the arguments contain no
+    texts."""
     named = [value for value in one.call.arguments.values() if isinstance(value, str)]
     if len(named) < len(one.call.arguments):
         return []

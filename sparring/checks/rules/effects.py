@@ -57,12 +57,12 @@ _NUMBER_CHANGES = r"\bround(?:ed|s|ing)?\b|whole (?:number|euro|unit)|\bclamp|tr
 async def writes_lost(subject: Subject) -> Iterable[Finding]:
     """What a tool reports as written can be read afterwards exactly as it was written.
 
-    The rule calls tools that write in fresh environments, with values that do not exist there yet: other members of
-    enumerations, long texts, texts with accents, line breaks and quotes, decimals, and unused names. Before and after
-    each call, it calls all read-only tools and compares their results and the final state. It warns if a call reports
-    success although nothing changed, and if the tool's own code raises an exception on a legal text. It also warns if
-    the value is truncated, rounded, clamped or stored in a different form, and neither the description nor the result
-    announces this.
+    In fresh environments, the rule calls the tools that write. It passes values that do not exist there yet: other
+    members of enumerations, long texts, texts with accents, line breaks and quotes, decimals, and unused names. Before
+    and after each call, it calls all read-only tools and compares their results and the final state. It warns if a call
+    reports success although nothing changed, and if the tool's own code raises an exception on a legal text. It also
+    warns if the value is truncated, rounded, clamped or stored in a different form, and neither the description nor the
+    result announces this.
     """
     found: list[Finding] = []
     for bench in await probe_unspoilt(subject):
@@ -308,7 +308,7 @@ def _is_taken(bench: Bench, probe: Probe, key: str, other: str) -> bool:
 
 
 def _moves_alike(probe: Probe, named: str, other: str, values: list[Json]) -> bool:
-    """Return True if a number of both items changes by the same amount."""
+    """Return True if a number in both items changes by the same amount."""
     places = {
         tuple("" if part == named else part for part in one.path): one.after - one.before
         for one in probe.changes
@@ -325,8 +325,8 @@ def _moves_alike(probe: Probe, named: str, other: str, values: list[Json]) -> bo
 async def refused_writes(subject: Subject) -> Iterable[Finding]:
     """A call that fails changes nothing.
 
-    The rule calls tools that write with names that do not exist, for each argument in turn, and with numbers that are
-    out of range. It warns if the result is an error or a refusal, but a read-only tool or the final state shows a
+    The rule calls the tools that write. For each argument in turn, it passes names that do not exist, and numbers that
+    are out of range. It warns if the result is an error or a refusal, but a read-only tool or the final state shows a
     change. In that case, the tool did part of the work before a lookup failed. Counters of attempts and logs may
     change.
     """
@@ -376,12 +376,13 @@ def is_history(change: Change) -> bool:
 async def stale_reads(subject: Subject) -> Iterable[Finding]:
     """A read before a change does not affect what is read after the change.
 
-    The rule makes the same call to a tool that writes in two fresh environments. In one environment, it calls all
-    read-only tools before the write. In the other, it calls none of them. After the write, it calls all of them, and
-    they must return the same results in both environments. It reports an error if a tool still returns its old result,
-    from a cache that the write does not clear. It warns if a tool still returns a value from before the write although
-    this value is different in the final state. It also warns if a number that equaled the count of items stays the same
-    after an item was added, and if a tool that lists all items of a kind does not list the new item.
+    The rule uses two fresh environments. In each, it makes the same call to a tool that writes. In one environment, it
+    calls all read-only tools before this call. In the other, it calls none of them. After the write, it calls all of
+    them in both, and they must return the same results in both environments. It reports an error if a tool still
+    returns its old result, from a cache that the write does not clear. It warns if a tool still returns a value from
+    before the write although this value is different in the final state. It also warns if a number that equaled the
+    count of items stays the same after an item was added, and if a tool that lists all items of a kind does not list
+    the new item.
     """
     found = []
     for bench in await probe_unspoilt(subject):

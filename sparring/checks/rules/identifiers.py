@@ -396,8 +396,8 @@ _ONCE = ("once", "final", "for good", "fee", "limit", "wait", "only", "one time"
 
 
 async def _not_repeated(bench: Bench, done: Call, back: Call) -> Finding | None:
-    """Return a finding on a call that is refused after it was undone, although everything that tools show is as
-    before."""
+    """Return a finding on a call that is refused after it was undone, although everything that tools show looks as it
+    did before."""
     if any(documents(bench, tool, *_ONCE) for tool in {done.tool, back.tool}):
         return None
     numbers = [name for name, value in done.arguments.items() if type(value) is int]

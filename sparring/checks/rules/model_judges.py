@@ -29,8 +29,8 @@ def announce(subject: Subject) -> str | None:
 async def model_judge(subject: Subject) -> Iterable[Finding]:
     """The note states what an LLM judge will cost in the run.
 
-    An LLM judge is called once per vote for each different episode. The tokens per grade are those that this check
-    used, and `tracking.prices` gives their cost. If an LLM judge grades, this check runs fewer tasks.
+    An LLM judge is called once per vote for each different episode. The number of tokens per grade is measured in this
+    check, and `tracking.prices` gives their cost. If an LLM judge grades, this check runs fewer tasks.
     """
     if not subject.model_judges:
         return []

@@ -265,7 +265,7 @@ async def random_policy(subject: Subject) -> Iterable[Finding]:
 
 
 async def example(subject: Subject) -> Iterable[Finding]:
-    """Copying the example out of the prompt scores 0 and earns little.
+    """Copying the example from the prompt scores 0 and earns little.
 
     Small models start by copying the example. If copying is rewarded, compare values and not just fields, or remove
     real values from the example.
@@ -303,8 +303,8 @@ async def at_once(subject: Subject) -> Iterable[Finding]:
     """A wrong answer in the first turn, without any tool call, is not rewarded, and earns no more than a wrong answer
     after tool calls.
 
-    A reward that subtracts for turns or calls teaches the policy to give up at once. Pay for the outcome. Keep
-    penalties for length small, and apply them only to correct answers.
+    A reward that subtracts for turns or calls teaches the policy to give up at once. Reward the outcome. Keep penalties
+    for length small, and apply them only to correct answers.
     """
     guessed = await get_episodes(subject, "most frequent values")
     found = _paid_for_wrong(subject, "policies.at_once", guessed)

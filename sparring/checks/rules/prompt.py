@@ -454,7 +454,7 @@ async def get_prompt(subject: Subject, task: Task) -> str:
 
 def asked_tags(prompt: str) -> list[str]:
     """Return the tags that a prompt requires around the answer. These tags enclose an object or a placeholder, or have
-    a usual name."""
+    a common name."""
     asked = [name for name in re.findall(r"</?([A-Za-z_][\w-]*)>", prompt) if name in ANSWER_TAGS]
     for name, body in find_tagged(prompt):
         holds_place = not body.strip() or _PLACEHOLDER.fullmatch(body.strip()) or body.strip().startswith("{")

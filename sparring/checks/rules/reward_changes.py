@@ -24,7 +24,7 @@ HALF = 0.5
 
 
 async def reward_mutations(subject: Subject) -> Iterable[Finding]:
-    """The reward accepts no changed version of a correct episode that the scorer rejects.
+    """If the scorer rejects a changed version of a correct episode, the reward does not accept it either.
 
     The rule changes answers in about sixty ways. For example, it drops or swaps the tag, it wraps, doubles, pads or
     truncates the answer, it changes the case, or it gives all labels or nearly correct values. If actions are graded,
@@ -160,12 +160,12 @@ async def parts(subject: Subject) -> Iterable[Finding]:
 async def scorer(subject: Subject) -> Iterable[Finding]:
     """The scorer accepts only correct episodes.
 
-    The rule changes one thing at a time to find out what the scorer depends on: the last message, the final state, or
-    the calls. Then it changes the value of that part. It reports an error if wrong values pass: parts of texts, texts
-    around values, all labels at once, null-like values, or a wrong answer next to the correct one. It also reports an
-    error if the scorer accepts an episode in which nothing was done, something different was done than the task's
-    fields require, or the required result is gone. The measured success is then not real. A score that is not a number
-    from 0 to 1 is also an error, because the first such episode ends the run.
+    The rule changes one part of the episode at a time to find out what the scorer depends on: the last message, the
+    final state, or the calls. Then it changes the value of that part. It reports an error if wrong values pass: parts
+    of texts, texts around values, all labels at once, null-like values, or a wrong answer next to the correct one. It
+    also reports an error if the scorer accepts an episode in which nothing was done, something different was done than
+    the task's fields require, or the required result is gone. The measured success is then not real. A score that is
+    not a number from 0 to 1 is also an error, because the first such episode ends the run.
 
     The rule warns if the correct values pass in a different format than the requested one, because the consumer of the
     answer may not be able to read that format. It also warns if the scorer does not compare a part of the final state

@@ -22,7 +22,7 @@ async def unsolvable(subject: Subject) -> Iterable[Finding]:
     The rule tries all calls, breadth first, and compares the states of the environment, until an episode is rewarded or
     no new state appears. It warns if some tasks are solved in this way, while in other tasks every reachable state was
     visited and none is rewarded. For example, a key may be in a room that only this key opens, the way may be blocked,
-    or the episode may end too early. A policy can only lose such a task. Generate each task from its solution, or leave
+    or the episode may end too early. No policy can solve such a task. Generate each task from its solution, or leave
     out tasks that have no solution.
     """
     if not subject.lacks("expert") or subject.model_judges or (subject.lacks("scorer") and subject.lacks("reward")):

@@ -201,7 +201,8 @@ def _is_meant(task: Task, tried: TriedCall) -> bool:
 
 
 def _is_broken(tried: Sequence[TriedCall]) -> bool:
-    """Return True if a tool failed at the same line for all arguments, in the same way, which no author intends."""
+    """Return True if a tool failed at the same line and in the same way for all arguments, and no author would intend
+    this."""
     failures = {(one.result.content, one.line) for one in tried}
     is_tried = len(tried) >= FEWEST_TRIES or not any(one.call.arguments for one in tried)
     return is_tried and len(failures) == 1 and _is_crash(tried[0].result.content)

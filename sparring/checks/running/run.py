@@ -45,7 +45,7 @@ _MAX_PROCESSES = 8
 _USED_UP = "the time for the whole check was used up"
 _END_SECONDS = 5.0
 """The seconds that the keeper of a process has to terminate all child processes, and that a rule has to stop after its
-limit."""
+time limit."""
 
 OnRule = Callable[[str], object]
 Announce = Callable[[str], object]
