@@ -27,7 +27,7 @@ def mixed_log(
 ) -> list[list[Message]]:
     """Return conversations of clerks, one per task, with the real results of the tools.
 
-    Each kind of clerk has a share and a script.
+    Each kind of clerk has a share of the conversations and a script.
     """
     rng = random.Random(f"clerks-{seed}")
     shares, scripts = [share for share, _ in kinds], [script for _, script in kinds]

@@ -54,7 +54,7 @@ GROUP = f"sandbox:x:{INSIDE_USER}:\n".encode()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Python:
-    """The interpreter that runs inside, and the folders of the host that it needs."""
+    """The interpreter that runs inside, and the host folders that it needs."""
 
     path: str
     folders: tuple[str, ...] = ()
@@ -378,7 +378,7 @@ def _python_at(path: Path) -> Python | None:
 
 
 def _is_open_to_all(path: Path) -> bool:
-    """Return whether any user may reach and read a path."""
+    """Return whether every user may reach and read a path."""
     if not path.stat().st_mode & 0o004:
         return False
     return all(folder.stat().st_mode & 0o001 for folder in path.parents)
