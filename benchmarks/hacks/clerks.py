@@ -17,7 +17,7 @@ Script: TypeAlias = Callable[[Task, random.Random], Sequence[Message]]
 
 
 def drawn(make: Callable[[str, random.Random], Task], split: str, num: int, seed: int) -> list[Task]:
-    """Return the tasks of one split, each with its own id."""
+    """Return the tasks of one split, each with a separate id."""
     rng = random.Random(f"{split}-{seed}")
     return [make(f"{split}-{index}", rng) for index in range(num)]
 

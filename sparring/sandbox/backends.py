@@ -35,8 +35,8 @@ INSIDE_USER = 1000
 FIRST_USER = 0
 """The user id of the first process in a sandbox with two users, so that programs cannot signal it."""
 CAPABILITIES = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP")
-"""The capabilities that the first process of such a sandbox needs to start, end and read what belongs to the other user.
-They apply only inside the sandbox."""
+"""The capabilities that the first process of such a sandbox needs to start, stop and read what belongs to the other
+user. They apply only inside the sandbox."""
 USER_IDS = (60578, 61183)
 """The first and last host user id for sandboxes that root starts, two ids per sandbox. systemd leaves this range
 unassigned (systemd.io/UIDS-GIDS)."""
