@@ -246,7 +246,7 @@ def measured(
         process = context.Process(target=serve, args=(there, folder, num_episodes, smoke))
         process.start()
         if not here.poll(120):
-            raise TimeoutError("the server did not start in two minutes")
+            raise TimeoutError("the server did not start within two minutes")
         base_url, keys = here.recv()
         asyncio.run(load(base_url, keys[:8], 2)) if then is None else None
         seconds, latencies = asyncio.run(load(base_url, keys, num_turns))

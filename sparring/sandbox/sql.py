@@ -120,7 +120,7 @@ class SqlDatabase:
 
     def _fill(self, name: str, rows: Table) -> None:
         if not rows:
-            raise DataError(f"Table {name!r} has no row, so its columns are not known; give the schema as SQL text.")
+            raise DataError(f"Table {name!r} has no rows, so its columns are unknown; give the schema as SQL text.")
         columns = list(rows[0])
         odd = next((number for number, row in enumerate(rows) if list(row) != columns), None)
         if odd is not None:
