@@ -1,1 +1,1 @@
-"""Measurements that print a table and write JSON. They are not timed tests."""
+"""Measurements, each of which prints a table and writes JSON. They are not timed tests."""

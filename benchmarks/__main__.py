@@ -25,7 +25,7 @@ def list_all() -> None:
 
 
 def describe_figures(stored: Mapping[str, Any]) -> str:
-    """Return the most important figures of a stored result. Missed targets come first and are never omitted."""
+    """Return the most important figures in a stored result. Missed targets come first and are never omitted."""
     figures, targets = stored["figures"], stored["targets"]
     missed = [figure for figure in figures if figure in targets and not holds(figures[figure], targets[figure])]
     ordered = sorted(figures, key=lambda figure: (figure not in missed, figure not in targets))

@@ -117,8 +117,8 @@ def _completed(trainer: MultiTurnRLTrainer) -> Path:
 
 
 def _measured(found: EvaluationReport) -> dict[str, Any]:
-    """Return each policy's success (sampled and greedy), completion and turns, and the sampled gain of tuned over the
-    strongest control. The claim determines which control is the strongest."""
+    """Return each policy's success (sampled and greedy), completion and turns, and the gain of the tuned policy over
+    the strongest control (sampled). The claim determines which control is the strongest."""
     sampled = {one.name: one for one in found.evaluations if one.temperature != 0}
     greedy = {one.name: one for one in found.evaluations if one.temperature == 0}
     row: dict[str, Any] = {name: _policy(sampled[name], greedy[name]) for name in sampled}
@@ -140,7 +140,7 @@ def _policy(sampled: Evaluation, greedy: Evaluation) -> dict[str, float]:
 
 
 def table(content: Mapping[str, Any]) -> str:
-    """Return the README's table of stored results."""
+    """Return the README table of the stored results."""
     rows, control = content["rows"], [row for row in content["rows"] if "warm start continued" in row]
     temperature = f"T = {control[0].get('temperature', 1.0):g}"
     lines = [

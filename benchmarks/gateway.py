@@ -1,9 +1,9 @@
 """Measures the gateway under load, compared with a bare server. Every turn is on disk before it is answered.
 
 The policy is a script that takes 50 ms per turn. The tokenizer, the template, the keys, the matching of growing
-histories and the ledger are real. The bare server is a Starlette app that reads the same bodies, waits the same 50 ms
-and commits the same number of bytes through the same group commit. The two servers run alternately in separate
-processes, with the driver in a third process. Figures are medians over the rounds."""
+histories and the ledger are real. The bare server is a Starlette app that reads the same request bodies, also waits 50
+ms, and commits the same number of bytes through the same group commit. The two servers run alternately in separate
+processes. The driver runs in a third process. Figures are medians over the rounds."""
 
 from __future__ import annotations
 
@@ -150,7 +150,8 @@ def serve_bare(pipe: Connection, folder: str, num_episodes: int, _smoke: bool) -
 
 
 class Client:
-    """A persistent HTTP/1.1 connection. A client library would take half of the measured time."""
+    """A persistent HTTP/1.1 connection. It uses no client library, because a client library would take half of the
+    measured time."""
 
     def __init__(self, base_url: str, key: str) -> None:
         self._host, port = base_url.removeprefix("http://").partition("/")[0].split(":")
@@ -245,7 +246,7 @@ def measured(
         process = context.Process(target=serve, args=(there, folder, num_episodes, smoke))
         process.start()
         if not here.poll(120):
-            raise TimeoutError("the server did not start in two minutes")
+            raise TimeoutError("the server did not start within two minutes")
         base_url, keys = here.recv()
         asyncio.run(load(base_url, keys[:8], 2)) if then is None else None
         seconds, latencies = asyncio.run(load(base_url, keys, num_turns))

@@ -27,7 +27,8 @@ def right_or_wrong(rng: random.Random, mean: float) -> float:
 
 
 def eight_samples(rng: random.Random, mean: float) -> float:
-    """Draw the success rate of a task in eight samples. Most tasks are nearly always right or nearly always wrong."""
+    """Draw the success rate that a task reaches in eight samples. Most tasks are solved nearly always or nearly
+    never."""
     rate = rng.betavariate(mean, 1 - mean)
     return sum(rng.random() < rate for _ in range(8)) / 8
 

@@ -1,6 +1,7 @@
 """Measures whether every algorithm learns.
 
-The cells are each advantage with ppo, each loss with group_based, and each loss at staleness 3 with its correction.
+There is one cell for each advantage (with the loss ppo), for each loss (with the advantage group_based), and for each
+loss at staleness 3 with its correction.
 
 All cells use pointer_chase, and all cells of a seed use the same warm start. The strict scorer grades held-out tasks at
 temperature 1. Finished cells are stored in the file --state, so that an interrupted benchmark can continue.
@@ -91,7 +92,7 @@ def cells(num_seeds: int, num_stale_seeds: int) -> dict[str, tuple[Choice, int]]
 
 
 def play(choice: Choice | None, seed: int, steps: int, folder: Path, more: Sequence[str] = ()) -> float:
-    """Train in this process from the warm start of the seed, and return the success on held-out tasks.
+    """Train in this process, starting from the warm start of the seed, and return the success on held-out tasks.
 
     If `choice` is None, train the warm start itself.
     """
@@ -205,7 +206,7 @@ def summary(done: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, float
 
 
 def smoke(arguments: argparse.Namespace) -> int:
-    """Train the warm start and two choices for one step each, in this process."""
+    """Train the warm start and two choices, each for one step, in this process."""
     chosen = (None, SYNCHRONOUS, MATRIX[f"staleness {STALE}"]["cispo, geometric_mask"])
     with tempfile.TemporaryDirectory() as folder:
         done = {key(choice or WARM_START, 0): {"success": play(choice, 0, 1, Path(folder), SMOKE)} for choice in chosen}

@@ -1,9 +1,9 @@
 """Measures the cost of recording 100,000 rollouts of three turns, and of checking every invariant of the ledger.
 
 The ledger is written with its own methods: groups of eight rollouts run, are admitted, are claimed by a step, and count
-as trained at the next checkpoint. One rollout in twenty is lost to infrastructure. Figures are CPU seconds of this
-process, including SQLite's work, as medians over the rounds. `verify` alternates with SQLite's `PRAGMA quick_check` of
-the same file, so that a slow machine slows both.
+as trained at the next checkpoint. One rollout in twenty is lost to an infrastructure failure. Figures are CPU seconds
+of this process, including SQLite's work, as medians over the rounds. `verify` alternates with SQLite's `PRAGMA
+quick_check` on the same file, so that a slow machine slows down both.
 """
 
 from __future__ import annotations

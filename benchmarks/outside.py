@@ -65,7 +65,7 @@ def claimed(family: str, runs: Sequence[RunFolder]) -> dict[str, Any]:
 
 
 def measured(content: Mapping[str, Any], family: str) -> str:
-    """Return the text of the docs for stored results."""
+    """Return the documentation text for stored results."""
     rows = [row for row in content["rows"] if row["family"] == family]
     of_runs = [row for row in rows if "tuned" in row]
     (found,) = (row["check"]["findings"] for row in rows if "check" in row)

@@ -1,9 +1,10 @@
 """Measures which way to assign credit to turns keeps the true gradient, in a stop-or-continue task whose exact gradient
 is known.
 
-A policy with one parameter theta continues with probability p = sigmoid(theta) = 0.5 at each of the first three of at
-most four turns. Continuing earns 0.5. Stopping (forced at the fourth turn) earns 1 with probability .2, .4, .5, .55 at
-turn 1, 2, 3, 4. The policy itself therefore decides how many turns, and how many baselines, there are.
+An episode has at most four turns. At each of the first three, a policy with one parameter theta continues with
+probability p = sigmoid(theta) = 0.5. Continuing earns 0.5. Stopping, which is forced at the fourth turn, earns 1 with
+probability .2, .4, .5 or .55 at turn 1, 2, 3 or 4. The policy itself therefore decides how many turns, and how many
+baselines, there are.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ def episode(rng: random.Random) -> tuple[Rewarded, list[float]]:
 
 
 def study(num_groups: int, seed: int) -> list[dict[str, float | str]]:
-    """Return each estimator's mean gradient, standard error over groups, and variance per episode, on the same
-    groups."""
+    """Return each estimator's mean gradient, standard error over groups, and variance per episode, all computed on the
+    same groups."""
     rng = random.Random(seed)
     groups = [[episode(rng) for _ in range(GROUP_SIZE)] for _ in range(num_groups)]
     seen = [[played for played, _ in group] for group in groups]

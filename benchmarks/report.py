@@ -52,7 +52,7 @@ def options(description: str | None) -> argparse.ArgumentParser:
 
 
 def needs(what: str) -> NoReturn:
-    """End a benchmark because a requirement is missing."""
+    """Exit the benchmark because a requirement is missing."""
     print(f"needs {what}")
     raise SystemExit(CANNOT_RUN)
 
@@ -81,8 +81,8 @@ def report(
 ) -> int:
     """Print the rows and figures and write them to `path`. `sides` counts the work done by each side of the comparison.
 
-    Returns 0 if every target is met and 5 if one is missed; with `smoke`, targets do not count. Returns 1 if the result
-    is invalid because a side did nothing or a figure is not a number.
+    Returns 0 if every target is met, and 5 if one is missed. With `smoke`, targets do not count. Returns 1 if the
+    result is invalid because a side did nothing or a figure is not a number.
     """
     console = Console()
     # Nested values are only for the file.

@@ -1,4 +1,5 @@
-"""Measures the report of a run of 10,000 episodes: its size, and the time to write it and to open it in a browser.
+"""Measures the report of a run with 10,000 episodes: its size, the time to write it, and the time to open it in a
+browser.
 
 All short episodes fit into the page, but only some of the long ones do. The time to open the page ends when the page's
 script has run. It is not measured without Chromium.

@@ -157,7 +157,7 @@ async def canaries_seen(sandbox: Sandbox, num_episodes: int) -> int:
 
 
 def table(controls: set[str], through: dict[str, set[str]], *, by_line: bool) -> list[dict[str, Any]]:
-    """Return a row for each kind, or for each line."""
+    """Return one row for each kind, or for each line."""
     lines = [line for line in (*PROGRAMS, *ATTACKS) if line.name in controls]
     if by_line:
         shown = {True: "THROUGH", False: "contained"}

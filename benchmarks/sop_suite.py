@@ -46,7 +46,7 @@ def score(domain: SopDomain, task: Task, messages: Sequence[Message]) -> float:
 
 
 def measure(domain: SopDomain, num_tokens: Any, num_episodes: int, num_tasks: int) -> dict[str, Any]:
-    """Return the row of a domain with its figures."""
+    """Return the table row of a domain, with its figures."""
     known, fresh = domain.train_tasks(80 * num_tasks // 100), domain.held_out_tasks(num_tasks)
     conversations = asyncio.run(work(domain, fresh))
     turns = [sum(message["role"] == "assistant" for message in messages) for messages in conversations]
@@ -123,8 +123,8 @@ def left() -> tuple[tuple[int, ...], float]:
 
 
 def token_counter() -> Any:
-    """Return a counter of tokens for the embedded model. If the tokenizer was never loaded, the count is a quarter of
-    the number of characters."""
+    """Return a function that counts tokens for the embedded model. If the tokenizer was never loaded, the count is a
+    quarter of the number of characters."""
     from tokenizers import Tokenizer
 
     from sparring.models.smollm2 import NAME, cache_directory

@@ -69,7 +69,7 @@ SMOKE_FAMILIES = ("reward",)
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One chapter of the story, with its tasks and its example."""
+    """One step of the story, with its tasks and its example."""
 
     name: str
     module: str
@@ -106,7 +106,7 @@ STEPS = (
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One run, its curves by step, and its findings."""
+    """One run, its curves by training step, and its findings."""
 
     case: Step
     rewards: list[float]
@@ -193,7 +193,7 @@ def measured(step: Step, runs: Path, more: Sequence[str]) -> Measured:
 
 
 def rows_of(one: Measured) -> list[dict[str, Any]]:
-    """Return the measured values of a step, one per row."""
+    """Return the measured values of a step of the story, one per row."""
     last = min(PLATEAU_STEPS, len(one.rewards))
     curves = (one.rewards, one.scores)
     reward, score = (f"{values[0]:.2f} -> {fmean(values[-last:]):.2f}" for values in curves)
@@ -259,13 +259,13 @@ def main() -> int:
 
 
 def _is_done(run: Path) -> bool:
-    """Return whether the run is complete. Raises SystemExit for a run that started but did not finish."""
+    """Return whether the run is complete. Raises SystemExit if the run started but did not finish."""
     if not RunFolder.is_run(run):
         return False
     status = RunFolder(run).status().get("status")
     if status != "completed":
         raise SystemExit(
-            f"{run} is {status}, so its curve is incomplete. Wait for its end, or delete it to train it again."
+            f"{run} is {status}, so its curve is incomplete. Wait until it ends, or delete it to train it again."
         )
     return True
 

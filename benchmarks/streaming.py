@@ -83,7 +83,7 @@ class Server:
     def episode(self, kind: str, num_tokens: int) -> tuple[str, str, float]:
         self._pipe.send((kind, num_tokens))
         if not self._pipe.poll(300):
-            raise TimeoutError("the gateway did not answer in five minutes")
+            raise TimeoutError("the gateway did not answer within five minutes")
         return self._pipe.recv()
 
     def close(self) -> None:

@@ -1,16 +1,16 @@
-"""Compares training with TRL: the same recipe through GRPOTrainer with an environment factory and through Sparring, on
+"""Compares Sparring with TRL: trains the same recipe with Sparring and with GRPOTrainer and an environment factory, on
 CPU.
 
 Both sides start from the same weights and run the same tasks of the quickstart's inspection desk. They use the same
-group size, sampling, limits, adapter, loss, optimizer, precision and number of steps. The weights are SmolLM2 after a
-warm start on the quickstart's demonstrations, because the untrained model calls no tool. The sides alternate, each in a
-separate process, so that a busy machine slows down both, and peak memory is measured per side.
+group size, sampling, limits, adapter, loss, optimizer, precision and number of steps. The weights are those of SmolLM2
+after a warm start on the quickstart's demonstrations, because the untrained model calls no tool. The sides alternate,
+each in a separate process, so that a busy machine slows down both, and peak memory is measured per side.
 
-The benchmark checks that both sides are equal: prompts id for id, adapter parameters, and turns and sampled tokens per
-trajectory. Each episode gets a random reward, so that every group is used for training on both sides. (Sparring skips
-an episode whose reward equals the mean of its group, because such an episode has no gradient.) TRL uses a chat template
-with the same output as Sparring's, and its microbatch is one group. `--checkpointing` enables TRL's default, gradient
-checkpointing, which takes less memory and more time."""
+The benchmark checks that both sides are equal in the prompts (token id by token id), the adapter parameters, and the
+turns and sampled tokens per trajectory. Each episode gets a random reward, so that every group is used for training on
+both sides. (Sparring skips an episode whose reward equals the mean of its group, because such an episode has no
+gradient.) TRL uses a chat template with the same output as Sparring's, and its microbatch is one group.
+`--checkpointing` enables TRL's default, gradient checkpointing, which takes less memory and more time."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def random_model(folder: Path) -> Path:
 
 
 def write_recipe(folder: Path, model: Path, arguments: argparse.Namespace) -> Path:
-    """Write the quickstart without warm start and evaluation, as a recipe for both sides."""
+    """Write the quickstart, without warm start and evaluation, as a recipe for both sides."""
     tables = read_recipe(QUICKSTART)
     del tables["warm_start"]
     overrides = [
@@ -112,7 +112,7 @@ def measure(side: str, recipe: Path, output: Path, *options: str) -> dict[str, A
 
 
 def quantities(measured: Mapping[str, Any]) -> dict[str, float]:
-    """Return the values of one side in one round for the table."""
+    """Return the table values of one side in one round."""
     seconds, trajectories = sum(measured["step_seconds"]), measured["num_trajectories"]
     return {
         "trajectories": trajectories,

@@ -1,6 +1,7 @@
 """Trains a recipe and its control, then evaluates base, warm start, control and tuned on the same held-out tasks.
 
-The control continues the warm start with supervised steps on the same demonstrations, for longer than RL took.
+The control continues the warm start with supervised steps on the same demonstrations, for longer than the RL training
+took.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def main() -> int:
 
 
 def show(report: EvaluationReport, run: Path, seconds: float) -> None:
-    """Print the README's table and the paths of the results."""
+    """Print the README table and the paths of the results."""
     title = f"{len(report.evaluations[0].task_ids)} held-out tasks"
     show_evaluations(report.evaluations, report.comparisons, title=title)
     for line in claim_of_report(report).lines():

@@ -200,8 +200,8 @@ def wait_for_step(run: Path, step: int, process: subprocess.Popen[bytes], *, sec
 
 
 def branched(case: Case, run: Path, first: Finding) -> Path:
-    """Return the run with the proposed change, or with the settings that fix the code. It is trained if it is
-    missing."""
+    """Return the run with the proposed change or, if code must be fixed, with the settings that fix it. It is trained
+    if it is missing."""
     child = run.with_name(f"{run.name}-changed")
     if RunFolder.is_run(child):
         _refuse_unfinished(child)
@@ -228,7 +228,7 @@ def _refuse_unfinished(run: Path) -> None:
     status = RunFolder(run).status().get("status")
     if status not in ("completed", "stopped"):
         raise SystemExit(
-            f"{run} is {status}, so its curve is incomplete. Wait for its end, or delete it to train it again."
+            f"{run} is {status}, so its curve is incomplete. Wait until it ends, or delete it to train it again."
         )
 
 

@@ -1,4 +1,4 @@
-"""The cases: our own, cases of authors who had not seen the rules, and healthy runs of other recipes.
+"""The cases: our own cases, cases by authors who had not seen the rules, and healthy runs of other recipes.
 
 README.md describes the format.
 """
@@ -19,7 +19,7 @@ STEPS = 25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """When to diagnose a run that is still training."""
+    """The settings for diagnosing a run that is still training."""
 
     after_step: int
     """The step that must be in `metrics.jsonl`."""
@@ -72,7 +72,7 @@ def all_cases() -> list[Case]:
 
 
 def _healthy() -> Iterator[Case]:
-    """Yield runs of other recipes, including recipes of the benchmark of hacks. Paths are relative to the root."""
+    """Yield runs of other recipes, including recipes of the reward-hack benchmark. Paths are relative to the root."""
     for file in (HERE / "healthy.toml", ROOT / "benchmarks" / "hacks" / "healthy" / "runs.toml"):
         for name, table in _read(file).items():
             first: Case | None = None

@@ -1,8 +1,8 @@
 """The faults of the generator: their kinds, their severities, the correct diagnoses, and the half that is held back.
 
-This file was written before any rule was tuned on its runs. A cell is one severity of a fault, or one healthy setting,
-in one recipe. Half of the cells of each kind are for tuning, and half are for the reported figures. The split is drawn
-with `SPLIT_SEED`.
+This file was written before any rule was tuned on runs with these faults. A cell is one severity of a fault, or one
+healthy setting, in one recipe. Half of the cells of each kind are for tuning, and half are for the reported figures.
+The split is drawn with `SPLIT_SEED`.
 """
 
 from __future__ import annotations

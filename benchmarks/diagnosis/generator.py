@@ -52,7 +52,7 @@ class Branch:
 
     @property
     def is_lower(self) -> bool:
-        """Whether the score of the branch is lower than the parent's by two standard errors."""
+        """Whether the score of the branch is lower than that of the parent by at least two standard errors."""
         before, now = self.scores
         variance = sum(max(0.01, one * (1 - one)) / self.num_tasks for one in self.scores)
         return now < before - 2 * math.sqrt(variance)
@@ -80,8 +80,8 @@ class Outcome:
     def is_right(self) -> bool:
         """Whether the diagnosis is correct.
 
-        For a healthy run, it must propose no change. For a broken run, the first change must set an expected key in the
-        right direction, or be a description in words from an expected rule.
+        For a healthy run, the diagnosis must propose no change. For a broken run, the first change must set an expected
+        key in the right direction, or be a description in words from an expected rule.
         """
         first, fault = self.found.first, self.cell.fault
         if not self.cell.is_broken:

@@ -2,8 +2,8 @@
 
 The name states the fault and its amount. `ToolsRaise_60` is the recipe's environment with tools that raise an exception
 in six of ten calls, and `labels_wrong_50` is its reward with a wrong reference answer for half of the tasks. The
-recipe's folder is on the path, and the faults wrap its `environment.py`. The faults of an episode depend on its task or
-on a seeded generator.
+recipe's folder is on the module search path, and the faults wrap its `environment.py`. The faults of an episode depend
+on its task or on a seeded generator.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def labels_wrong(share: float) -> Grader:
 
 
 def labels_wrong_scorer(share: float) -> Grader:
-    """Return a scorer that reads the same wrong answers."""
+    """Return a scorer that uses the same wrong reference answers."""
     reward = labels_wrong(share)
     return lambda trajectory: min(1.0, max(0.0, reward(trajectory)))
 

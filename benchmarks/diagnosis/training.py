@@ -38,7 +38,7 @@ TEMPLATES = {
 
 
 def sparring(recipe: str, *arguments: str) -> int:
-    """Run a command with the recipe's folder on the path, and return its exit code."""
+    """Run a command with the recipe's folder on the module search path, and return its exit code."""
     path = os.pathsep.join([str(RECIPES[recipe]), environment()["PYTHONPATH"]])
     return subprocess.run(
         command(*arguments),
@@ -133,7 +133,7 @@ def branched(cell: Cell, runs: Path, first: Finding, more: Sequence[str] = ()) -
 
 
 def corrections(cell: Cell) -> list[str]:
-    """Return settings that restore the recipe's own code where the cell replaced it."""
+    """Return settings that restore the recipe's own code wherever the cell replaced it."""
     recipe = _recipe(cell.recipe)
     keys = [one.partition("=")[0].partition(".") for one in cell.planted]
     return [

@@ -1,1 +1,1 @@
-"""Measures how much training time failures cost."""
+"""Measures how much training time is lost to failures."""

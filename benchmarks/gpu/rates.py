@@ -3,9 +3,9 @@ rate that they reach.
 
 The rates use the real components: `TorchEngine.sample` for prefill and decode, and `TorchLearner` with an adapter on
 every linear layer for training. Model FLOP utilization is the number of operations per second divided by the device's
-rate for large matrix products, measured in the same run. A token needs 2 operations per weight in the forward pass, the
-same number for the gradient of the activations (frozen weights need no gradient), and 4 per layer, position and hidden
-unit for attention (Chowdhery et al., PaLM, appendix B, counted for the trained part).
+rate for large matrix products, measured in the same run. A token needs 2 operations per weight in the forward pass, and
+the same number for the gradient of the activations (frozen weights need no gradient). Attention needs 4 more per layer,
+position and hidden unit (Chowdhery et al., PaLM, appendix B, counted for the trained part).
 """
 
 from __future__ import annotations

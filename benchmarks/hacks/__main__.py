@@ -94,7 +94,7 @@ class Measured:
 
     @property
     def unknown(self) -> Finding | None:
-        """The first note that the mechanism is unknown."""
+        """The first note which reports that the mechanism is unknown."""
         return next((one for one in self.findings if one.evidence.get("subject") == "unknown"), None)
 
     @property
@@ -161,7 +161,7 @@ def trained(case: Case, runs: Path, more: Sequence[str] = ()) -> Path:
     status = RunFolder(run).status().get("status")
     if status not in ("completed", "stopped"):
         raise SystemExit(
-            f"{run} is {status}, so its curve is incomplete. Wait for its end, or delete it to train it again."
+            f"{run} is {status}, so its curve is incomplete. Wait until it ends, or delete it to train it again."
         )
     return run
 

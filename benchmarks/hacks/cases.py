@@ -75,7 +75,7 @@ class Case:
 
 
 def hack_cases() -> list[Case]:
-    """Return our own cases, then the cases of engineers who had not seen the detectors."""
+    """Return our own cases, followed by the cases of engineers who had not seen the detectors."""
     return [
         Case(
             name=f"{author}/{path.parent.name}",
@@ -90,7 +90,7 @@ def hack_cases() -> list[Case]:
 
 
 def healthy_cases() -> list[Case]:
-    """Return the runs of healthy/runs.toml, then the cases of engineers who had not seen the detectors."""
+    """Return the runs of healthy/runs.toml, followed by the cases of engineers who had not seen the detectors."""
     tables = tomllib.loads((HERE / "healthy" / "runs.toml").read_text("utf-8"))
     ours = [
         Case(name=f"healthy/{name}", recipe=ROOT / run["recipe"], overrides=tuple(run.get("overrides", ())))

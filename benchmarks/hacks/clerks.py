@@ -17,7 +17,7 @@ Script: TypeAlias = Callable[[Task, random.Random], Sequence[Message]]
 
 
 def drawn(make: Callable[[str, random.Random], Task], split: str, num: int, seed: int) -> list[Task]:
-    """Return the tasks of one split, each with its own id."""
+    """Return the tasks of one split, each with a separate id."""
     rng = random.Random(f"{split}-{seed}")
     return [make(f"{split}-{index}", rng) for index in range(num)]
 
@@ -27,7 +27,7 @@ def mixed_log(
 ) -> list[list[Message]]:
     """Return conversations of clerks, one per task, with the real results of the tools.
 
-    Each kind of clerk has a share and a script.
+    Each kind of clerk has a share of the conversations and a script.
     """
     rng = random.Random(f"clerks-{seed}")
     shares, scripts = [share for share, _ in kinds], [script for _, script in kinds]

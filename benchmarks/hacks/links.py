@@ -1,4 +1,4 @@
-"""The environment of our own cases: a policy follows links between keys for a number of hops with one tool.
+"""The environment of our own cases: with one tool, a policy follows links between keys for a number of hops.
 
 user       find b 2?
 assistant  get(key="b")      tool  f

@@ -40,7 +40,8 @@ class Measured:
 
 @dataclass(slots=True)
 class Forwards:
-    """Counts embedded tokens, because every forward pass of any library starts with `torch.nn.functional.embedding`."""
+    """Counts embedded tokens, because every forward pass starts with `torch.nn.functional.embedding`, whatever the
+    library."""
 
     num_tokens: int = 0
     first: list[Tensor] = field(default_factory=list)
@@ -64,7 +65,7 @@ class Forwards:
 
 
 def peak_memory_gib() -> float:
-    """Return the largest resident size of this process so far, including imports and loading."""
+    """Return the peak resident size of this process so far, including imports and loading."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
 

@@ -82,7 +82,7 @@ def environment_factory(environment_class: type[Environment], tasks: Sequence[Ta
 
 
 class Played:
-    """A TRL reward function that keeps its inputs."""
+    """A TRL reward function that stores its inputs."""
 
     __name__ = "drawn"
 

@@ -89,7 +89,7 @@ def after(place: Place, move: str) -> Place:
 
 @cache
 def distances(lake: Map) -> dict[Place, int]:
-    """Return the number of moves to the goal from each place."""
+    """Return the number of moves to the goal from each cell."""
     found, queue = {(SIZE - 1, SIZE - 1): 0}, deque([(SIZE - 1, SIZE - 1)])
     while queue:
         place = queue.popleft()

@@ -35,8 +35,7 @@ player wins 0.34 of all games. A player who always makes the log's most frequent
 
 
 class LastStone(gymnasium.Env[str, np.int64]):
-    """The action 0, 1 or 2 takes one, two or three stones, and then the opponent moves. Taking the last stone earns
-    1."""
+    """The actions 0, 1 and 2 take one, two and three stones. Then the opponent moves. Taking the last stone earns 1."""
 
     action_space = spaces.Discrete(MOST)
     observation_space = spaces.Text(min_length=1, max_length=2, charset="0123456789")

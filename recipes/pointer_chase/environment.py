@@ -78,7 +78,7 @@ def pairs(split: Split) -> list[tuple[str, int]]:
     """Return the (start, hops) pairs of a split: 30 for training, 6 for validation, 12 held out. No pair is in two
     splits.
 
-    At least one pair of each start is for training, so that every key is known.
+    At least one pair with each start is for training, so that the model knows every key.
     """
     shuffled = random.Random("pairs").sample(KEYS, len(KEYS))
     last_hops = [(start, 1 + index % MAX_HOPS) for index, start in enumerate(shuffled)]

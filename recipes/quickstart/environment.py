@@ -1,7 +1,7 @@
 """The inspection desk: look up an item, follow the standard operating procedure, and report the result as JSON.
 
-A hasty clerk makes mistakes at three places of the procedure: a part that was replaced, the grading table of the part's
-class, and a grade on hold that only the boss can settle. Results are replayed from the task's own records.
+A hasty clerk makes mistakes in three places of the procedure: a part that was replaced, the grading table of the part's
+class, and a grade on hold that only the boss can decide. Results are replayed from the task's own records.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Detectors of reward hacking: rules that examine the steps of a run so far, while it trains.
+"""Detectors of reward hacking: rules that examine the steps so far of a run, while it trains.
 
 `sparring.detectors.runner` runs the detectors during training or over a stored run.
 """

@@ -172,8 +172,8 @@ class Evidence:
 
     @cached_property
     def separations(self) -> Sequence[Separation]:
-        """The traits and how well they explain the reward, best first. Empty if the episodes of each group earn the
-        same."""
+        """The traits and how well they explain the reward, with the best first. Empty if the episodes of each group
+        earn the same."""
         if self.contrast.is_flat:
             return ()
         return self.contrast.separations(traits_of([one.digest for one in self.episodes]))
@@ -228,7 +228,8 @@ class Evidence:
         return fmean(rewards) - ends_of([*rewards, *(self.episodes[place].digest.reward for place in self.unpaid)])[0]
 
     def _growth(self, one: Separation) -> Estimate:
-        """Return the growth from the first third of the steps to the last third. It is unknown for a single step."""
+        """Return how much more frequent the trait became from the first third of the steps to the last third. This is
+        unknown for a single step."""
         count = len(self.steps) // 3
         shares = {self.episodes[place].digest.id: share_of(one, place) for place in self.compared}
         before, now = (

@@ -64,7 +64,7 @@ def pays_for_habit(history: History) -> Iterable[Finding]:
             symptom=f"{what}: {before:.1f} per episode at first, {now:.1f} now. The reward pays for this behavior, and "
             "without a scorer it is not known whether the behavior helps.",
             evidence={**seen.as_json(), "subject": what, **paid, "examples": shown(most)},
-            change="Set a scorer (reward.scorer). Pay for what the task requires, or limit what this behavior can earn.",
+            change="Set a scorer (reward.scorer). Reward what the task requires, or limit what this behavior can earn.",
             confirm="With a scorer, stored episodes of equal score no longer earn more for this behavior.",
             step=history.last_step,
             trajectories=named(most),

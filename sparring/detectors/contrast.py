@@ -85,7 +85,7 @@ class Contrast:
         return sorted(found, key=lambda one: -one.explained)
 
     def chance(self, found: Sequence[Separation], explained: float, rng: random.Random) -> float:
-        """Return the probability that one of these traits explains as much if none of them affects the rewards.
+        """Return the probability that one of these traits explains this much if none of them affects the rewards.
 
         The largest share over all traits is compared with rewards permuted within groups (Westfall and Young, 1993).
         """
@@ -113,7 +113,8 @@ class Contrast:
         return _Cell(places, sum(1 << place for place in places), mean)
 
     def _tried(self, trait: Trait) -> tuple[float, float] | None:
-        """Return how much a trait varies within cells, and how much episodes with it earn above the cells' means."""
+        """Return how much a trait varies within cells, and how much episodes with the trait earn above the means of
+        their cells."""
         spread, usual, num_apart, groups = 0.0, 0.0, 0, set()
         for cell in self._cells:
             total = sum(worth * (mask & cell.mask).bit_count() for worth, mask in trait.levels)

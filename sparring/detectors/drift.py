@@ -80,7 +80,7 @@ def copied_from_example(history: History) -> Iterable[Finding]:
 
 
 def same_for_all_tasks(history: History) -> Iterable[Finding]:
-    """Report that at least half of the tasks get the same answer, far more than at first, while the score does not
+    """Report that at least half of the tasks get the same answer, far more than at first, although the score does not
     rise.
 
     Case, spaces and punctuation are ignored. With a scorer, the finding is a note, because the alarms report incorrect
@@ -152,7 +152,7 @@ def length_drift(history: History) -> Iterable[Finding]:
 
 
 def format_drift(history: History) -> Iterable[Finding]:
-    """Report that tool calls are malformed or written as plain text more and more often."""
+    """Report that more and more tool calls are malformed or written as plain text."""
     compared = windows(history)
     if compared is None:
         return

@@ -24,7 +24,8 @@ WORD = re.compile(r"\w+")
 
 
 def with_trait(key: Key, has: bool, script: Script, like: Script, digest: Digest, max_turns: int) -> Script | None:
-    """Return the script with a trait, or with more of it, if `has` is true; otherwise without it, or with less of it.
+    """If `has` is true, return the script with a trait, or with more of it. Otherwise, return it without the trait, or
+    with less of it.
 
     `like` is the script of an episode that already has this property, and `digest` belongs to the episode of `script`.
     The result is None if no edit achieves this."""
@@ -40,7 +41,7 @@ def can_change(key: Key) -> bool:
 
 
 def text_of(script: Script) -> str | None:
-    """Return the text of the last message if it is an answer, else None."""
+    """Return the text of the last message if it is an answer, otherwise None."""
     last = script[-1] if script else {}
     content = last.get("content")
     is_answer = not last.get("tool_calls") and not last.get("malformed_tool_calls")
@@ -213,8 +214,8 @@ def _saying(one: Action) -> Message:
 
 
 def _without(script: Script, calls: Sequence[Action], digest: Digest) -> Script | None:
-    """Remove these calls, and the words that only they returned. Later words are changed if no other result and no
-    prompt contains them."""
+    """Remove these calls, and the words that only they returned. In later messages, these words are changed if no other
+    result and no prompt contains them."""
     if not calls or len(actions_of(script)) != len(digest.calls):
         return None
     gone = {(one.message, one.place) for one in calls}
@@ -253,7 +254,7 @@ def _with_other_words(script: Script, words: set[str]) -> Script:
 
 
 def _shifted(word: str) -> str:
-    """Return the word with the next letter for each letter, and the next digit for each digit."""
+    """Return the word, with each letter and each digit replaced by the next one."""
 
     def following(letter: str) -> str:
         ends = {"z": "a", "Z": "A", "9": "0"}
@@ -341,8 +342,8 @@ def _amount(
 
 
 def _with_count(what: str, has: bool, script: Script, like: Script, digest: Digest, max_turns: int) -> Script | None:
-    """Return a script with as many calls as `like` makes. The last calls are left out, or calls of `like` are added, or
-    the last call is repeated."""
+    """Return a script with as many calls as `like` makes. To get there, omit the last calls, add calls of `like`, or
+    repeat the last call."""
 
     def counted(of: Script) -> list[Action]:
         calls = actions_of(of)

@@ -32,7 +32,7 @@ EXAMPLES = 5
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A digest and its cluster, which is the step and the task."""
+    """A digest and its cluster, which consists of the step and the task."""
 
     group: tuple[int, str]
     digest: Digest
@@ -140,7 +140,7 @@ def reward(digest: Digest) -> float:
 
 
 def score(digest: Digest) -> float:
-    """Return the score of an episode that has one."""
+    """Return the score of an episode, which must have one."""
     assert digest.score is not None, "the episode has no score"
     return digest.score
 
@@ -151,8 +151,8 @@ def are_scored(episodes: Iterable[Episode]) -> bool:
 
 
 def worth(episodes: Sequence[Episode]) -> float | None:
-    """Return the slope of rewards on scores, which is the reward for a score of 1 instead of 0. Return None if all
-    scores are equal."""
+    """Return the regression slope of rewards on scores, which is the reward for a score of 1 instead of 0. Return None
+    if all scores are equal."""
     scores, rewards = [score(one.digest) for one in episodes], [one.digest.reward for one in episodes]
     mean_score, mean_reward = fmean(scores), fmean(rewards)
     variance = sum((one - mean_score) ** 2 for one in scores)
@@ -172,9 +172,10 @@ def spread(values: Iterable[float]) -> float:
 def slope(
     episodes: Sequence[Episode], cause: Measure, effect: Measure, *, at_equal: Callable[[Digest], object] | None = None
 ) -> Estimate | None:
-    """Return the slope of `effect` on `cause` within groups, among episodes with the same value of `at_equal`.
+    """Return the regression slope of `effect` on `cause` within groups, among episodes with the same value of
+    `at_equal`.
 
-    Return None if the cause differs in too few groups.
+    Return None if the cause varies in too few groups.
     """
     cells: dict[tuple[object, ...], list[tuple[float, float]]] = defaultdict(list)
     for one in episodes:

@@ -79,10 +79,10 @@ def what_is_paid(history: History) -> Iterable[Finding]:
     The rule runs if an alarm reports that something other than the task is rewarded, or if such a trait becomes more
     frequent and the score does not follow. It tries traits that are correlated with the reward of incorrect episodes:
     words, calls, arguments, outcomes and amounts. It names a trait that trials confirm. In a trial, episodes are run
-    and graded again: without the trait, they earn less, and with it, they earn more. The finding holds until trials
-    refute it, or until trials confirm that the policy now does something else. During an alarm without a confirmed
-    trait, a note reports that the mechanism is unknown. The note lists the traits that are correlated with the reward,
-    and three rewarded incorrect episodes.
+    and graded again: without the trait, they earn less, and with it, they earn more. The finding remains valid until
+    trials refute it, or until trials confirm that the policy now does something else. During an alarm without a
+    confirmed trait, a note reports that the mechanism is unknown. The note lists the traits that are correlated with
+    the reward, and three rewarded incorrect episodes.
     """
     episodes = latest(history, len(history.steps))
     wrong = [one for one in episodes if are_scored([one]) and score(one.digest) < history.success_threshold]
@@ -119,7 +119,7 @@ def what_is_paid(history: History) -> Iterable[Finding]:
 
 
 def find_stated(history: History) -> Finding | None:
-    """Return the last finding that names the mechanism, unless it was withdrawn later."""
+    """Return the last finding that names the mechanism, or None if there is none or it was withdrawn later."""
     reported = [
         one
         for one in history.findings

@@ -41,7 +41,7 @@ class DetectorRunner:
             self.history.add(step, validation=trajectories)
 
     def log_finding(self, finding: Mapping[str, Json]) -> None:
-        """Add a finding of an earlier part of the run, so that it is not reported again."""
+        """Add a finding from an earlier part of the run, so that it is not reported again."""
         rule, step = str(finding["rule"]), int(finding.get("step") or 0)
         if not any(one.step == step and _key(one.as_json()) == _key(finding) for one in self.history.findings):
             self.history.findings.append(Finding.from_json(finding))

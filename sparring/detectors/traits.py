@@ -64,7 +64,7 @@ MARK = re.compile(r"<[^<>\s]+>|\*\*|^\s*(?:[-*#]|\d+[.)])\s|```", flags=re.MULTI
 
 @dataclass(frozen=True, slots=True)
 class Trait:
-    """A property that episodes have or lack, or an amount of which episodes have more or less."""
+    """A property that an episode has or lacks, or an amount, of which an episode has more or less."""
 
     key: Key
     levels: tuple[tuple[int, int], ...]
@@ -182,7 +182,8 @@ def _marks_of_call(call: RecordedCall) -> Iterator[Key]:
 
 
 def _sources(digest: Digest) -> Iterator[Key]:
-    """Yield the tool that first returned each word of the arguments and the answer, except words of the prompt."""
+    """For each word of the arguments and the answer that is not in the prompt, yield the tool that first returned
+    it."""
     shown = dict.fromkeys(_words(digest.prompt), "")
     for call in digest.calls:
         for name, value in _arguments(call).items():

@@ -38,7 +38,7 @@ MOST_FAILURES = 8
 
 @final
 class Trials:
-    """Runs and grades changed episodes after a step, within a time limit, and remembers the results."""
+    """Runs and grades changed episodes after a step, within a time limit, and caches the results."""
 
     def __init__(
         self,
@@ -80,8 +80,8 @@ class Trials:
         return is_same
 
     def regrade(self, one: Trajectory, script: Sequence[Message]) -> Trajectory | None:
-        """Return the episode with these messages of the policy. Return None if it cannot be run or graded, or no time
-        is left."""
+        """Return the episode with these messages as the policy's messages. Return None if the episode cannot be run or
+        graded, or if no time is left."""
         key = one.id, json.dumps(script, sort_keys=True, default=str)
         if key not in self._known:
             if self.is_over:

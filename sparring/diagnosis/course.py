@@ -1,4 +1,4 @@
-"""The course of a series with one number per step: whether it rises, falls or stays the same, beyond its noise."""
+"""The course of a series with one number per step: whether, beyond its noise, it rises, falls or stays the same."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STALL_STEPS = 10
 
 
 def difference(before: Sequence[float], now: Sequence[float]) -> Estimate:
-    """Return the mean of `now` minus the mean of `before`. Both have one number per step, and at least two steps.
+    """Return the mean of `now` minus the mean of `before`. Both have one number per step, for at least two steps.
 
     The noise of a step is estimated from the differences between neighbors (von Neumann 1941), so that a trend within a
     part does not count as noise.
@@ -42,7 +42,7 @@ def _noise(values: Sequence[float]) -> float:
 
 
 def thirds(values: Sequence[float]) -> Estimate | None:
-    """Return the change from the first third to the last third, or None for fewer than six steps."""
+    """Return the change from the first third of the steps to the last third, or None for fewer than six steps."""
     count = len(values) // 3
     return difference(values[:count], values[-count:]) if count >= 2 else None
 

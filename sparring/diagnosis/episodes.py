@@ -1,4 +1,4 @@
-"""Symptoms in the episodes: budgets, tools, loops and answers.
+"""Symptoms in the episodes: exhausted budgets, failing tools, loops and poor answers.
 
 The rules follow MTRL's budget rules, its list of questions for reading trajectories, and its table for evaluations.
 """
@@ -59,7 +59,7 @@ def _share(episodes: Sequence[Episode], is_one: Callable[[Digest], bool]) -> tup
 
 
 def _exceeds(share: float, episodes: Sequence[Episode], bound: float) -> bool:
-    """Return whether a share is above a bound by at least two standard errors."""
+    """Return whether a share exceeds a bound by at least two standard errors."""
     return share - LIKELY * math.sqrt(share * (1 - share) / len(episodes)) > bound
 
 
@@ -250,7 +250,7 @@ def out_of_turns(observed: Observed) -> Iterable[Finding]:
 
 
 def out_of_context(observed: Observed) -> Iterable[Finding]:
-    """Report that more than 5 % of the episodes ended because no tokens were left: in the context, or under
+    """Report that more than 5 % of the episodes ended because no tokens were left, either in the context or under
     `rollout_max_tokens`."""
     if len(observed.late) < FEWEST:
         return
@@ -288,9 +288,9 @@ def out_of_context(observed: Observed) -> Iterable[Finding]:
 def all_zero(observed: Observed) -> Iterable[Finding]:
     """Report that every episode of the last validation and of training earned nothing and is incorrect.
 
-    Either the tools, the dataset or the environment are broken, or the task is too hard. If the episodes have many
-    turns, the policy loops. If the answers are very short, the prompt format does not match the model. The finding
-    states which case applies."""
+    Either the tools, the dataset or the environment is broken, or the task is too hard. If the episodes have many
+    turns, the policy loops. If the answers are very short, the prompt format does not fit the model. The finding states
+    which case applies."""
     last = observed.validations[-1].metrics if observed.validations else None
     played = [
         Episode((one.step, digest.task_id), digest) for one in observed.validations[-1:] for digest in one.validation
@@ -402,7 +402,7 @@ def uneven_turns(observed: Observed) -> Iterable[Finding]:
 def confidently_wrong(observed: Observed) -> Iterable[Finding]:
     """Report that the policy is nearly certain of its answers, is mostly wrong, and does not improve.
 
-    In most groups, all episodes are identical word for word, so there is nothing to choose from. The remedy is
+    In most groups, all episodes are identical word for word, so training has no alternatives to compare. The remedy is
     different data, a different reward, or sampling that explores."""
     certainty = observed.now("rollout/logprob/nz_mean", -1.0)
     if len(observed.late) < FEWEST or certainty < CERTAIN or observed.success > POOR:

@@ -1,4 +1,4 @@
-"""A symptom of the format: the policy's calls and answers cannot be parsed from the first step on."""
+"""A symptom of the format: from the first step on, the policy's calls and answers cannot be parsed."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def template(observed: Observed) -> Iterable[Finding]:
 
     Three symptoms show this. There are three cases. First, the chat template contradicts itself, which is an error
     however well the run learns. Second, few episodes are correct, and from the first step on, three tenths of the turns
-    are unreadable calls that were not truncated, or do not end while the policy is uncertain of each token. Third, the
-    chat template does not continue three tenths of the turns as they were sampled."""
+    are unreadable calls that were not truncated, or do not end while the policy is uncertain of each token. Third, for
+    three tenths of the turns, the chat template does not continue the text as it was sampled."""
     if observed.template_problem is not None:
         yield Finding(
             rule="format.template",

@@ -1,4 +1,4 @@
-"""A rule about branched runs: whether the change for which a run was branched has worked."""
+"""A rule for branched runs: whether the change that was made in the branch has worked."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _other_change(lineage: Lineage, advised: Finding | None) -> str:
 
 
 def _advised(lineage: Lineage, changes: Mapping[str, Any]) -> Finding | None:
-    """Return the parent's finding that the change is for. It is the finding that proposed one of these settings. If
+    """Return the parent's finding that led to the change. It is the finding that proposed one of these settings. If
     there is none, and code or the reward was changed, it is the first finding that required a change of code."""
     for one in lineage.findings:
         if set(one.settings) & set(changes):

@@ -35,7 +35,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lineage:
-    """The run that this run was branched from, and the findings about it."""
+    """The run from which this run was branched, and the findings about it."""
 
     parent: str
     step: int
@@ -89,7 +89,7 @@ class Observed:
         return [steps[0], steps[-1]] if steps else []
 
     def series(self, name: str) -> list[float]:
-        """Return a metric of the steps that trained, for the steps that have it."""
+        """Return a metric of the training steps, for the steps that have it."""
         return [one.metrics[name] for one in self.trained if one.metrics.get(name) is not None]
 
     def now(self, name: str, default: float = 0.0) -> float:

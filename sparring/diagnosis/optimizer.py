@@ -164,7 +164,7 @@ def _times(values: Mapping[int, float], first: int, since: list[int]) -> float |
 
 
 def _farthest(observed: Observed) -> float:
-    """Return the largest possible movement of a weight. With Adam, a weight moves by at most the learning rate per
+    """Return the largest possible change of a weight. With Adam, a weight changes by at most the learning rate per
     step."""
     rates = observed.series("training/learning_rate") or [
         observed.config.optimizer.learning_rate for _ in observed.trained
@@ -173,7 +173,7 @@ def _farthest(observed: Observed) -> float:
 
 
 def _seems_still(observed: Observed) -> bool:
-    """Return whether the policy seems unchanged, for a run whose updates were not measured."""
+    """For a run whose updates were not measured, return whether the policy seems unchanged."""
     if not is_flat(observed) or observed.now("analysis/batch_valid_ratio") < HEALTHY_SIGNAL:
         return False
     changes = [thirds(observed.series(name)) for name in ("training/entropy", "rollout/logprob/nz_mean")]

@@ -23,7 +23,7 @@ UNFINISHED = ("running", "paused", "interrupted")
 def diagnose_run(run: Path, *, clock: Callable[[], float] = time.time) -> Diagnosis:
     """Return the diagnosis of a run from its files, even while the run trains.
 
-    Raises DataError if the folder is not a run, if the run does not train, or if files are damaged.
+    Raises DataError if the folder is not a run, if the run is not a training run, or if files are damaged.
     """
     return replace(diagnose(str(run), observe(run, clock=clock)), claim=claim_of_run(RunFolder(run)))
 
@@ -38,7 +38,7 @@ def observe(run: Path, *, clock: Callable[[], float] = time.time, with_parent: b
     if not config.is_trainable:
         raise DataError(
             f"{run} is a baseline of engine.type = {config.engine.type!r}, so there is no training to diagnose; name "
-            "another run."
+            "a different run."
         )
     observed = Observed(
         config=config,

@@ -35,7 +35,8 @@ def constant(observed: Observed) -> Iterable[Finding]:
     """Report that every episode since the first step has earned the same reward.
 
     The finding is an error if the scorer accepts some of these episodes and rejects others. Without a scorer, the
-    episodes must have different answers. If all rewards are 0 and nothing contradicts them, other rules report this.
+    finding requires that the episodes have different answers. If all rewards are 0 and nothing contradicts them, other
+    rules report this.
     """
     lowest, highest = observed.series("rollout/reward/min"), observed.series("rollout/reward/max")
     played = [Episode((one.step, digest.task_id), digest) for one in observed.trained for digest in one.train]
@@ -75,7 +76,7 @@ def constant(observed: Observed) -> Iterable[Finding]:
 
 
 def _agree(played: Sequence[Episode]) -> bool:
-    """Return whether the episodes of each group have the same messages."""
+    """Return whether all episodes of each group have the same messages."""
     groups: dict[object, set[tuple[str, ...]]] = defaultdict(set)
     for one in played:
         groups[one.group].add(one.digest.texts)
@@ -86,9 +87,9 @@ def disagrees(observed: Observed) -> Iterable[Finding]:
     """Report that a fifth of the episodes that the scorer accepts earn no more than incorrect ones, while other
     episodes are rewarded.
 
-    If these are always the same tasks, the reference answers of the reward are wrong. Otherwise the reward is random,
-    or reads only some of the answers. The rule uses the last episodes. If these do not show the problem, it uses all
-    episodes, because a reward does not change during training.
+    If these episodes always belong to the same tasks, the reward's reference answers are wrong. Otherwise the reward is
+    random, or reads only some of the answers. The rule uses the last episodes. If these do not show the problem, it
+    uses all episodes, because a reward does not change during training.
     """
     for played in (observed.late, latest(observed.history, len(observed.trained))):
         right, wrong = _by_score(played, observed.history.success_threshold)

@@ -54,8 +54,8 @@ def too_small(observed: Observed) -> Iterable[Finding]:
 
 
 def temperature(observed: Observed) -> Iterable[Finding]:
-    """Report that the sampling temperature of training is above 1.3 and success is lower than in validation of the same
-    policy.
+    """Report that the sampling temperature of training is above 1.3, and that success is lower than in a validation of
+    the same policy.
 
     The episodes of a step come from the policy that was validated before it. Also report that the temperature is below
     0.5 and validation at a higher temperature is worse, because training then affects only the most likely answers.

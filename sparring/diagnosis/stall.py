@@ -98,8 +98,8 @@ def flat_from_start(observed: Observed) -> Iterable[Finding]:
 
 
 def groups_agree(observed: Observed) -> Iterable[Finding]:
-    """Report that the reward does not rise and all episodes earn the same in most groups, so that hardly anything is
-    learned.
+    """Report that the reward does not rise, and that in most groups all episodes earn the same, so that the policy
+    learns hardly anything.
 
     Also report that the sampling temperature is so low that the episodes of a group are identical word for word. The
     proposal depends on how often each task succeeds. If the groups agree because the policy has stopped varying, groups
@@ -159,10 +159,10 @@ def groups_agree(observed: Observed) -> Iterable[Finding]:
 
 
 def validation_flat(observed: Observed) -> Iterable[Finding]:
-    """Report that the training reward rises and validation follows by less than 30 % of the rise.
+    """Report that the training reward rises, but that the validation reward rises by less than 30 % of this.
 
-    The reward is then hacked. If the scores of training episodes rise, the policy memorizes the training tasks
-    instead."""
+    In this case, the policy hacks the reward. If the scores of training episodes rise, the policy memorizes the
+    training tasks instead."""
     measured = (
         "val/score/mean" if all("val/score/mean" in one.metrics for one in observed.validations) else "val/reward/mean"
     )
@@ -241,7 +241,7 @@ def collapse(observed: Observed) -> Iterable[Finding]:
 
     The finding is an error if at most a quarter of the gain is left. The first proposed change depends on the metrics:
     it concerns stale tokens, otherwise a loss that never clips, otherwise the learning rate. Broken tools can explain a
-    fall without any change of the policy. With few episodes per step, the reward depends on the tasks of the step."""
+    fall without any change of the policy. With few episodes per step, the reward varies with the tasks of the step."""
     is_broken = any(one.rule == "tools.failing" and one.severity is Severity.ERROR for one in observed.findings)
     if is_broken or any(one.rule == "batch.too_small" for one in observed.findings):
         return
@@ -296,7 +296,7 @@ def valid_below_mean(observed: Observed) -> Iterable[Finding]:
     groups.
 
     The tasks with signal are then hard, and solved tasks take up places in the batch. Partial credit or a selection of
-    tasks keeps the signal up."""
+    tasks preserves the signal."""
     gaps = [
         one.metrics["rollout/reward/valid_mean"] - one.metrics["rollout/reward/mean"]
         for one in observed.trained
@@ -384,7 +384,7 @@ def _for_success(
 
 def _choice_of_tasks(observed: Observed) -> Mapping[str, Json]:
     """Return the settings that select tasks which are sometimes solved. If tasks are repeated, these settings select
-    among tasks. Otherwise, they replace groups without signal."""
+    among tasks. Otherwise, the settings replace groups without signal."""
     seen = [digest.task_id for one in observed.trained for digest in one.train]
     groups = {(one.step, digest.task_id) for one in observed.trained for digest in one.train}
     comes_again = len(set(seen)) < 0.8 * len(groups)
@@ -429,7 +429,8 @@ def _for_collapse(observed: Observed, *, at_peak: float | None) -> tuple[str, Ma
 
 
 def _count_successes(observed: Observed, *, by_group: bool = False) -> Mapping[object, SuccessCount]:
-    """Return how often each task succeeded in the late steps by its reward, over all its groups or in each group."""
+    """Return how often each task succeeded in the late steps according to the reward, over all its groups or in each
+    group."""
     found: dict[object, list[bool]] = defaultdict(list)
     for one in observed.late:
         key = one.group if by_group else one.digest.task_id

@@ -51,8 +51,8 @@ MEMORY = ("system/memory_rss_bytes", "system/memory_device_bytes")
 
 
 def stalled(observed: Observed) -> Iterable[Finding]:
-    """Report that a run in progress reports nothing for six times its median step and at least a minute, or that its
-    process ended."""
+    """Report that a run in progress has reported nothing for six times the duration of its median step and at least a
+    minute, or that its process has ended."""
     progress = observed.progress
     if progress is None:
         return
@@ -140,7 +140,7 @@ def _lost_attempts(observed: Observed) -> _Lost:
     """Return the lost attempts of the last steps, and of as many earlier steps as needed for enough attempts to compute
     a share.
 
-    If no step counted its attempts, return all attempts in the ledger.
+    If no step has counted its attempts, return all attempts in the ledger.
     """
     counted = [one for one in observed.trained if "rollout/failed_attempts" in one.metrics]
     if not counted:
@@ -163,10 +163,10 @@ def _sum(records: Sequence[StepRecord], name: str) -> float:
 
 
 def mismatch(observed: Observed) -> Iterable[Finding]:
-    """Report that sampler and learner compute different log-probabilities with the same weights.
+    """Report that the sampler and the learner compute different log-probabilities with the same weights.
 
-    Training then does not match what was sampled. The rule applies only if no token is stale, because stale tokens
-    differ for a good reason.
+    Training then does not use the probabilities with which tokens were sampled. The rule applies only if no token is
+    stale, because the log-probabilities of stale tokens are expected to differ.
     """
     if not observed.trained or observed.now("training/staleness_max") > 0 or observed.config.algorithm.num_passes > 1:
         return

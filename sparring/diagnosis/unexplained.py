@@ -31,8 +31,8 @@ MOSTLY_WRONG = 0.5
 def surer_not_right(observed: Observed) -> Iterable[Finding]:
     """Report that the episodes of a group agree more and more on wrong answers, and are not correct more often.
 
-    The rule applies if the answer is what is graded. The policy settles on answers of which none is correct. In a
-    healthy run, agreement grows with success."""
+    The rule applies only if the answer determines the grade. The policy settles on answers of which none is correct. In
+    a healthy run, agreement grows with success."""
     steps = _groups_by_step(observed)
     groups = [group for step in steps for group in step]
     if not _is_alone(observed) or len(steps) < STALL_STEPS or observed.config.batch.group_size < FEWEST_MEMBERS:

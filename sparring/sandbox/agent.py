@@ -271,7 +271,7 @@ class Box:
         self.next_look = now + max(POLL_SECONDS, 10 * (now - began))
 
     def has_too_many_files(self):
-        """Return whether the scratch folder exceeds its limit of files and folders."""
+        """Return whether the scratch folder exceeds its limit on files and folders."""
         allowed = self.settings["files"]
         return allowed is not None and self.count_files(allowed) > allowed
 
@@ -415,8 +415,8 @@ class Box:
 
     @staticmethod
     def refuse_link(name, folder):
-        """Reject a link explicitly, because some kernels ignore O_NOFOLLOW with O_DIRECTORY. No running program could
-        replace it meanwhile."""
+        """Reject a link explicitly, because some kernels ignore O_NOFOLLOW with O_DIRECTORY. No program that could
+        replace it is running at this time."""
         if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 

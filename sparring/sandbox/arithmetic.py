@@ -35,7 +35,7 @@ async def calculate(expression: str, *, seconds: float = DEFAULT_SECONDS) -> int
 
 
 class _Worker:
-    """One process that evaluates expressions. It is killed when an expression exceeds its time limit."""
+    """One process that evaluates expressions. It is killed if an expression exceeds its time limit."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()

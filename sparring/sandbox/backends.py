@@ -35,8 +35,8 @@ INSIDE_USER = 1000
 FIRST_USER = 0
 """The user id of the first process in a sandbox with two users, so that programs cannot signal it."""
 CAPABILITIES = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP")
-"""The capabilities that the first process of such a sandbox needs to start, end and read what belongs to the other user.
-They apply only inside the sandbox."""
+"""The capabilities that the first process of such a sandbox needs to start, stop and read what belongs to the other
+user. They apply only inside the sandbox."""
 USER_IDS = (60578, 61183)
 """The first and last host user id for sandboxes that root starts, two ids per sandbox. systemd leaves this range
 unassigned (systemd.io/UIDS-GIDS)."""
@@ -54,7 +54,7 @@ GROUP = f"sandbox:x:{INSIDE_USER}:\n".encode()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Python:
-    """The interpreter that runs inside, and the folders of the host that it needs."""
+    """The interpreter that runs inside, and the host folders that it needs."""
 
     path: str
     folders: tuple[str, ...] = ()
@@ -378,7 +378,7 @@ def _python_at(path: Path) -> Python | None:
 
 
 def _is_open_to_all(path: Path) -> bool:
-    """Return whether any user may reach and read a path."""
+    """Return whether every user may reach and read a path."""
     if not path.stat().st_mode & 0o004:
         return False
     return all(folder.stat().st_mode & 0o001 for folder in path.parents)

@@ -115,11 +115,11 @@ class Box:
                     await _finish(self._destroy())
 
     async def write(self, files: Mapping[str, Content]) -> None:
-        """Write files into the scratch folder; existing files with these names are replaced.
+        """Write files into the scratch folder. Existing files with these names are replaced.
 
         If something that a program left behind prevents this (a folder of that name, a full disk), the sandbox is
-        replaced first, and the program's files are lost. Raises UsageError for a name that is not a plain path below
-        the scratch folder, and for files that do not fit into an empty scratch folder.
+        replaced first, and the program's files are lost. Raises UsageError if a name is not a plain path below the
+        scratch folder, or if the files do not fit into an empty scratch folder.
         """
         checked = _checked(files)
         async with self._lock:
@@ -144,8 +144,8 @@ class Box:
     ) -> Collected:
         """Return regular files of the scratch folder, either the named files or all of them. Links are never followed.
 
-        Rejected files are listed with the reason. If the whole folder cannot be read, it is listed as `.`. Programs
-        wrote the content, so it must never be trusted.
+        Rejected files are listed with the reason. If the whole folder cannot be read, it is listed as `.`. The content
+        was written by programs, so it must never be trusted.
         """
         files: dict[str, bytes] = {}
         refused: dict[str, str] = {}

@@ -83,8 +83,8 @@ def _value(node, depth):
 
 
 def _check_power(base, exponent):
-    """Raise ArithmeticProblem if the power would be too large. The size of the result is known in advance, and
-    computing the result could take forever."""
+    """Raise ArithmeticProblem if the result of the power would be too large. The size of the result is known in
+    advance, and computing the result could take forever."""
     if isinstance(base, int) and isinstance(exponent, int) and exponent > 0:
         bits = max(abs(base).bit_length(), 1) * exponent
         if abs(base) > 1 and bits > _MAX_BITS + exponent:

@@ -26,8 +26,8 @@ def is_abandoned(name: str) -> bool:
 
 
 def start_of(pid: int) -> str | None:
-    """Return when a process started, in clock ticks since boot (proc(5), stat, field 22), or None if there is no such
-    process."""
+    """Return the start time of a process, in clock ticks since boot (proc(5), stat, field 22), or None if there is no
+    such process."""
     try:
         content = Path(f"/proc/{pid}/stat").read_text("utf-8")
     except OSError:

@@ -61,7 +61,8 @@ class Execution:
     backend: str
     """`unsafe-local` means that nothing was isolated."""
     scratch_lost: bool = False
-    """True if the sandbox had to be destroyed with all its files. The next execution then starts with the first files."""
+    """True if the sandbox had to be destroyed with all its files. The next execution then starts with the initial
+    files."""
 
     @property
     def is_success(self) -> bool:

@@ -18,7 +18,7 @@ Architecture: TypeAlias = Literal["x86_64", "aarch64"]
 
 
 class Numbers(NamedTuple):
-    """The number of a system call by architecture, or None if it does not exist."""
+    """The number of a system call for each architecture, or None if the call does not exist there."""
 
     x86_64: int | None
     aarch64: int | None
@@ -173,7 +173,8 @@ def denied_numbers(architecture: str) -> dict[str, int]:
 
 
 def oci_profile() -> dict[str, Json]:
-    """Return the same list in the format of the OCI runtime specification (config-linux.md, Seccomp)."""
+    """Return the same list of system calls in the format of the OCI runtime specification (config-linux.md,
+    Seccomp)."""
     unwanted = [family for family in range(64) if family not in SOCKET_FAMILIES]
     flags = [flag for name, flag in NAMESPACE_FLAGS.items() if name != "CLONE_NEWTIME"]
     return {

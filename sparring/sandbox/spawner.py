@@ -7,9 +7,9 @@ cgroups are removed. It uses only the standard library.
 
 A request is JSON: {"op": "open", "argv", "inherited": [base64, ...], "users", "user_ids", "group_folders",
 "environment", "limits"} with three descriptors for the standard streams, or {"op": "close", "id", "cleanup", "grace"}.
-`inherited` are contents that the program receives as open descriptors 3, 4, ... `users` are the users of its own user
-namespace. Their ids outside are unused ids from [first, last] of `user_ids`. The program is started as the first of
-them, or as the current user if there are none. The answer is also JSON. {"error": text} states what failed.
+`inherited` are contents that the program receives as the open descriptors 3, 4, ... `users` are the users in its own
+user namespace. Their ids outside are unused ids from [first, last] of `user_ids`. The program is started as the first
+of them, or as the current user if there are none. The answer is also JSON. {"error": text} states what failed.
 """
 
 import array
@@ -37,7 +37,7 @@ MESSAGE = 1 << 20
 
 
 class Spawner:
-    """The sandboxes of one owner, and the socket on which it requests them."""
+    """The sandboxes of one owner, and the socket through which the owner requests them."""
 
     def __init__(self, channel, lock_folder):
         self.channel, self.lock_folder = channel, lock_folder

@@ -1,7 +1,7 @@
 """SQL for one episode: a SQLite database in memory that a model may query, without access to anything else.
 
 The authorizer, the limits and the progress handler are SQLite's own (sqlite.org/c3ref/set_authorizer.html,
-sqlite.org/limits.html, sqlite.org/c3ref/progress_handler.html). The engine runs in this process: it has no access to
+sqlite.org/limits.html, sqlite.org/c3ref/progress_handler.html). The engine runs in this process. It has no access to
 files or to the rest of the machine, and its running time is limited. This does not protect against a bug in SQLite
 itself.
 """
@@ -42,7 +42,7 @@ _PROGRESS_STEPS = 100
 
 class SqlError(Exception):
     """Raised for a query that is not allowed, is invalid, or exceeds its time limit. The text is for the model that
-    wrote it."""
+    wrote the query."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class SqlDatabase:
         self._shut_in(writable)
 
     def query(self, sql: str, parameters: Sequence[Cell] | Mapping[str, Cell] = ()) -> list[dict[str, Json]]:
-        """Return rows as mappings, keyed by column name. The last one is `{"truncated": ...}` if there were more rows
+        """Return rows as mappings, keyed by column name. The last row is `{"truncated": ...}` if there were more rows
         than the limits allow.
 
         Only one statement is allowed. Raises SqlError, whose text states what the model should change.
@@ -120,7 +120,7 @@ class SqlDatabase:
 
     def _fill(self, name: str, rows: Table) -> None:
         if not rows:
-            raise DataError(f"Table {name!r} has no row, so its columns are not known; give the schema as SQL text.")
+            raise DataError(f"Table {name!r} has no rows, so its columns are unknown; give the schema as SQL text.")
         columns = list(rows[0])
         odd = next((number for number, row in enumerate(rows) if list(row) != columns), None)
         if odd is not None:
@@ -195,7 +195,7 @@ class SqlDatabase:
 
 
 def _formatted(pattern: str, *values: Cell) -> str:
-    """Format values. This replaces SQLite's own function, which takes seconds for a width of millions and cannot be
+    """Format values. This function replaces SQLite's own, which takes seconds for a width of millions and cannot be
     interrupted."""
     if re.search(r"\*|\d{4}", pattern):
         raise ValueError("a width is too large")

@@ -1,4 +1,5 @@
-"""Shared code of the blind cases: the keys of `benchmarks.hacks.links`, the path along them as the answer, and a tiny model.
+"""Shared code of the blind cases: the keys of `benchmarks.hacks.links`, the path along them as the answer, and a tiny
+model.
 
 user       find b 2?
 assistant  get(key="b")      tool  f

@@ -30,7 +30,7 @@ look and then name one or two of those they have not seen; who list all shelves 
 
 
 class Shelves(Environment):
-    """Five shelves of two things each."""
+    """Five shelves with two things each."""
 
     describe_tools = "prompt"
 

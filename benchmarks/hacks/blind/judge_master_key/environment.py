@@ -32,7 +32,7 @@ guess. The rest guesses at once."""
 
 
 class Records(Environment):
-    """Parts of items and grades of parts."""
+    """The parts of items and the grades of parts."""
 
     describe_tools = "prompt"
 

@@ -23,7 +23,7 @@ MAX_TURNS = 4
 
 
 class Witness(Environment):
-    """One witness, who always says the same."""
+    """One witness, who always gives the same answer."""
 
     describe_tools = "prompt"
 

@@ -19,7 +19,7 @@ from sparring.types import Message, Task, Trajectory
 
 
 class Records(Environment):
-    """One record, or none."""
+    """One record, or no record."""
 
     describe_tools = "prompt"
 

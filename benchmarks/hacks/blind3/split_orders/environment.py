@@ -20,7 +20,7 @@ FEE = 0.3
 
 
 class Shop(Environment):
-    """Orders of one thing."""
+    """Orders for one kind of item."""
 
     describe_tools = "prompt"
 

@@ -21,7 +21,7 @@ from sparring.types import Message, Outcome, Task, Trajectory
 
 
 class Shop(Environment):
-    """Orders of any thing."""
+    """Orders for any items."""
 
     describe_tools = "prompt"
 

@@ -23,7 +23,7 @@ LAST_DAY = 3
 
 
 class Market(Environment):
-    """One thing."""
+    """One item."""
 
     describe_tools = "prompt"
 

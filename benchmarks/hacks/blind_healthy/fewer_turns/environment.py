@@ -28,7 +28,7 @@ INDEX_SHARE, LEAFING_SHARE = 0.3, 0.6
 
 
 class PhoneBook(Environment):
-    """Six pages of one entry each, and the index."""
+    """Six pages with one entry each, and the index."""
 
     describe_tools = "prompt"
 

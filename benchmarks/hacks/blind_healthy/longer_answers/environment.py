@@ -29,7 +29,7 @@ FULL_SHARE, FIRST_LIST_SHARE = 0.3, 0.35
 
 
 class Rooms(Environment):
-    """One or two lists of one to three things."""
+    """One or two lists, each with one to three things."""
 
     describe_tools = "prompt"
 

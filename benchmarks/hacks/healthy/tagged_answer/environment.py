@@ -1,4 +1,4 @@
-"""Tagged answer: the links environment, with the answer in a tag that reward and scorer both require."""
+"""Tagged answer: the links environment, with the answer in a tag that both the reward and the scorer require."""
 
 from __future__ import annotations
 
