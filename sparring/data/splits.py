@@ -1,4 +1,5 @@
-"""Splits that depend only on each task's id, so that adding tasks moves no other task to another split."""
+"""Splits that depend only on each task's id, so that adding tasks does not move any existing task to a different
+split."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class FrozenEngine:
         return await self._engine.sample(request, on_token, frozen=self._loaded)
 
     async def load_weights(self, weights: Weights, version: int) -> None:
-        """Use these weights from now on. Turns report `version`, which must not decrease."""
+        """Use these weights for all turns that start from now on. Turns report `version`, which must not decrease."""
         self._version = await asyncio.to_thread(self._engine.keep, weights, version)
 
     def freeze(self, weights: Weights | None = None) -> FrozenEngine:

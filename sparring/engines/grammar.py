@@ -133,5 +133,5 @@ class _ByBytes:
 
 
 def _problem(grammar: dict[str, Any]) -> str:
-    """Return why llguidance cannot use a grammar, or an empty string if it can."""
+    """Return the reason why llguidance cannot use a grammar, or an empty string if it can."""
     return LLMatcher.validate_grammar(json.dumps({"grammars": [grammar]}), limits=_LIMITS)

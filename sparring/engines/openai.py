@@ -53,7 +53,7 @@ _FILTERED = re.compile(
     r"content.?(filter|management|polic)|usage polic|flagged|data_inspection_failed|inappropriate content|content exists risk",
     re.IGNORECASE,
 )
-"""Codes and phrases with which endpoints refuse the content of a conversation."""
+"""Codes and phrases with which endpoints reject the content of a conversation."""
 
 
 class _Unanswered(Exception):

@@ -160,8 +160,8 @@ def _no_text(message: Message | str) -> str | None:
 
 
 def _spelt_out(call: Message) -> Message:
-    """Return a call in the format of endpoints, with arguments as JSON text. The id is left out, since a script repeats
-    its calls."""
+    """Return a call in the format of endpoints, with arguments as JSON text. The id is left out, because a script
+    repeats its calls."""
     arguments = call["function"].get("arguments", {})
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     return {"type": "function", "function": {"name": str(call["function"]["name"]), "arguments": text}}

@@ -33,7 +33,7 @@ from sparring.runtime.faults import fault_point
 from sparring.types import Completion, EngineCapabilities, SampleRequest, Weights
 
 MIN_SHARED = 8
-"""The fewest prompt tokens that a turn must save to wait until another turn has computed them."""
+"""The minimum number of prompt tokens that a turn must save for it to wait until another turn has computed them."""
 
 
 @final
@@ -146,7 +146,7 @@ class TorchEngine:
                 self._wake.notify()
 
     async def load_weights(self, weights: Weights, version: int) -> None:
-        """Use these weights for turns that start from now on. Running turns keep theirs."""
+        """Use these weights for all turns that start from now on. Running turns keep theirs."""
         fault_point("engine.loading")
         loaded = await asyncio.to_thread(self._version, weights, version)
         with self._wake:
@@ -422,8 +422,8 @@ class TorchEngine:
                 turn.complete(version, reason)
 
     def _masks(self, turns: Sequence[RunningTurn]) -> dict[RunningTurn, Tensor]:
-        """Return which tokens may come next in each constrained turn. If a grammar is too complex, only its own turn
-        fails."""
+        """Return which tokens may come next in each constrained turn. If a grammar is too complex, only the turn that
+        uses it fails."""
         masks: dict[RunningTurn, Tensor] = {}
         for turn in turns:
             if turn.guide is not None:

@@ -70,8 +70,8 @@ class Environment:
         return None
 
     def final_state(self) -> Json | Awaitable[Json]:
-        """Return the state at the end of the episode, for scorers (`scorers.state_difference`). The state is never
-        shown to the policy. None, the default, means that there is no state."""
+        """Return the state at the end of the episode, for use by scorers (`scorers.state_difference`). The state is
+        never shown to the policy. None, the default, means that there is no state."""
         return None
 
     def close(self) -> Awaitable[None] | None:
@@ -109,8 +109,8 @@ class Environment:
 
     @classmethod
     def evaluation_only(cls, **options: Any) -> str | None:
-        """Return why training in this environment is not allowed with these options. None, the default, allows
-        training."""
+        """Return the reason why training in this environment is not allowed with these options. None, the default,
+        allows training."""
         return None
 
     @classmethod

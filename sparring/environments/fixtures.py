@@ -30,8 +30,8 @@ RECORDING = Task(id="recording", messages=({"role": "user", "content": "record"}
 """The task with which a live environment is reset for calls that belong to no task."""
 
 _MOST_COMPARED = 128
-"""The maximum number of recorded calls with which a miss is compared, so that a miss always takes only a few
-milliseconds."""
+"""The maximum number of recorded calls with which an unrecorded call is compared, so that the comparison takes only a
+few milliseconds."""
 _LEAST_ALIKE = 0.4
 """The minimum similarity, from 0 to 1, of the arguments of a recorded call that is shown as the nearest."""
 _SPELLED = {"True": "true", "False": "false"}

@@ -18,7 +18,8 @@ from sparring.errors import UsageError
 from sparring.types import Json, ToolSchema
 
 _LONGEST_PROBLEM = 300
-"""The maximum length in characters of a problem that the model reads, since the text may repeat a whole argument."""
+"""The maximum length, in characters, of a problem description for the model. The description may repeat a whole
+argument."""
 
 
 def _is_integer(_: object, value: object) -> bool:

@@ -74,7 +74,7 @@ class EpisodeState:
         origin = json.dumps([task.seed, task.id])
         self.rng = random.Random(origin)
         self.clock = EpisodeClock()
-        """The episode's clock. Replace it to start at another time."""
+        """The episode's clock. Replace it to start at a different time."""
         self._name = base64.b32encode(hashlib.blake2b(origin.encode(), digest_size=5).digest()).decode().lower()
         self._counts: defaultdict[str, itertools.count[int]] = defaultdict(partial(itertools.count, 1))
         self._cleanups: list[tuple[str, Callable[[], object]]] = []

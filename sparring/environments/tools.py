@@ -17,7 +17,7 @@ from sparring.types import Json, ToolSchema
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 MOST_REPEATED = 200
-"""The maximum number of characters of a wrong argument that are repeated to the policy."""
+"""The maximum number of characters of an invalid argument that are repeated to the policy."""
 _MARK = "_sparring_tool"
 _SCALARS: Mapping[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 _SUPPORTED = (

@@ -64,7 +64,7 @@ class SeedRun:
 
     @property
     def missing(self) -> str:
-        """The reason, in a few words, why this seed has no result."""
+        """A short reason why this seed has no result."""
         reason = self.reason if len(self.reason) <= MOST_LETTERS else f"{self.reason[:MOST_LETTERS]}..."
         return f"{self.status}: {reason}" if reason else self.status
 

@@ -13,7 +13,8 @@ from typing import Any, Literal, TypeAlias
 from sparring.types import Outcome, Trajectory
 
 Kind: TypeAlias = Literal["paid_wrong", "unpaid_right"]
-"""`paid_wrong` is right by the reward and wrong by the scorer; `unpaid_right` is the reverse."""
+"""`paid_wrong` episodes are correct according to the reward and incorrect according to the scorer; `unpaid_right` is
+the reverse."""
 
 _TAG = re.compile(r"<([A-Za-z_][\w.-]*)>")
 _CONDUCT = frozenset({"completion", "budget_exhausted", "tool_use"})
@@ -46,11 +47,12 @@ class Agreement:
     both_right: int
     both_wrong: int
     paid_wrong: int
-    """The number of episodes that are rewarded like a right answer, but wrong by the scorer."""
+    """The number of episodes that are rewarded like a correct answer, but are incorrect according to the scorer."""
     unpaid_right: int
-    """The number of episodes that are right by the scorer, but rewarded no better than some wrong answer."""
+    """The number of episodes that are correct according to the scorer, but are rewarded no better than some incorrect
+    answer."""
     paid_from: float
-    """The lowest reward at which an episode counts as paid like a right one."""
+    """The lowest reward at which an episode counts as rewarded like a correct one."""
     rank_correlation: float | None
     """Spearman's correlation of rewards and scores over all episodes, or None if one of them is constant."""
     num_pairs: int
@@ -58,7 +60,7 @@ class Agreement:
     num_inverted: int
     """The number of such pairs in which the worse episode earned at least as much as the better one."""
     disagreements: tuple[Disagreement, ...]
-    """The disagreements. Wrong episodes that were paid come first, in descending order of their reward."""
+    """The disagreements. Incorrect episodes that were rewarded come first, in descending order of their reward."""
 
     @property
     def num(self) -> int:

@@ -46,7 +46,7 @@ class Continued:
     seconds: float
     rl_seconds: float
     fingerprint: str
-    """The fingerprint of its weights. An evaluation with another fingerprint used an earlier control."""
+    """The fingerprint of its weights. An evaluation with a different fingerprint used an earlier control."""
 
     @property
     def is_too_short(self) -> bool:

@@ -71,7 +71,7 @@ class Evaluation:
     samples: tuple[int, ...]
     rewards: tuple[float, ...]
     completions: tuple[float, ...]
-    """The share of each task's episodes that finished by themselves, right or wrong."""
+    """The share of each task's episodes that finished by themselves, whether correct or incorrect."""
     turns: tuple[float, ...]
     metrics: Mapping[str, float]
     score: Interval

@@ -48,7 +48,7 @@ class Plan:
     tasks: str = ""
     """The digest of the tasks. Empty until they are loaded."""
     fingerprints: Mapping[str, str] | None = None
-    """The fingerprints of the policies that have started, by name."""
+    """The fingerprints of the policies that have started, keyed by policy name."""
     starts: tuple[str, ...] = ()
     """The start identifiers of this evaluation's rollouts in the ledger, one for each time it was started."""
 

@@ -22,7 +22,7 @@ class GradedGroups:
     out."""
 
     groups: Sequence[TrajectoryGroup]
-    """All groups, including those of which every episode was lost."""
+    """All groups, including groups whose episodes were all lost."""
     success_threshold: float
 
     @cached_property

@@ -148,7 +148,7 @@ def named_checkpoint(run: str | Path) -> tuple[RunFolder, str | None]:
 
 
 def find_checkpoint(text: str | Path) -> tuple[RunFolder, str | None] | None:
-    """Do the same as `named_checkpoint`, but return None for a text that is not a run."""
+    """Do the same as `named_checkpoint`, but return None if the text does not name a run."""
     whole, (path, step) = run_path(text), run_and_step(str(text))
     if RunFolder.is_run(whole):
         return RunFolder(whole), None

@@ -25,7 +25,7 @@ from sparring.scorers import evaluate_score
 from sparring.types import Trajectory
 
 MOST_UNPAID = 0.1
-"""The share of right answers that may earn no more than a wrong one before a review rejects the reward."""
+"""The share of correct answers that may earn no more than an incorrect one before a review rejects the reward."""
 _AT_ONCE = 8
 """The number of episodes graded concurrently, for graders that wait for something."""
 

@@ -54,8 +54,7 @@ class Offer:
         self.is_expired = False
         """Whether the offer's worker stopped renewing the lease instead of giving the episode back."""
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """The reason why the worker no longer holds the episode. The future is done as soon as the worker has lost
-        it."""
+        """The reason why the worker no longer has the episode. The future is done as soon as the worker has lost it."""
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
 """Decides whether the client or the policy caused a refused request, and under which name the refusal is counted.
 
-After the first answer, the policy may influence everything that its client sends. Suppose that such episodes were left
-out of training: a policy that makes its client send refused requests could then discard its own failures. A refusal
-therefore counts as caused by the client only if it is very unlikely that the policy's output caused it
+After the first answer, the policy may influence everything that its client sends. If episodes with refused requests
+were always left out of training, a policy that makes its client send such requests could discard its own failures. A
+refusal therefore counts as caused by the client only if it is very unlikely that the policy's output caused it
 (docs/gateway.md, "Who caused a refusal").
 """
 

@@ -36,7 +36,8 @@ class EpisodeEndpoint:
     api_key: str
     report: EpisodeReport
     policies: Mapping[str, EpisodeEndpoint] = field(default_factory=dict)
-    """The endpoints of the episode's other policies, by name. A report to any of them is a report on the episode."""
+    """The endpoints of the episode's other policies, keyed by policy name. A report to any of them is a report on the
+    episode."""
 
     @property
     def endpoint(self) -> str:
@@ -153,7 +154,7 @@ class Gateway:
         return self._listener.base_url
 
     async def start(self) -> None:
-        """Start to serve. Raises ServiceError if the address is taken."""
+        """Start to serve. Raises ServiceError if the address is in use."""
         await self._listener.start()
 
     async def stop(self) -> None:
@@ -193,7 +194,7 @@ class ModelServer:
         return self._listener.base_url
 
     async def start(self) -> None:
-        """Start to serve. Raises ServiceError if the address is taken."""
+        """Start to serve. Raises ServiceError if the address is in use."""
         await self._listener.start()
 
     async def stop(self) -> None:

@@ -259,8 +259,8 @@ def _prompt(procedure: str, shown: Mapping[str, str], kinds: Mapping[str, str]) 
 
 
 def _rows(file: Path, outputs: Sequence[str]) -> tuple[list[str], list[dict[str, str]]]:
-    """Return the columns and the rows. Raises DataError with the position of a row that has too few or too many
-    cells."""
+    """Return the columns and the rows. Raises DataError, which gives the position of the row, if a row has too few or
+    too many cells."""
     lines = list(csv.reader(_read(file).splitlines(keepends=True)))
     columns = lines[0] if lines else []
     missing = [name for name in outputs if name not in columns]

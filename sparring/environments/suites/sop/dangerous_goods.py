@@ -1,7 +1,7 @@
 """Dangerous goods: decide whether a crate with several substances may fly, and how much of its limits it uses.
 
-A sum decides: each substance takes a share of the limit of its own class, and the shares are added. Before that, the
-procedure checks that no two classes in the crate must travel apart.
+A sum determines the verdict: each substance uses up a share of the limit of its own class, and the shares are added.
+Before that, the procedure checks that no two classes in the crate must travel apart.
 """
 
 from __future__ import annotations

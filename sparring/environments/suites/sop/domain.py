@@ -98,8 +98,8 @@ class Difficulty:
 
 
 class SopDesk(Environment):
-    """The base class of all desks, which are the environments of the domains. The prompt lists the tools, which takes
-    few tokens. `SopDomain.schema_desk` passes their schemas to the chat template instead."""
+    """The base class of all desks, which are the environments of the domains. The prompt lists the tools in a short
+    form, which takes few tokens. `SopDomain.schema_desk` passes their schemas to the chat template instead."""
 
     describe_tools = "prompt"
     offered: ClassVar[frozenset[str]] = frozenset()
@@ -228,7 +228,7 @@ class SopDomain:
     if_missing: str
     """The clause about missing data."""
     clauses: tuple[Clause, ...]
-    """Additional steps, of which `longer` selects the first ones."""
+    """Additional steps. The first `longer` of them are used."""
     answer_form: Mapping[str, Json]
     """The fields of an answer with empty values of their types, as the prompt shows them."""
     reward: RewardFunction = REWARD

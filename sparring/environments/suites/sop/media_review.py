@@ -1,7 +1,7 @@
 """Media review: run the checks that are due for a clip, and decide by the worst result.
 
-The kind of the clip determines which of the many checks count. The maximum of their grades is compared with the two
-limits of the market. Checks that are not due often find something worse.
+The kind of the clip determines which of the many checks count. The worst (highest) of their grades is compared with the
+two limits of the market. Checks that are not due often find something worse.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Traffic spoofing: decide whether a client is in two countries at once.
 
-Pairs of hits decide: two consecutive hits that count, from different countries and too close together in time. The kind
-of client determines how close is too close. The hits are in a database that must be queried.
+The verdict depends on pairs of hits: two consecutive hits that count, from different countries and too close together
+in time. The kind of client determines how close is too close. The hits are in a database that must be queried.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class _Log:
         return self.add_ignored(minute, "home", 200, self.country)
 
     def jump(self, wait: int) -> str:
-        """Add a hit from another country."""
+        """Add a hit from a different country."""
         self.country = self.elsewhere()
         return self.add(self.minute + wait)
 

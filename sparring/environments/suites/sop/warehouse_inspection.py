@@ -1,4 +1,4 @@
-"""Warehouse inspection: unpack a pallet box by box until there is enough evidence, then seal it.
+"""Warehouse inspection: unpack the boxes of a pallet one by one until there is enough evidence, then seal the pallet.
 
 The agent must decide when to stop: this is a sequential test with a bound on either side, and one result that ends the
 test at once. The slip number depends on the verdict and on the number of unpacked boxes, so one box too few or too many
@@ -37,7 +37,7 @@ RUNS: Mapping[Verdict, tuple[str, ...]] = {
     "refuse": ("bb", "gbb", "bgb", "gbgb"),
     "isolate": ("w", "gw", "bw", "gbw", "bgw"),
 }
-"""The results of unpacking (good, bent or wet), up to the box that decides."""
+"""The results of unpacking (good, bent or wet), up to the box that determines the verdict."""
 STRICT_RUNS: Mapping[Verdict, tuple[str, ...]] = {"accept": ("gg",), "refuse": ("b", "gb"), "isolate": ("w", "gw")}
 FOUND = {"g": "good", "b": "bent", "w": "wet"}
 
