@@ -24,14 +24,15 @@ _TAIL = 400
 
 @final
 class CommandAgent:
-    """An agent that starts a program for each episode. The program's process group is killed when the episode ends.
+    """An agent that starts a program for each episode. The process group of the program is killed when the episode
+    ends.
 
-    The program gets `OPENAI_BASE_URL` and `OPENAI_API_KEY` (and Anthropic's pair) as environment variables. It reads
-    the task from standard input as JSON: `{"id", "messages", "prompt"}`, without the fields that hold the ground truth.
-    If the recipe names other policies, the task also contains `policies`, with a `base_url` and an `api_key` for each
-    policy. The last line of its standard output may be `{"reward": ...}`, where the reward is a number or a list with
-    one number per turn. The object may also contain `components` and `metrics`. Without such a line, the recipe's
-    reward function grades the episode.
+    The program gets `OPENAI_BASE_URL` and `OPENAI_API_KEY` (and the corresponding Anthropic variables) as environment
+    variables. It reads the task from standard input as JSON: `{"id", "messages", "prompt"}`, without the fields that
+    hold the ground truth. If the recipe names other policies, the task also contains `policies`, with a `base_url` and
+    an `api_key` for each policy. The last line of its standard output may be `{"reward": ...}`, where the reward is a
+    number or a list with one number per turn. The object may also contain `components` and `metrics`. Without such a
+    line, the recipe's reward function grades the episode.
     """
 
     def __init__(self, command: Sequence[str], *, enter: Callable[[AnySession], EndpointLike], folder: Path) -> None:

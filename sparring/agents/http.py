@@ -91,8 +91,8 @@ class GatewayLike(Protocol):
 
 
 class _Undelivered(Exception):
-    """Raised when the agent cannot be reached, reports an infrastructure failure, or fails in its own code
-    (`is_own`)."""
+    """Raised if the agent cannot be reached, reports an infrastructure failure, or fails in its own code (then `is_own`
+    is set)."""
 
     def __init__(self, problem: str, *, is_own: bool = False) -> None:
         super().__init__(problem)
@@ -122,8 +122,8 @@ class PushLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MtrlJob:
-    """The training job in the ARN that agents written for SageMaker MTRL receive. Raises UsageError for a name that an
-    ARN cannot contain."""
+    """The training job in the ARN that is sent to agents written for SageMaker MTRL. Raises UsageError for a name that
+    an ARN cannot contain."""
 
     name: str = "sparring"
     region: str = "us-east-1"
@@ -146,8 +146,8 @@ class HttpAgent:
         async with Gateway() as gateway, HttpAgent("http://127.0.0.1:9000/rollout", gateway=gateway) as agent:
             result = await agent.play(task, session)
 
-    The reward is in the agent's answer or is reported over the gateway, whichever comes first. If the
-    agent only answers that it has started, `play` waits for its report. A failure is never a reward of 0
+    The reward is taken from the agent's answer or from its report to the gateway, whichever comes first. If the agent's
+    answer only confirms that it has started, `play` waits for its report. A failure never becomes a reward of 0
     (docs/agents-mtrl.md, "Failures").
     """
 
@@ -275,7 +275,7 @@ class HttpAgent:
             await self._clock.sleep(start - now)
 
     async def _attempt(self, body: bytes, report: ReportLike, session: AnySession) -> Reward:
-        """Post once and wait for the reward. Raises _Undelivered when the agent did not accept the episode."""
+        """Post once and wait for the reward. Raises _Undelivered if the agent did not accept the episode."""
         pushing, reporting = asyncio.ensure_future(self._push(body)), asyncio.ensure_future(report.wait())
         try:
             async with asyncio.timeout(self._limits.timeout_seconds):
@@ -340,7 +340,7 @@ class HttpAgent:
 def invocation(
     task: Task, sampling: Sampling, episode_endpoint: ReportedEndpoint, *, endpoint: str, job: MtrlJob
 ) -> dict[str, Json]:
-    """Return the message to an agent: the task, the address and key of its endpoint, and the sampling settings.
+    """Return the message for an agent, with the task, the address and key of its endpoint, and the sampling settings.
 
     The message combines three formats that do not conflict: the formats of MTRL's documentation, of its SDK, and of
     agentcore-rl-toolkit. Each column of the dataset becomes a key of the message, unless the message already uses that
@@ -394,8 +394,8 @@ def invocation(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The content of an agent's answer. All fields keep their defaults if the agent only answers that it has
-    started."""
+    """The content of an agent's answer. All fields keep their default values if the answer only confirms that the agent
+    has started."""
 
     reward: Json = None
     error: str | None = None

@@ -46,7 +46,7 @@ class QueueLike(Protocol):
         ...
 
     def withdraw(self, offer: OfferLike) -> None:
-        """End an offer, whether or not a worker has taken it."""
+        """Withdraw an offer, whether or not a worker has taken it."""
         ...
 
 
@@ -87,10 +87,10 @@ class PullAgent:
         """Run one episode. If the agent fails because the policy reached a limit, that limit is the outcome, without a
         reward. If a worker reports a failure after a turn, the outcome is `policy_error`.
 
-        Raises ServiceError when no worker has polled in time. Raises InfrastructureError if no worker was free, or if
-        the worker that took the episode disappears, does not finish in time, gives the episode up before the first
-        turn, or requests no turn. Raises RewardError if the worker reports an invalid reward, and DataError if the task
-        cannot be written as JSON.
+        Raises ServiceError if no worker has polled in time. Raises InfrastructureError if no worker was free, or if the
+        worker that took the episode disappears, does not finish in time, gives up the episode before the first turn, or
+        requests no turn. Raises RewardError if the worker reports an invalid reward, and DataError if the task cannot
+        be written as JSON.
         """
         try:
             reward = await self._play(task, session)
@@ -104,8 +104,8 @@ class PullAgent:
         return AgentResult(outcome=Outcome.FINISHED, reward=reward)
 
     async def _play(self, task: Task, session: AnySession) -> Reward | None:
-        """Offer the episode until a worker runs it, but do not offer it again after a turn was requested. Return the
-        reward, or None when the worker reported no reward."""
+        """Offer the episode until a worker runs it, but do not offer it again after a turn has been requested. Return
+        the reward, or None when the worker reported no reward."""
         time_over, num_offers = asyncio.ensure_future(self._sleep(self._timeout_seconds)), 0
         try:
             while True:
@@ -135,7 +135,7 @@ class PullAgent:
         """Wait for the end of the episode and return the reward. Return None if its worker disappears or the time runs
         out first.
 
-        Raises InfrastructureError when the agent gives the episode up.
+        Raises InfrastructureError if the agent gives up the episode.
         """
         reporting = asyncio.ensure_future(report.wait())
         try:
@@ -150,8 +150,8 @@ class PullAgent:
             await asyncio.gather(reporting, return_exceptions=True)
 
     def _is_unrewarded(self, report: ReportLike, offer: OfferLike) -> bool:
-        """Return whether the worker completed the episode without a reward. An expired lease is an infrastructure
-        failure instead."""
+        """Return whether the worker completed the episode without a reward. An expired lease does not count; it is an
+        infrastructure failure."""
         return report.status == "ready" and offer.lost.done() and not offer.is_expired and report.refusal is None
 
     def _failure(

@@ -23,7 +23,7 @@ from sparring.types import Json, Message, Outcome, Reward
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentResult:
-    """The result of an episode, except the turns, which its session recorded."""
+    """The result of an episode, except its turns, which the session has recorded."""
 
     outcome: Outcome
     messages: tuple[Message, ...] = ()
@@ -89,7 +89,7 @@ def has_played(session: AnySession) -> bool:
 
 def within_budget(played: AgentResult, failure: Exception | None) -> AgentResult:
     """Return the agent's result. If a budget is used up, the outcome of the episode is that limit instead. The agent
-    may have finished without more turns, so its reward stays."""
+    may have finished without further turns, so its reward is kept."""
     limit = limit_met(failure) if isinstance(failure, _BUDGETS) else None
     if limit is None or played.outcome is not Outcome.FINISHED:
         return played

@@ -57,7 +57,8 @@ Act: TypeAlias = Callable[[Asked], Message | Awaitable[Message]]
 
 @dataclass(frozen=True, slots=True)
 class ScriptedPolicy:
-    """A policy that replaces a model. Its name identifies its episodes: `Subject.play` runs each name once per task."""
+    """A policy that replaces a model. Its name identifies its episodes: `Subject.play` runs the policy of each name
+    only once per task."""
 
     name: str
     act: Act = field(compare=False)

@@ -84,8 +84,8 @@ async def _answered(
     patience: float,
 ) -> list[Message]:
     """Run the calls of one message in order, and return their tool messages. After the episode's time limit, no call
-    starts, and a running call gets `patience` more seconds. Otherwise a policy could make so many calls, or such slow
-    ones, that the episode would seem to hang."""
+    starts, and a running call gets `patience` more seconds. Otherwise, a policy could make so many calls, or such slow
+    calls, that the episode would seem to hang."""
     answers: list[Message] = []
     for call in calls:
         left = session.seconds_left

@@ -9,8 +9,8 @@
 
     work("http://trainer:8000", play)  # SPARRING_WORKER_KEY is in the environment
 
-or, from the command line, `python -m sparring.agents.worker http://trainer:8000 module:play`. It only opens
-outgoing connections and needs no training packages. docs/gateway.md describes its requests, for workers in other languages.
+or, from the command line, `python -m sparring.agents.worker http://trainer:8000 module:play`. It opens only outgoing
+connections and needs no training packages. For workers in other languages, docs/gateway.md describes the requests.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ _LONGEST_PAUSE_SECONDS = 30.0
 def work(
     url: str, play: Play, *, key: str | None = None, concurrency: int = 1, patience_seconds: float = 600.0
 ) -> None:
-    """Run episodes until interrupted, `concurrency` at once. A function that is not async runs in a thread.
+    """Run episodes until interrupted, at most `concurrency` at the same time. A function that is not async runs in a
+    thread.
 
     `key` is the worker key of the run, by default the value of SPARRING_WORKER_KEY. Raises UsageError if the key is
     missing or wrong, and ServiceError if the gateway could not be reached for `patience_seconds`.
@@ -129,7 +130,7 @@ class Worker:
         return response.json()
 
     async def _episode(self, lease: Mapping[str, Any]) -> None:
-        """Run one episode. If its lease ends first, an async function is cancelled. Any other function runs to its
+        """Run one episode. If the lease ends first, an async function is cancelled, but any other function runs to its
         end."""
         invocation: dict[str, Any] = lease["invocation"]
         playing = asyncio.ensure_future(self._played(invocation))
@@ -220,7 +221,7 @@ class Worker:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line, and return the exit code."""
+    """Run the command, and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m sparring.agents.worker", description="Run the episodes of a run.")
     parser.add_argument("url", help="address of the run's gateway, as the run prints it")
     parser.add_argument("play", help="module:function that takes an invocation and returns its reward")

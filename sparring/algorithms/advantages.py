@@ -56,8 +56,8 @@ Settings = ParamSpec("Settings")
 def per_trajectory(
     rule: Callable[Concatenate[Group, Settings], list[float]],
 ) -> Callable[Concatenate[Sequence[Group], Settings], Advantages]:
-    """Return an estimator for a rule that gives one number per trajectory of a group. Every turn of a trajectory gets
-    this number."""
+    """Return an estimator that applies a rule, which gives one number per trajectory of a group. Every turn of a
+    trajectory gets this number."""
 
     @functools.wraps(rule)
     def estimator(groups: Sequence[Group], *args: Settings.args, **settings: Settings.kwargs) -> Advantages:
@@ -178,9 +178,9 @@ def monte_carlo(groups: Sequence[Group], *, gamma: float = 1.0, advantage_normal
 def return_to_go_loo(groups: Sequence[Group], *, gamma: float = 1.0) -> Advantages:
     """Return G_k minus the mean G_k of the other trajectories of the group that reached turn k.
 
-    If no other trajectory reached turn k, the advantage is G_k. The baseline depends only on the turn and the other
-    trajectories, so the gradient is unbiased although the policy decides when to stop (docs/algorithms.md, "Credit for
-    turns").
+    If no other trajectory reached turn k, the advantage is G_k. The baseline depends only on the turn and on the other
+    trajectories. The gradient is therefore unbiased, although the policy decides when to stop (docs/algorithms.md,
+    "Credit for turns").
     """
 
     def rule(present: list[float]) -> list[float]:
@@ -201,8 +201,8 @@ def group_based_per_turn(
     """Return the advantages of `return_to_go_loo`, optionally normalized.
 
     Normalization divides by the standard deviation of G_k in the group, separately for each turn. It is off by default:
-    few trajectories reach late turns, so the standard deviations of those turns are unstable. A turn that only one
-    trajectory reaches has no standard deviation and gets 0.
+    few trajectories reach late turns, so the standard deviations of those turns are unstable. If only one trajectory
+    reaches a turn, the standard deviation is not defined and the advantage is 0.
     """
     if not advantage_normalization:
         return return_to_go_loo(groups, gamma=gamma)
@@ -302,7 +302,8 @@ def _returns(group: Group, gamma: float) -> list[list[float]]:
 
 
 def _by_turn(rows: Sequence[Sequence[float]], rule: Callable[[list[float]], list[float]]) -> list[list[float]]:
-    """Apply a rule to the first entries of all rows, to their second entries, and so on. Rows may differ in length."""
+    """Apply a rule to the first entries of all rows, then to the second entries, and so on. Rows may differ in
+    length."""
     results: list[list[float]] = [[] for _ in rows]
     for turn in range(max(map(len, rows), default=0)):
         present = [index for index, row in enumerate(rows) if len(row) > turn]

@@ -92,7 +92,7 @@ def explain_misfit(function: object, reserved: Container[str] = ()) -> str | Non
 
 
 def default_correction(loss: str, *, max_steps_off_policy: int) -> str:
-    """Return the default correction of a recipe: `none` unless tokens may be older than the policy.
+    """Return the default correction of a recipe: `none`, unless tokens may be older than the policy.
 
     A loss that clips needs bounded weights (`token_tis`). A loss that does not clip needs a correction that leaves out
     trajectories if the policy has moved too far away from them (`geometric_mask`).

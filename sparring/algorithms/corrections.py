@@ -34,7 +34,8 @@ def token_tis(log_weights_M: Tensor, trajectory_M: Tensor, *, correction_high: f
 
 
 def sequence_tis(log_weights_M: Tensor, trajectory_M: Tensor, *, correction_high: float = 2.0) -> Tensor:
-    """Return min(prod w, high), one weight for all tokens of a trajectory. It saturates on long trajectories."""
+    """Return min(prod w, high), one weight for all tokens of a trajectory. On long trajectories, the weight
+    saturates."""
     return _products(log_weights_M, trajectory_M).clamp(max=correction_high)
 
 

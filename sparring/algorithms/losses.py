@@ -3,7 +3,7 @@
 A loss takes the trained tokens of a batch. It returns the loss of each token [M], and a mapping from names to metrics
 [M]. Its keyword arguments are its hyperparameters, which are keys of `[algorithm]` with the same names and defaults.
 rho = exp(logprob - old logprob) is the ratio to the sampling policy or, with `policy_ratio = "three_policy"`, to the
-policy before the step. Bounds of rho are ratios, not distances from 1.
+policy before the step. Bounds on rho are ratios, not distances from 1.
 
 Shapes: M trained tokens.
 """
@@ -22,7 +22,7 @@ PerToken: TypeAlias = "tuple[Tensor, dict[str, Tensor]]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """The trained tokens of some whole trajectories."""
+    """The trained tokens of one or more complete trajectories."""
 
     logprobs_M: Tensor
     """The log-probabilities under the current policy, with gradient."""
@@ -112,7 +112,7 @@ def gpg(tokens: Tokens) -> PerToken:
 def dppo_tv(
     tokens: Tokens, *, tv_low_threshold: float = 0.2, tv_high_threshold: float = 0.2, ratio_cap: float = 20.0
 ) -> PerToken:
-    """Return -stopgrad(min(rho, cap)) * A * logprob, or 0 for tokens that have already moved too far.
+    """Return -stopgrad(min(rho, cap)) * A * logprob, or 0 for tokens whose probability has already changed too much.
 
     This is DPPO with binary total variation (arXiv:2602.04879, section 5). A token with a positive advantage gets 0 if
     p - p_old > high, and a token with a negative advantage gets 0 if p_old - p > low. The thresholds apply to

@@ -142,7 +142,7 @@ def _checked(answer: object, tokens: Tokens) -> PerToken:
 
 
 def weight_metrics(weights_M: Tensor) -> dict[str, float]:
-    """Return a summary of correction weights over a step."""
+    """Return metrics that summarize the correction weights of a step."""
     return {
         "correction/effective_sample_size": effective_sample_size(weights_M).item(),
         "correction/weight_max": weights_M.max().item(),

@@ -28,8 +28,8 @@ class Counts:
 
 
 def trajectory_mean(counts: Counts) -> float:
-    """Return the factor for the mean over trajectories of the mean over their tokens. All trajectories count the
-    same."""
+    """Return the factor for the mean over trajectories of the mean over their tokens. All trajectories have equal
+    weight."""
     return 1 / (counts.trajectories * counts.own_trajectory)
 
 
@@ -41,7 +41,7 @@ def token_mean(counts: Counts) -> float:
 def prompt_mean(counts: Counts) -> float:
     """Return the factor for the mean over prompts of the mean over their tokens.
 
-    All groups count the same, but long trajectories in a group count more.
+    All groups have equal weight, but long trajectories in a group have more weight.
     """
     return 1 / (counts.prompts * counts.own_prompt)
 

@@ -1,4 +1,4 @@
-"""Build finished objects from a recipe. This is the only package that knows the concrete classes."""
+"""Build all objects of a run from a recipe. This is the only package that knows the concrete classes."""
 
 from sparring.assembly.algorithm import Algorithm, load_algorithm
 from sparring.assembly.changes import check_parts, find_overrides, record_parts, refuse_another_control

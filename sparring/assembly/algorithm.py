@@ -19,7 +19,7 @@ from sparring.types import TrajectoryGroup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
-    """The functions of `[algorithm]`, built in or the user's own, with their hyperparameters bound.
+    """The functions of `[algorithm]` (built-in functions or the user's own), with their hyperparameters bound.
 
     The learner binds the hyperparameters of the loss.
     """

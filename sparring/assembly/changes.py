@@ -56,8 +56,9 @@ def record_parts(
     """Record in the manifest of a run the parts that the run is trained with from now on.
 
     For a resumed run, compare them with the parts of its last training, and return a message for each kind of change
-    that the user should know. `config` are the settings in effect; `given` are the settings that the user has just set
-    (`KEY=VALUE`). Raises UsageError for changes that are neither in `given` nor in one of the `allowed` parts.
+    that the user should know. `config` contains the settings in effect, and `given` contains the settings that the user
+    has just set (`KEY=VALUE`). Raises UsageError for changes that are neither in `given` nor in one of the `allowed`
+    parts.
     """
     check_parts(allowed)
     now = describe_parts(parts, folder, config)
@@ -135,12 +136,12 @@ def check_parts(named: Collection[str]) -> None:
 
 
 def describe_parts(parts: TrainingParts, folder: RunFolder, config: Config) -> dict[str, Json]:
-    """Return the manifest's description of a training.
+    """Return the description of a training for the manifest.
 
     It contains `versions`, `hardware`, `config`, the hashes of the parts as `contents`, and any problem of the chat
-    template as `template_problem`. The hash of the weights covers their content as loaded and takes one or two seconds
-    per gigabyte. The hash of the tokenizer covers the text of every id and the encoding of a few texts. The hash of the
-    data covers the tasks in their order.
+    template as `template_problem`. The hash of the weights covers their content as loaded. Computing it takes one or
+    two seconds per gigabyte. The hash of the tokenizer covers the text of every token id and the encoding of a few
+    texts. The hash of the data covers the tasks and their order.
     """
     found = describe_machine()
     found["hardware"] |= {"num_threads": parts.num_threads, "device": parts.model.device}
@@ -179,7 +180,7 @@ def list_changes(before: Mapping[str, Json], now: Mapping[str, Json]) -> dict[st
 
 
 def find_part(key: str) -> str:
-    """Return the part in PARTS that a key path of `list_changes` belongs to, or the first word of the path."""
+    """Return the part in PARTS that a key path of `list_changes` belongs to, or the first component of the path."""
     first = key.partition(".")[0]
     return _PART_OF.get(first, first)
 

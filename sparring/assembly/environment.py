@@ -26,7 +26,7 @@ def load_environment(config: Config, recipe_dir: Path) -> tuple[Callable[[], Env
 def build_worker_pool(config: Config, recipe_dir: Path) -> WorkerPool | None:
     """Return the pool of worker processes for environments, reward and scorer, or None if they run in this process.
 
-    No process of the pool is started yet. Raises UsageError for options that cannot be sent to a worker.
+    No worker process is started yet. Raises UsageError for options that cannot be sent to a worker.
     """
     section = config.environment
     if section.workers == 0:
@@ -54,8 +54,8 @@ def refuse_training(config: Config, recipe_dir: Path) -> None:
 
 
 def load_environment_class(config: Config, recipe_dir: Path) -> tuple[type[Environment], dict[str, Any]]:
-    """Return the class that the recipe names, and its checked options. Raises UsageError, and the DataError of
-    `check_links`."""
+    """Return the class that the recipe names, and its checked options. Raises UsageError, and the DataError that
+    `check_links` raises."""
     if config.environment.target is None:
         raise UsageError("environment.target is missing; set it to the `module:Class` of an Environment.")
     check_links(recipe_dir)

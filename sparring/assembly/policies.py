@@ -74,7 +74,7 @@ def load_checkpoint_weights(checkpoint: Path, policy: Policy | None) -> Weights:
 
 
 def build_frozen_engine(section: PolicySection, engine: Engine, policy: Policy | None, initial: Weights) -> Engine:
-    """Return the engine of a frozen policy. It has no weights yet if the warm start will produce them.
+    """Return the engine of a frozen policy. If the warm start will produce its weights, the engine has no weights yet.
 
     Raises DataError if a folder does not contain weights of this model.
     """

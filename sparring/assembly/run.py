@@ -83,7 +83,8 @@ class EvaluationParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutParts(EvaluationParts):
-    """The recipe's model with all objects that are needed to roll out its weights, or others of the same shape."""
+    """The recipe's model with all objects that are needed to roll out its weights, or other weights of the same
+    shape."""
 
     config: Config
     model: ModelDescription
@@ -109,7 +110,7 @@ class RolloutParts(EvaluationParts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingParts(RolloutParts):
-    """All rollout parts, and the objects that change the weights."""
+    """All parts for rollouts, and the objects that change the weights."""
 
     learner: Learner
     algorithm: Algorithm
@@ -132,9 +133,9 @@ def _released_threads() -> Iterator[None]:
 def load_training_parts(
     config: Config, recipe_dir: Path, ledger: Ledger, *, announce: Announce = TO_STDERR
 ) -> TrainingParts:
-    """Load and check all objects that a training needs.
+    """Load and check all objects that training needs.
 
-    `announce` shows the user what the run is waiting for. This may include a key that must not be written to files.
+    `announce` shows the user what the run is waiting for. The text may contain a key that must not be written to files.
     Raises the errors of the parts: ConfigError, DataError and ServiceError.
     """
     code = load_user_code(config, recipe_dir, announce)
@@ -329,8 +330,8 @@ def build_scheduler(
 async def load_into_engine(parts: RolloutParts, folder: RunFolder, weights: Weights, *, version: int) -> None:
     """Load weights of this run's model into the engine.
 
-    Policies that are frozen after the warm start get the weights from that time. Raises UsageError if there are such
-    policies but there was no warm start.
+    Policies that are frozen after the warm start get the weights that the warm start produced. Raises UsageError if the
+    recipe has such policies but the run had no warm start.
     """
     await parts.engine.load_weights(weights, version=version)
     if not parts.frozen_by_warm_start:

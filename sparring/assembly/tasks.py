@@ -21,7 +21,7 @@ from sparring.types import Sampling, Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tasks:
-    """The three splits of the data, which share no task."""
+    """The three splits of the data. No task is in more than one split."""
 
     train: tuple[Task, ...]
     validation: tuple[Task, ...]
@@ -31,8 +31,9 @@ class Tasks:
 def load_tasks(config: Config, recipe_dir: Path, *, is_trained: bool = True) -> Tasks:
     """Load the splits from files or functions. A split that the recipe does not name is taken from the training data.
 
-    A policy that is not trained needs no training data if the recipe names the held-out tasks. Raises DataError if a
-    required split is empty or two splits share a task id. Raises UsageError if training tasks are for evaluation only.
+    If the policy is not trained and the recipe names the held-out tasks, no training data is needed. Raises DataError
+    if a required split is empty or two splits share a task id. Raises UsageError if training tasks are for evaluation
+    only.
     """
     data = config.data
     needs_train = is_trained or data.held_out is None
@@ -68,8 +69,8 @@ def load_tasks(config: Config, recipe_dir: Path, *, is_trained: bool = True) -> 
 
 
 def _refuse_evaluation_only(config: Config, recipe_dir: Path, tasks: Sequence[Task]) -> None:
-    """Raise UsageError for a task that must not be trained on. `refuse_training` has already applied the rule of the
-    environment."""
+    """Raise UsageError for a task that must not be trained on. `refuse_training` has already checked whether the
+    environment allows training."""
     reason = next((task.fields[EVALUATION_ONLY] for task in tasks if EVALUATION_ONLY in task.fields), None)
     if reason is None:
         return

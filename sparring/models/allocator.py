@@ -14,8 +14,8 @@ def keep_freed_memory() -> None:
 
     Memory of an earlier model is first returned to the kernel, because its fragments can seldom be reused.
 
-    Without this setting, hundreds of megabytes of activations are unmapped and then faulted in again page by page at every
-    step. This took a quarter of a training step on two cores, and far more if the kernel is slow to provide pages
+    Without this setting, every step unmaps hundreds of megabytes of activations and then faults them in again, page by
+    page. On two cores, this took a quarter of a training step, and much more on a kernel that is slow to provide pages
     (docs/notebook/speed.md).
     """
     if not sys.platform.startswith("linux"):

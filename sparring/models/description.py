@@ -1,4 +1,4 @@
-"""Describe a model without its weights, for the process that plans, renders and records.
+"""Describe a model without its weights, for the process that plans runs, renders prompts and records results.
 
 The weights may be in another process, which samples completions and computes gradients. This module reads the tokenizer,
 the configuration and the headers of safetensors files, but no tensors.

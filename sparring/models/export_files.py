@@ -1,4 +1,5 @@
-"""Write and verify the manifest of an exported policy, `sparring.json`, with files, origin and hashes, without torch."""
+"""Write and verify the manifest of an exported policy, `sparring.json`. It contains the origin of the policy, and the
+files with their hashes. This module does not import torch."""
 
 from __future__ import annotations
 

@@ -36,7 +36,8 @@ class ForestLayout:
 
 
 def layout(segments: Sequence[TokenSegment], *, device: torch.device | str = "cpu") -> ForestLayout:
-    """Lay out segments (parents first). Predicted tokens are those whose mask is set, in segment order.
+    """Lay out segments, whose parents must come first. Predicted tokens are the tokens whose mask is set, in segment
+    order.
 
     Raises ValueError if the mask of a root's first token is set, since no token comes before it.
     """

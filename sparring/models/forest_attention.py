@@ -46,7 +46,8 @@ def has_kernel(like: Tensor) -> bool:
 def see_ancestors(
     sizes: Sequence[int], paths: Sequence[Path], device: torch.device | str
 ) -> Callable[[Any, Any, Any, Any], Tensor]:
-    """Return a function of (batch, head, query, key) that returns whether a token of the flat batch attends to another.
+    """Return a function of (batch, head, query, key) that returns whether the query token attends to the key token in
+    the flat batch.
 
     Segments are numbered so that the descendants of segment i have the numbers i + 1 to `leave[i] - 1`. In the flat
     batch, parents come first.

@@ -65,7 +65,7 @@ class GenericModel:
 
 
 class _Caller(nn.Module):
-    """Calls a function that computes with `module`."""
+    """Calls a function that uses `module`."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

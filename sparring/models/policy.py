@@ -1,4 +1,5 @@
-"""The policy: a transformers causal LM, its trained tensors, and the lean weights that are built from both.
+"""The policy: a transformers causal LM, its trained tensors, and the weights for the lean forward pass, which are built
+from both.
 
 The trained tensors are a LoRA adapter (through peft) or all weights. With an adapter, the base weights are stored once,
 frozen and in their own precision: the matrices of the transformers model are views of the fused matrices, which the
@@ -171,7 +172,7 @@ class Policy:
         return self._base_weights
 
     def differentiable(self) -> LlamaWeights:
-        """Return the weights for a training forward, whose gradients reach `trained`."""
+        """Return the weights for a forward pass in training, whose gradients reach `trained`."""
         if self.lora_config is None:
             return self._fuse(lambda _, tensor: tensor.to(self.dtype))
         return self._adapt(self.trained)
@@ -194,7 +195,7 @@ class Policy:
 
     @torch.no_grad()
     def _hold_base(self) -> LlamaWeights:
-        """Return the fused base, and make the matrices of the transformers model views of it."""
+        """Return the fused base weights, and make the matrices of the transformers model views of them."""
 
         def read(_: str, tensor: Tensor) -> Tensor:
             return tensor.detach().to(self.dtype) if tensor.ndim == 1 else tensor
@@ -202,7 +203,7 @@ class Policy:
         return fuse(self.base, max_positions=self.max_positions, read=read, stack=_stack_in_place)
 
     def _adapt(self, tensors: Mapping[str, Tensor]) -> LlamaWeights:
-        """Return the base with an adapter that is not merged into it."""
+        """Return the base weights with an adapter that is not merged into them."""
 
         def adapt(index: int, name: str, matrix: Tensor) -> Matrix:
             factors = self._factors_of(tensors, index, name)

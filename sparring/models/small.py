@@ -42,9 +42,9 @@ def small_model(
 
     The tokenizer is the same for every seed. It learns its merges from conversations, or from texts as they appear
     between the special tokens ("user\\n" and the user's text). No merge is longer than `max_token_length` characters.
-    Matches of the pattern `isolated` are never merged. By default these are single letters and digits, so that each is
-    one token that can be copied. The vocabulary is smaller than `vocabulary_size` if the conversations have no more
-    pairs to merge.
+    Matches of the pattern `isolated` are never merged. By default, these are single letters and digits, so that each is
+    one token that the model can copy. The vocabulary is smaller than `vocabulary_size` if the conversations have no
+    more pairs to merge.
 
     Raises UsageError if the vocabulary is too small for all bytes and the special tokens, or if the width cannot be
     divided among four heads.

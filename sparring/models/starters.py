@@ -1,4 +1,4 @@
-"""Provide the settings of a first recipe for a model, each number with its source."""
+"""Provide the settings of a first recipe for a model, and the source of each number."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _HEAD = """# A first recipe for {model}. `sparring plan` shows whether it fits a
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starter:
-    """The model-dependent settings of a first recipe."""
+    """The settings of a first recipe that depend on the model."""
 
     model: str
     """The model's name on the hub, or its folder."""

@@ -13,8 +13,8 @@ def own_stream(device: torch.device) -> Iterator[None]:
     """Compute on a new stream in the calling thread, after the work that the default stream contains now. On a CPU, do
     nothing.
 
-    The learner uses the default stream. Weights pass from one stream to the other only when they are complete, because
-    the fingerprint of a snapshot reads every number in it.
+    The learner computes on the default stream. Weights pass from one stream to the other only when they are complete,
+    because the fingerprint of a snapshot reads every number in it.
     """
     if device.type != "cuda":
         yield

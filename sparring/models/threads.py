@@ -17,11 +17,12 @@ Result = TypeVar("Result")
 
 
 def release_threads() -> None:
-    """End the OpenMP threads of the calling thread. Its next operation starts new threads. Do nothing without libgomp.
+    """End the OpenMP threads of the calling thread. The next operation of that thread starts new ones. Do nothing
+    without libgomp.
 
     libgomp gives each Python thread that computes its own team of threads. If there are more OpenMP threads (including
     idle ones) than cores, libgomp no longer spins at the end of each parallel operation, but puts threads to sleep and
-    wakes them up. With an idle team, decoding took 1.2 to 1.7 times as long (docs/notebook).
+    wakes them up. With an idle team of threads, decoding took 1.2 to 1.7 times as long (docs/notebook).
     """
     if (pause := _pause()) is not None:
         pause(OMP_PAUSE_SOFT)

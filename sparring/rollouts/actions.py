@@ -38,9 +38,9 @@ def action_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 class StateVisits:
     """Counts the distinct environment states in a step, and how many of them did not occur in any earlier step.
 
-    A state is a task, a tool and its result, from the environment's own log of calls. The seen states are stored in a
-    set of 2**23 bits (1 MiB). If there are a million distinct states, about one in seventeen is mistaken for a known
-    state. A resumed run starts with an empty set.
+    A state consists of a task, a tool and the tool's result, as in the environment's own log of calls. The states that
+    occurred are stored as a set of 2**23 bits (1 MiB). If there are a million distinct states, about one in seventeen
+    is mistaken for a known state. A resumed run starts with an empty set.
     """
 
     NUM_BITS = 2**23

@@ -49,13 +49,14 @@ logger = get_logger(__name__)
 
 @final
 class Collector:
-    """Rolls out episodes of one agent with one policy, and with further policies if the recipe names any.
+    """Rolls out the episodes of one agent with one policy, and with additional policies if the recipe names any.
 
     A rollout that fails for infrastructure reasons is retried with exponential backoff. Each attempt is a separate
-    rollout in the ledger. When the retries run out, the member is lost, and its group continues with the rest if at
-    least two members remain. A member is lost immediately if the gateway refused a request of its client, or if its
-    agent reported no reward and the recipe has no reward function. Another attempt would end in the same way, or give
-    the policy a second try. Any other exception of user code ends the run, so that a bug does not become training data.
+    rollout in the ledger. After the last retry, the member is lost. Its group continues with the other members if at
+    least two remain. A member is lost immediately if the gateway refused a request of its client, or if its agent
+    reported no reward and the recipe has no reward function. Another attempt would end in the same way, or would give
+    the policy a second chance. Any other exception from user code ends the run, so that a bug does not become training
+    data.
 
         Collector(
             agent=EpisodeAgent(agent.play), policy=MainPolicy(engine, chat), grading=Grading(reward=reward),
@@ -110,7 +111,8 @@ class Collector:
     async def play_group(self, plan: GroupPlan) -> TrajectoryGroup:
         """Roll out the members of a group concurrently, and return the group. Lost members are counted in `num_lost`.
 
-        A training group with fewer than two remaining members (fewer than one for groups of one) has no trajectories.
+        A training group with fewer than two remaining members has no trajectories. For groups of one, one member is
+        enough.
         """
         missing = [member for member in range(plan.group_size) if member not in plan.done]
         sessions = [plan.rollout_id(member, 0) for member in missing]
@@ -165,8 +167,8 @@ class Collector:
     async def play_episode(
         self, plan: GroupPlan, member: int, refusals: Refusals | None = None
     ) -> Trajectory | Outcome:
-        """Run one member to its end, with retries after infrastructure failures. Return its trajectory, or only the
-        outcome if the member is lost. Refused requests are added to `refusals`.
+        """Run one member of a group to its end, with retries after infrastructure failures. Return its trajectory, or
+        only the outcome if the member is lost. Refused requests are added to `refusals`.
 
         The first retry follows after 0.1 s, because the failure may be short and the whole batch waits. The later
         retries follow after 0.5, 2.5, 12.5 and 30 s. If its worker process died and the episode may be the cause, the
@@ -200,8 +202,8 @@ class Collector:
 
     @asynccontextmanager
     async def _place(self, *, alone: bool) -> AsyncIterator[None]:
-        """Give an episode that runs alone its own worker process. Such episodes wait for each other here, before they
-        open a session for which the engine would wait."""
+        """Give an episode that runs alone its own worker process. Such episodes run one after the other. They wait
+        here, before they open a session for which the engine would wait."""
         if not alone:
             yield
             return
@@ -343,8 +345,8 @@ class Collector:
         return open_session(main, policy.engine, policy.chat, plan.sampling, others)
 
     async def _grade(self, trajectory: Trajectory, plan: GroupPlan, own_reward: Reward | None) -> Trajectory | Outcome:
-        """Reward and score an episode. Return the outcome if the episode is lost: it has no reward, the grading
-        infrastructure failed, or the grading did not finish in time.
+        """Compute the reward and the score of an episode. Return the outcome if the episode is lost: it has no reward,
+        the grading infrastructure failed, or the grading did not finish in time.
 
         Raises RewardError for a reward that cannot be trusted, which ends the run.
         """

@@ -88,8 +88,8 @@ class Curriculum(Iterator[GroupPlan]):
         kinds: TaskKinds,
         label: str = "",
     ) -> None:
-        """Create a curriculum. `label` distinguishes rollouts from earlier ones at the same position. Raises DataError
-        for a task without a kind, and for weights of kinds that no task has."""
+        """Create a curriculum. `label` distinguishes these rollouts from earlier rollouts at the same position. Raises
+        DataError for a task without a kind, and for weights of kinds that no task has."""
         self._selection = selection
         self._seed, self._group_size, self._sampling, self._label = seed, group_size, sampling, label
         self._kinds: dict[str, list[Task]] = {}
@@ -202,7 +202,7 @@ class Curriculum(Iterator[GroupPlan]):
         }
 
     def restore(self, state: Mapping[str, Json]) -> None:
-        """Continue from a `state` of this class."""
+        """Continue from a state that `state` returned."""
         self._offered, self._num_played = Counter(state["offered"]), int(state["num_played"])
         self._recorded = (dict(self._offered), self._num_played)
         self._history = {

@@ -1,5 +1,5 @@
-"""Grades an episode. Reward and score each have a time limit and are repeated after their own infrastructure
-failures."""
+"""Grades an episode. The reward and the score each have a time limit, and are computed again after infrastructure
+failures of their own."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Grader:
         return self._grading.reward is not None
 
     async def grade(self, trajectory: Trajectory, own_reward: Reward | None) -> tuple[Reward, Score | None]:
-        """Return the reward and the score. The reward is the agent's own if the agent reported one. The score is None
-        if the recipe has no scorer.
+        """Return the reward and the score. If the agent reported a reward, that reward is used. The score is None if
+        the recipe has no scorer.
 
         Raises TimeoutError if there is no result in time, InfrastructureError if the infrastructure of the reward or
         scorer fails, and RewardError for a reward that cannot be trusted.

@@ -26,9 +26,9 @@ def rollout_metrics(
 ) -> dict[str, float]:
     """Return the rollout metrics of one step.
 
-    `groups` are the step's groups, each with trajectories, and `version` is the policy version that is trained.
-    `replaced` contains groups without signal that other groups of the step replaced, and `lost` contains the groups
-    that were lost as a whole."""
+    `groups` contains the step's groups, each of which has trajectories. `version` is the policy version that is
+    trained. `replaced` contains groups without signal that other groups of the step replaced, and `lost` contains the
+    groups that were lost as a whole."""
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     return {
         **_reward_metrics(groups, trajectories, advantages),
@@ -171,7 +171,8 @@ def count_refusals(groups: Sequence[TrajectoryGroup]) -> tuple[Counter[str], Cou
 
 
 def _policy_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Return the metrics of each other policy, keyed by name. No other metric includes policies that do not learn."""
+    """Return the metrics of each other policy, keyed by name. All other metrics leave out policies that do not
+    learn."""
     played: dict[str, list[Turn]] = {}
     for trajectory in trajectories:
         for turn in (*trajectory.turns, *trajectory.other_turns):
@@ -189,7 +190,7 @@ def _policy_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def _branch_metrics(trajectories: Sequence[Trajectory], *, num_turns: int) -> dict[str, float]:
-    """Return counts of branches and breaks. Side requests are separate conversations, so they are counted but are not
+    """Return counts of branches and breaks. Side requests are separate conversations. They are counted, but not as
     breaks."""
     reasons = Counter(reason_of(t.branch_reason) for one in trajectories for t in one.turns if t.branch_reason)
     breaks = {reason: count for reason, count in reasons.items() if reason is not BranchReason.SIDE_REQUEST}
@@ -293,7 +294,8 @@ def _silence_metrics(groups: Sequence[TrajectoryGroup], success_threshold: float
 
 
 def _staleness_metrics(trajectories: Sequence[Trajectory], version: int) -> dict[str, float]:
-    """Return the age of episodes (by their oldest token) and the share of trained tokens by age, in policy versions."""
+    """Return the age of episodes, which is the age of their oldest token, and the share of trained tokens at each age.
+    Ages are in policy versions."""
     ages = [version - t.oldest_version for t in trajectories if t.oldest_version is not None] or [0]
     tokens: Counter[int] = Counter()
     for turn in (turn for t in trajectories for turn in t.turns if turn.is_trained):

@@ -81,7 +81,7 @@ class Grading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutLimits:
-    """The limits of rollouts: concurrent episodes, seconds per episode, and turns and tokens of each policy that
+    """The limits of rollouts: concurrent episodes, seconds per episode, and turns and tokens for each policy that
     learns."""
 
     timeout_seconds: float
@@ -125,14 +125,14 @@ class GroupPlan:
     function stored is not run again after a crash."""
 
     def rollout_id(self, member: int, attempt: int) -> str:
-        """Return the id of one attempt at one member."""
+        """Return the rollout id of one attempt at one member of the group."""
         return f"{self.split}/{self.label or self.position}/{self.task.id}/{member}.{attempt}"
 
 
 def split_into_waves(plans: Sequence[GroupPlan], max_concurrency: int) -> list[list[GroupPlan]]:
-    """Divide plans into consecutive waves of whole groups that fit within the maximum concurrency.
+    """Divide plans into consecutive waves of whole groups, each of which fits within the maximum concurrency.
 
-    A deterministic engine waits for every open session, so the sessions of a wave open together and all run to their
+    A deterministic engine waits for every open session, so all sessions of a wave are opened together and run to their
     end.
     """
     cut: list[list[GroupPlan]] = []

@@ -48,7 +48,7 @@ class Kept:
         return all(step - self._bound <= version <= step for version in versions)
 
     def plans(self, plans: Iterable[GroupPlan]) -> Iterator[GroupPlan]:
-        """Yield the same plans, each with its kept members."""
+        """Yield the same plans, and add to each the members that were kept."""
         for plan in plans:
             done = self._found.pop((plan.position, plan.task.id), {})
             yield replace(plan, done=done, keep=self._keep(plan.position))

@@ -47,7 +47,7 @@ def start_allowance(*, max_steps_off_policy: int, window: int, groups_per_step: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pacing:
-    """The number of groups per step, and how far ahead of the learner groups may start."""
+    """The number of groups per step, and how far ahead of the learner new groups may start."""
 
     groups_per_step: int
     max_steps_off_policy: int
@@ -69,7 +69,7 @@ class Pacing:
 
 @final
 class Scheduler:
-    """Provides batches of `groups_per_step` finished groups, none of them staler than the bound."""
+    """Provides batches of `groups_per_step` finished groups. No group exceeds the staleness bound."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Scheduler:
         """Return the oldest finished groups in the order of their positions. Fewer groups are returned only when the
         data ends.
 
-        Raises ServiceError if MAX_LOST_IN_A_ROW groups in a row are lost, or if `budget` is used up.
+        Raises ServiceError if MAX_LOST_IN_A_ROW consecutive groups are lost, or if `budget` is used up.
         """
         batch: list[TrajectoryGroup] = []
         self.replaced, self.lost = [], []
@@ -177,8 +177,8 @@ class Scheduler:
         return batch
 
     def release(self, version: int) -> None:
-        """Count the batch as trained and let new groups start, now that the engine samples with version `version`. The
-        ledger marks the batch as trained as soon as a checkpoint contains it (`Ledger.publish_nowait`)."""
+        """Count the batch as trained, and let new groups start. The engine must already sample with version `version`.
+        The ledger marks the batch as trained as soon as a checkpoint contains it (`Ledger.publish_nowait`)."""
         self.outstanding = tuple(plan for _, plan in sorted(self._planned.items()))
         self._num_handed_over = 0
         self._version = version
@@ -189,7 +189,7 @@ class Scheduler:
             self._discard(group, DiscardReason.OPERATOR_CANCEL, "the run stopped before this group was trained")
 
     def start_ahead(self) -> None:
-        """Start the groups that the bound allows now, so that rollouts continue while a batch is trained."""
+        """Start all groups that the bound currently allows, so that rollouts continue while a batch is trained."""
         self._start()
 
     def _start(self) -> None:

@@ -163,7 +163,7 @@ class Regrader(Protocol):
         ...
 
     def regrade(self, one: Trajectory, script: Sequence[Message]) -> Trajectory | None:
-        """Return the graded episode with these messages, or None if that is impossible or no time is left."""
+        """Return the graded episode with these messages, or None if this is impossible or no time is left."""
         ...
 
 
@@ -269,7 +269,7 @@ def _digests(trajectories: Sequence[Trajectory]) -> tuple[Digest, ...]:
 
 
 def _some(trajectories: Sequence[Trajectory], most: int) -> Sequence[Trajectory]:
-    """Return about `most` trajectories. Groups stay whole, because episodes of one task are compared with each
+    """Return about `most` trajectories. Groups are kept as a whole, because episodes of one task are compared with each
     other."""
     if len(trajectories) <= most:
         return trajectories
@@ -306,7 +306,7 @@ def _call(call: Mapping[str, Any], results: Mapping[str, str]) -> RecordedCall:
 
 
 def _facts(path: str, state: Json) -> Iterator[tuple[str, Json]]:
-    """Yield the values in a state with their paths. Within each branch, values near the root come first."""
+    """Yield the values in a state with their paths. In each branch, values near the root come first."""
     if isinstance(state, dict | list):
         if path:
             yield f"number of entries of {path}", len(state)

@@ -41,7 +41,7 @@ class RecipeFiles:
         )
 
     def reference(self, file: str) -> str:
-        """Return the path by which a run's own recipe names a file. The path is relative if the run contains the file,
+        """Return the path that a run's own recipe uses for a file. The path is relative if the run contains the file,
         and absolute otherwise."""
         folder = self.folder.absolute()
         relative = Path(os.path.relpath(folder / file, folder))

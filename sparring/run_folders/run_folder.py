@@ -147,8 +147,8 @@ class RunFolder:
         return restore_defaults(config, self.manifest().get("config", {}))
 
     def trained_config(self) -> Config:
-        """Return `config()`. Raises UsageError if the run evaluates an endpoint or a script and has no trained
-        policy."""
+        """Return `config()`. Raises UsageError if the run evaluates an endpoint or a script and therefore has no
+        trained policy."""
         config = self.config()
         if not config.is_trainable:
             raise UsageError(
@@ -158,8 +158,8 @@ class RunFolder:
         return config
 
     def record_checks(self, reports: Sequence[Mapping[str, Json]]) -> None:
-        """Record the checks before training. Findings go to findings.jsonl; the rest goes to the manifest, with the
-        sha256 of files that the environment read."""
+        """Record the checks before training. Findings are written to findings.jsonl. Everything else is written to the
+        manifest, with the sha256 of the files that the environment read."""
         manifest = self.manifest()
         manifest["checked"] = [
             {key: value for key, value in report.items() if key not in ("findings", "recipe", "format")}
@@ -203,8 +203,8 @@ class RunFolder:
         return self.manifest().get("origin")
 
     def manifest(self) -> dict[str, Any]:
-        """Return the record of what the run was built from. It is empty without a manifest. Raises DataError if the
-        manifest is damaged or of a newer format, and OSError if it cannot be read."""
+        """Return the record of what the run was built from. The record is empty if there is no manifest. Raises
+        DataError if the manifest is damaged or of a newer format, and OSError if it cannot be read."""
         path = self.path / MANIFEST
         try:
             content: Any = json.loads(path.read_text("utf-8")) if path.exists() else {}
@@ -307,7 +307,8 @@ class RunFolder:
             yield
 
     def set_status(self, status: str, *, step: int | None = None, reason: str | None = None) -> None:
-        """Record the run's status. Without `step`, the last step stays. Starting a run deletes an earlier stop request.
+        """Record the run's status. Without `step`, the last recorded step is kept. Starting a run deletes an earlier
+        stop request.
 
         This method also records in the manifest the files that the run's environment has read since the last call.
         """
@@ -358,7 +359,7 @@ class RunFolder:
 
     def request_stop(self) -> bool:
         """Request that the run stops and writes a checkpoint. Return True if a signal was sent to its process.
-        Otherwise, the process sees the request after a step.
+        Otherwise, the process notices the request after the current step.
 
         No signal is sent to a process without a handler for it, such as a notebook, because the process would end
         without a checkpoint.
@@ -375,7 +376,7 @@ class RunFolder:
 
     @property
     def pause(self) -> Path:
-        """The file whose deletion allows a paused run to continue."""
+        """The file that keeps a run paused. Deleting it lets the run continue."""
         return self.path / PAUSE
 
     @staticmethod
@@ -398,8 +399,8 @@ class RunFolder:
 
 @contextmanager
 def hold_lock(folder: Path, refusal: str) -> Iterator[None]:
-    """Lock a folder for a block. The system unlocks it when the process ends. Raises UsageError(refusal) if it is
-    locked."""
+    """Lock a folder for the duration of a `with` block. The operating system releases the lock when the process ends.
+    Raises UsageError with the text `refusal` if it is already locked."""
     with (folder / LOCK).open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -437,7 +438,8 @@ def build_manifest(config: Config, recipe: Path, files: RecipeFiles, copies: Map
 
 
 def describe_machine() -> dict[str, Json]:
-    """Return package `versions` and `hardware`. Versions are read from metadata, so that no package is imported."""
+    """Return the package `versions` and the `hardware`. Versions are read from metadata, so that no package is
+    imported."""
     versions: dict[str, str] = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -525,8 +527,8 @@ def _processor() -> str:
 
 
 def _started(pid: int) -> int | None:
-    """Return the start time of a process in clock ticks (Linux), which distinguishes a reused pid. Return None if the
-    process has ended, even if its parent has not waited for it."""
+    """Return the start time of a process in clock ticks (only on Linux). It shows whether the pid was reused by another
+    process. Return None if the process has ended, even if its parent has not waited for it."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("utf-8")
     except OSError:

@@ -39,7 +39,7 @@ def list_trajectory_files(path: Path) -> list[Path]:
 
 
 def read_rows(file: Path, *, is_growing: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each line's location and object. Raises DataError if a line is not a JSON object.
+    """Yield the location and the object of each line. Raises DataError if a line is not a JSON object.
 
     With `is_growing`, the last line is skipped, because it may be incomplete while the file is written or after a
     crash.

@@ -1,5 +1,5 @@
-"""Sessions, each of which is one episode's private access to the policy. Each request continues an earlier turn or
-starts a branch."""
+"""Sessions. A session is one episode's private access to the policy. Each request continues an earlier turn or starts a
+branch."""
 
 from typing import TypeAlias
 

@@ -38,7 +38,7 @@ class BranchReason(StrEnum):
 
 
 def reason_of(branch_reason: str) -> BranchReason:
-    """Return the reason in a recorded text, without its detail."""
+    """Return the reason from a recorded text, without the detail."""
     return BranchReason(branch_reason.partition(":")[0])
 
 

@@ -41,8 +41,8 @@ class TurnBudget:
         self._num_running += 1
 
     async def reserve(self, num_tokens: int) -> int:
-        """Return how many tokens a running turn may sample if it could need `num_tokens`. These tokens stay reserved
-        until `settle` is called. Raises TokenLimit if all tokens of the episode have been sampled."""
+        """Return how many tokens a running turn that may need `num_tokens` is allowed to sample. These tokens stay
+        reserved until `settle` is called. Raises TokenLimit if all tokens of the episode have been sampled."""
         if self._max_tokens is not None:
             while self._num_reserved and self._left(self._max_tokens) < num_tokens:
                 self._is_over.clear()
@@ -52,7 +52,7 @@ class TurnBudget:
         return num_tokens
 
     def settle(self, num_reserved: int, num_sampled: int) -> None:
-        """End a turn that started: release its reserved tokens and count the sampled ones."""
+        """End a running turn: release its reserved tokens, and count the sampled tokens."""
         self._num_running -= 1
         self._num_reserved -= num_reserved
         self._num_spent += num_sampled

@@ -19,8 +19,8 @@ CanonicalHistory: TypeAlias = tuple[CanonicalMessage, ...]
 
 def canonical_message(message: Message) -> CanonicalMessage:
     """Return the content of a message in a hashable form for comparison. Content that is None, missing or "" counts as
-    equal, text parts are joined, and tool calls are compared by name and by arguments as JSON values. Ids and other
-    fields that clients drop or rewrite are ignored."""
+    equal. Text parts are joined. Tool calls are compared by their names and by their arguments as JSON values. Ids and
+    other fields that clients drop or rewrite are ignored."""
     calls = message.get("tool_calls") or ()
     return (message.get("role"), content_text(message.get("content")), tuple(_canonical_call(call) for call in calls))
 
@@ -60,9 +60,9 @@ def continued(wanted: CanonicalHistory, tools: str, played: Sequence[Played]) ->
     """Return the longest earlier conversation that a request continues. The result has several items if the same
     request got several equal answers, and is empty if the request continues no conversation.
 
-    Among conversations of the same length, exactly equal ones are preferred. Otherwise, a conversation also matches if
-    its answers differ only in what clients change (`_is_same_answer`), provided that all such conversations are equal
-    to each other.
+    Among conversations of the same length, exactly equal ones are preferred. Otherwise, conversations whose answers
+    differ only in what clients change (`_is_same_answer`) also match, if all such conversations are equal to each
+    other.
     """
     for length in sorted({len(one.history) for one in played}, reverse=True):
         begin = wanted[:length]
@@ -117,8 +117,8 @@ def _reasoning(message: Message) -> str:
 
 
 def _is_same_answer(mine: CanonicalMessage, theirs: CanonicalMessage) -> bool:
-    """Return whether two messages are equal, or are answers with the same calls whose texts differ only in line ends,
-    surrounding whitespace and leading reasoning."""
+    """Return whether two messages are equal. Answers also count as equal if they have the same calls and their texts
+    differ only in line ends, surrounding whitespace and leading reasoning."""
     if mine == theirs:
         return True
     is_answer = mine[0] == theirs[0] == "assistant" and mine[2] == theirs[2]
@@ -157,8 +157,8 @@ def _canonical_text(name: str, arguments: str) -> tuple[str, str]:
 
 
 def _numbers_alike(value: Json) -> Json:
-    """Return the value with its numbers as JavaScript writes them: 1.0 becomes 1, and an integer beyond 2**53 becomes
-    the nearest float."""
+    """Return the value with its numbers converted as JavaScript does it: 1.0 becomes 1, and an integer beyond 2**53
+    becomes the nearest float."""
     if isinstance(value, dict):
         return {key: _numbers_alike(one) for key, one in value.items()}
     if isinstance(value, list):

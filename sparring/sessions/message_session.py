@@ -49,9 +49,9 @@ class _AnsweredConversation(AnsweredRequest):
 class MessageSession:
     """Runs the turns of one episode with a `MessageEngine`.
 
-    It treats messages as `sessions.Session` does. The parent of a turn is the earlier turn that its request continues.
-    Any other request starts a branch with a reason, and every turn is recorded before its answer is sent. The turns
-    have no token ids and no log-probabilities, so they cannot be trained on.
+    It treats messages in the same way as `sessions.Session`. The parent of a turn is the earlier turn that its request
+    continues. Any other request starts a branch with a reason, and every turn is recorded before its answer is sent.
+    The turns have no token ids and no log-probabilities, so they cannot be trained on.
 
         async with MessageSession(EpisodeIdentity("r0"), engine=engine, sampling=Sampling()) as session:
             message = await session.chat([{"role": "user", "content": "Hello"}])
@@ -68,9 +68,9 @@ class MessageSession:
         clock: Clock = SYSTEM_CLOCK,
         others: Mapping[str, AnySession] | None = None,
     ) -> None:
-        """Take the same arguments as `sessions.Session`. If the engine does not report token counts, each byte of an
-        answer counts as one token towards `limits.max_tokens`, which is an upper bound. The engine limits its own
-        context."""
+        """Create a session. The arguments are the same as for `sessions.Session`. If the engine does not report token
+        counts, each byte of an answer counts as one token towards `limits.max_tokens`, which is an upper bound. The
+        engine limits its own context."""
         self._identity = identity
         self._label = identity.label
         self._engine = engine
@@ -110,7 +110,7 @@ class MessageSession:
         return self._history.others
 
     def of(self, name: str) -> AnySession:
-        """Return the session of another policy, as `sessions.Session.of` does."""
+        """Return the session of another policy, in the same way as `sessions.Session.of`."""
         return self._history.of(name)
 
     @property
@@ -178,7 +178,7 @@ class MessageSession:
     async def sample(
         self, messages: Sequence[Message], tools: Sequence[ToolSchema] = (), **options: Unpack[MessageTurnOptions]
     ) -> Turn:
-        """Sample one turn, as `sessions.Session.sample` does. Raises TurnLimit after `max_turns` turns,
+        """Sample one turn, in the same way as `sessions.Session.sample`. Raises TurnLimit after `max_turns` turns,
         InfrastructureError if the session is closed, and any error that `MessageEngine.answer` raises."""
         try:
             return await self._sample(messages, tools, **options)
@@ -192,7 +192,7 @@ class MessageSession:
             raise failure
 
     async def recorded(self, turn_ids: Sequence[int]) -> None:
-        """Wait until these turns are on disk, as `sessions.Session.recorded` does."""
+        """Wait until these turns are on disk, in the same way as `sessions.Session.recorded`."""
         await self._history.recorded(turn_ids)
 
     def set_received(self, turn_ids: Sequence[int]) -> None:
@@ -332,7 +332,8 @@ class MessageSession:
 
 
 def _num_sampled(answer: MessageAnswer, *, at_most: int) -> int:
-    """Return the number of sampled tokens that the engine reported, or the upper bound of one token per byte."""
+    """Return the number of sampled tokens that the engine reported. Without a report, return one token per byte, which
+    is an upper bound."""
     if answer.usage is not None:
         return answer.usage.num_sampled_tokens
     functions = [call["function"] for call in answer.message.get("tool_calls") or ()]

@@ -1,4 +1,4 @@
-"""The sessions of an episode with several policies. The main session has the other sessions by name."""
+"""The sessions of an episode with several policies. The main session contains the other sessions, keyed by name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def named(others: Mapping[str, Other], name: str) -> Other:
 
 
 def first_failure(failures: Sequence[SparringError | None]) -> SparringError | None:
-    """Return the first failure of an episode's policies. An infrastructure failure precedes the failures that it
+    """Return the first failure of an episode's policies. An infrastructure failure comes before the failures that it
     caused."""
     known = [failure for failure in failures if failure is not None]
     return next((failure for failure in known if isinstance(failure, InfrastructureError)), next(iter(known), None))

@@ -14,7 +14,8 @@ names in them."""
 
 @final
 class Refusals:
-    """The refused requests of one session. The gateway adds them; the session of an agent in this process has none."""
+    """The refused requests of one session. The gateway adds them. If the agent runs in this process, its session has
+    none."""
 
     def __init__(self) -> None:
         self.by_reason: Counter[str] = Counter()

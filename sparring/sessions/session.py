@@ -75,10 +75,10 @@ class Session:
 
     A request that continues an earlier turn is spliced: the ids of that turn are kept, and only the new messages are
     rendered. Any other request starts a branch, and the reason is recorded. A repeated request gets a second answer in
-    addition to the first. Every turn is in the ledger before its answer is sent, and counts once the answer is
+    addition to the first. Every turn is in the ledger before its answer is sent, and counts once the answer has been
     received.
 
-    An episode with several policies has one session for each. The sessions share the id, by which an engine identifies
+    An episode with several policies has one session for each. The sessions share one id, by which an engine identifies
     the episode. An engine that samples in rounds waits for an episode until one of the episode's policies gets a
     request. Each session has its own conversations, and turn ids are unique across all sessions of the episode.
 
@@ -98,8 +98,8 @@ class Session:
         clock: Clock = SYSTEM_CLOCK,
         others: Mapping[str, AnySession] | None = None,
     ) -> None:
-        """Create a session. Without a ledger, nothing is recorded, as in serving. `others` are the sessions of the
-        episode's named policies. They are closed together with this session."""
+        """Create a session. Without a ledger (for example, when a policy is served), nothing is recorded. `others` are
+        the sessions of the episode's named policies. They are closed together with this session."""
         self._identity = identity
         self._label = identity.label
         self._seed = identity.seed or 0
@@ -187,8 +187,8 @@ class Session:
     @property
     def failure(self) -> SparringError | None:
         """The first failure of a turn or, if there was none, the refusal of the last request. The agent may have
-        ignored either of them. An infrastructure failure, even of another policy of the episode, precedes the failures
-        that it caused."""
+        ignored either of them. An infrastructure failure, even of another policy of the episode, comes before the
+        failures that it caused."""
         return self._history.failure
 
     async def chat(self, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Message:
@@ -214,8 +214,8 @@ class Session:
         Raises ContextOverflow if the prompt leaves no space for an answer, TurnLimit after `max_turns` turns,
         TokenLimit after `max_tokens` sampled tokens, and PolicyTimeout after the deadline. Raises InfrastructureError
         if the engine fails or its answer is inconsistent, or if a policy that is not in training is late, since the
-        policy in training did not cause that. Raises ConstraintError if the chat format or the engine cannot enforce
-        the answer format.
+        policy in training did not cause this delay. Raises ConstraintError if the chat format or the engine cannot
+        enforce the answer format.
         """
         try:
             try:
@@ -298,7 +298,7 @@ class Session:
             self._is_open = True
 
     def close(self) -> None:
-        """Announce to the engine that no turn follows, and refuse later turns, including those of the other policies.
+        """Inform the engine that no turn follows, and refuse later turns, including those of the other policies.
         Closing twice is allowed."""
         self._history.close_others()
         if self._is_open and not self._history.is_closed:
@@ -313,8 +313,8 @@ class Session:
         self.close()
 
     def _num_known(self, messages: Sequence[Message]) -> int:
-        """Return how many messages equal the start of the last conversation. Their canonical forms and digests are
-        reused."""
+        """Return how many messages equal the beginning of the last conversation. The canonical forms and digests of
+        these messages are reused."""
         known = 0
         for message, last in zip(messages, self._messages, strict=False):
             if message is not last and message != last:

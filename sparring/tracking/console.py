@@ -258,7 +258,7 @@ class Console:
         self._print(f"{finding.severity.value}: {finding.rule}: {finding.symptom} {finding.change}")
 
     def announced(self, text: str) -> None:
-        """Print a message that the user needs while the run continues, even in quiet mode."""
+        """Print a message that the user must see while the run continues, even in quiet mode."""
         self._out.print(text, markup=False, soft_wrap=True)
 
     def finished(self, run: Path, status: str, step: int) -> None:
@@ -290,7 +290,7 @@ class Console:
         """Do nothing: artifacts go to files."""
 
     def close(self) -> None:
-        """Do nothing: each bar ends with its block."""
+        """Do nothing: each bar ends with its `with` block."""
 
     @contextmanager
     def _bar(self, title: str, total: int | None, *, completed: int = 0) -> Iterator[TaskID | None]:
@@ -322,7 +322,7 @@ class Console:
 
 @final
 class _Training:
-    """The bars of the current training, with their counts."""
+    """The progress bars of the current training, with their counts."""
 
     def __init__(
         self, steps_bar: TaskID | None, episodes_bar: TaskID | None, max_steps: int, start: int, episodes: int | None

@@ -1,9 +1,9 @@
 """Delivers the contents of a run folder to an external receiver, in order, and retries without limit.
 
-The folder itself is the journal, so nothing waits in memory. If the receiver cannot be reached, delivery is retried
+The folder itself is the journal, so no data waits in memory. If the receiver cannot be reached, delivery is retried
 later and continues where it stopped. Progress is stored in a file after every piece. If a process dies or a request
-times out, it is unknown whether the current piece arrived. The piece is then sent again under the same names, which is
-why names derive from the content.
+times out, it is unknown whether the current piece arrived. The piece is then sent again under the same names. For this
+reason, names are derived from the content.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Receiver(Protocol):
         ...
 
     def take(self, piece: Piece) -> None:
-        """Accept a piece. A repeated piece must change nothing.
+        """Accept a piece. A repeated piece must not change anything.
 
         Raises Refused for a piece that the receiver will never accept, and any other exception if a retry may help.
         """
@@ -89,7 +89,8 @@ def deliver(
     wait: Callable[[float], object],
     report: Callable[[str], object],
 ) -> bool:
-    """Deliver the data of a run until `is_over` is true and either nothing is left or the receiver cannot be reached.
+    """Deliver the data of a run. Stop when `is_over` is true and either nothing is left or the receiver cannot be
+    reached.
 
     Returns whether everything was delivered. `wait` sleeps but returns early if the run ends. `report` receives a
     message when an outage starts, when it ends, and when the first piece is refused.

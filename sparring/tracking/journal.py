@@ -72,7 +72,7 @@ Piece: TypeAlias = Metrics | Findings | Episodes | Document
 def undelivered(run: Path, delivered: Mapping[str, list[int]]) -> Iterator[Piece]:
     """Yield the pieces that are not in `delivered`: metrics, then findings, episodes and documents, each oldest first.
 
-    `delivered` may grow between two pieces. Raises DataError for damaged files.
+    `delivered` may gain entries between two pieces. Raises DataError for damaged files.
     """
     yield from _metrics(run, delivered)
     yield from _findings(run, delivered)

@@ -5,7 +5,7 @@
     environment/<split>-<step>.jsonl  one tool call per line: {"trajectory_id", "task_id", "index", "transition"}
     findings.jsonl                    one finding per line
 
-A resumed run writes the steps that it repeats again. A line of metrics.jsonl with `training/resumed` invalidates all
+A resumed run writes again the steps that it repeats. A line of metrics.jsonl with `training/resumed` invalidates all
 earlier lines for later steps, and the files of a repeated step are replaced.
 """
 
@@ -88,7 +88,8 @@ def artifact_path(folder: Path, name: str) -> Path:
 
 
 def trajectory_json(trajectory: Trajectory) -> dict[str, Any]:
-    """Return the stored form of an episode: its messages, sampled tokens, reward and score. Includes the task's fields."""
+    """Return the form in which an episode is stored: its messages, sampled tokens, reward and score. Includes the
+    task's fields."""
     return {
         "format": 1,
         "id": trajectory.id,
@@ -110,7 +111,7 @@ def trajectory_json(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def task_json(task: Task) -> dict[str, Any]:
-    """Return the stored form of a task, including the ground truth."""
+    """Return the form in which a task is stored, including the ground truth."""
     return {"id": task.id, "messages": task.messages, "fields": task.fields, "seed": task.seed}
 
 
@@ -175,7 +176,8 @@ def _replace(path: Path, entries: Iterator[dict[str, Any]]) -> None:
 
 
 def _drop_torn_line(path: Path) -> None:
-    """Remove a partial last line that a killed process left. Appending to it would produce an invalid line."""
+    """Remove an incomplete last line that was left by a killed process. Appending to it would produce an invalid
+    line."""
     if not path.exists():
         return
     content = path.read_bytes()

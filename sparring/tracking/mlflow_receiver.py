@@ -1,6 +1,6 @@
 """Sends a run's data to MLflow as metrics, tags, artifacts and traces. No other module imports mlflow.
 
-All names derive from the content. Metrics carry the time of their measurement, and the ids of traces, spans and
+All names are derived from the content. Metrics carry the time of their measurement, and the ids of traces, spans and
 assessments are derived from the episode's id. MLflow treats data with the same names as the same data, so sending it
 twice changes nothing.
 """
@@ -255,7 +255,7 @@ def _ms(seconds: float) -> int:
 def _name(name: str) -> str:
     """Return a name that MLflow accepts.
 
-    MLflow refuses a whole batch for one invalid name, and users choose the names of task kinds and reward components.
+    One invalid name makes MLflow reject a whole batch, and users choose the names of task kinds and reward components.
     """
     parts = re.sub(r"[^\w\-. :/]", "_", name).split("/")
     return "/".join(part.strip(".") or "_" for part in parts)[:_MAX_METRIC_NAME_LENGTH]

@@ -1,4 +1,4 @@
-"""Exports a run to MLflow while it trains, from a separate process that reads the run folder.
+"""Exports a run to MLflow during training, from a separate process that reads the run folder.
 
 The trainer only starts that process, logs its messages, and waits a limited time for it at the end. Therefore, a server
 that is down, slow, full or misconfigured does not affect the run. Undelivered data stays in the folder, and the next
@@ -164,7 +164,7 @@ class MlflowTracker:
 
 
 def _close_input(process: subprocess.Popen[str]) -> None:
-    """Close the input of the process, which signals the end of the run."""
+    """Close the input of the process to signal the end of the run."""
     assert process.stdin is not None
     with suppress(OSError):  # The process ended before it read its last input.
         process.stdin.close()

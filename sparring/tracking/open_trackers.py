@@ -1,4 +1,4 @@
-"""Opens the trackers that a recipe requests, combined into one."""
+"""Opens the trackers that a recipe requests, and combines them into one."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _prometheus(section: TrackingSection, folder: RunFolder, console: Console) -
 
 
 def _tracker_class() -> Any:
-    """Return the tracker's class. It is imported on request because the library is optional."""
+    """Return the tracker's class. It is imported only when it is needed, because the library is optional."""
     return importlib.import_module("sparring.tracking.prometheus").PrometheusTracker
 
 

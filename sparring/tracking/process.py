@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def resident_bytes() -> int:
-    """Return the memory in use now if the system reports it (Linux), otherwise the peak."""
+    """Return the memory in use now if the system reports it (Linux), otherwise the peak memory."""
     try:
         pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
     except OSError:
@@ -21,7 +21,7 @@ def resident_bytes() -> int:
 
 
 def lower_priority() -> None:
-    """Give this process the lowest priority, so that the run comes first if there are few cores."""
+    """Give this process the lowest priority, so that the run has priority on a machine with few cores."""
     os.nice(19)
     # On Linux, even a process with the lowest priority can delay one that has just become ready, unless it is in the
     # idle class.

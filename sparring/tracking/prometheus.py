@@ -50,9 +50,9 @@ class PrometheusTracker:
     ) -> None:
         """Open the address and write the file.
 
-        `address` is host:port, and port 0 selects a free port. `textfile` is replaced as a whole at each change.
-        `report` receives a message if `close` waits. Raises OSError if the address cannot be opened or the file cannot
-        be written.
+        `address` is host:port, and port 0 selects a free port. `textfile` is replaced as a whole whenever a value
+        changes. `report` receives a message if `close` waits. Raises OSError if the address cannot be opened or the
+        file cannot be written.
         """
         self._clock = clock
         self._report = report
@@ -174,14 +174,14 @@ class _Reads(Collector):
             return self._last is not None and time.monotonic() - self._last < seconds
 
     def wait(self, num: int, seconds: float) -> bool:
-        """Wait at most `seconds` for `num` reads since `restart`, and return whether there were that many."""
+        """Wait at most `seconds` for `num` reads since `restart`, and return whether this number was reached."""
         with self._changed:
             return self._changed.wait_for(lambda: self._num >= num, timeout=seconds)
 
 
 class _Findings(Collector):
-    """Counts findings by severity. Unlike the library's Counter, it has no `_created` series, which repeats the help
-    text."""
+    """Counts findings by severity. Unlike the library's Counter, it has no `_created` series, which would repeat the
+    help text."""
 
     def __init__(self, run: str) -> None:
         self._run = run

@@ -1,4 +1,4 @@
-"""Counts of the requests that the gateway refused, read from metrics."""
+"""Reads from metrics how many requests the gateway refused."""
 
 from __future__ import annotations
 

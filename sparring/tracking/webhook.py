@@ -71,7 +71,7 @@ class Webhook:
     def log_artifact(self, name: str, content: Json) -> None: ...
 
     def close(self) -> None:
-        """Send the waiting notifications, for at most half a minute."""
+        """Send the waiting notifications. This takes at most half a minute."""
         self._worker.close(timeout=CLOSE_SECONDS)
         self._client.close()
 

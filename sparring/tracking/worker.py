@@ -1,4 +1,4 @@
-"""A thread for the slow part of tracking, so that neither a disk nor a server delays a step."""
+"""A thread for the slow part of tracking, so that neither the disk nor a server delays a step."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def write(
     """Create a checkpoint from the files that `fill` writes into a folder, and return its path.
 
     `announce` is called with the checkpoint's name and hash before the checkpoint gets this name. Raises OSError, and
-    the exceptions that the two functions raise. After an error, existing checkpoints are unchanged.
+    the exceptions that the two functions raise. If an error occurs, existing checkpoints stay unchanged.
     """
     target = directory / format_name(step)
     temporary = directory / f".{target.name}.tmp"

@@ -1,5 +1,5 @@
-"""Subtract the divergence from the base model from the reward. The estimator is k1, which has the correct gradient when
-it is part of the reward.
+"""Reduce the reward by the divergence from the base model. The estimator is k1, which has the correct gradient when it
+is part of the reward.
 
 As a loss, k1 would do nothing, because its gradient is zero in expectation (docs/algorithms.md, "Staying near the base").
 """

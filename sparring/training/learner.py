@@ -210,7 +210,7 @@ class TorchLearner:
         return found
 
     def close(self) -> None:
-        """Do nothing: the policy belongs to its owner."""
+        """Do nothing: the caller owns the policy."""
 
     def _microbatches(self, batch: TrainingBatch) -> Iterator[TrainingBatch]:
         for microbatch in pack(batch, self._max_tokens):
@@ -220,7 +220,8 @@ class TorchLearner:
 
     @releases_threads
     def load_weights(self, weights: Weights) -> None:
-        """Continue from other weights with a new optimizer. Raises DataError that names the tensors that do not fit."""
+        """Continue from the given weights with a new optimizer. Raises DataError that names the tensors that do not
+        fit."""
         try:
             self._policy.restore(weights.tensors)
         except ValueError as error:

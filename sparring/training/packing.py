@@ -13,9 +13,10 @@ from sparring.types import TrainingBatch, TrainingSequence
 def pack(batch: TrainingBatch, max_tokens: int) -> list[TrainingBatch]:
     """Return microbatches of at most `max_tokens` distinct tokens, each with the ancestors that its sequences need.
 
-    Trajectories are not divided, because some losses use all tokens of a trajectory. They stay in order, so that the
-    trajectories of a group, which share their prompt, are together. Every trained token is in exactly one microbatch. A
-    prompt that two microbatches need is computed in both. A trajectory that exceeds the budget gets its own microbatch.
+    Trajectories are not divided, because some losses use all tokens of a trajectory. Their order is kept, so that the
+    trajectories of a group, which share a prompt, stay together. Every trained token is in exactly one microbatch. A
+    prompt that two microbatches need is computed in both. A trajectory that exceeds `max_tokens` gets its own
+    microbatch.
     """
     microbatches: list[TrainingBatch] = []
     owned: set[int] = set()

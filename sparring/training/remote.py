@@ -158,7 +158,8 @@ class RemoteLearner:
         return answer["result"]
 
     def _request(self, method: str, path: str, *, patience_seconds: float = PATIENCE_SECONDS, **options: Any) -> Any:
-        """Make one request. After a broken connection, it is retried for a while; every request may be repeated."""
+        """Make one request. If the connection breaks, requests are retried for a limited time. Every request may safely
+        be repeated."""
         start_time = time.monotonic()
         while True:
             try:

@@ -71,7 +71,7 @@ def build_batch(
     A trajectory whose advantages are all 0 has no gradient, so by default it is left out of the forest. It still counts in
     the divisors, so leaving it out only saves time. The same applies to a trajectory without tokens.
 
-    Raises DataError if a turn does not extend its parent token for token.
+    Raises DataError if a turn does not begin with the exact tokens of its parent.
     """
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     assert not any(trajectory.outcome.is_lost for trajectory in trajectories)
@@ -201,7 +201,8 @@ def build_context_segment(ids: tuple[int, ...], parent: int | None) -> TokenSegm
 
 
 def _add_trajectory(lines: list[_Line], trajectory: Trajectory, advantages: Sequence[float]) -> list[int]:
-    """Append the turns of a trajectory, with a line for each root and at each fork. Return the lines that end in a leaf."""
+    """Append the turns of a trajectory, with one line for each root and for each branch at a fork. Return the lines
+    that end in a leaf."""
     children: dict[int | None, list[Turn]] = {}
     advantage_of: dict[int, float] = {}
     for turn, advantage in zip(trajectory.turns, advantages, strict=True):
@@ -296,7 +297,7 @@ def _segment(line: _Line, parent: int) -> TokenSegment:
 def _share_prompts(
     prompts: Mapping[int, tuple[int, ...]], segments: list[TokenSegment], root: int | None
 ) -> dict[int, int]:
-    """Append prompts below `root` as a radix tree. Return, for each key, the segment in which its prompt ends."""
+    """Append prompts below `root` as a radix tree. For each key, return the segment in which its prompt ends."""
     ends: dict[int, int] = {}
     pending: list[tuple[list[int], int, int | None]] = [(list(prompts), 0, root)]
     while pending:

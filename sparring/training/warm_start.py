@@ -25,7 +25,8 @@ async def run_supervised_steps(
     seed: int,
     stop: asyncio.Event | None = None,
 ) -> AsyncIterator[tuple[int, Mapping[str, float]]]:
-    """Minimize cross-entropy on the demonstrations, and yield each step's number, starting at 1, with its metrics.
+    """Minimize the cross-entropy on the demonstrations. For each step, yield its number (starting at 1) and its
+    metrics.
 
     Batches are taken from shuffled passes over the conversations. `learning_rate` returns the rate of a step. If `stop`
     is set, the loop ends early.

@@ -34,7 +34,7 @@ class Adapter:
 
 
 def widen(checkpoint: Path, into: Path, *, before: Adapter, after: Adapter, seed: int) -> Path:
-    """Write the checkpoint, with an adapter of a higher rank and under the same name, into the folder `into`.
+    """Write the checkpoint into the folder `into` under the same name, with an adapter of a higher rank.
 
     Return the path of the new checkpoint. Raises DataError if the checkpoint is damaged.
     """

@@ -1,1 +1,1 @@
-"""The families of models that Sparring trains, and the way each is loaded, adapted and trained."""
+"""The families of models that Sparring trains, and how each family is loaded, adapted and trained."""
