@@ -152,7 +152,7 @@ def test_a_named_run_is_never_overwritten(recipe: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../up", "a/b", "", ".."])
 def test_a_name_that_leaves_the_runs_folder_is_refused(recipe: Path, name: str) -> None:
-    with pytest.raises(DataError, match="not the name of a folder"):
+    with pytest.raises(DataError, match="not a valid folder name"):
         create(recipe, name)
 
 

@@ -240,7 +240,7 @@ def test_checkpointing_leaves_the_gradients_of_another_architecture() -> None:
 
 
 def test_another_architecture_refuses_products_in_fp32_with_a_base_in_bf16() -> None:
-    with pytest.raises(ConfigError, match=r"model\.base_precision: is bf16, .*GPTNeoXForCausalLM"):
+    with pytest.raises(ConfigError, match=r"model\.base_precision: is bf16\. .*GPTNeoXForCausalLM"):
         generic_policy(base_precision="bf16")
     half = generic_policy(base_precision="bf16", precision="bf16")
     assert {one.dtype for one in half.base.parameters() if not one.requires_grad} == {torch.bfloat16}
