@@ -137,7 +137,7 @@ def test_a_seed_that_fails_leaves_the_others_and_decides_the_exit_code(tmp_path:
     seeds = json.loads(result.stdout)["seeds"]
     assert [one["status"] for one in seeds] == ["completed", "failed", "completed"]
     assert "learner.optimizing" in seeds[1]["reason"]
-    assert json.loads(result.stdout)["claim"]["claim"].startswith("2 of 3 seeds")
+    assert json.loads(result.stdout)["claim"]["claim"].startswith("2 seeds (of 3; 1 failed): ")
 
 
 def test_the_recipe_is_checked_once_and_every_seed_has_what_was_found(
@@ -224,7 +224,7 @@ def test_an_unfinished_seed_and_one_without_an_evaluation_are_named(tmp_path: Pa
     run = RunFolder(path.parent / "f-seed-2")
     run.set_status("failed", step=1, reason="out of memory")
     found = across_seeds(*runs_of([str(path)]))
-    assert found.claim.headline.startswith("2 of 3 seeds: ")
+    assert found.claim.headline.startswith("2 seeds (of 3; 1 failed): ")
     assert "The claim leaves out seed 2 (failed: out of memory): what it would show is not known." in found.claim.limits
     shutil.rmtree(run.path)
     assert across_seeds(*runs_of([str(path)])).seeds[2].missing == "not begun"

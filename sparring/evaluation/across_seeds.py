@@ -9,7 +9,8 @@ from statistics import fmean
 from typing import Any
 
 from sparring.errors import DataError, UsageError
-from sparring.evaluation.claim import Claim, claim_over
+from sparring.evaluation.claim import Claim
+from sparring.evaluation.claim_over_seeds import claim_over
 from sparring.evaluation.comparison import Comparison
 from sparring.evaluation.controls import BASE, CONTINUED, ORIGIN, WARM_START, listed
 from sparring.evaluation.evaluation import Evaluation, interval_json

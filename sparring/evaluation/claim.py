@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
-from types import MappingProxyType
 
+from sparring.evaluation.clauses import clauses_of
 from sparring.evaluation.controls import (
+    FEW_TASKS,
     ORIGIN,
     SHOWN,
     WORDS,
@@ -17,11 +17,10 @@ from sparring.evaluation.controls import (
     RunFacts,
     compared,
     listed,
-    strongest,
-    strongest_first,
+    planned,
 )
 from sparring.evaluation.evaluation import Evaluation
-from sparring.evaluation.limits import FEW_TASKS, Seen, common_part, limits_of, planned
+from sparring.evaluation.limits import Seen, at_temperature, common_part, limits_of
 from sparring.findings import Finding, Severity
 from sparring.types import Json
 
@@ -41,7 +40,7 @@ class NotKnown:
         """Yield the sentence about the missing controls, if there are any."""
         if self.controls:
             names = listed([SHOWN[control] for control in self.controls])
-            remedies = _plays(self.remedies, is_one=len(self.controls) == 1)
+            remedies = join_remedies(self.remedies, is_one=len(self.controls) == 1)
             yield f"Not known: whether tuned is better than {names}{self.where}; {remedies}."
 
 
@@ -87,30 +86,9 @@ class Claim:
             return "Nothing was evaluated, so it is not known whether the policy improved."
         if self.scope == NO_TRAINED_POLICY:
             return "No trained policy of this run was evaluated, so nothing is claimed."
-        clauses = "; ".join(self._clauses()) or "not compared with any control"
+        results = clauses_of(self.against, alike=self.alike, is_unranked=self.is_unranked)
+        clauses = "; ".join(results) or "not compared with any control"
         return f"{', '.join(self.scope)}: {clauses}."
-
-    def _clauses(self) -> Iterator[str]:
-        if self.alike and self.strongest is not None:
-            names = "any control" if len(self.against) > 1 else self.strongest.shown
-            yield f"{WORDS[Rise.NOT_SHOWN]} {names}: {self.alike}"
-            return
-        top = strongest(self.against) if len(self.against) > 1 and not self.is_unranked else []
-        for rise, words in WORDS.items():
-            ones = [one for one in self.against if one.rise is rise]
-            first = [one.shown for one in ones if one in top]
-            sizes = {one.control: f" ({one.size})" if self.is_unranked else "" for one in ones}
-            rest = listed([f"{one.shown}{sizes[one.control]}" for one in ones if one not in top])
-            leads = self.strongest is not None and self.strongest in ones and not self.is_unranked
-            size = f" ({self.strongest.size})" if leads and self.strongest is not None else ""
-            if first:
-                rest = f", and than {rest}" if rest else ""
-                rest = f"{listed(first)}, the strongest {'control' if len(first) == 1 else 'controls'} evaluated{size}{rest}"
-            else:
-                rest += size
-            opposed = [f"{one.opposed} {'it' if len(ones) == 1 else one.shown}" for one in ones if one.opposed]
-            if ones:
-                yield f"{words} {rest}" + (f", but {listed(opposed)}" if opposed else "")
 
     def lines(self) -> list[str]:
         """Return the claim as lines of text for the console."""
@@ -130,7 +108,8 @@ class Claim:
         }
 
 
-def _plays(remedies: Sequence[str], *, is_one: bool) -> str:
+def join_remedies(remedies: Sequence[str], *, is_one: bool) -> str:
+    """Return what each command evaluates: one control or several."""
     return "; ".join(f"{remedy} evaluates {'it' if is_one else 'them'}" for remedy in remedies)
 
 
@@ -141,7 +120,7 @@ def claim_of(evaluations: Sequence[Evaluation], facts: RunFacts) -> Claim:
     name = "tuned" if any(one.name == "tuned" for one in evaluations) else evaluations[-1].name
     rows = [one for one in evaluations if one.name == name]
     if name != "tuned" and not name.startswith("@"):
-        return Claim(scope=NO_TRAINED_POLICY)
+        return Claim(scope=NO_TRAINED_POLICY, not_known=_not_known((), facts))
     # The claim is about the highest temperature, because choices count there; greedy results are compared in addition.
     tuned = max(rows, key=lambda one: one.temperature or 0.0)
     controls = [one for one in evaluations if one.name != name and not one.name.startswith(("@", "openai:"))]
@@ -149,19 +128,22 @@ def claim_of(evaluations: Sequence[Evaluation], facts: RunFacts) -> Claim:
     against, unlike = compared(tuned, {one: [row for row in controls if row.name == one] for one in names}, facts)
     elsewhere = [one for row in rows if row is not tuned for one in _elsewhere(row, against, controls, facts)]
     opposed = {one.control: one.words for one in elsewhere if one.is_opposed}
-    against = [replace(one, opposed=opposed.get(one.control, "")) for one in against]
-    seen = Seen(tuned=tuned, against=against, facts=facts, alike=_alike(evaluations) if against else "")
+    is_unranked = len({planned(tuned) & planned(one.before) for one in against}) > 1
+    wheres = {one.control: _where(one, tuned) for one in against if is_unranked}
+    against = [replace(one, opposed=opposed.get(one.control, ""), where=wheres.get(one.control, "")) for one in against]
+    alike = _alike(evaluations) if against else ""
+    seen = Seen(tuned=tuned, against=against, facts=facts, alike=alike, evaluations=evaluations)
     missed = {
         one: [row for row in controls if row.name == one] for one in names if one not in {x.control for x in against}
     }
     only = [sentence for row in rows if row is not tuned for sentence in _only_at(row, missed, facts)]
     caveats = [*(sentence for one in elsewhere for sentence in one.sentences), *unlike, *only, *limits_of(seen)]
     return Claim(
-        scope=("One seed", *_scope(seen, is_disagreed=bool(elsewhere))),
+        scope=("One seed", *_scope(seen, is_disagreed=bool(elsewhere or only))),
         tuned=tuned,
         against=tuple(against),
         alike=seen.alike,
-        is_unranked=len({planned(tuned) & planned(one.before) for one in against}) > 1,
+        is_unranked=is_unranked,
         caveats=tuple(dict.fromkeys(caveats)),
         findings=tuple(one.finding for one in elsewhere),
         not_known=_not_known(against, facts),
@@ -177,7 +159,7 @@ def claim_of_validations(validations: Mapping[int, Evaluation], facts: RunFacts)
     first, last = validations[earliest], validations[max(validations)]
     name = ORIGIN if earliest == 0 else f"the policy of step {earliest}"
     against, unlike = compared(last, {} if first is last else {name: [replace(first, name=name)]}, facts)
-    seen = Seen(tuned=last, against=against, facts=facts)
+    seen = Seen(tuned=last, against=against, facts=facts, evaluations=(last,))
     chosen = "Settings or checkpoints may have been chosen on these tasks, which are not held out."
     return Claim(
         scope=("One seed", *_scope(seen, is_disagreed=False), "on validation tasks"),
@@ -227,8 +209,13 @@ def _scope(seen: Seen, *, is_disagreed: bool) -> Iterator[str]:
         yield f"on tasks of which {facts.seen_in_training} of {len(planned(tuned))} were trained on"
     if (num := common_part(tuned, seen.against)) is not None:
         yield f"on the {num} tasks that {'both' if len(seen.against) == 1 else 'all'} ran"
-    elif seen.against and not seen.alike and (num := len(planned(tuned))) < FEW_TASKS:
+    elif any(not one.here for one in seen.against) and not seen.alike and (num := len(planned(tuned))) < FEW_TASKS:
         yield f"on {num} {'task' if num == 1 else 'tasks'}"
+
+
+def _where(one: Against, tuned: Evaluation) -> str:
+    """Return the tasks of a comparison, if they are not all tasks of `tuned`."""
+    return f"on the {one.num_planned} tasks that both ran" if one.num_planned < len(planned(tuned)) else ""
 
 
 def _value(value: Json) -> str:
@@ -252,7 +239,7 @@ def _elsewhere(
     tuned: Evaluation, against: Sequence[Against], controls: Sequence[Evaluation], facts: RunFacts
 ) -> Iterator[_Elsewhere]:
     """Yield the controls whose comparison at the temperature of `tuned` has a different result."""
-    how = _how(tuned)
+    how = at_temperature(tuned)
     for one in against:
         row = next((row for row in controls if row.name == one.control and row.temperature == tuned.temperature), None)
         others, _ = compared(tuned, {} if row is None else {one.control: [row]}, facts)
@@ -271,11 +258,7 @@ def _elsewhere(
 def _only_at(tuned: Evaluation, missed: Mapping[str, Sequence[Evaluation]], facts: RunFacts) -> Iterator[str]:
     """Yield sentences about controls that were evaluated only at this temperature, and not at that of the claim."""
     for one in compared(tuned, missed, facts)[0]:
-        yield f"{_how(tuned).capitalize()}, tuned is {WORDS[one.rise]} {one.shown}."
-
-
-def _how(tuned: Evaluation) -> str:
-    return f"at temperature {tuned.temperature:g}" if tuned.temperature else "greedily"
+        yield f"{at_temperature(tuned).capitalize()}, tuned is {WORDS[one.rise]} {one.shown} ({one.size})."
 
 
 def _sentences(how: str, one: Against, other: Against, tuned: Evaluation) -> Iterator[str]:
@@ -308,112 +291,3 @@ def _disagreement(one: Against, other: Against, sentence: str) -> Finding:
         "one probability can change a greedy answer.",
         confirm="Both settings show the same result with more episodes per task (evaluation.eval_group_size).",
     )
-
-
-def claim_over(seeds: Mapping[int, Claim], *, without: Mapping[int, str] = MappingProxyType({})) -> Claim:
-    """Return the claim that is supported by each of several runs that differ only in their seed.
-
-    Controls that are missing for some seeds are left out. `without` maps each seed without a result to the reason.
-    """
-    left_out = tuple(_left_out(without))
-    if len(seeds) < 2:
-        claim = next(iter(seeds.values()), Claim(scope=()))
-        scope = (f"1 of {1 + len(without)} seeds", *claim.scope[1:]) if without and claim.tuned else claim.scope
-        return replace(claim, scope=scope, caveats=(*left_out, *claim.caveats))
-    by_seed = {seed: {one.control: one for one in claim.against} for seed, claim in seeds.items()}
-    controls = dict.fromkeys(control for known in by_seed.values() for control in known)
-    against, caveats = [], [*left_out]
-    is_unranked = any(claim.is_unranked for claim in seeds.values())
-    for control in controls:
-        ones = {seed: known[control] for seed, known in by_seed.items() if control in known}
-        if len(ones) < len(seeds):
-            is_unranked = True
-            caveats += _lacking(ones, {seed: claim for seed, claim in seeds.items() if seed not in ones})
-            continue
-        against.append(_over(ones))
-        if len({one.rise for one in ones.values()}) > 1:
-            clauses = ", ".join(f"{_verb(rise)} with {listed(members)}" for rise, members in _by_rise(ones).items())
-            caveats.append(f"The seeds disagree about {against[-1].shown}: {clauses}.")
-    for caveat in dict.fromkeys(caveat for claim in seeds.values() for caveat in claim.caveats):
-        having = [str(seed) for seed, claim in seeds.items() if caveat in claim.caveats]
-        caveats.append(caveat if len(having) == len(seeds) else f"With {_seeds(having)}: {caveat}")
-    settings = {frozenset(part for part in claim.scope if part.startswith("with ")) for claim in seeds.values()}
-    if len(settings) > 1:
-        caveats.append("The seeds were evaluated with different settings.")
-    missing = dict.fromkeys(one for claim in seeds.values() for one in claim.not_known.controls if one not in controls)
-    lacking = [claim for claim in seeds.values() if not missing.keys().isdisjoint(claim.not_known.controls)]
-    alike = {claim.alike for claim in seeds.values()}
-    num = f"{len(seeds)} of {len(seeds) + len(without)}" if without else f"{len(seeds)}"
-    return Claim(
-        scope=(f"{num} seeds", *_scope_over(seeds)),
-        against=tuple(strongest_first(against)),
-        alike=alike.pop() if len(alike) == 1 else "",
-        is_unranked=is_unranked,
-        caveats=tuple(caveats),
-        not_known=NotKnown(
-            controls=tuple(missing),
-            remedies=tuple(dict.fromkeys(one for claim in lacking for one in claim.not_known.remedies)),
-        ),
-        findings=tuple(finding for claim in seeds.values() for finding in claim.findings),
-    )
-
-
-def _scope_over(seeds: Mapping[int, Claim]) -> Iterator[str]:
-    """Yield the conditions of all claims. A condition that only some seeds have names these seeds.
-
-    Only claims of which a result at another temperature disagrees name their temperature, so it is the temperature of
-    all."""
-    for part in dict.fromkeys(part for claim in seeds.values() for part in claim.scope[1:]):
-        having = [str(seed) for seed, claim in seeds.items() if part in claim.scope]
-        is_general = len(having) == len(seeds) or part.startswith("at temperature")
-        yield part if is_general else f"{_seeds(having)} {part}"
-
-
-def _left_out(without: Mapping[int, str]) -> Iterator[str]:
-    """Yield a sentence about the seeds without a result, because a seed that did not finish may have learned
-    nothing."""
-    if without:
-        names = listed([f"seed {seed} ({why})" for seed, why in without.items()])
-        yield f"The claim leaves out {names}: what {'it' if len(without) == 1 else 'they'} would show is not known."
-
-
-def _over(by_seed: Mapping[int, Against]) -> Against:
-    """Combine the comparisons with one control, of all seeds."""
-    ones, rises = list(by_seed.values()), _by_rise(by_seed)
-    names = {one.shown for one in ones}
-    return Against(
-        control=ones[0].control,
-        # A control that was long enough only for some seeds is not imitation for as long as RL.
-        shown=ones[0].shown if len(names) == 1 else f"the {ones[0].control}",
-        difference=fmean(one.difference for one in ones),
-        by_seed=tuple(one.difference for one in ones),
-        rise=ones[0].rise if len(rises) == 1 else Rise.NOT_SHOWN,
-        opposed=f"with {_seeds(rises[Rise.FELL])} worse than" if len(rises) > 1 and Rise.FELL in rises else "",
-    )
-
-
-def _lacking(ones: Mapping[int, Against], lacking: Mapping[int, Claim]) -> Iterator[str]:
-    """Yield sentences about a control that only some seeds have, and the command that evaluates it for the others."""
-    shown = next(iter(ones.values())).shown
-    clauses = ", ".join(
-        f"with {_seeds(members)}, tuned is {WORDS[rise]} it" for rise, members in _by_rise(ones).items()
-    )
-    yield f"Not compared with {shown} with {_seeds([str(seed) for seed in lacking])}; {clauses}."
-    control = next(iter(ones.values())).control
-    unknown = [claim.not_known for claim in lacking.values() if control in claim.not_known.controls]
-    remedies = dict.fromkeys(one for known in unknown for one in known.remedies)
-    if remedies:
-        yield f"{_plays(list(remedies), is_one=True)}."
-
-
-def _by_rise(ones: Mapping[int, Against]) -> dict[Rise, list[str]]:
-    groups = {rise: [str(seed) for seed, one in ones.items() if one.rise is rise] for rise in WORDS}
-    return {rise: members for rise, members in groups.items() if members}
-
-
-def _seeds(names: Sequence[str]) -> str:
-    return f"{'seed' if len(names) == 1 else 'seeds'} {listed(names)}"
-
-
-def _verb(rise: Rise) -> str:
-    return {Rise.ROSE: "better", Rise.FELL: "worse"}.get(rise, "not shown")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any, Self
 
@@ -33,14 +33,33 @@ class Comparison:
     """The bounds of the difference: lost episodes count against `after`, or for it. None if no episode was lost."""
     worst_p_value: float = 0.0
     """The p-value if every lost episode counts against the difference. 0 if no episode was lost."""
+    late_bounds: Bounds | None = None
+    """The bounds of the difference if episodes that did not finish in time are like lost ones. None if all finished in
+    time."""
+    late_p_value: float = 0.0
+    """The p-value if every lost episode, and every one that did not finish in time, counts against the difference. 0 if
+    all finished in time."""
+
+    @property
+    def num_tasks(self) -> int:
+        """The number of tasks that are compared."""
+        return len(self.fixed) + len(self.broken) + len(self.unchanged)
 
     @property
     def is_sign_open(self) -> bool:
         """Whether the lost episodes could reverse the difference, or create a difference if there is none."""
-        if self.bounds is None:
+        return self._is_open(self.bounds)
+
+    @property
+    def is_late_sign_open(self) -> bool:
+        """Whether the sign is open if episodes that did not finish in time are like lost ones."""
+        return self._is_open(self.late_bounds)
+
+    def _is_open(self, bounds: Bounds | None) -> bool:
+        if bounds is None:
             return False
         mean = self.difference.mean
-        return (mean >= 0 and self.bounds.worst < 0) or (mean <= 0 and self.bounds.best > 0)
+        return (mean >= 0 and bounds.worst < 0) or (mean <= 0 and bounds.best > 0)
 
     def as_json(self) -> dict[str, Any]:
         """Return the comparison as the JSON data that `from_json` reads."""
@@ -56,6 +75,8 @@ class Comparison:
             "bounds": None if self.bounds is None else asdict(self.bounds),
             "is_sign_open": self.is_sign_open,
             "worst_p_value": self.worst_p_value,
+            "late_bounds": None if self.late_bounds is None else asdict(self.late_bounds),
+            "late_p_value": self.late_p_value,
         }
 
     @classmethod
@@ -72,6 +93,8 @@ class Comparison:
             tasks_needed=row["tasks_needed"],
             bounds=None if row.get("bounds") is None else Bounds(**row["bounds"]),
             worst_p_value=row.get("worst_p_value", 0.0),
+            late_bounds=None if row.get("late_bounds") is None else Bounds(**row["late_bounds"]),
+            late_p_value=row.get("late_p_value", 0.0),
         )
 
 
@@ -85,7 +108,9 @@ def compare(before: Evaluation, after: Evaluation) -> Comparison:
         raise ValueError(f"{before.label!r} and {after.label!r} have no task in common, so they cannot be compared")
     old, new = [first[i] for i in shared], [second[i] for i in shared]
     old_rates, new_rates = [float(rate) for rate in old], [float(rate) for rate in new]
-    bounds = _bounds(before, after)
+    bounds, is_rise = _bounds(before, after), sum(new) >= sum(old)
+    late = [_without_late(one) for one in (before, after)] if before.timed_out or after.timed_out else []
+    late_bounds = _bounds(*late) if late else None
     return Comparison(
         before=before.label,
         after=after.label,
@@ -96,7 +121,19 @@ def compare(before: Evaluation, after: Evaluation) -> Comparison:
         unchanged=tuple(i for i in shared if second[i] == first[i]),
         tasks_needed=tasks_needed(old_rates, new_rates),
         bounds=bounds,
-        worst_p_value=0.0 if bounds is None else _worst_p_value(before, after, is_rise=sum(new) >= sum(old)),
+        worst_p_value=0.0 if bounds is None else _worst_p_value(before, after, is_rise=is_rise),
+        late_bounds=late_bounds,
+        late_p_value=0.0 if late_bounds is None else _worst_p_value(*late, is_rise=is_rise),
+    )
+
+
+def _without_late(one: Evaluation) -> Evaluation:
+    """Return the evaluation with the episodes that did not finish in time as lost ones."""
+    late = one.timed_out
+    return replace(
+        one,
+        samples=tuple(num - late.get(task, 0) for task, num in zip(one.task_ids, one.samples, strict=True)),
+        lost={task: one.lost.get(task, 0) + late.get(task, 0) for task in {**one.lost, **late}},
     )
 
 

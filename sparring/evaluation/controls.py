@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from sparring.evaluation.comparison import Comparison, compare
 from sparring.evaluation.evaluation import Evaluation
+from sparring.evaluation.statistics import paired_episodes_p_value
 
 SIGNIFICANT = 0.05
+FEW_TASKS = 20
+"""The smallest number of tasks from which a result generalizes to other tasks."""
 CONTINUED = "warm start continued"
 WARM_START = "warm start"
 BASE = "base"
 ORIGIN = "the policy before RL"
 RANDOM = "random rewards"
 """The name of the control that was trained from the same recipe with random rewards."""
+EXPERT = "expert"
 CONTROLS = (CONTINUED, WARM_START, BASE, ORIGIN)
 """The controls with fixed names. Equally strong controls are listed in this order."""
 SHOWN = {
@@ -23,6 +27,7 @@ SHOWN = {
     WARM_START: "the warm start",
     CONTINUED: f"imitation for as long as RL ({CONTINUED})",
     RANDOM: "training with random rewards",
+    EXPERT: "the expert",
 }
 
 
@@ -119,6 +124,14 @@ class Against:
     rise: Rise
     opposed: str = ""
     """The opposite result at another temperature or seed, if there is one, such as "greedily worse than"."""
+    here: str = ""
+    """The result on these tasks alone, if only their episodes show one, such as "better on these 5 tasks"."""
+    where: str = ""
+    """The tasks of the comparison, if those of other controls differ, such as "on the 40 tasks that both ran"."""
+    num_planned: int = 0
+    """The number of tasks that both planned, including those of which every episode was lost. 0 for several seeds."""
+    is_without_lost: bool = False
+    """Whether episodes were lost, which the difference leaves out."""
     by_seed: tuple[float, ...] = ()
     """The differences by seed, for several seeds."""
     is_random_control: bool = False
@@ -132,11 +145,32 @@ class Against:
         """The difference as text, with its 95 % interval or, for several seeds, with its range."""
         if self.by_seed:
             least, most = f"{min(self.by_seed):+.2f}", f"{max(self.by_seed):+.2f}"
-            return f"{least} with each" if least == most else f"{least} to {most} by seed"
+            text = f"{least} with each" if least == most else f"{least} to {most} by seed"
+            return f"{text}, without lost episodes" if self.is_without_lost else text
+        one, text = self.comparison, f"{self.difference:+.2f} {self.interval}"
+        if one is None:
+            return text.strip()
+        is_open = one.bounds is not None and is_decided_by_lost(one)
+        if self.is_without_lost and one.num_tasks < self.num_planned:
+            text += f" on the {one.num_tasks} {'' if is_open else 'tasks '}that both finished"
+        elif self.is_without_lost:
+            text += " without lost episodes"
+        if one.bounds is not None and is_open:
+            text = f"{one.bounds.worst:+.2f} to {one.bounds.best:+.2f} over all {self.num_planned} tasks; {text}"
+        if one.late_bounds is not None and is_decided_by_late(one):
+            end = one.late_bounds.worst if one.difference.mean >= 0 else one.late_bounds.best
+            text += f", but {end:+.2f} if every episode that was not finished in time counts against it"
+        return text
+
+    @property
+    def interval(self) -> str:
+        """The 95 % interval as text, with the p-value if that alone leaves the difference open. Empty for several
+        seeds."""
         if self.comparison is None:
-            return f"{self.difference:+.2f}"
-        difference = self.comparison.difference
-        return f"{difference.mean:+.2f} [{difference.low:+.2f}, {difference.high:+.2f}]"
+            return ""
+        one = self.comparison.difference
+        is_close = self.comparison.p_value >= SIGNIFICANT and not one.low <= 0 <= one.high
+        return f"[{one.low:+.2f}, {one.high:+.2f}]" + (f", p = {self.comparison.p_value:.2f}" if is_close else "")
 
 
 def compared(
@@ -177,9 +211,33 @@ def compared(
                     is_random_control=is_random,
                     before=alike[0],
                     comparison=comparison,
+                    here=_here(alike[0], tuned, comparison),
+                    num_planned=len(planned(alike[0]) & planned(tuned)),
+                    is_without_lost=comparison.bounds is not None,
                 )
             )
     return strongest_first(against), limits
+
+
+def planned(one: Evaluation | None) -> frozenset[str]:
+    """Return the ids of the tasks that the evaluation planned."""
+    return frozenset() if one is None else frozenset({*one.task_ids, *one.lost})
+
+
+def _here(before: Evaluation, after: Evaluation, comparison: Comparison) -> str:
+    """Return the result on these tasks alone, if they are too few for a result on others, and if their sampled episodes
+    show one. Empty if episodes were lost or not finished in time."""
+    num, is_whole = comparison.num_tasks, comparison.bounds is None and comparison.late_bounds is None
+    if num >= FEW_TASKS or rise_of(comparison) is not Rise.NOT_SHOWN or not after.temperature or not is_whole:
+        return ""
+    old, new = (
+        {task: (c, n) for task, c, n in zip(one.task_ids, one.successes, one.samples, strict=True)}
+        for one in (before, after)
+    )
+    shared = sorted(old.keys() & new.keys())
+    if paired_episodes_p_value([old[task] for task in shared], [new[task] for task in shared]) >= SIGNIFICANT:
+        return ""
+    return f"{'better' if comparison.difference.mean > 0 else 'worse'} on {'this task' if num == 1 else f'these {num} tasks'}"
 
 
 def is_shorter(one: Evaluation, tuned: Evaluation) -> bool:
@@ -209,12 +267,26 @@ def strongest(against: Sequence[Against]) -> list[Against]:
 
 
 def rise_of(comparison: Comparison) -> Rise:
-    """Return the conclusion from a comparison. A difference counts as shown only if it remains significant when every
-    lost episode counts against it."""
-    if comparison.p_value >= SIGNIFICANT or comparison.is_sign_open or comparison.worst_p_value >= SIGNIFICANT:
+    """Return the conclusion from a comparison. A difference counts as shown only if it remains when every episode that
+    was lost or not finished in time counts against it."""
+    least_certain = max(comparison.p_value, comparison.worst_p_value, comparison.late_p_value)
+    if least_certain >= SIGNIFICANT or comparison.is_sign_open or comparison.is_late_sign_open:
         return Rise.NOT_SHOWN
     difference = comparison.difference
     return Rise.ROSE if difference.low > 0 else Rise.FELL if difference.high < 0 else Rise.NOT_SHOWN
+
+
+def is_decided_by_lost(comparison: Comparison) -> bool:
+    """Return whether only lost episodes leave the difference open."""
+    in_time = replace(comparison, late_bounds=None, late_p_value=0.0)
+    whole = replace(in_time, bounds=None, worst_p_value=0.0)
+    return rise_of(in_time) is Rise.NOT_SHOWN and rise_of(whole) is not Rise.NOT_SHOWN
+
+
+def is_decided_by_late(comparison: Comparison) -> bool:
+    """Return whether only episodes that were not finished in time leave the difference open."""
+    in_time = replace(comparison, late_bounds=None, late_p_value=0.0)
+    return rise_of(comparison) is Rise.NOT_SHOWN and rise_of(in_time) is not Rise.NOT_SHOWN
 
 
 def listed(names: Sequence[str]) -> str:

@@ -82,6 +82,9 @@ class Evaluation:
     """The wall time of the episodes, in seconds. For a resumed evaluation, this is the time of its last part."""
     lost: Mapping[str, int] = field(default_factory=dict)
     """The numbers of lost episodes by task id. Tasks without any remaining episode appear only here."""
+    timed_out: Mapping[str, int] = field(default_factory=dict)
+    """The numbers of episodes that did not finish in time and count as wrong, by task id. Empty in files of versions
+    that did not store them."""
     overrides: Mapping[str, Json] = field(default_factory=dict)
     """The settings that differ from the run's recipe, by key, such as `{"environment.max_turns": 3}`."""
     is_random_control: bool = False
@@ -173,6 +176,7 @@ class Evaluation:
             "metrics": dict(self.metrics),
             "seconds": self.seconds,
             "lost": dict(self.lost),
+            "timed_out": dict(self.timed_out),
             "overrides": dict(self.overrides),
             "is_random_control": self.is_random_control,
             "bounds": {
@@ -230,6 +234,7 @@ class Evaluation:
             agreement=_agreement(content["agreement"]),
             seconds=content["seconds"],
             lost=content.get("lost", {}),
+            timed_out=content.get("timed_out", {}),
             overrides=content.get("overrides", {}),
             is_random_control=content.get("is_random_control", False),
         )
@@ -385,6 +390,7 @@ def summarize(
         agreement=graded.agreement,
         seconds=seconds,
         lost={g.task.id: g.num_lost for g in groups if g.num_lost},
+        timed_out={g.task.id: num for g, num in zip(graded.known, graded.timed_out, strict=True) if num},
         overrides=row.overrides,
         is_random_control=row.is_random_control,
     )

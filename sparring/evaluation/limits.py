@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import count
 from statistics import fmean
@@ -13,20 +13,24 @@ from sparring.evaluation.comparison import Comparison
 from sparring.evaluation.controls import (
     BASE,
     CONTINUED,
+    EXPERT,
+    FEW_TASKS,
     ORIGIN,
     SIGNIFICANT,
     WARM_START,
     Against,
     Rise,
     RunFacts,
-    rise_of,
+    compared,
+    is_decided_by_late,
+    is_decided_by_lost,
+    listed,
+    planned,
 )
 from sparring.evaluation.evaluation import Evaluation
 from sparring.evaluation.statistics import paired_p_value
 from sparring.types import Outcome
 
-FEW_TASKS = 20
-"""The smallest number of tasks from which a result generalizes to other tasks."""
 MOST_LOST = 0.01
 """The share of lost episodes above which a claim mentions it."""
 MANY_WRONG = 0.1
@@ -53,6 +57,8 @@ class Seen:
     tuned: Evaluation
     against: Sequence[Against]
     facts: RunFacts
+    evaluations: Sequence[Evaluation] = ()
+    """All evaluations, including those of `tuned` at other temperatures, and of policies that are no controls."""
     alike: str = ""
     """A result that all policies have in common, such as "no policy solved a task"."""
 
@@ -68,9 +74,9 @@ def limits_of(seen: Seen) -> Iterator[str]:
         yield from limits(seen)
 
 
-def planned(one: Evaluation | None) -> frozenset[str]:
-    """Return the ids of the tasks that the evaluation planned."""
-    return frozenset() if one is None else frozenset({*one.task_ids, *one.lost})
+def at_temperature(one: Evaluation) -> str:
+    """Return how episodes were sampled, for use in a sentence."""
+    return f"at temperature {one.temperature:g}" if one.temperature else "greedily"
 
 
 def common_part(tuned: Evaluation, against: Sequence[Against]) -> int | None:
@@ -86,21 +92,23 @@ def _unsampled(seen: Seen) -> Iterator[str]:
 
 
 def _partly_shared(seen: Seen) -> Iterator[str]:
-    if common_part(seen.tuned, seen.against) is not None:
-        return  # the claim states it
-    whole = planned(seen.tuned)
-    for one in seen.against:
-        if part := whole - planned(one.before):
-            num = len(whole - part)
-            few = ", which are too few for conclusions about other tasks" if num < FEW_TASKS else ""
-            yield f"Compared with {one.shown} on the {num} tasks that both ran{few}."
+    parts = [one for one in seen.against if one.where]
+    for one in parts:
+        if one.num_planned < FEW_TASKS:
+            yield (
+                f"The {one.num_planned} tasks that {one.shown} and {seen.tuned.name} both ran are too few for "
+                "conclusions about other tasks."
+            )
+    if parts:
+        yield "The differences are over different tasks, so they do not show which control is stronger."
 
 
 def _few_tasks(seen: Seen) -> Iterator[str]:
-    num, each = common_part(seen.tuned, seen.against) or len(planned(seen.tuned)), seen.tuned.group_size
+    num = common_part(seen.tuned, seen.against) or len(planned(seen.tuned))
     if num < FEW_TASKS:
-        episodes = f": what counts is the number of tasks, not their {each} episodes each" if each > 1 else ""
-        yield f"{num} tasks are too few for conclusions about other tasks{episodes}."
+        each = ", however many episodes each has" if seen.tuned.group_size > 1 else ""
+        more = f": at least {LEAST_DIFFERING} must differ; use more tasks" if num < LEAST_DIFFERING else ""
+        yield f"{num} {'task is' if num == 1 else 'tasks are'} too few for conclusions about other tasks{each}{more}."
 
 
 def _cannot_tell(seen: Seen) -> Iterator[str]:
@@ -110,44 +118,45 @@ def _cannot_tell(seen: Seen) -> Iterator[str]:
 
 def _ceiling(seen: Seen) -> Iterator[str]:
     one = seen.strongest
-    if seen.alike or one is None or one.before is None or one.rise is not Rise.NOT_SHOWN:
+    if seen.alike or one is None or one.before is None or one.here or one.rise is not Rise.NOT_SHOWN:
         return
     shared = set(seen.tuned.task_ids)
     rates = [rate for task, rate in zip(one.before.task_ids, one.before.rates, strict=True) if task in shared]
     missed = sum(rate < 1 for rate in rates)
-    if missed < LEAST_DIFFERING:
-        few = "none" if not missed else f"only {missed}" if missed < len(rates) else str(missed)
-        others = "harder tasks, or more of them" if missed < len(rates) else "more tasks"
+    if missed < LEAST_DIFFERING <= len(rates):  # else another sentence states that the tasks are too few
+        few = "none" if not missed else f"only {missed}"
         yield (
             f"No gain over {one.control} could be shown here: it misses {few} of {len(rates)} tasks, and at least "
-            f"{LEAST_DIFFERING} must differ; use {others}."
+            f"{LEAST_DIFFERING} must differ; use harder tasks, or more of them."
         )
 
 
-def _decided_by_lost(seen: Seen) -> Iterator[str]:
+def _without_result(seen: Seen) -> Iterator[str]:
+    """Yield whether the results depend on episodes that were lost, or that were not finished in time."""
     for one in seen.against:
-        if one.comparison is None or one.comparison.bounds is None:
-            continue
-        if _could_turn(one.comparison):
-            bounds = one.comparison.bounds
-            is_open = bounds.worst <= 0 <= bounds.best
-            shown = (
-                f"{seen.tuned.name} is better than {one.shown}"
-                if is_open
-                else f"a difference from {one.shown} is shown"
-            )
-            num = len(planned(seen.tuned) & planned(one.before))
-            yield (
-                f"Lost episodes could decide whether {shown}: over all {num} tasks, the difference lies "
-                f"between {bounds.worst:+.2f} and {bounds.best:+.2f}, depending on whether they were wrong or right."
-            )
-        elif one.rise is not Rise.NOT_SHOWN:
-            yield f"The result for {one.shown} holds even if every lost episode counts against it."
+        if one.comparison is not None:
+            yield from _open_results(one, one.comparison, seen.tuned.name)
 
 
-def _could_turn(comparison: Comparison) -> bool:
-    without = replace(comparison, bounds=None, worst_p_value=0.0)
-    return rise_of(comparison) is Rise.NOT_SHOWN and rise_of(without) is not Rise.NOT_SHOWN
+def _open_results(one: Against, comparison: Comparison, name: str) -> Iterator[str]:
+    result = f"whether {name} is {'better' if comparison.difference.mean >= 0 else 'worse'} than {one.shown}"
+    if (bounds := comparison.bounds) is not None and is_decided_by_lost(comparison):
+        is_open = bounds.worst <= 0 <= bounds.best
+        yield (
+            f"Lost episodes could decide {result if is_open else f'whether a difference from {one.shown} is shown'}: over "
+            f"all {one.num_planned} tasks, the difference lies between {bounds.worst:+.2f}, if all of them count against "
+            f"{name}, and {bounds.best:+.2f}, if all count for it."
+        )
+    if comparison.late_bounds is not None and is_decided_by_late(comparison):
+        yield (
+            f"Episodes that were not finished in time decide {result}: they depend on the speed of the machine and on "
+            "rollout.rollout_timeout."
+        )
+    if one.rise is not Rise.NOT_SHOWN:
+        kinds = {"lost episode": comparison.bounds, "episode that was not finished in time": comparison.late_bounds}
+        if held := [f"every {kind}" for kind, bounds in kinds.items() if bounds is not None]:
+            verb = "counts" if len(held) == 1 else "count"
+            yield f"The result for {one.shown} holds even if {listed(held)} {verb} against it."
 
 
 def _lost(seen: Seen) -> Iterator[str]:
@@ -165,16 +174,16 @@ def _graded(seen: Seen) -> Iterator[str]:
     criterion = seen.tuned.criterion
     if criterion.scorer is None:
         yield (
-            f"No independent scorer graded it; `sparring eval {seen.facts.name} --rescore --scorer MODULE:NAME` grades "
-            "the stored episodes."
+            f"No independent scorer graded it, so an exploitation of the reward would not show; "
+            f"`sparring eval {seen.facts.name} --rescore --scorer MODULE:NAME` grades the stored episodes."
         )
     elif criterion.independence != "scorer":
         yield "A mistake in the shared code would show neither in the reward nor in the score."
 
 
 def _trained_on(seen: Seen) -> Iterator[str]:
-    if num := seen.facts.seen_in_training:
-        yield f"Which {num} tasks were trained on is not stored, so nothing is claimed about new tasks."
+    if seen.facts.seen_in_training:
+        yield "Results on tasks that were trained on are no evidence about new tasks."
 
 
 def _too_short(seen: Seen) -> Iterator[str]:
@@ -214,21 +223,71 @@ def _short_random(seen: Seen) -> Iterator[str]:
 
 
 def _endings(seen: Seen) -> Iterator[str]:
-    """Yield the most frequent ending of the wrong episodes: a wrong answer, or no answer. Right episodes are assumed to
-    have finished."""
-    tuned = seen.tuned
-    played = 1 - tuned.lost_share
-    right = played * sum(tuned.successes) / sum(tuned.samples)
-    if played - right < MANY_WRONG:
-        return
-    shares = tuned.outcomes
-    finished = shares.get(Outcome.FINISHED, played * fmean(tuned.completions))
+    """Yield the most frequent ending of tuned's wrong episodes, with each sampling that was evaluated."""
+    rows = [one for one in seen.evaluations if one.name == seen.tuned.name]
+    rows.sort(key=lambda one: one.temperature or 0.0, reverse=True)
+    name = f"{seen.tuned.name[0].upper()}{seen.tuned.name[1:]}"
+    parts = list[str]()
+    for text, share, row in ((*ending, row) for row in rows if (ending := _ending(row)) is not None):
+        how = at_temperature(row) if len(rows) > 1 else ""
+        what = f"{text} in {_percent(share)} of its episodes"
+        if not parts:
+            parts, first = [f"{how.capitalize()}, {seen.tuned.name} {what}" if how else f"{name} {what}"], text
+        else:
+            parts.append(f"{how}, in {_percent(share)}" if text == first else f"{how}, it {what}")
+    if parts:
+        yield f"{'; '.join(parts)}."
+
+
+def _ending(one: Evaluation) -> tuple[str, float] | None:
+    """Return the most frequent ending of the wrong episodes, a wrong answer or no answer, with its share. Right episodes
+    are assumed to have finished. None if few are wrong."""
+    played = 1 - one.lost_share
+    right = played * sum(one.successes) / sum(one.samples)
+    if round(played - right, 9) < MANY_WRONG:
+        return None
+    shares = one.outcomes
+    finished = shares.get(Outcome.FINISHED, played * fmean(one.completions))
     unfinished = {text: shares.get(outcome, 0.0) for outcome, text in ENDINGS.items()}
     if not shares:
         unfinished = {"does not finish": played - finished}
     endings = {"gives a wrong answer": max(0.0, finished - right)} | unfinished
-    text = max(endings, key=lambda one: endings[one])
-    yield f"{tuned.name[0].upper()}{tuned.name[1:]} {text} in {_percent(endings[text])} of its episodes."
+    text = max(endings, key=lambda key: endings[key])
+    return text, endings[text]
+
+
+def _references(seen: Seen) -> Iterator[str]:
+    """Yield the differences from the expert and from other models, which show what could be reached."""
+    rows = [one for one in seen.evaluations if one.name == EXPERT or one.name.startswith("openai:")]
+    names = dict.fromkeys(one.name for one in rows)
+    against, unlike = compared(
+        seen.tuned, {name: [one for one in rows if one.name == name] for name in names}, seen.facts
+    )
+    yield from unlike
+    for one in against:
+        if one.before is not None:
+            before, after = (dict(zip(row.task_ids, row.rates, strict=True)) for row in (one.before, seen.tuned))
+            shared = before.keys() & after.keys()
+            first, last = (f"{float(fmean(rates[task] for task in shared)):.2f}" for rates in (before, after))
+            is_part = one.num_planned < len(planned(seen.tuned))
+            tasks = f"the {one.num_planned} tasks that both ran" if is_part else "these tasks"
+            name = f"{one.shown[0].upper()}{one.shown[1:]}" if one.control == EXPERT else one.shown
+            yield f"{name} solves {first} of {tasks}, and {seen.tuned.name} {last} ({one.size})."
+
+
+def _chosen(seen: Seen) -> Iterator[str]:
+    """Yield a sentence if the claim is about the best of several checkpoints that were evaluated on the same tasks."""
+    tuned = seen.tuned
+    ones = {
+        one.name: one
+        for one in seen.evaluations
+        if one.name.startswith("@") and one.temperature == tuned.temperature and planned(one) & planned(tuned)
+    }
+    if tuned.name in ones and len(ones) > 1 and tuned.success.mean >= max(one.success.mean for one in ones.values()):
+        yield (
+            f"{tuned.name} is the best of {len(ones)} checkpoints that were evaluated on these tasks. If it was chosen for "
+            "that, its result is too good; evaluate it on tasks that played no part in the choice."
+        )
 
 
 def _exploited(seen: Seen) -> Iterator[str]:
@@ -249,6 +308,6 @@ def _percent(share: float) -> str:
 
 
 _LIMITS: tuple[Callable[[Seen], Iterator[str]], ...] = (
-    _unsampled, _partly_shared, _few_tasks, _cannot_tell, _ceiling, _decided_by_lost, _lost, _graded, _trained_on, _too_short,
-    _short_random, _endings, _exploited,
+    _unsampled, _partly_shared, _few_tasks, _cannot_tell, _ceiling, _without_result, _lost, _graded, _trained_on, _too_short,
+    _short_random, _endings, _references, _chosen, _exploited,
 )  # fmt: skip

@@ -59,6 +59,18 @@ class GradedGroups:
         return [sum(value >= self.success_threshold for value in values) for values in self.values]
 
     @cached_property
+    def timed_out(self) -> list[int]:
+        """The number of episodes of each task that did not finish in time and are no success."""
+        graded = [[one for one in group.trajectories if one.reward] for group in self.known]
+        return [
+            sum(
+                one.outcome is Outcome.POLICY_TIMEOUT and value < self.success_threshold
+                for one, value in zip(ones, values, strict=True)
+            )
+            for ones, values in zip(graded, self.values, strict=True)
+        ]
+
+    @cached_property
     def samples(self) -> list[int]:
         """The number of episodes of each task."""
         return [len(values) for values in self.values]

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparring.errors import DataError
-from sparring.evaluation.claim import Claim, claim_of, claim_of_validations, claim_over
+from sparring.evaluation.claim import Claim, claim_of, claim_of_validations
+from sparring.evaluation.claim_over_seeds import claim_over
 from sparring.evaluation.controls import Continued, RunFacts
 from sparring.evaluation.evaluation import Evaluation
 from sparring.evaluation.report import EvaluationReport, read_report

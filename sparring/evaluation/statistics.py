@@ -130,6 +130,28 @@ def paired_p_value(before: Sequence[Fraction], after: Sequence[Fraction]) -> flo
     return min(1.0, sum(share for total, share in shares.items() if abs(total) >= seen))
 
 
+def paired_episodes_p_value(before: Sequence[tuple[int, int]], after: Sequence[tuple[int, int]]) -> float:
+    """Return the probability that episodes of the same tasks, exchanged at random between the policies, give a difference
+    in mean success at least as large as the observed one.
+
+    This is the exact two-sided permutation test within tasks. Unlike `paired_p_value`, it is about these tasks alone. Both
+    sequences contain one (successes, episodes) per task, for the same tasks. Raises ValueError if their lengths differ.
+    """
+    pairs = list(zip(before, after, strict=True))
+    unit = lcm(*(num for pair in pairs for _, num in pair))
+    shares: dict[int, float] = {0: 1.0}
+    for (old, num_old), (new, num_new) in pairs:
+        total, following = old + new, dict[int, float]()
+        for k in range(max(0, total - num_old), min(total, num_new) + 1):
+            chance = comb(num_new, k) * comb(num_old, total - k) / comb(num_old + num_new, total)
+            step = k * unit // num_new - (total - k) * unit // num_old
+            for place, share in shares.items():
+                following[place + step] = following.get(place + step, 0.0) + share * chance
+        shares = following
+    seen = abs(sum(new * unit // num_new - old * unit // num_old for (old, num_old), (new, num_new) in pairs))
+    return min(1.0, sum(share for total, share in shares.items() if abs(total) >= seen))
+
+
 def tasks_needed(before: Sequence[float], after: Sequence[float], *, level: float = 0.95) -> int | None:
     """Return how many tasks are needed to detect a difference of this size and spread with probability POWER, or None
     if the difference is 0.

@@ -11,9 +11,9 @@ from typing import Any
 
 from sparring.evaluation.claim import Claim
 from sparring.evaluation.comparison import Comparison
-from sparring.evaluation.controls import Against, Rise
+from sparring.evaluation.controls import FEW_TASKS, Against, Rise
 from sparring.evaluation.evaluation import Evaluation, interval_json
-from sparring.evaluation.limits import FEW_TASKS, MOST_LOST
+from sparring.evaluation.limits import MOST_LOST
 from sparring.evaluation.of_run import claim_of_run
 from sparring.findings import Finding, Severity
 from sparring.report.reading import Record

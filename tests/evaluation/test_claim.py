@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from sparring.errors import DataError
-from sparring.evaluation.claim import Claim, claim_of, claim_of_validations, claim_over
+from sparring.evaluation.claim import Claim, claim_of, claim_of_validations
+from sparring.evaluation.claim_over_seeds import claim_over
 from sparring.evaluation.controls import Continued, RunFacts
 from sparring.evaluation.evaluation import Evaluation
 from sparring.evaluation.independence import Independence
@@ -34,6 +35,7 @@ def played(
     right: int,
     *,
     tasks: range = range(NUM),
+    first: int = 0,
     lost: int = 0,
     temperature: float | None = 1.0,
     independence: Independence = "scorer",
@@ -41,13 +43,14 @@ def played(
     each: int = 1,
     reward: float | None = None,
 ) -> Evaluation:
-    """The first `right` of the tasks are right, in all of `each` episodes, the last `lost` are lost. `wrong`: how, and how many
-    of, the wrong ones ended otherwise than by themselves. `reward`: of every episode, instead of its score."""
+    """From the task at place `first` on, `right` tasks are right, in all of `each` episodes; the last `lost` are lost.
+    `wrong`: how, and how many of, the wrong ones ended otherwise than by themselves. `reward`: of every episode, instead of
+    its score."""
     ending, left = wrong or (Outcome.FINISHED, 0)
     episodes = []
     for place, task in enumerate(tasks[: len(tasks) - lost]):
         outcome = ending if right <= place < right + left else Outcome.FINISHED
-        score = float(place < right)
+        score = float(first <= place < first + right)
         paid = score if reward is None else reward
         episodes += [
             episode(f"held_out/{name}@1/h{task}/{member}.0", reward=paid, score=score, outcome=outcome)
@@ -59,6 +62,18 @@ def played(
     shares = {key: share * (len(tasks) - lost) / len(tasks) for key, share in one.metrics.items() if "/outcome/" in key}
     shares["eval/outcome/infrastructure_error"] = lost / len(tasks)
     return replace(one, lost={f"h{task}": 1 for task in tasks[len(tasks) - lost :]}, metrics={**one.metrics, **shares})
+
+
+@cache
+def rated(name: str, *right: int, each: int) -> Evaluation:
+    """24 tasks with `each` episodes. The numbers of right ones are those in `right`, repeated."""
+    episodes = [
+        episode(f"held_out/{name}@1/h{task}/{member}.0", reward=score, score=score)
+        for task in range(24)
+        for member in range(each)
+        for score in [float(member < right[task % len(right)])]
+    ]
+    return replace(evaluation(name, episodes, temperature=1.0), group_size=each)
 
 
 def table(*rows: tuple[str, int], **options: object) -> list[Evaluation]:
@@ -200,6 +215,57 @@ SCENARIOS: Mapping[str, Callable[[], Claim]] = {
     ),
     "baselines": lambda: of(played("base", 10), replace(played("openai:model@url", 50), policy_version=None)),
     "never_evaluated": lambda: of(),
+    "few_tasks_some_better": lambda: of(
+        *table(("base", 0), (CONTINUED, 2), ("tuned", 5), tasks=range(5), each=20),
+    ),
+    "few_tasks_worse": lambda: of(*table((CONTINUED, 4), ("tuned", 0), tasks=range(4), each=8)),
+    "few_tasks_seeds": lambda: claim_over(
+        {s: of(*table((CONTINUED, s), ("tuned", 5), tasks=range(5), each=20)) for s in range(2)}
+    ),
+    "five_gained": lambda: of(*table((CONTINUED, 36), ("tuned", 41))),
+    "gained_and_lost_alike": lambda: of(played(CONTINUED, 40), played("tuned", 50, first=20)),
+    "gained_more_than_lost": lambda: of(played(CONTINUED, 35), played("tuned", 50, first=15)),
+    "several_episodes": lambda: of(rated(CONTINUED, 0, 1, 2, each=4), rated("tuned", 2, 1, 3, 4, each=4)),
+    "several_episodes_not_shown": lambda: of(rated(CONTINUED, 0, 1, 2, each=4), rated("tuned", 1, 2, 0, 2, each=4)),
+    "timeouts_decide": lambda: of(
+        played(CONTINUED, 40, wrong=(Outcome.POLICY_TIMEOUT, 60)), played("tuned", 90), played("base", 10)
+    ),
+    "timeouts_of_tuned_decide": lambda: of(
+        played(CONTINUED, 60), played("tuned", 40, wrong=(Outcome.POLICY_TIMEOUT, 30))
+    ),
+    "timeouts_of_tuned": lambda: of(played(CONTINUED, 20), played("tuned", 50, wrong=(Outcome.POLICY_TIMEOUT, 30))),
+    "lost_and_timeouts": lambda: of(
+        played(CONTINUED, 20, wrong=(Outcome.POLICY_TIMEOUT, 10)), played("tuned", 60, lost=10)
+    ),
+    "best_checkpoint": lambda: of(*table(("base", 10), ("@10", 40), ("@30", 50), ("@20", 60))),
+    "another_checkpoint": lambda: of(*table(("base", 10), ("@10", 70), ("@20", 60))),
+    "seeds_all_positive": lambda: claim_over(
+        {seed: of(*table((CONTINUED, 36), ("tuned", 39 + seed))) for seed in range(3)}
+    ),
+    "worse_with_lost_episodes": lambda: of(played(CONTINUED, 60), played("tuned", 20, lost=10)),
+    "worse_unless_lost_episodes": lambda: of(played(CONTINUED, 30), played("tuned", 18, lost=15)),
+    "seeds_with_lost_episodes": lambda: claim_over(
+        {seed: of(played(CONTINUED, 20), played("tuned", 40, lost=5 * seed)) for seed in range(2)}
+    ),
+    "random_rewards_better": lambda: of(
+        played("base", 10),
+        replace(played("runs/random", 97), is_random_control=True),
+        played("tuned", 90),
+        has_warm_start=False,
+    ),
+    "control_only_greedy": lambda: of(
+        played("base", 10),
+        played("base", 10, temperature=0.0),
+        played(CONTINUED, 90, temperature=0.0),
+        played("tuned", 80),
+        played("tuned", 20, temperature=0.0),
+    ),
+    "another_model": lambda: of(
+        played("base", 10), replace(played("openai:model@url", 60), policy_version=None), played("tuned", 40)
+    ),
+    "all_shared_tasks_differ": lambda: of(
+        played("warm start", 12, tasks=range(60)), played(CONTINUED, 20, tasks=range(40)), played("tuned", 100)
+    ),
 }
 
 
@@ -246,6 +312,43 @@ def test_files_of_before_have_the_same_claim_but_for_how_episodes_ended(tmp_path
     found = of(*read_report(report.path).evaluations)
     assert found.headline == SCENARIOS["out_of_turns"]().headline
     assert found.caveats == ("Tuned does not finish in 60 % of its episodes.",)
+
+
+def test_files_without_the_tasks_of_late_episodes_are_compared_as_they_are(tmp_path: Path) -> None:
+    rows = [played(CONTINUED, 40, wrong=(Outcome.POLICY_TIMEOUT, 60)), played("tuned", 90)]
+    path = tmp_path / "held_out-001.json"
+    report = EvaluationReport(evaluations=tuple(rows), comparisons=comparisons(rows), path=path)
+    content = report.as_json()
+    path.write_text(json.dumps(content))
+    assert read_report(path).comparisons == report.comparisons
+    assert "not shown to be better than" in of(*read_report(path).evaluations).headline
+    for one in content["evaluations"]:
+        del one["timed_out"]
+    for one in content["comparisons"]:
+        del one["late_bounds"], one["late_p_value"]
+    path.write_text(json.dumps(content))
+    before = of(*read_report(path).evaluations)
+    assert before.headline.endswith(
+        "better than imitation for as long as RL (warm start continued) (+0.50 [+0.40, +0.60])."
+    )
+    assert "60 % of the episodes of warm start continued were not finished in time" in before.limits[0]
+
+
+def test_episodes_show_a_result_on_few_tasks_alone_and_only_if_they_are_sampled_and_whole() -> None:
+    def claim(num: int, each: int, **options: object) -> str:
+        old, new = (
+            played(name, right, tasks=range(num), each=each, **options)
+            for name, right in ((CONTINUED, 0), ("tuned", 5))
+        )  # pyright: ignore[reportArgumentType]
+        return of(old, new).headline
+
+    assert "better on these 5 tasks" in claim(5, 2)
+    assert "better on these 19 tasks (+0.26; better on 5 of 19, 4 episodes each)" in claim(19, 4)
+    # One episode per task: 2^5 equally likely exchanges, of which 2 are as extreme. 20 tasks stand for others.
+    for num, each, temperature in ((5, 1, 1.0), (20, 4, 1.0), (5, 20, 0.0)):
+        assert "on these" not in claim(num, each, temperature=temperature)
+    lost = [replace(one, lost={"h0": 1}) for one in table((CONTINUED, 0), ("tuned", 5), tasks=range(5), each=20)]
+    assert "on these" not in of(*lost).headline
 
 
 def test_more_episodes_and_another_speed_leave_evaluations_comparable() -> None:
@@ -382,18 +485,10 @@ def test_few_shared_tasks_are_too_few_to_stand_for_others() -> None:
     (alone, *_) = of(played(CONTINUED, 0, tasks=range(6)), played("tuned", 100)).limits
     assert alone == "6 tasks are too few for conclusions about other tasks."
     (shared, *_) = of(played("base", 0), played(CONTINUED, 0, tasks=range(6)), played("tuned", 100)).limits
-    assert shared.endswith("on the 6 tasks that both ran, which are too few for conclusions about other tasks.")
-
-
-def test_a_control_that_was_played_greedily_alone_is_compared_there() -> None:
-    claim = of(
-        played(CONTINUED, 90, temperature=0.0),
-        played("base", 0),
-        played("tuned", 80),
-        played("tuned", 20, temperature=0.0),
+    assert shared == (
+        "The 6 tasks that imitation for as long as RL (warm start continued) and tuned both ran are too few for "
+        "conclusions about other tasks."
     )
-    assert claim.headline == "One seed: better than the base model (+0.80 [+0.71, +0.87])."
-    assert "Greedily, tuned is worse than imitation for as long as RL (warm start continued)." in claim.limits
 
 
 def test_a_short_control_that_is_better_than_tuned_needs_no_longer_one() -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from sparring.evaluation.statistics import (
     mean_interval,
     paired_difference,
+    paired_episodes_p_value,
     paired_p_value,
     pass_at_k,
     pass_power_k,
@@ -245,6 +246,27 @@ def test_the_paired_test_counts_all_choices_of_signs() -> None:
         ]
         share = sum(total >= abs(sum(differences)) for total in sums) / len(sums)
         assert paired_p_value(*rates) == pytest.approx(share)
+
+
+def test_the_test_of_episodes_counts_all_exchanges_within_tasks() -> None:
+    """With other numbers of episodes by task and by policy."""
+    rng = random.Random(4)
+    for _ in range(10):
+        tasks = [[[rng.randint(0, 1) for _ in range(num)] for num in nums] for nums in ((2, 2), (3, 2), (1, 3))]
+        gaps = [
+            [
+                Fraction(sum(new), len(new)) - Fraction(sum(old) + sum(chosen) - sum(new), len(old))
+                for new in itertools.combinations(old + chosen, len(chosen))
+            ]
+            for old, chosen in tasks
+        ]
+        sums = [abs(sum(choice)) for choice in itertools.product(*gaps)]
+        seen = abs(sum(Fraction(sum(new), len(new)) - Fraction(sum(old), len(old)) for old, new in tasks))
+        before, after = ([(sum(task[side]), len(task[side])) for task in tasks] for side in (0, 1))
+        share = sum(total >= seen for total in sums) / len(sums)
+        assert paired_episodes_p_value(before, after) == pytest.approx(share)
+    # One task: 0 of 4 and 4 of 4 are 2 of C(8, 4) = 70 choices.
+    assert paired_episodes_p_value([(0, 4)], [(4, 4)]) == pytest.approx(2 / 70)
 
 
 def test_how_many_tasks_a_difference_needs() -> None:
