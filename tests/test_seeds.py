@@ -137,7 +137,7 @@ def test_a_seed_that_fails_leaves_the_others_and_decides_the_exit_code(tmp_path:
     seeds = json.loads(result.stdout)["seeds"]
     assert [one["status"] for one in seeds] == ["completed", "failed", "completed"]
     assert "learner.optimizing" in seeds[1]["reason"]
-    assert json.loads(result.stdout)["claim"]["claim"].startswith("2 seeds (of 3; 1 failed): ")
+    assert json.loads(result.stdout)["claim"]["claim"].startswith("2 seeds (of 3; 1 failed), greedily")
 
 
 def test_the_recipe_is_checked_once_and_every_seed_has_what_was_found(
