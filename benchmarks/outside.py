@@ -72,7 +72,10 @@ def measured(content: Mapping[str, Any], family: str) -> str:
     lines = [table({**content, "rows": of_runs}), ""]
     experts = [row["expert"]["success"] for row in of_runs if "expert" in row]
     lines += [f"The expert succeeds on {fmean(experts):.2f} of the tasks. Command: `{content['command']}`.", ""]
-    lines += ["What Sparring reports (the claim in its current wording; check and diagnosis as recorded):", ""]
+    lines += [
+        "What Sparring reports (as recorded; the claim was reworded once since, and its shares of wrong answers are those at temperature 1):",
+        "",
+    ]
     loud = [one for one in found if one["severity"] != "note"]
     lines += [f"- `sparring check`: {one['severity']} `{one['rule']}`: {one['symptom']}" for one in loud]
     if not loud:

@@ -41,7 +41,7 @@ class Versions(Environment):
 
 
 def clerk(task: Task, rng: random.Random) -> list[Message]:
-    """Return a conversation of a clerk. Half of the clerks were told which link is the current one; the others
+    """Return a conversation of a clerk. Half of the clerks know which link is the current one; the others
     continued with either."""
     says_which, keys = rng.random() < 0.5, [task.fields["start"]]
     for _ in range(task.fields["hops"]):
