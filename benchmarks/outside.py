@@ -73,7 +73,7 @@ def measured(content: Mapping[str, Any], family: str) -> str:
     experts = [row["expert"]["success"] for row in of_runs if "expert" in row]
     lines += [f"The expert succeeds on {fmean(experts):.2f} of the tasks. Command: `{content['command']}`.", ""]
     lines += [
-        "What Sparring reports (as recorded; the claim was reworded once since, and its shares of wrong answers are those at temperature 1):",
+        "What Sparring reports (as recorded; shares of wrong answers are those at temperature 1):",
         "",
     ]
     loud = [one for one in found if one["severity"] != "note"]
