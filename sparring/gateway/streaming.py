@@ -103,6 +103,7 @@ class VisibleText:
         before, both = (self._decode(self._token_ids[self._begin : end]) for end in (self._end, None))
         if before is None or both is None or not both.startswith(before):
             self._begin = self._end = len(self._token_ids)
+            self._tail = self._space = ""  # these ids may contain text, so the end is unknown until there is more
             return None
         if both.endswith("\ufffd"):
             self._is_garbled = len(self._token_ids) - self._end > _LONGEST_CHARACTER

@@ -102,6 +102,10 @@ class Scripted:
     async def close(self) -> None: ...
 
 
+SPACE_NEXT_TO_REASONING = [("content", "a "), ("content", "a "), ("reasoning_content", " b"), *3 * [("content", "\n")]]
+
+
+@example([*SPACE_NEXT_TO_REASONING, ("content", "a ")], 2)
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(
