@@ -48,11 +48,11 @@ class Part:
 
 
 PARTS: Mapping[str, Part] = {
-    "job 8B": Part(seconds=150),
+    "job 8B": Part(seconds=115),
     "parity 1B": Part(seconds=40),
-    "tests": Part(seconds=90),
-    "learning": Part(seconds=110),
-    "job SmolLM2": Part(seconds=40),
+    "tests": Part(seconds=95),
+    "learning": Part(seconds=105),
+    "job SmolLM2": Part(seconds=80),
     "rates 1B": Part(seconds=50),
     "rates 8B": Part(seconds=75),
     "attention 8B": Part(seconds=40),

@@ -1,4 +1,4 @@
-"""Compares two ways to compute a forest's attention, forward and backward: with one kernel, and with one attention per
+"""Compares two ways to compute a forest's attention, forward and backward: with one call, and with one attention per
 segment."""
 
 from __future__ import annotations
@@ -11,13 +11,7 @@ import torch
 
 from benchmarks.gpu.models import SHAPES
 from benchmarks.gpu.rates import timed
-from sparring.models.forest_attention import (
-    Path,
-    attend_by_segment,
-    attend_with_kernel,
-    has_kernel,
-    see_ancestors,
-)
+from sparring.models.forest_attention import Path, attend_by_segment, attend_with_kernel, has_kernel
 from sparring.models.llama import Attend, LlamaShape
 
 GROUPS, MEMBERS = 4, 8
@@ -61,7 +55,7 @@ def _compare(shape: str, device: str, sizes: Sequence[int], paths: Sequence[Path
 
     exact = compute(_build(llama, sizes, paths, inputs[0].float(), False), torch.float32)
     rows = []
-    for what, is_kernel in (("one kernel", True), ("each segment", False)):
+    for what, is_kernel in (("one call", True), ("each segment", False)):
         attend = _build(llama, sizes, paths, inputs[0], is_kernel)
         first = timed(lambda attend=attend: compute(attend, torch.bfloat16), device)
         seconds = median([timed(lambda attend=attend: compute(attend, torch.bfloat16), device) for _ in range(7)])
@@ -85,8 +79,8 @@ def _compare(shape: str, device: str, sizes: Sequence[int], paths: Sequence[Path
 def _build(
     llama: LlamaShape, sizes: Sequence[int], paths: Sequence[Path], like: torch.Tensor, is_kernel: bool
 ) -> Attend:
-    if is_kernel and has_kernel(like):
-        return attend_with_kernel(see_ancestors(sizes, paths, like.device), sum(sizes), like.device)
+    if is_kernel and has_kernel(like, llama.head_dim):
+        return attend_with_kernel(sizes, paths, like.device)
     return attend_by_segment(llama, sizes, paths)
 
 

@@ -76,7 +76,8 @@ async def sampling_rates(policy: Policy, batch: int, load: Load) -> tuple[float,
         policy,
         policy.snapshot(),
         max_running=batch,
-        kv_cache_tokens=batch * (load.prompt_tokens + load.new_tokens + 64),
+        # The sizes of rows are powers of two. With a smaller cache, some of the sessions would wait for others.
+        kv_cache_tokens=batch * (1 << (load.prompt_tokens + load.new_tokens).bit_length()),
     )
 
     async def play(name: str, max_tokens: int) -> float:

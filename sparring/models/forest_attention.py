@@ -1,19 +1,18 @@
 """Attention in a forest of segments: the tokens of a segment attend to all tokens of its ancestors and, causally, to
 each other.
 
-On a GPU, one kernel computes the whole forest (flex attention, arXiv:2412.05496). Elsewhere, one fused attention
-operation per segment covers the keys on the segment's path. Both ways compute the same values, but the kernel copies no
-keys and is launched only once per layer.
+On a GPU, one call of FlashAttention-2 (arXiv:2307.08691) computes the whole forest: each segment is a sequence of
+queries, and the tokens on its path are the keys of this sequence. Elsewhere, one fused attention operation per segment
+covers the keys on the segment's path. Both ways compute the same values.
 
-Shapes: N tokens of the flat batch, Q query heads, K key/value heads, head dimension D.
+Shapes: N tokens of the flat batch, P keys (the tokens of all paths), Q query heads, K key/value heads, head dimension D.
 """
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -24,58 +23,119 @@ from sparring.models.llama import Attend, LlamaShape, Masks, attend_causally
 Path = tuple[int, ...]
 """The indices of the segments on the way from the root to a segment, both included."""
 
-SMALLEST = 1024
-"""The smallest number of tokens for which the kernel is used. After torch 2.11 has compiled the kernel for a larger
-forest, it cannot compile it for a forest of one block (128 tokens)."""
+LARGEST_HEAD = 256
+"""The largest head dimension of FlashAttention-2."""
 
 
 def build_attention(shape: LlamaShape, sizes: Sequence[int], paths: Sequence[Path], *, like: Tensor) -> Attend:
     """Return the attention function of a forest whose segments have these sizes and paths. `like` is a tensor on the
     device and in the precision of the products."""
-    if len(sizes) > 1 and sum(sizes) >= SMALLEST and has_kernel(like):
-        return attend_with_kernel(see_ancestors(sizes, paths, like.device), sum(sizes), like.device)
+    if len(sizes) > 1 and has_kernel(like, shape.head_dim):
+        return attend_with_kernel(sizes, paths, like.device)
     return attend_by_segment(shape, sizes, paths)
 
 
-def has_kernel(like: Tensor) -> bool:
-    """Return whether the kernel for whole forests can be compiled: this needs CUDA, a 16-bit format, Triton and a C
-    compiler."""
-    return like.is_cuda and like.dtype in (torch.bfloat16, torch.float16) and _has_compiler()
+def has_kernel(like: Tensor, head_dim: int) -> bool:
+    """Return whether one call can compute a whole forest: this needs a GPU of compute capability 8.0 or higher, a
+    16-bit format, and a head dimension that FlashAttention-2 supports."""
+    return (
+        like.is_cuda
+        and like.dtype in (torch.bfloat16, torch.float16)
+        and head_dim % 8 == 0
+        and head_dim <= LARGEST_HEAD
+        and torch.backends.cuda.is_flash_attention_available()
+        and torch.cuda.get_device_capability(like.device) >= (8, 0)
+    )
 
 
-def see_ancestors(
-    sizes: Sequence[int], paths: Sequence[Path], device: torch.device | str
-) -> Callable[[Any, Any, Any, Any], Tensor]:
-    """Return a function of (batch, head, query, key) that returns whether the query token attends to the key token in
-    the flat batch.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sequences:
+    """The queries and keys of a forest as sequences of different lengths, one per segment."""
 
-    Segments are numbered so that the descendants of segment i have the numbers i + 1 to `leave[i] - 1`. In the flat
-    batch, parents come first.
-    """
-    enter, leave = _preorder(paths)
-    repeats = torch.tensor(sizes)
-    enter_N = torch.tensor(enter, dtype=torch.int32).repeat_interleave(repeats).to(device)
-    leave_N = torch.tensor(leave, dtype=torch.int32).repeat_interleave(repeats).to(device)
+    places_P: Tensor | None
+    """The index in the flat batch of each key; None if no segment has ancestors, and the keys are the flat batch."""
+    query_ends: Tensor
+    """The end of each sequence of queries, after a 0 (int32)."""
+    key_ends: Tensor
+    longest_query: int
+    longest_key: int
 
-    def sees(batch: Any, head: Any, query: Any, key: Any) -> Tensor:
-        return (key <= query) & (enter_N[key] <= enter_N[query]) & (enter_N[query] < leave_N[key])
+    def gather(self, tokens_N_K_D: Tensor) -> Tensor:
+        """Return the keys or values of all paths [P, K, D]."""
+        return tokens_N_K_D if self.places_P is None else tokens_N_K_D.index_select(0, self.places_P)
 
-    return sees
+    def add_up(self, gradients_P_K_D: Tensor, num_tokens: int) -> Tensor:
+        """Return the gradient of each token [N, K, D]: the sum, in fp32, over the paths that contain it."""
+        if self.places_P is None:
+            return gradients_P_K_D
+        sums = gradients_P_K_D.new_zeros((num_tokens, *gradients_P_K_D.shape[1:]), dtype=torch.float32)
+        return sums.index_add_(0, self.places_P, gradients_P_K_D.float()).to(gradients_P_K_D.dtype)
 
 
-def attend_with_kernel(sees: Callable[..., Tensor], num_tokens: int, device: torch.device) -> Attend:
-    """Return an attention function that uses one kernel, with the rule that `see_ancestors` returned. The first call in
-    a process compiles it."""
-    from torch.nn.attention.flex_attention import create_block_mask
+def list_sequences(sizes: Sequence[int], paths: Sequence[Path], device: torch.device | str) -> Sequences:
+    """Return the sequences of a forest whose segments have these sizes and paths."""
+    begins = [0, *accumulate(sizes)]
+    lengths = [sum(sizes[other] for other in path) for path in paths]
+    places_P = None
+    if any(len(path) > 1 for path in paths):
+        order = torch.arange(begins[-1])
+        places_P = torch.cat([order[begins[one] : begins[one + 1]] for path in paths for one in path]).to(device)
+    return Sequences(
+        places_P=places_P,
+        query_ends=torch.tensor(begins, dtype=torch.int32, device=device),
+        key_ends=torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device),
+        longest_query=max(sizes),
+        longest_key=max(lengths),
+    )
 
-    mask = create_block_mask(sees, None, None, num_tokens, num_tokens, device=str(device))
+
+def attend_with_kernel(sizes: Sequence[int], paths: Sequence[Path], device: torch.device) -> Attend:
+    """Return an attention function that uses one call for all segments."""
+    sequences = list_sequences(sizes, paths, device)
 
     def attend(_: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        queries, keys, values = (tensor.transpose(0, 1)[None] for tensor in (q, k, v))
-        out = _kernel()(queries, keys, values, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
-        return out[0].transpose(0, 1).reshape(len(q), -1)
+        return SequenceAttention.apply(q, k, v, sequences).reshape(len(q), -1)
 
     return attend
+
+
+class SequenceAttention(torch.autograd.Function):
+    """Compute causal attention of each sequence; its queries are the last of its keys. q [N, Q, D], k and v [N, K, D] ->
+    [N, Q, D].
+
+    The backward pass gathers the keys and values again, so that the copies of shared tokens are not kept.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sequences: Sequences) -> Tensor:
+        out, *others, _ = torch.ops.aten._flash_attention_forward(
+            q, sequences.gather(k), sequences.gather(v), *_arguments(sequences), False
+        )
+        ctx.save_for_backward(q, k, v, out, *others)
+        ctx.sequences = sequences
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, out, logsumexp, *random_state = ctx.saved_tensors
+        sequences: Sequences = ctx.sequences
+        to_q, to_k, to_v = torch.ops.aten._flash_attention_backward(
+            gradients[0].contiguous(),
+            q,
+            sequences.gather(k),
+            sequences.gather(v),
+            out,
+            logsumexp,
+            *_arguments(sequences),
+            *random_state,
+        )
+        return to_q, sequences.add_up(to_k, len(k)), sequences.add_up(to_v, len(v)), None
+
+
+def _arguments(sequences: Sequences) -> tuple[Tensor, Tensor, int, int, float, bool]:
+    no_dropout, is_causal = 0.0, True
+    lengths = (sequences.query_ends, sequences.key_ends, sequences.longest_query, sequences.longest_key)
+    return *lengths, no_dropout, is_causal
 
 
 def attend_by_segment(shape: LlamaShape, sizes: Sequence[int], paths: Sequence[Path]) -> Attend:
@@ -98,36 +158,3 @@ def attend_by_segment(shape: LlamaShape, sizes: Sequence[int], paths: Sequence[P
         return torch.cat(outputs)
 
     return attend
-
-
-def _preorder(paths: Sequence[Path]) -> tuple[list[int], list[int]]:
-    """Return the position of each segment in a depth-first order, and the position after its last descendant."""
-    num_below = [1] * len(paths)
-    for path in reversed(paths):
-        if len(path) > 1:
-            num_below[path[-2]] += num_below[path[-1]]
-    enter, leave, following = [0] * len(paths), [0] * len(paths), 0
-    free = [0] * len(paths)
-    for index, path in enumerate(paths):
-        if len(path) > 1:
-            enter[index] = free[path[-2]]
-            free[path[-2]] += num_below[index]
-        else:
-            enter[index] = following
-            following += num_below[index]
-        free[index] = enter[index] + 1
-        leave[index] = enter[index] + num_below[index]
-    return enter, leave
-
-
-@functools.cache
-def _kernel() -> Callable[..., Any]:
-    from torch.nn.attention.flex_attention import flex_attention
-
-    return torch.compile(flex_attention, dynamic=True)
-
-
-@functools.cache
-def _has_compiler() -> bool:
-    has_triton = importlib.util.find_spec("triton") is not None
-    return has_triton and any(shutil.which(name) for name in ("cc", "gcc", "clang"))

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from sparring.errors import ConfigError, ConfigProblem
 from sparring.models.architectures.families import choose_lora_targets
 from sparring.models.llama import PARTS, LlamaWeights, fuse, is_supported
-from sparring.models.products import AdaptedMatrix, Matrix
+from sparring.models.products import AdaptedMatrix, Matrix, join_adapters
 from sparring.types import Weights
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Policy:
                 cached = self._fuse(lambda name, _: weights.tensors[name].to(self.device, self.dtype, copy=True))
             else:
                 tensors = self.move(weights)
-                cached = self._merge(tensors) if self.is_merged else self._adapt(tensors)
+                cached = self._merge(tensors) if self.is_merged else self._adapt(tensors, joined=True)
             self._materialized[weights.fingerprint] = cached
         return cached
 
@@ -202,14 +202,16 @@ class Policy:
 
         return fuse(self.base, max_positions=self.max_positions, read=read, stack=_stack_in_place)
 
-    def _adapt(self, tensors: Mapping[str, Tensor]) -> LlamaWeights:
-        """Return the base weights with an adapter that is not merged into them."""
+    def _adapt(self, tensors: Mapping[str, Tensor], *, joined: bool = False) -> LlamaWeights:
+        """Return the base weights with an adapter that is not merged into them. With `joined`, the adapters of a fused
+        matrix are copied into one, in the precision of the products."""
 
         def adapt(index: int, name: str, matrix: Tensor) -> Matrix:
             factors = self._factors_of(tensors, index, name)
             if all(factor is None for factor in factors):
                 return matrix
-            return AdaptedMatrix(base_O_I=matrix, heights=self._heights[name], scale=self._scale, factors=factors)
+            adapted = AdaptedMatrix(base_O_I=matrix, heights=self._heights[name], scale=self._scale, factors=factors)
+            return join_adapters(adapted, self.dtype) if joined else adapted
 
         return self._with_linears(self.base_weights(), adapt, tensors)
 

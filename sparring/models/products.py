@@ -10,7 +10,7 @@ Shapes: N tokens, I inputs, O outputs, r rank.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, final
 
 import torch
@@ -40,12 +40,26 @@ class AdaptedMatrix:
 Matrix: TypeAlias = Tensor | AdaptedMatrix
 
 
+def join_adapters(matrix: AdaptedMatrix, dtype: torch.dtype) -> AdaptedMatrix:
+    """Return the same matrix with one adapter for all its parts, in the given precision: A is stacked, and B is block
+    diagonal. A product then takes three operations, however many parts the matrix has."""
+    downs = [a for a in matrix.factors[0::2] if a is not None]
+    ups = [
+        matrix.base_O_I.new_zeros((height, 0), dtype=dtype) if b is None else b.to(dtype)
+        for height, b in zip(matrix.heights, matrix.factors[1::2], strict=True)
+    ]
+    factors = (torch.cat([a.to(dtype) for a in downs]), torch.block_diag(*ups))
+    return replace(matrix, heights=(len(matrix.base_O_I),), factors=factors)
+
+
 def multiply(inputs_N_I: Tensor, matrix_O_I: Matrix) -> Tensor:
     """Return x W^T [N, O] in the precision of `inputs_N_I`. It is differentiable with respect to the inputs and an
     adapter's factors."""
     if isinstance(matrix_O_I, AdaptedMatrix):
         matrix = matrix_O_I
-        return AdaptedProduct.apply(inputs_N_I, matrix.base_O_I, matrix.heights, matrix.scale, *matrix.factors)
+        arguments = (inputs_N_I, matrix.base_O_I, matrix.heights, matrix.scale, *matrix.factors)
+        # The bookkeeping of a differentiable function takes longer than the products of a small batch on a GPU.
+        return AdaptedProduct.apply(*arguments) if torch.is_grad_enabled() else _multiply_adapted(*arguments)[0]
     if matrix_O_I.dtype == inputs_N_I.dtype:
         return F.linear(inputs_N_I, matrix_O_I)
     return MixedProduct.apply(inputs_N_I, matrix_O_I)
@@ -138,13 +152,7 @@ class AdaptedProduct(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, base: Tensor, heights: tuple[int, ...], scale: float, *factors: Tensor | None
     ) -> Tensor:
-        outputs = project(x, base)
-        narrow: list[Tensor | None] = []
-        for part, a, b in zip(outputs.split(heights, dim=-1), factors[0::2], factors[1::2], strict=True):
-            reduced = None if a is None else x @ a.to(x.dtype).T
-            if reduced is not None and b is not None:
-                part.addmm_(reduced, b.to(x.dtype).T, alpha=scale)
-            narrow.append(reduced)
+        outputs, narrow = _multiply_adapted(x, base, heights, scale, *factors)
         ctx.save_for_backward(x, base, *narrow, *factors)
         ctx.heights, ctx.scale = heights, scale
         return outputs
@@ -167,6 +175,20 @@ class AdaptedProduct(torch.autograd.Function):
             if grad_x is not None:
                 grad_x.addmm_(grad_reduced, a.to(x.dtype), alpha=ctx.scale)
         return grad_x, None, None, None, *factor_gradients
+
+
+def _multiply_adapted(
+    x: Tensor, base: Tensor, heights: tuple[int, ...], scale: float, *factors: Tensor | None
+) -> tuple[Tensor, list[Tensor | None]]:
+    """Return x W^T + scale * (x A^T) B^T, and x A^T of each part."""
+    outputs = project(x, base)
+    narrow: list[Tensor | None] = []
+    for part, a, b in zip(outputs.split(heights, dim=-1), factors[0::2], factors[1::2], strict=True):
+        reduced = None if a is None else x @ a.to(x.dtype).T
+        if reduced is not None and b is not None:
+            part.addmm_(reduced, b.to(x.dtype).T, alpha=scale)
+        narrow.append(reduced)
+    return outputs, narrow
 
 
 def _blocks(matrix_O_I: Tensor) -> Iterator[slice]:

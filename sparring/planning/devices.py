@@ -24,6 +24,9 @@ SAMPLING_EFFICIENCY = 0.77
 USABLE_SHARE = 0.9
 """The share of a GPU's memory that a plan uses. The rest is for the context, kernels and fragmentation. vLLM's default for
 gpu_memory_utilization is also 0.9."""
+LAYER_SECONDS = 0.7e-3
+"""The least time of one layer in a decoding step of Sparring's engine on a GPU, because the operations of a layer are
+launched one by one: 21.1 ms for 32 layers (8B) and 11.0 ms for 16 layers (1B) on an H100 (docs/benchmarks.md)."""
 _RENT = "on demand, March 2026: deploybase.ai/articles/runpod-gpu-pricing"
 
 
@@ -38,6 +41,8 @@ class Device:
     """The operations per second that training reaches."""
     bandwidth: float
     """The bytes per second that decoding reads."""
+    layer_seconds: float = 0.0
+    """The least time of one layer in a decoding step."""
     hourly_price: float | None = None
     """The price of all devices in US dollars per hour; None for the user's own machine."""
     num_devices: int = 1
@@ -52,6 +57,7 @@ def _gpu(name: str, gigabytes: int, teraflops: float, terabytes: float, price: f
         memory_bytes=USABLE_SHARE * gigabytes * 1e9,
         flops=TRAINING_EFFICIENCY * teraflops * 1e12,
         bandwidth=SAMPLING_EFFICIENCY * terabytes * 1e12,
+        layer_seconds=LAYER_SECONDS,
         hourly_price=price,
         source=f"{source}; rent {_RENT}",
     )

@@ -167,13 +167,14 @@ def longest_episodes(config: Config) -> Episodes:
 
 
 def run_cost(model: ModelShape, device: Device, settings: Settings, episodes: Episodes) -> Cost:
-    """Return the time and the cost. Sampling reads all weights and the cache for every batch of tokens. Learning
-    consists of matrix products."""
+    """Return the time and the cost. Sampling reads all weights and the cache for every batch of tokens, and takes
+    at least the time to launch the operations of each layer. Learning consists of matrix products."""
     context = episodes.tokens / 2
     running = min(settings.max_running, episodes.per_step, max(1, int(settings.kv_cache_tokens / episodes.tokens)))
     read = decoding_bytes(model, settings, running, context)
     computed = 2 * model.active_parameters * running
-    sample_rate = running / max(read / device.bandwidth, computed / device.flops)
+    launched = model.num_layers * device.layer_seconds
+    sample_rate = running / max(read / device.bandwidth, computed / device.flops, launched)
     train_rate = device.flops / flops_per_token(model, settings, context)
     # The prompt and the tools' answers are read once, which takes a forward pass without a backward pass.
     unsampled = max(0.0, episodes.tokens - episodes.sampled)

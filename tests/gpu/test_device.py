@@ -10,7 +10,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sparring.engines.torch_engine import TorchEngine
-from sparring.models.forest_attention import attend_by_segment, attend_with_kernel, has_kernel, see_ancestors
+from sparring.models.forest_attention import attend_by_segment, attend_with_kernel, has_kernel
 from sparring.models.llama import Attend, LlamaShape
 from sparring.models.policy import LoraSettings, Policy
 from sparring.training.learner import TorchLearner
@@ -142,7 +142,7 @@ def test_new_weights_reach_the_engine() -> None:
     assert after[9:] == pytest.approx(learner.logprobs(LESSON), abs=1e-3)
 
 
-@pytest.mark.skipif(DEVICE != "cuda", reason="needs a CUDA device: the kernel has no gradients on a CPU")
+@pytest.mark.skipif(DEVICE != "cuda", reason="needs a CUDA device: torch has no FlashAttention-2 for a CPU")
 @pytest.mark.parametrize("seed", range(3))
 def test_the_kernel_of_a_forest_equals_the_attention_of_each_segment(seed: int) -> None:
     sizes, paths = [530, 140, 177, 1, 400], [(0,), (0, 1), (0, 1, 2), (3,), (0, 4)]
@@ -152,18 +152,17 @@ def test_the_kernel_of_a_forest_equals_the_attention_of_each_segment(seed: int) 
         for heads in (8, 2, 2)
     ]
     weight = torch.randn(sum(sizes), 8 * 64, generator=generator, device="cuda")
-    assert has_kernel(inputs[0])
-
-    by_kernel = attend_with_kernel(see_ancestors(sizes, paths, "cuda"), sum(sizes), inputs[0].device)
-    by_segment = attend_by_segment(SHAPE, sizes, paths)
+    assert has_kernel(inputs[0], SHAPE.head_dim)
 
     def compute(attend: Attend, precision: torch.dtype) -> list[torch.Tensor]:
         q, k, v = (one.to(precision).requires_grad_() for one in inputs)
         out = attend(0, q, k, v)
         return [out.detach().float(), *(one.float() for one in torch.autograd.grad((out * weight).sum(), (q, k, v)))]
 
-    found, others = (compute(attend, torch.bfloat16) for attend in (by_kernel, by_segment))
-    exact = compute(by_segment, torch.float32)
+    found = compute(attend_with_kernel(sizes, paths, inputs[0].device), torch.bfloat16)
+    others, exact = (
+        compute(attend_by_segment(SHAPE, sizes, paths), precision) for precision in (torch.bfloat16, torch.float32)
+    )
     for one, other, reference in zip(found, others, exact, strict=True):
         error = (one - reference).norm() / reference.norm()
         assert error < 0.01

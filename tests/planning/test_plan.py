@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,10 @@ def test_the_lines_of_a_tiny_model_by_hand() -> None:
     assert shape.parameters == 2 * (64 + 64 + 32 + 32 + 384 + 16) + 80 + 8
     lines = {line.name: line.bytes for line in memory_lines(shape, settings())}
     assert lines["weights"] == 2 * 1272
-    assert lines["adapter and its versions"] == 12 * 2 * 384
+    # The engine joins the factors of an adapter that it does not merge: 1.5 times as many numbers, in bf16.
+    assert lines["adapter and its versions"] == (12 + 1.5 * 2) * 2 * 384
+    merged = {line.name: line.bytes for line in memory_lines(shape, settings(is_merged=True))}
+    assert merged["adapter and its versions"] == 12 * 2 * 384
     assert lines["gradients and optimizer"] == 12 * 2 * 384
     assert lines["KV cache"] == 100 * 2 * (4 + 4) * 2
     saved = 4 * 8 + 4 * 8 + 3 * 4 + 4 * 16
@@ -148,6 +152,9 @@ def test_time_and_money_of_a_step_by_hand() -> None:
     assert cost.train_seconds == pytest.approx(2 * 4 * per_token / 1e6)
     # Two turns decode together, and their products take longer than reading the weights.
     assert cost.sample_rate == pytest.approx(2 / (2 * active * 2 / 1e6))
+    # Two layers whose operations take 0.1 s to launch take longer still.
+    slow = run_cost(shape, replace(device, layer_seconds=0.05), settings(), episodes)
+    assert slow.sample_rate == pytest.approx(2 / 0.1)
     hours = 10 * (cost.sample_seconds + cost.train_seconds) / 3600
     assert cost.hours == pytest.approx(hours)
     assert cost.money == pytest.approx(3.6 * hours)
