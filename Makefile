@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: quickstart quickstart-long evidence test fast lint resolve clients openenv mlflow faults gpu benchmarks smoke tutorials clean
+.PHONY: quickstart quickstart-long evidence test long fast lint resolve clients openenv mlflow faults gpu benchmarks smoke tutorials clean
 
 # A model that trains in minutes on any two cores; quickstart-long is the pretrained SmolLM2-135M.
 quickstart: .venv/train
@@ -18,11 +18,15 @@ evidence: .venv/train
 	$(BIN)/python -m benchmarks.evidence --json benchmarks/results/pointer_chase.json
 
 test: .venv/dev
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal --tier usual
+
+# The tests that `make test` leaves out because they take long. CI runs both.
+long: .venv/dev
+	$(BIN)/python -m pytest -n 3 --dist worksteal --tier long
 
 # The tests that take little time, for the loop while editing: at most 90 seconds. It prints what it leaves out.
 fast: .venv/dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal --fast -q
+	$(BIN)/python -m pytest -n 2 --dist worksteal --tier fast -q
 
 lint: .venv/dev
 	$(BIN)/ruff format --check .

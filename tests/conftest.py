@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.slow import ROOT, slow_files
+from tests.tiers import LONG, ROOT, SLOW, TIERS, is_long, read_list
 
 # How long an example takes means nothing on a machine that does something else too; pytest's own timeout stays.
 settings.register_profile("sparring", deadline=None)
@@ -35,18 +35,33 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--fast", action="store_true", help="leave out the files of tests/slow_files.txt")
+    parser.addoption("--tier", choices=TIERS, default="all", help="the part of the suite to run (tests/tiers.py)")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `--fast`, leave out the test files that take long."""
-    if not config.getoption("--fast") or not collection_path.is_relative_to(ROOT):
+    """In the tier `fast`, leave out the files that take long."""
+    if config.getoption("--tier") != "fast" or not collection_path.is_relative_to(ROOT):
         return None
-    return True if collection_path.relative_to(ROOT).as_posix() in slow_files() else None
+    return True if collection_path.relative_to(ROOT).as_posix() in read_list(SLOW) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In the tiers `usual` and `long`, keep the tests that are not long, or only those that are."""
+    tier = config.getoption("--tier")
+    if tier not in ("usual", "long"):
+        return
+    long = read_list(LONG)
+    kept = [item for item in items if is_long(item.nodeid, long) == (tier == "long")]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    items[:] = kept
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if config.getoption("--fast"):
-        terminalreporter.write_line(
-            f"LEFT OUT: {len(slow_files())} slow files (tests/slow_files.txt); `make test` runs everything"
-        )
+    left_out = {
+        "fast": f"{len(read_list(SLOW))} slow files (tests/slow_files.txt); `make test` and `make long` run everything",
+        "usual": f"{len(read_list(LONG))} long tests (tests/long_tests.txt); `make long` runs them",
+        "long": "the tests of `make test`",
+    }
+    tier = config.getoption("--tier")
+    if tier in left_out:
+        terminalreporter.write_line(f"LEFT OUT: {left_out[tier]}")

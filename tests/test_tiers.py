@@ -1,0 +1,47 @@
+"""The parts of the suite: the lists name tests that exist, and every test is in exactly one of `make test` and `make
+long`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.tiers import ALWAYS, LONG, ROOT, SLOW, is_long, main, read_list
+
+
+@pytest.mark.parametrize("path", [SLOW, LONG], ids=lambda path: path.stem)
+def test_a_list_names_files_and_tests_that_exist(path: Path) -> None:
+    for line in read_list(path):
+        file, _, name = line.partition("::")
+        text = (ROOT / file).read_text("utf-8")
+        assert f"def {name.split('::')[-1]}(" in text or not name, f"{line}: renew the lists with tests/tiers.py"
+
+
+def test_the_tests_that_always_run_are_in_the_list_of_long_ones() -> None:
+    long = read_list(LONG)
+    assert {test.partition("[")[0] for test in ALWAYS} <= long
+    assert not any(is_long(test, long) for test in ALWAYS)
+
+
+def test_a_test_is_long_with_all_its_cases_unless_it_always_runs() -> None:
+    long = frozenset({"tests/a.py::test_x", *(test.partition("[")[0] for test in ALWAYS)})
+    assert is_long("tests/a.py::test_x", long)
+    assert is_long("tests/a.py::test_x[case[0]]", long)
+    assert not is_long("tests/a.py::test_xy", long)
+    kept = next(test for test in ALWAYS if "[" in test)
+    assert not is_long(kept, long)
+    assert is_long(kept.partition("[")[0] + "[another case]", long)
+
+
+def test_a_report_gives_the_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [("tests.test_tiers", "test_x[a]", 1.0), ("tests.test_tiers", "test_x[b]", 7.0), ("tests.test_cli", "t", 2.0)]
+    lines = [f'<testcase classname="{file}" name="{name}" time="{seconds}"/>' for file, name, seconds in cases]
+    report = tmp_path / "report.xml"
+    report.write_text(f"<testsuites><testsuite>{''.join(lines)}</testsuite></testsuites>", "utf-8")
+    monkeypatch.setattr("tests.tiers.SLOW", tmp_path / "slow.txt")
+    monkeypatch.setattr("tests.tiers.LONG", tmp_path / "long.txt")
+    monkeypatch.setattr("tests.tiers.FAST_SECONDS", 5)
+    main(report)
+    assert read_list(tmp_path / "slow.txt") == {"tests/test_tiers.py"}
+    assert read_list(tmp_path / "long.txt") == {"tests/test_tiers.py::test_x"}
