@@ -35,7 +35,11 @@ def test_a_test_is_long_with_all_its_cases_unless_it_always_runs() -> None:
 
 
 def test_a_report_gives_the_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cases = [("tests.test_tiers", "test_x[a]", 1.0), ("tests.test_tiers", "test_x[b]", 7.0), ("tests.test_cli", "t", 2.0)]
+    cases = [
+        ("tests.test_tiers", "test_x[a]", 1.0),
+        ("tests.test_tiers", "test_x[b]", 7.0),
+        ("tests.test_cli", "t", 2.0),
+    ]
     lines = [f'<testcase classname="{file}" name="{name}" time="{seconds}"/>' for file, name, seconds in cases]
     report = tmp_path / "report.xml"
     report.write_text(f"<testsuites><testsuite>{''.join(lines)}</testsuite></testsuites>", "utf-8")
