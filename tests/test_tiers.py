@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiers import ALWAYS, LONG, ROOT, SLOW, is_long, main, read_list
+from tests.tiers import ALWAYS, LONG, ROOT, SLOW, divide, is_long, read_list
 
 
 @pytest.mark.parametrize("path", [SLOW, LONG], ids=lambda path: path.stem)
@@ -34,7 +34,7 @@ def test_a_test_is_long_with_all_its_cases_unless_it_always_runs() -> None:
     assert is_long(kept.partition("[")[0] + "[another case]", long)
 
 
-def test_a_report_gives_the_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_gives_the_lists(tmp_path: Path) -> None:
     cases = [
         ("tests.test_tiers", "test_x[a]", 1.0),
         ("tests.test_tiers", "test_x[b]", 7.0),
@@ -43,9 +43,6 @@ def test_a_report_gives_the_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     lines = [f'<testcase classname="{file}" name="{name}" time="{seconds}"/>' for file, name, seconds in cases]
     report = tmp_path / "report.xml"
     report.write_text(f"<testsuites><testsuite>{''.join(lines)}</testsuite></testsuites>", "utf-8")
-    monkeypatch.setattr("tests.tiers.SLOW", tmp_path / "slow.txt")
-    monkeypatch.setattr("tests.tiers.LONG", tmp_path / "long.txt")
-    monkeypatch.setattr("tests.tiers.FAST_SECONDS", 5)
-    main(report)
-    assert read_list(tmp_path / "slow.txt") == {"tests/test_tiers.py"}
-    assert read_list(tmp_path / "long.txt") == {"tests/test_tiers.py::test_x"}
+    slow, long = divide(report, fast_seconds=5)
+    assert slow == ["tests/test_tiers.py"]
+    assert long == ["tests/test_tiers.py::test_x"]

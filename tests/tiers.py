@@ -57,7 +57,8 @@ def read_report(report: Path) -> Iterator[tuple[str, str, float]]:
             yield "/".join(parts) + ".py", name, float(case.attrib["time"])
 
 
-def main(report: Path) -> None:
+def divide(report: Path, *, fast_seconds: float = FAST_SECONDS) -> tuple[list[str], list[str]]:
+    """Return the files that `make fast` leaves out, and the long tests, from a JUnit report of the whole suite."""
     files, tests = Counter[str](), dict[str, float]()
     for file, name, seconds in read_report(report):
         test = f"{file}::{name.partition('[')[0]}"
@@ -66,14 +67,16 @@ def main(report: Path) -> None:
     total, fast = 0.0, set[str]()
     for file, seconds in sorted(files.items(), key=lambda item: item[1]):
         total += seconds
-        if total > FAST_SECONDS:
+        if total > fast_seconds:
             break
         fast.add(file)
-    for path, chosen in (
-        (SLOW, [file for file in files if file not in fast]),
-        (LONG, [test for test, seconds in tests.items() if seconds > LONG_SECONDS]),
-    ):
-        path.write_text("".join(f"{line}\n" for line in sorted(chosen)), "utf-8")
+    slow = sorted(file for file in files if file not in fast)
+    return slow, sorted(test for test, seconds in tests.items() if seconds > LONG_SECONDS)
+
+
+def main(report: Path) -> None:
+    for path, chosen in zip((SLOW, LONG), divide(report), strict=True):
+        path.write_text("".join(f"{line}\n" for line in chosen), "utf-8")
         print(f"{path.name}: {len(chosen)}", file=sys.stderr)  # noqa: T201
 
 
