@@ -265,7 +265,7 @@ def _is_done(run: Path) -> bool:
     status = RunFolder(run).status().get("status")
     if status != "completed":
         raise SystemExit(
-            f"{run} is {status}, so its curve is incomplete. Wait until it ends, or delete it to train it again."
+            f"{run} is {status}, so its curve is incomplete. Wait until it ends, or delete it and start it again."
         )
     return True
 

@@ -121,7 +121,7 @@ def test_what_user_code_prints_is_not_in_the_json() -> None:
 def test_a_run_that_is_not_there_is_no_name_of_a_model() -> None:
     served = sparring("serve", "runs/nope")
     assert served.exit_code == 3
-    assert "runs/nope does not exist; name a folder that `sparring train` wrote" in served.stderr
+    assert "runs/nope does not exist; specify a folder that `sparring train` wrote" in served.stderr
 
 
 def test_a_checkpoint_is_evaluated_as_a_policy_of_its_run() -> None:

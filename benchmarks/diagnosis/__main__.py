@@ -195,7 +195,9 @@ def wait_for_step(run: Path, step: int, process: subprocess.Popen[bytes], *, sec
                 f"{run} ended with exit code {process.returncode} before step {step}; see its output above."
             )
         if time.monotonic() > late:
-            raise SystemExit(f"{run} had no step {step} after {seconds:g} seconds; name an earlier one in case.toml.")
+            raise SystemExit(
+                f"{run} had no step {step} after {seconds:g} seconds; specify an earlier one in case.toml."
+            )
         time.sleep(0.2)
 
 
@@ -228,7 +230,7 @@ def _refuse_unfinished(run: Path) -> None:
     status = RunFolder(run).status().get("status")
     if status not in ("completed", "stopped"):
         raise SystemExit(
-            f"{run} is {status}, so its curve is incomplete. Wait until it ends, or delete it to train it again."
+            f"{run} is {status}, so its curve is incomplete. Wait until it ends, or delete it and start it again."
         )
 
 

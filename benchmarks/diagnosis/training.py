@@ -1,5 +1,4 @@
-"""Trains the cells of the generator and their branches, each in a separate process. Complete runs are not trained
-again."""
+"""Trains the cells of the generator and their branches, each in a separate process. Completed runs are not repeated."""
 
 from __future__ import annotations
 

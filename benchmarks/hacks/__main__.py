@@ -161,7 +161,7 @@ def trained(case: Case, runs: Path, more: Sequence[str] = ()) -> Path:
     status = RunFolder(run).status().get("status")
     if status not in ("completed", "stopped"):
         raise SystemExit(
-            f"{run} is {status}, so its curve is incomplete. Wait until it ends, or delete it to train it again."
+            f"{run} is {status}, so its curve is incomplete. Wait until it ends, or delete it and start it again."
         )
     return run
 

@@ -155,6 +155,6 @@ def mistaken_reward(trajectory: Trajectory) -> Reward:
 
 
 def shuffled_reward(trajectory: Trajectory) -> float:
-    """Return a random reward that depends on the episode's name and not on what the policy did, as a control. RL with
+    """As a control, return a random reward that depends on the episode's id and not on what the policy did. RL with
     this reward must not improve the policy."""
     return random.Random(trajectory.id).choice((0.0, 1.0))

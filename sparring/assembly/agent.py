@@ -118,7 +118,7 @@ def load_agent(
 
 
 def _call_for_workers(address: str, key: str) -> str:
-    """Return the instructions to start workers. A key that the user set in the environment is not shown."""
+    """Return the instructions to start workers. A key that the user has set in an environment variable is not shown."""
     address = address.replace("//0.0.0.0:", f"//{platform.node()}:")
     shown = f"${KEY_VARIABLE}" if os.environ.get(KEY_VARIABLE) else key
     return (

@@ -94,7 +94,7 @@ def train(
         raise UsageError("--allow-changed applies only to a resumed run; give it with --resume RUN, or leave it out.")
     if recipe is None:
         raise UsageError(
-            "no recipe was given; name a recipe.toml (`sparring init FOLDER` writes one), or give --resume RUN."
+            "no recipe was given; specify a recipe.toml (`sparring init FOLDER` writes one), or give --resume RUN."
         )
     _train_recipe(
         recipe,

@@ -128,7 +128,7 @@ def _messages(prompt: Any, where: str) -> tuple[Message, ...]:
     for index, message in enumerate(prompt, start=1):
         if not isinstance(message, dict) or message.get("role") not in ROLES:
             raise DataError(
-                f"{where}: message {index} is {_short(message)}; give an object with a role of {', '.join(ROLES)}."
+                f"{where}: message {index} is {_short(message)}; give an object whose `role` is one of {', '.join(ROLES)}."
             )
         has_text = isinstance(message.get("content"), str)
         if not has_text and not message.get("tool_calls"):

@@ -203,7 +203,7 @@ def _strength(one: Separation) -> float:
 def _worth(one: Separation, seen: Evidence) -> float:
     """Return the reward, within groups, for one unit more of the trait.
 
-    If too few group members differ, return the difference between rewarded and unrewarded incorrect episodes.
+    If too few group members differ, return the difference in reward between rewarded and unrewarded incorrect episodes.
     """
     levels = {seen.episodes[place].digest.id: one.trait.level(place) for place in seen.compared}
     found = slope(

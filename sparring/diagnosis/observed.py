@@ -89,7 +89,7 @@ class Observed:
         return [steps[0], steps[-1]] if steps else []
 
     def series(self, name: str) -> list[float]:
-        """Return a metric of the training steps, for the steps that have it."""
+        """Return the values of a metric at the training steps that have it."""
         return [one.metrics[name] for one in self.trained if one.metrics.get(name) is not None]
 
     def now(self, name: str, default: float = 0.0) -> float:

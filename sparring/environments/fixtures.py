@@ -221,8 +221,8 @@ def _rows_of(path: Path) -> Iterator[_Recorded]:
     """Yield the rows of a file. Raises DataError."""
     if not path.is_file():
         raise DataError(
-            f"the fixtures {path} do not exist; keep them in the folder `fixtures` next to the recipe, which every run "
-            "copies, and name them relative to `Path(__file__).parent`."
+            f"the fixtures file {path} does not exist; keep it in the `fixtures` folder next to the recipe (every run "
+            "copies this folder), and specify its path relative to `Path(__file__).parent`."
         )
     note_input(path)
     rows = read_rows(path)

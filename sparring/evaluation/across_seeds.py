@@ -184,7 +184,7 @@ def runs_of(sources: Sequence[str]) -> tuple[str, dict[int, RunFolder | None]]:
                 "one recipe; to compare other runs, use `sparring eval --compare`."
             )
         if (other := found.setdefault(seed, run)) is not None and other is not run:
-            raise UsageError(f"{other.path} and {run.path} both have seed {seed}; name one of them.")
+            raise UsageError(f"{other.path} and {run.path} both have seed {seed}; specify only one of them.")
     return " ".join(named(run.path) for run in given), dict(sorted(found.items()))
 
 

@@ -213,7 +213,7 @@ class Dialect(Protocol):
         ...
 
     def read(self, body: Json) -> Asked:
-        """Check and parse a decoded body. Raises ApiError 400, which names the field."""
+        """Check and parse a decoded body. Raises ApiError 400, which names the invalid field."""
         ...
 
     def request_schema(self, prefix: str) -> dict[str, Json]:

@@ -198,7 +198,7 @@ class ReportRoute:
 
     @property
     def is_aws(self) -> bool:
-        """Whether the body names the episode and errors are in AWS's format."""
+        """Whether this is an AWS route: its body identifies the episode, and its errors are in AWS's format."""
         return issubclass(self.body, _OfTrajectory)
 
     def request_schema(self, prefix: str) -> dict[str, Json]:
@@ -206,7 +206,7 @@ class ReportRoute:
         return body_schema(self.body, prefix)
 
     def read(self, body: Json, headers: Mapping[str, str]) -> Completion | RewardUpdate:
-        """Check a decoded body. Raises ApiError 400, which names the field."""
+        """Check a decoded body. Raises ApiError 400, which names the invalid field."""
         if not isinstance(body, dict):
             raise ApiError(400, f"The body is JSON of type {type(body).__name__}; send an object.")
         if self.is_aws and _JOB_ARN in headers:

@@ -139,7 +139,7 @@ def _checkpoint(parent: RunFolder, step: int | None) -> Path:
 def _recipe_file(recipe: Path) -> Path:
     path = recipe / "recipe.toml" if recipe.is_dir() else recipe
     if not path.is_file():
-        raise UsageError(f"there is no recipe at {path}; name the recipe.toml with the code to use, or its folder.")
+        raise UsageError(f"there is no recipe at {path}; specify the recipe.toml with the code to use, or its folder.")
     return path
 
 

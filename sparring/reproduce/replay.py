@@ -91,7 +91,7 @@ class Replays:
         if config.environment.target is None:
             raise UsageError(
                 f"{folder.path} was run by an agent with its own environment ([agent]), so there is no environment to "
-                "replay; name a run whose recipe has environment.target."
+                "replay; specify a run whose recipe has environment.target."
             )
         self._make_environment, _ = load_environment(config, folder.code)
         self._seconds = config.rollout.rollout_timeout
@@ -134,7 +134,7 @@ def _run_folder(path: Path) -> RunFolder:
     if not RunFolder.is_run(path) and manifest.is_file() and '"recording"' in manifest.read_text("utf-8"):
         raise UsageError(
             f"{path} is a recording of an endpoint: the environment of its clients is unknown, so there is nothing to "
-            "replay. Name a run that `sparring train` or `sparring eval` created."
+            "replay. Specify a run that `sparring train` or `sparring eval` created."
         )
     folder = RunFolder(path)
     folder.require_manifest()

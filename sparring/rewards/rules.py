@@ -83,7 +83,7 @@ def _checked(reward: Reward, turn_ids: Sequence[int], source: str) -> Reward:
             raise RewardError(f"{source} rewards turns {unknown}, but the turns are {list(turn_ids)}; use their ids.")
         if not math.isclose(math.fsum(per_turn.values()), total, rel_tol=1e-6, abs_tol=1e-9):
             raise RewardError(
-                f"{source} has total {total} but per-turn rewards that sum to {math.fsum(per_turn.values())}; "
+                f"{source} has a total of {total}, but its per-turn rewards sum to {math.fsum(per_turn.values())}; "
                 "make them agree."
             )
     return Reward(

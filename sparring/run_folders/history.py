@@ -237,7 +237,7 @@ def read_steps(run: Path) -> Iterator[tuple[int, Mapping[str, float], list[Traje
     path = run / "metrics.jsonl"
     if not path.is_file():
         raise DataError(
-            f"{run} has no metrics.jsonl, so it is not a training run; name a run that `sparring train` wrote."
+            f"{run} has no metrics.jsonl, so it is not a training run; specify a run that `sparring train` wrote."
         )
     metrics, _ = read_metrics(path)
     for step in metrics:

@@ -34,7 +34,7 @@ def list_trajectory_files(path: Path) -> list[Path]:
     files = sorted(found, key=lambda file: (len(file.name), file.name))
     if not files:
         what = "contains no trajectories/recorded-*.jsonl" if path.is_dir() else "does not exist"
-        raise DataError(f"{path} {what}; name a .jsonl file, or a folder that `sparring record` wrote.")
+        raise DataError(f"{path} {what}; specify a .jsonl file, or a folder that `sparring record` wrote.")
     return files
 
 

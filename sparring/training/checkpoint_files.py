@@ -126,7 +126,7 @@ def find_newest(directory: Path) -> Path:
         raise first_problem
     raise DataError(
         f"{directory} contains no checkpoint: none was written yet, or all were deleted; train the run first, restore a "
-        "checkpoint, or name another run."
+        "checkpoint, or specify another run."
     )
 
 

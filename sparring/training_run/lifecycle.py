@@ -100,7 +100,7 @@ def _stop_on_errors(report: CheckReport, console: Console) -> None:
             console.found(finding)
     if report.errors:
         raise GateError(
-            f"{len(report.errors)} of the findings on {report.recipe} are errors, so nothing was trained. `sparring check` "
+            f"The checks of {report.recipe} reported errors ({len(report.errors)}), so nothing was trained. `sparring check` "
             "shows their evidence. Fix the errors, or train anyway with --no-check (check=False)."
         )
 

@@ -105,7 +105,7 @@ def test_any_text_comes_back_from_json_lines(tmp_path_factory: pytest.TempPathFa
         (
             "a.jsonl",
             '{"prompt": [{"role": "wizard", "content": "a"}]}\n',
-            r"message 1 is .*give an object with a role of",
+            r"message 1 is .*give an object whose `role` is one of",
         ),
         ("a.jsonl", '{"prompt": [{"role": "user"}]}\n', r"message 1 has no text; give it a string as `content`"),
         ("a.jsonl", "\n\n", r"has no rows.*one task per row"),

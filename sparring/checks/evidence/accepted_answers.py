@@ -117,8 +117,8 @@ def _is_rightly_empty(references: ReferenceEpisodes, one: GradedCandidate) -> bo
 
 
 async def find_never_accepted(subject: Subject) -> list[Finding]:
-    """Return a finding if a task field is named as the answer, but gets full marks in no format and in no task. This
-    applies only to environments that grade the final message."""
+    """Return a finding if a task field is named as the answer, but does not get full marks in any format on any task.
+    This applies only to environments that grade the final message."""
     cls = subject.environment_class
     if cls is None or cls.final_state is not Environment.final_state or cls.is_done is not Environment.is_done:
         return []

@@ -332,7 +332,7 @@ def _load_demonstrations(subject: Subject) -> list[Mapping[str, Json]]:
 
 
 async def list_expert_calls(subject: Subject, task: Task) -> list[Call]:
-    """Return the calls of the expert in order, or an empty list without an expert."""
+    """Return the expert's calls in order, or an empty list if there is no expert."""
     expert = subject.expert(task)
     if expert is None:
         return []

@@ -155,8 +155,8 @@ def list_leaves(text: str) -> list[Json]:
 
 
 def normalize_value(text: str) -> str:
-    """Return a value without differences in case, spaces, punctuation, Unicode variants of the same letter, and
-    trailing zeros."""
+    """Normalize a value so that case, spaces, punctuation, Unicode variants of the same letter, and trailing zeros do
+    not affect comparisons."""
     number = re.fullmatch(r"\s*(-?[\d,]*\.?\d+)\s*", text)
     if number is not None:
         return f"{float(number[1].replace(',', '')):g}"

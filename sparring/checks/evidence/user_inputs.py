@@ -36,7 +36,7 @@ def read_user_inputs(
         split_endpoint(reviewer, option="--reviewer")
     if run is not None and not any((Path(run) / "trajectories").glob("*.jsonl")):
         raise DataError(
-            f"--run {run} contains no trajectories/*.jsonl; name the folder of a run (`sparring runs list`)."
+            f"--run {run} contains no trajectories/*.jsonl; specify the folder of a run (`sparring runs list`)."
         )
     return UserInputs(
         production=None if production is None else read_production(Path(production)),

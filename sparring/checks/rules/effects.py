@@ -326,9 +326,9 @@ async def refused_writes(subject: Subject) -> Iterable[Finding]:
     """A call that fails changes nothing.
 
     The rule calls the tools that write. For each argument in turn, it passes names that do not exist, and numbers that
-    are out of range. It warns if the result is an error or a refusal, but a read-only tool or the final state shows a
-    change. In that case, the tool did part of the work before a lookup failed. Counters of attempts and logs may
-    change.
+    are out of range. It warns if the result is an error or a refusal even though a read-only tool or the final state
+    shows a change. In that case, the tool did part of the work before a lookup failed. Counters of attempts and logs
+    may change.
     """
     found = []
     for bench in await probe_unspoilt(subject):

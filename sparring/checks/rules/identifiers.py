@@ -294,12 +294,12 @@ async def _taking_away(bench: Bench, create: Call, name: str) -> Call | None:
 async def undone(subject: Subject) -> Iterable[Finding]:
     """Making a change and undoing it leaves the state as it was.
 
-    The rule creates and removes an item, sets a value and sets it back, and calls a tool that is named like an undo
-    action (cancel, return, release) with the arguments of another tool. It warns if most of the changes were reverted,
-    but one number was not, such as a total that was increased twice or a free seat that was not released. It warns if
-    the created item is gone, but another item that it took is not back in its place. It also warns if everything looks
-    as it did before, but the same call is refused when it is made again. Logs and histories may grow. The rule accepts
-    a fee, or a record that is kept, if the description mentions it.
+    The rule creates and removes an item, sets a value and sets it back, and calls a tool whose name suggests an undo
+    action (cancel, return, release), passing it the arguments of another tool. It warns if most of the changes were
+    reverted even though one number was not, such as a total that was increased twice or a free seat that was not
+    released. It warns if the created item is gone even though another item that it took is not back in its place. It
+    also warns if everything looks as it did before even though the same call is refused when it is made again. Logs and
+    histories may grow. The rule accepts a fee, or a record that is kept, if the description mentions it.
     """
     found: list[Finding] = []
     with subject.timing.as_far_as_it_goes():

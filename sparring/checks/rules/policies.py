@@ -303,7 +303,7 @@ async def at_once(subject: Subject) -> Iterable[Finding]:
     """A wrong answer in the first turn, without any tool call, is not rewarded, and earns no more than a wrong answer
     after tool calls.
 
-    A reward that subtracts for turns or calls teaches the policy to give up at once. Reward the outcome. Keep penalties
+    A reward that penalizes turns or calls teaches the policy to give up immediately. Reward the outcome. Keep penalties
     for length small, and apply them only to correct answers.
     """
     guessed = await get_episodes(subject, "most frequent values")

@@ -329,7 +329,8 @@ async def order(subject: Subject) -> Iterable[Finding]:
 
 
 async def _dearer_than_nothing(subject: Subject) -> list[Finding]:
-    """Return findings on correct answers that, after the calls that lead to them, earn no more than silence."""
+    """Return findings about correct answers that earn no more than no answer when the calls needed to reach them are
+    counted."""
     nothing, references = await get_rewards(subject, "says nothing"), await find_references(subject)
     lost: list[dict[str, Json]] = []
     if references is None or references.has_expert:

@@ -129,7 +129,7 @@ def not_read(
 def validated(body: Json, model: type[Model], *, only: Mapping[str, tuple[Json, ...]], inert: Collection[str]) -> Model:
     """Validate a body and return it as an instance of `model`. Fields in `only` are accepted only with the values given
     there, which have no effect. `inert` fields and the fields that `not_read` returns do not affect the answer. Raises
-    ApiError 400, which names the field."""
+    ApiError 400, which names the invalid field."""
     if not isinstance(body, dict):
         raise ApiError(400, f"The body is JSON of type {type(body).__name__}; send an object.")
     for field, given in body.items():
