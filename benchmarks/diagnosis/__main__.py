@@ -2,10 +2,10 @@
 
     python -m benchmarks.diagnosis [--runs DIR] [--json FILE] [--stored] [NAME ...]
 
-The benchmark trains every case, one after the other, and diagnoses the stored run. If a fault was planted, a branch of
-the run with the proposed change is trained and diagnosed as well. --runs DIR keeps the runs, and stored runs are not
-trained again. --stored skips cases without a stored run. A case that is diagnosed during training is trained again each
-time, and --stored skips it.
+The benchmark starts a run for every case, one after the other, and diagnoses the stored run. If a fault was planted, it
+also starts a branch of the run with the proposed change, and diagnoses the branch. --runs DIR keeps the runs, and
+stored runs are not repeated. --stored skips cases without a stored run. A case that is diagnosed during training runs
+again each time, and --stored skips it.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def trained(case: Case, runs: Path) -> Path:
 
 
 def training(case: Case, runs: Path) -> list[str]:
-    """Return the command that trains a case."""
+    """Return the command that starts the run of a case."""
     return [
         "train",
         str(case.recipe),

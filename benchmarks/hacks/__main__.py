@@ -4,9 +4,9 @@ It also measures whether the detectors report nothing on healthy runs.
 
     python -m benchmarks.hacks [--runs DIR] [--seed N] [--json FILE] [--svg FILE] [NAME ...]
 
-The benchmark trains every case, one after the other. It then runs the detectors on the stored run step by step. At each
-step, the detectors see only the steps so far. --runs keeps the runs, and stored runs are not trained again, so that
-detectors can be improved without training. NAME is a case (blind2/stalling) or a folder of cases (blind2)."""
+The benchmark starts a run for every case, one after the other. It then runs the detectors on the stored run step by
+step. At each step, the detectors see only the steps so far. --runs keeps the runs, and stored runs are not repeated, so
+that detectors can be improved without training. NAME is a case (blind2/stalling) or a folder of cases (blind2)."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def runs_sync(
     seconds: Annotated[float, typer.Option(help="Time limit in seconds.", min=0)] = 600.0,
     as_json: Json = False,
 ) -> None:
-    """Send a run's missing data to MLflow, after an outage or for a run that was trained without MLflow
+    """Send a run's missing data to MLflow, after an outage or for a run that was executed without MLflow
     (`tracking.mlflow=true tracking.mlflow_uri=ADDRESS`)."""
     folder = RunFolder(resolve_run(run))
     config = folder.config(overrides or ())

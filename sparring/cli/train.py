@@ -121,7 +121,7 @@ def _train_recipe(
     supervise: bool,
     as_json: bool,
 ) -> None:
-    """Train a new run or a family of runs. With `dry_run`, only show the settings and load everything."""
+    """Start a new run or a family of runs. With `dry_run`, only show the settings and load everything."""
     path = Path(recipe) / "recipe.toml" if Path(recipe).is_dir() else Path(recipe)
     placed = read_place_overrides(on, path, changes)
     if dry_run:

@@ -211,7 +211,7 @@ def _apply(rule: Symptom, observed: Observed) -> list[Finding]:
 
 
 def _detected(observed: Observed) -> list[Finding]:
-    """Return the findings of detectors on the whole run, even if the run was trained without them."""
+    """Return the detectors' findings on the whole run, even if it was executed without detectors."""
     if not observed.history.steps:
         return []
     off = observed.config.detectors.off

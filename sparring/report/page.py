@@ -232,7 +232,7 @@ def _bar(name: str, success: Interval) -> str:
 
 
 def _diagnosis_section(record: Record, ids: set[str]) -> str:
-    """Return the section about what to change first. The section is empty if the run was not trained."""
+    """Return the section about what to change first. The section is empty if nothing was trained."""
     found = record.diagnosis
     if found is None:
         return ""

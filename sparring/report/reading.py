@@ -42,7 +42,7 @@ class Record:
     findings: tuple[Finding, ...]
     """The findings, in the order in which they were reported. Findings that a resumed run repeated appear once."""
     diagnosis: Diagnosis | None
-    """The diagnosis, or None if the run was not trained."""
+    """The diagnosis, or None if nothing was trained."""
     held_out: EvaluationReport | None
     """The newest report that compares policies, or the newest of all if none does."""
     validations: Mapping[int, Evaluation]

@@ -79,8 +79,8 @@ class Replays:
             print(replay.difference)
 
     `episode` is an episode id, or the name of a file of `trajectories/`, such as `validation-10`. By default, all
-    episodes of the newest training step are replayed. If the run was not trained, the episodes of the newest validation
-    or held-out evaluation are replayed.
+    episodes of the newest training step are replayed. If nothing was trained, the episodes of the newest validation or
+    held-out evaluation are replayed.
     """
 
     def __init__(self, run: str | Path, episode: str | None = None) -> None:

@@ -84,7 +84,7 @@ def call_in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
 
 
 def load_function(reference: str, *parameters: str, key: str, folder: Path) -> Callable[..., Any]:
-    """Load a function that will be called with these parameters. Their names are only used in error messages.
+    """Load a function that will be called with these parameters. Their names are used only in error messages.
 
     Raises UsageError early, before any slow work, if the object is not callable or takes different arguments.
     """

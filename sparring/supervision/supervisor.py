@@ -156,7 +156,7 @@ class Supervisor:
                     *lines, unread = (unread + received).split(b"\n")
                     for line in lines:
                         reported |= json.loads(line)
-                    # A process may train several runs, one after another. A resumed run is named again.
+                    # A process may execute several runs, one after another. A resumed run is named again.
                     if "run" in reported and (self._run is None or self._run.path != Path(reported["run"])):
                         self._run = RunFolder(Path(reported["run"]))
                 elif has_ended:

@@ -82,12 +82,12 @@ async def context(subject: Subject) -> Iterable[Finding]:
     """An episode fits the context: max_turns x (sampling_max_tokens + tool output) + prompt <=
     model.max_sequence_length.
 
-    The rule reports an error if the expert's own episodes do not fit, because then no policy can succeed. It only warns
-    if the expert's episodes fit, but those of a policy that uses every turn up to its token limit do not. Such an
-    episode ends as `max_tokens`, without an answer. The sizes are measured on the expert's episodes. Without an expert,
-    the rule reports an error if the initial messages of some tasks alone do not fit, and warns if the result of one
-    legal call is longer than the context. Lower `max_turns` or `sampling_max_tokens`, shorten the prompt or the tool
-    results, or raise the context.
+    The rule reports an error if the expert's own episodes do not fit, because then no policy can succeed. It reports a
+    warning if the expert's episodes fit, but those of a policy that uses every turn up to its token limit do not. Such
+    an episode ends as `max_tokens`, without an answer. The sizes are measured on the expert's episodes. Without an
+    expert, the rule reports an error if the initial messages of some tasks alone do not fit, and warns if the result of
+    one legal call is longer than the context. Lower `max_turns` or `sampling_max_tokens`, shorten the prompt or the
+    tool results, or raise the context.
     """
     config = subject.config
     if subject.lacks("expert"):

@@ -349,7 +349,7 @@ def _evidence(one: Episode, copied: Episode | None) -> str:
 
 
 async def imbalance(subject: Subject) -> Iterable[Finding]:
-    """No single answer is correct for more than half of the tasks.
+    """No single answer is correct for 60 % or more of the tasks.
 
     The best constant answer is a policy, and training finds it first. The rule reports the share of the training tasks
     for which this answer is correct, and its score, measured with the tool loop. Balance the tasks by their answers, or
