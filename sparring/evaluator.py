@@ -93,10 +93,10 @@ class MultiTurnRLEvaluator:
     ) -> None:
         """`model` is a run, or a recipe, which has no tuned weights yet. `policies` have the format of `sparring eval
         --policy`. By default, they are the base model, the warm start if there is one, and the tuned policy. If the
-        recipe names an endpoint or a script, the default is only that endpoint or script. At each of `temperatures`,
-        every task runs eval_group_size episodes. By default, every task runs one greedy episode, and eval_group_size
-        episodes at the recipe's serving temperature. `overrides` change the run's recipe. `api_key_env` names the
-        environment variable with the key of the endpoints among the policies.
+        recipe specifies an endpoint or a script, the default is only that endpoint or script. At each of
+        `temperatures`, every task runs eval_group_size episodes. By default, every task runs one greedy episode, and
+        eval_group_size episodes at the recipe's serving temperature. `overrides` change the run's recipe. `api_key_env`
+        is the name of the environment variable with the key of the endpoints among the policies.
 
         Raises ConfigError, UsageError or DataError if an evaluation is not possible.
         """

@@ -263,7 +263,8 @@ class Turn:
     policy: str | None = None
     """The name of the policy that sampled the turn. None is the main policy."""
     learns: bool = True
-    """Whether that policy is in training. The tokens of a user simulator or a frozen opponent are in no loss."""
+    """Whether that policy is in training. The tokens of a user simulator or a frozen opponent are not part of any
+    loss."""
     began: float | None = field(default=None, compare=False)
     """Seconds from the start of the episode to the request, or None if that is unknown. Not in the ledger."""
     client: str | None = field(default=None, compare=False)

@@ -1,4 +1,5 @@
-"""Measures whether `sparring diagnose` names faults, proposes changes that help, and reports nothing for healthy runs.
+"""Measures whether `sparring diagnose` reports faults, proposes changes that help, and reports nothing for healthy
+runs.
 
     python -m benchmarks.diagnosis [--runs DIR] [--json FILE] [--stored] [NAME ...]
 
@@ -112,7 +113,8 @@ def sparring(*arguments: str) -> None:
 
 
 def warm_model(case: Case, runs: Path) -> list[str]:
-    """Return the override that names the warm-started model of a case's folder. The model is trained if it is missing.
+    """Return the override that selects the warm-started model of a case's folder. The model is trained if it is
+    missing.
 
     The list is empty if the folder has no such model.
     """

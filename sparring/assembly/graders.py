@@ -20,7 +20,7 @@ from sparring.runtime.plugins import load_function, load_object
 
 
 def load_graders(config: Config, recipe_dir: Path) -> tuple[RewardFunction | None, Scorer | None]:
-    """Return the reward and the scorer. Each is None if the recipe does not name it.
+    """Return the reward and the scorer. Each is None if the recipe does not specify it.
 
     Raises UsageError for objects that cannot be called with a trajectory.
     """

@@ -143,7 +143,7 @@ class AnswerGrammar:
         return " SPACE? ".join(part for part in parts if part)
 
     def _saying(self, *, may_call: bool) -> Constraint:
-        """Return the grammar of free text with no call, or with at most one call."""
+        """Return the grammar of free text without calls, or with at most one call."""
         call_format = self._call_format
         opening = _literal(call_format.opening)
         rules = [f"TEXT: ANY & ~(ANY {opening} ANY)"]

@@ -27,8 +27,8 @@ ROLES = ("system", "user", "assistant", "tool")
 def read_tasks(path: Path) -> list[Task]:
     """Return the tasks of a dataset file, in the order of the file.
 
-    Raises DataError when the file is missing, unreadable or empty, or when a row is not a valid task. The error names
-    the file and the row. Raises ServiceError for a parquet file when pyarrow is not installed.
+    Raises DataError when the file is missing, unreadable or empty, or when a row is not a valid task. The error
+    identifies the file and the invalid row. Raises ServiceError for a parquet file when pyarrow is not installed.
     """
     with _readable(path):
         tasks = list(_tasks(path, _rows(path)))

@@ -124,7 +124,7 @@ def no_progress(observed: Observed) -> Iterable[Finding]:
     """Report that most episodes are incorrect and success does not rise, or that success falls, and that no other
     symptom explains this.
 
-    Training and validation are combined. The cause is unknown. The finding names the places to search for it, with
+    Training and validation are combined. The cause is unknown. The finding lists the places to search for it, with
     labels and rewards first."""
     name = "rollout/score/mean" if observed.series("rollout/score/mean") else "rollout/reward/mean"
     values = observed.series(name)

@@ -27,7 +27,7 @@ from sparring.run_folders.inputs import note_input
 from sparring.types import Json, Task
 
 RECORDING = Task(id="recording", messages=({"role": "user", "content": "record"},))
-"""The task with which a live environment is reset for calls that belong to no task."""
+"""The task with which a live environment is reset for calls that do not belong to any task."""
 
 _MOST_COMPARED = 128
 """The maximum number of recorded calls with which an unrecorded call is compared, so that the comparison takes only a
@@ -87,7 +87,8 @@ class Fixtures:
         Without an environment, such arguments are compared by their text. The files and their sha256 are listed in the
         manifests of the runs of this process.
 
-        Raises DataError, which names the file and the row, and ServiceError if a .parquet file is read without pyarrow.
+        Raises DataError, which identifies the file and the invalid row, and ServiceError if a .parquet file is read
+        without pyarrow.
         """
         fixtures = cls(())
         fixtures._hold(recorded for path in map(Path, paths) for recorded in _rows_of(path))
@@ -137,8 +138,8 @@ class Fixtures:
     def completed(self, environment_class: type[Environment]) -> Fixtures:
         """Return the same calls with all arguments. Omitted arguments get the defaults of the environment's tool.
 
-        Raises DataError, which names the row, for a tool that the environment does not have, for arguments that the
-        tool does not accept, and for two rows with the same call but different results.
+        Raises DataError, which identifies the row, for a tool that the environment does not have, for arguments that
+        the tool does not accept, and for two rows with the same call but different results.
         """
         if environment_class not in self._completed:
             tools, fixtures = tools_of(environment_class), Fixtures(())

@@ -130,7 +130,7 @@ class Tool:
 def tools_of(environment_class: type) -> Mapping[str, Tool]:
     """Return the tools of a class, keyed by name, in order of definition.
 
-    Raises UsageError, which names the method and the parameter, if a signature cannot become a schema.
+    Raises UsageError, which identifies the method and the parameter, if a signature cannot become a schema.
     """
     names: dict[str, None] = {}
     for base in reversed(environment_class.__mro__):

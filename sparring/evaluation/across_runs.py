@@ -65,9 +65,9 @@ class AcrossRuns:
 def across_runs(sources: Sequence[str]) -> AcrossRuns:
     """Load and compare the evaluations that `sources` name.
 
-    `RUN` names the newest held-out evaluation of a run, or its last validation if it has none. `RUN@STEP` names the
-    validation after that step. The path of a .json file names the evaluation in that file. Raises DataError if a source
-    has no evaluation.
+    `RUN` stands for the newest held-out evaluation of a run, or for its last validation result if it has none.
+    `RUN@STEP` stands for the validation result after that step. The path of a .json file stands for the evaluation in
+    that file. Raises DataError if a source has no evaluation.
     """
     found = [(source, evaluation) for source in dict.fromkeys(sources) for evaluation in _evaluations(source)]
     rows: list[Compared] = []

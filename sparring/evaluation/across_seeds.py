@@ -237,7 +237,7 @@ def across_seeds(name: str, runs: Mapping[int, RunFolder | None]) -> AcrossSeeds
 
 
 def outlier_sentence(family: AcrossSeeds) -> str:
-    """Return a sentence that names the outlying seed and where to look, or states that there is no such seed. The
+    """Return a sentence that identifies the outlying seed and where to look, or states that there is no such seed. The
     sentence is empty if too few seeds have a result."""
     if family.outlier is None:
         return "No seed is an outlier." if len(family.finished) > 2 else ""

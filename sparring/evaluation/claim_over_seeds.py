@@ -73,7 +73,7 @@ def _num_seeds(num: int, without: Mapping[int, str]) -> str:
 
 
 def _scope_over(seeds: Mapping[int, Claim]) -> Iterator[str]:
-    """Yield the conditions of all claims. A condition that only some seeds have names these seeds.
+    """Yield the conditions of all claims. A condition that applies only to some seeds lists these seeds.
 
     Only claims of which a result at another temperature disagrees name their temperature, so it is the temperature of
     all."""

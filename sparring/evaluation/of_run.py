@@ -70,7 +70,7 @@ def claim_of_run(
     """Return the claim that a run supports.
 
     `found` contains evaluations that were already read. `seen_in_training` is the number of held-out tasks that are
-    known to have been used in training, in addition to those that the file states. `family` names the runs that share
+    known to have been used in training, in addition to those that the file states. `family` lists the runs that share
     one claim with this run, in the form that a command accepts.
     """
     found = found or evaluated(run)

@@ -33,8 +33,8 @@ cannot be read may result from the policy's output."""
 UNKNOWN_ROUTE: Final = "unknown_route"
 """The error code of an unknown path or method."""
 _NOT_COUNTED: Final = frozenset({401, 409, 429})
-"""The error statuses that are not refusals: the request belongs to no episode, comes after the episode's end, or is to
-be repeated."""
+"""The error statuses that are not refusals: the request does not belong to any episode, comes after the episode's end,
+or is to be repeated."""
 _CONVERSATION: Final = frozenset({"messages", "input"})
 _OF_AN_ITEM: Final = frozenset({"type", "role", "id"})
 """The fields of a conversation's elements that the client chooses. All others may come from the policy's output."""

@@ -129,7 +129,7 @@ class Asked:
     """The parsed request of the dialect, for the fields that the answer must repeat."""
 
     def refused(self, refusal: ConstraintError) -> ApiError:
-        """Return the error for an answer format that cannot be enforced. The error names the field that set the
+        """Return the error for an answer format that cannot be enforced. The error specifies the field that set the
         format."""
         wanted, fields = self.answer_format, self.format_fields
         match (refusal.schema or "").split("_"):

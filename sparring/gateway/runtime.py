@@ -166,7 +166,7 @@ class RewardUpdate(_Body):
 
 
 class _OfTrajectory(_Body):
-    """A body that names the episode, with field names in Pascal case, as in AWS's APIs."""
+    """A body that identifies the episode, with field names in Pascal case, as in AWS's APIs."""
 
     model_config = pydantic.ConfigDict(alias_generator=to_pascal)
 
@@ -218,7 +218,7 @@ class ReportRoute:
             raise refusal(body, error) from error
 
     def key(self, report: Completion | RewardUpdate) -> str | None:
-        """Return the episode that a body names, or None for a body without one."""
+        """Return the id of the episode in a body, or None for a body without one."""
         return report.trajectory_id if isinstance(report, _OfTrajectory) else None
 
     def error(self, error: ApiError) -> Mapping[str, Json]:

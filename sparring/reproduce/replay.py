@@ -142,7 +142,7 @@ def _run_folder(path: Path) -> RunFolder:
 
 
 def _chosen(run: Path, episode: str | None) -> tuple[Path, list[Trajectory]]:
-    """Return the file that contains an episode, and the episode. If `episode` names a file, return all its episodes."""
+    """Return the file that contains an episode, and the episode. If `episode` is a file, return all its episodes."""
     files = _files(run)
     named = files[-1] if episode is None else next((file for file in files if file.stem == episode), None)
     if named is not None:

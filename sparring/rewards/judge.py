@@ -65,7 +65,7 @@ def verdicts_due(at: float) -> Iterator[None]:
 
 def question_and_answer(reference: str | None = None) -> Shown:
     """Return a function that shows the task's last user message as `question` and the agent's last message as `answer`.
-    If `reference` names a field of the task, the function also shows that field as `reference`."""
+    If `reference` is the name of a task field, the function also shows that field as `reference`."""
 
     def shown(trajectory: Trajectory) -> Mapping[str, str]:
         asked = [message for message in trajectory.task.messages if message.get("role") == "user"]

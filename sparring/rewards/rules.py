@@ -21,8 +21,8 @@ _CODE = re.compile(r"(```|~~~).*?(?:\1|$)|(?<!`)(``?)(?!`)[^\n]*?(?<!`)\2(?!`)",
 async def evaluate_reward(function: RewardFunction, trajectory: Trajectory) -> Reward:
     """Call a reward function, sync or async, and check what it returns.
 
-    Raises RewardError, which names the function and the trajectory, if there is no usable number. InfrastructureError
-    (an LLM judge is down) and ServiceError (an LLM judge refuses the key) are passed on.
+    Raises RewardError, which identifies the function and the trajectory, if there is no usable number.
+    InfrastructureError (an LLM judge is down) and ServiceError (an LLM judge refuses the key) are passed on.
     """
     name = getattr(function, "__name__", type(function).__name__)
     source = f"Reward {name!r} of trajectory {trajectory.id}"

@@ -296,8 +296,8 @@ class RunFolder:
         return scores
 
     def next_evaluation_path(self, stem: str = "held_out") -> Path:
-        """Return the path of the next evaluation: evaluations/held_out-001.json and so on. Unfinished evaluations also
-        count."""
+        """Return the path of the next evaluation: evaluations/held_out-001.json and so on. Unfinished evaluations are
+        also included."""
         self.evaluations.mkdir(exist_ok=True)
         numbers = [_next_number(self.evaluations, stem, suffix) for suffix in (".json", UNFINISHED)]
         return self.evaluations / f"{stem}-{max(numbers):03}.json"

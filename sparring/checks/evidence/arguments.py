@@ -67,7 +67,7 @@ class Value:
     """The place where the value was read, for example `prompt:crate id`. The source has the same name in other
     tasks."""
     record: int
-    """A number that all values of one object share, or 0 for a value that belongs to no object."""
+    """A number that all values of one object share, or 0 for a value that does not belong to any object."""
 
 
 @final

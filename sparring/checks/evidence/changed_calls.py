@@ -91,8 +91,8 @@ async def list_series(
 
 
 def _list_changed_names(idle: Json, right: Json) -> list[Json]:
-    """Return the keys and values that name what the expert changed: the keys on the path, and the unchanged values of a
-    changed row."""
+    """Return the keys and values that identify what the expert changed: the keys on the path, and the unchanged values
+    of a changed row."""
     found: dict[str, Json] = {}
 
     def note(value: Json) -> None:

@@ -234,7 +234,7 @@ async def _survey(subject: Subject, task: Task) -> Survey:
 
 
 def _make_unknown(subject: Subject, call: Call) -> Call:
-    """Return the call with values that occur in no task. Integers stay within the limits of the schema."""
+    """Return the call with values that do not occur in any task. Integers stay within the limits of the schema."""
     properties = subject.tools[call.tool].schema["function"].get("parameters", {}).get("properties", {})
     arguments = dict(make_strange(call).arguments)
     for name, value in arguments.items():

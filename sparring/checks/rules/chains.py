@@ -1,4 +1,5 @@
-"""Chains of calls: the number of successive calls that a task takes if each result names what the next call needs."""
+"""Chains of calls: the number of successive calls that a task takes if each result contains what the next call
+needs."""
 
 from __future__ import annotations
 

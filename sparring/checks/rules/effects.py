@@ -222,7 +222,7 @@ _REACHING = (
 
 
 async def writes_reach(subject: Subject) -> Iterable[Finding]:
-    """A call that names one item changes that item and no other item of its kind.
+    """A call that specifies one item changes that item and no other item of its kind.
 
     After each call that writes, the rule also reads the neighbors of the named item: other keys of the same object,
     other members of the same list, and items whose name begins with the same name. It reports an error if a neighbor is

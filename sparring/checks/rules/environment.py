@@ -84,7 +84,7 @@ def _not_the_same(task: Task, policy: ScriptedPolicy, difference: Mapping[str, J
         symptom=f"running task {task.id} twice with the same actions gives two different conversations.",
         evidence={"task": task.id, "policy": policy.name, **difference},
         change="Draw random values from a generator seeded by the task, and keep nothing between episodes. "
-        "`environment.randomness` and `environment.clock` name the lines of code.",
+        "`environment.randomness` and `environment.clock` report the lines of code.",
         confirm=AGAIN,
     )
 

@@ -43,7 +43,7 @@ Rewrite = Callable[[str], str | None]
 async def form(subject: Subject) -> Iterable[Finding]:
     """The correct answer is rewarded when it is written as the prompt requests.
 
-    If the prompt names a format (`two decimals`, `to the cent`, `to the nearest integer`, `in lower case`,
+    If the prompt specifies a format (`two decimals`, `to the cent`, `to the nearest integer`, `in lower case`,
     `YYYY-MM-DD`, `hh:mm`), or shows a number in its example of an answer (`EUR 1,284.50`), the rule writes correct
     answers in that format and grades them. It warns if the scorer rejects them, because a policy that follows the
     prompt is then graded as wrong. It also warns if the prompt lists the answers (`red, green or blue`) and a reference

@@ -193,7 +193,7 @@ async def _place_taken(bench: Bench, base: Probe) -> Finding | None:
 
 
 def _takings(bench: Bench, create: str) -> list[tuple[Call, str]]:
-    """Return calls that remove items that existed from the start, each with the argument that names the item."""
+    """Return calls that remove items that existed from the start, each with the argument that identifies the item."""
     found: dict[str, tuple[Call, str]] = {}
     for probe in list(bench.probes):
         if probe.call.tool == create or probe.is_refused or probe.ended or not bench.first.names - probe.after.names:

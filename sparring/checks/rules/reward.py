@@ -259,7 +259,7 @@ async def order(subject: Subject) -> Iterable[Finding]:
     correct.
 
     The rule warns if calls cost too much: an episode without an answer then earns as much as the correct answer after a
-    chain of calls in which each result names what the next call needs. It also warns if the same calls are rewarded
+    chain of calls in which each result contains what the next call needs. It also warns if the same calls are rewarded
     again and again: calls to a tool that changes nothing, or to two tools that undo each other's changes.
     """
     right, wrong = await get_rewards(subject, EXPERT), await _wrong_rewards(subject)
@@ -394,7 +394,7 @@ async def get_rewards(subject: Subject, name: str, *, only_wrong: bool = False) 
 
 
 async def components(subject: Subject) -> Iterable[Finding]:
-    """A reward with several parts names them, so that each part has its own curve.
+    """A reward with several parts gives each part a name, so that each part has its own curve.
 
     Return `Reward(total=..., components={...})`. When the total rises, the parts show whether the answers or only their
     format improved. The outcomes won, drawn and lost (1, 0 and -1) are one part. If the parts do not sum to the total,

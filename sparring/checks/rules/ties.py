@@ -71,8 +71,8 @@ def _prompt(task: Task) -> str:
 
 
 def _numbers(survey: Survey) -> Numbers:
-    """Return the numbers of individual items: from calls that name one item, and from rows of lists, keyed by each text
-    in the row."""
+    """Return the numbers of individual items: from calls that specify one item, and from rows of lists, keyed by each
+    text in the row."""
     found: Numbers = defaultdict(dict)
     for one in survey.found():
         things = [str(value) for value in one.call.arguments.values() if isinstance(value, str)]

@@ -159,7 +159,7 @@ def validated(body: Json, model: type[Model], *, only: Mapping[str, tuple[Json, 
 
 
 def refusal(body: Json, error: pydantic.ValidationError) -> ApiError:
-    """Return the error for an invalid body. It names the field and, in a list, the element."""
+    """Return the error for an invalid body. It identifies the invalid field and, in a list, the element."""
 
     def progress(problem: ErrorDetails) -> tuple[int, bool]:
         """Return a sort key. Of the alternatives for a value, the intended one is the one in which validation gets

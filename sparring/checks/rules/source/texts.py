@@ -108,7 +108,7 @@ def _real_default(function: Function, name: str) -> tuple[Any, ast.AST]:
 
 
 def cut_off(function: Function, code: Code) -> Iterator[Slip]:
-    """Find decimals that are cut off, or rounded differently, although the description promises to round or names a
+    """Find decimals that are cut off, or rounded differently, although the description promises to round or mentions a
     mean."""
     rounds = function.mentions(
         r"\bround(?:s|ed|ing)?\b(?!\s+(?:down|off to zero))|nearest|to the cent"
