@@ -40,7 +40,7 @@ STALE = 3
 
 
 class Choice(NamedTuple):
-    """A change of the recipe."""
+    """A change to the recipe."""
 
     advantage_method: str = "group_based"
     loss_fn: str = "ppo"

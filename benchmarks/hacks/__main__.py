@@ -52,7 +52,7 @@ SHOWN = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One run: its curves, with one number per step, and the findings of the detectors."""
+    """One run: its curves, with one number per step, and the detectors' findings."""
 
     case: Case
     rewards: list[float]

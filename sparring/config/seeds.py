@@ -13,7 +13,7 @@ def read_seeds(text: str, config: Config, overrides: Sequence[str] = ()) -> tupl
     """Return the seeds that `--seeds` names: `3` means three seeds starting at `run.seed`, and `0,4,7` means exactly
     these three seeds.
 
-    Raises UsageError for any other text.
+    Raises UsageError for any other string.
     """
     if re.fullmatch(r"\d+", text):
         if int(text) < 2:

@@ -145,7 +145,7 @@ class Diagnosis:
     """The findings, including those of detectors, with the most severe one first."""
     silenced: tuple[Silenced, ...]
     past: tuple[Finding, ...]
-    """The findings of detectors during training that no longer apply."""
+    """Detector findings from training that no longer apply."""
     course: Mapping[str, Json]
     """The reward, score and validation results, at first and now."""
     claim: Claim | None = None

@@ -47,7 +47,7 @@ class Lineage:
     history: History
     """The complete history of the parent."""
     findings: Sequence[Finding] = ()
-    """The findings of the diagnosis about the parent."""
+    """The diagnosis findings about the parent."""
 
 
 @final
@@ -58,9 +58,9 @@ class Observed:
     config: Config
     history: History
     detected: Sequence[Finding] = ()
-    """The findings of detectors, both those from training and those of now."""
+    """The detectors' findings, both from training and from now."""
     diagnosed: Sequence[Finding] = ()
-    """The findings of earlier rules of the diagnosis."""
+    """The findings of the diagnosis rules that ran earlier."""
     attempts: Attempts = field(default_factory=Attempts)
     progress: Progress | None = None
     """The progress of the run, or None if the run has ended."""

@@ -1,4 +1,4 @@
-"""Recorded calls of read-only tools. They are read from files or recorded from a live environment, and looked up by
+"""Recorded calls to read-only tools. They are read from files or recorded from a live environment, and looked up by
 their arguments."""
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class _Recorded:
 
     @property
     def key(self) -> str:
-        """A text that is the same for equal arguments."""
+        """A string that is the same for equal arguments."""
         return _canonical(_cells(self.arguments) if self.is_text else self.arguments)
 
 
@@ -356,7 +356,7 @@ def _expert_calls(environment: Environment, task: Task) -> list[tuple[str, Mappi
 
 
 def _canonical(arguments: Mapping[str, Json]) -> str:
-    """Return the same text for equal arguments. Raises ValueError or TypeError for a value that is not JSON."""
+    """Return the same string for equal arguments. Raises ValueError or TypeError for a value that is not JSON."""
     return json.dumps(_plain(arguments), ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 

@@ -42,11 +42,11 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcrossRuns:
-    """The rows of a table, and the validations of each run over its steps."""
+    """The rows of a table, and the validation results of each run over its steps."""
 
     rows: tuple[Compared, ...]
     curves: dict[str, tuple[Evaluation, ...]]
-    """The validations of each run, in the order of steps."""
+    """The validation results of each run, in the order of steps."""
     claims: tuple[tuple[tuple[str, ...], Claim], ...] = ()
     """The claims of runs that were named without a step; runs that differ only in their seed share one claim."""
 

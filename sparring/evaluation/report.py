@@ -78,7 +78,7 @@ def comparisons(evaluations: Sequence[Evaluation]) -> tuple[Comparison, ...]:
 
 
 def read_report(path: Path) -> EvaluationReport:
-    """Read a report, or a validation, which is a single evaluation. Raises DataError if the file is neither."""
+    """Read a report, or a validation result, which is a single evaluation. Raises DataError if the file is neither."""
     try:
         content = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:

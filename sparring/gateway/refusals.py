@@ -97,7 +97,7 @@ _CONTROL: Final = re.compile(r"\\+[nrtbf]")
 
 
 def _plain(text: str) -> str:
-    """Return a text in lower case, without escapes. Nested escapes (JSON within JSON) are also removed."""
+    """Return a string in lower case, without escapes. Nested escapes (JSON within JSON) are also removed."""
     text = re.sub(r"\\+u([0-9a-fA-F]{4})", lambda escape: chr(int(escape[1], 16)), text)
     return re.sub(r"\\+", " ", text).casefold()
 

@@ -1,4 +1,4 @@
-"""Requests and answers of the gateway, independent of the dialect."""
+"""The gateway's requests and answers, independent of the dialect."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ _Rewards: TypeAlias = Annotated[
 ]
 _Numbers: TypeAlias = dict[_Name, pydantic.FiniteFloat]
 _Text: TypeAlias = Annotated[str, pydantic.Field(max_length=10_000)]
-"""A text of limited length. It must not contain lone surrogates, because the ledger cannot store them."""
+"""A string of limited length. It must not contain lone surrogates, because the ledger cannot store them."""
 
 
 class _Body(pydantic.BaseModel):

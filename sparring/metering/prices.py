@@ -26,7 +26,7 @@ def has_price(name: str) -> bool:
 
 
 def read_prices(settings: Sequence[str]) -> dict[str, float]:
-    """Parse prices such as `sample=0.6`. Raises UsageError if a text is not a price."""
+    """Parse prices such as `sample=0.6`. Raises UsageError if a string is not a price."""
     prices = {}
     for one in settings:
         name, _, amount = one.rpartition("=")

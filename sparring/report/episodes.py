@@ -37,7 +37,7 @@ MAX_BYTES = 9 * 2**20
 MAX_TOKEN_BYTES = 4 * 2**20
 """The size limit of the tokens of these conversations, which keeps the page below 15 MiB."""
 MAX_CHARACTERS = 20_000
-"""The length limit of one text."""
+"""The length limit of one string."""
 MAX_FIELD_CHARACTERS = 4_000
 """The length limit of a task's fields."""
 LOGPROB_UNITS = 100

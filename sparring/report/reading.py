@@ -46,7 +46,7 @@ class Record:
     held_out: EvaluationReport | None
     """The newest report that compares policies, or the newest of all if none does."""
     validations: Mapping[int, Evaluation]
-    """The validations by step, in ascending order."""
+    """The validation results by step, in ascending order."""
     claim: Claim
     """The claim that these evaluations support."""
     vocabulary: Sequence[str] | None

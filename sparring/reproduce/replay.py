@@ -73,7 +73,7 @@ class Replay:
 
 @final
 class Replays:
-    """An iterator over replays of the episodes of a run folder. Each iteration blocks until a replay has ended.
+    """An iterator over replays of a run folder's episodes. Each iteration blocks until a replay has ended.
 
         for replay in Replays("runs/quickstart-001", "train/0/train-7/0.0"):
             print(replay.difference)

@@ -278,8 +278,8 @@ class Judge:
 
 
 def quoted(text: str) -> str:
-    """Return a text as one JSON string on one line. Invisible characters are escaped, and so are the brackets and bars
-    of markup and chat templates."""
+    """Return a string as one JSON string on one line. Invisible characters are escaped, and so are the brackets and
+    bars of markup and chat templates."""
     written = json.dumps(text, ensure_ascii=False)
     return "".join(
         one

@@ -115,7 +115,7 @@ class GroupPlan:
     sampling: Sampling
     split: str = "train"
     label: str = ""
-    """A text that distinguishes plans of the same task, such as the step of a validation."""
+    """A string that distinguishes plans of the same task, such as the step of a validation run."""
     policy: MainPolicy | None = None
     """The policy of the agent's turns. None uses the collector's policy."""
     done: Mapping[int, Trajectory] = field(default_factory=dict)

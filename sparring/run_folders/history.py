@@ -27,7 +27,7 @@ MOST_PLAYED = 64
 """The largest number of whole episodes of one step that are kept for trials. For a larger step, only every n-th task is
 kept."""
 MOST_CHARACTERS = 4000
-"""The maximum length of one text."""
+"""The maximum length of one string."""
 MOST_OF_RESULT = 400
 """The maximum length of a tool result."""
 MOST_FACTS = 100

@@ -66,7 +66,7 @@ that step."""
 
 
 _RENAMED = {"world": "environment", "judge": "reward"}
-"""The last parts of the names of an episode's times, in runs of earlier versions and now."""
+"""The last parts of the names of an episode's durations, in runs of earlier versions and now."""
 
 
 def read_metrics(path: Path) -> tuple[dict[int, dict[str, float]], tuple[int, ...]]:

@@ -39,7 +39,7 @@ from sparring.training_run.loading import LoadedRun, RunLoader
 from sparring.types import Sampling
 
 NUM_POINTS = 4
-"""The number of validations of the control, evenly spaced."""
+"""The number of validation runs of the control, evenly spaced."""
 NUM_TIMED = 5
 """The number of steps that are timed to estimate the seconds per step; the first does not count."""
 SPARE = 1.1

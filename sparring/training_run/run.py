@@ -70,7 +70,7 @@ class TrainResult:
     @property
     def claim(self) -> Claim:
         """The claim that the run's evaluations support so far. Without a held-out evaluation, the claim is based on the
-        validations."""
+        validation results."""
         return claim_of_run(RunFolder(self.run))
 
 
@@ -186,7 +186,7 @@ class TrainingRun:
             check_baseline(evaluation, self._config)
 
     async def run_detectors(self, step: int) -> None:
-        """Log the findings of the detectors after a step, and react to errors as the recipe specifies.
+        """Log the detectors' findings after a step, and react to errors as the recipe specifies.
 
         Raises GateError if the reaction stops the run.
         """

@@ -104,7 +104,7 @@ async def find_paid_empty_answers(subject: Subject) -> list[Finding]:
 
 
 def _holds(text: str, right: set[str]) -> bool:
-    """Return True if a text is a correct value in another format, or contains a correct value."""
+    """Return True if a string is a correct value in another format, or contains a correct value."""
     return bool({normalize_value(text), *map(normalize_value, re.findall(r"-?[\w.,]*\w", text))} & right)
 
 

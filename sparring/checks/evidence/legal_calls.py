@@ -23,7 +23,7 @@ T = TypeVar("T")
 EXPLORER = "explorer"
 STRANGER = "stranger"
 MOST_CALLS = 6
-"""The maximum number of calls of one tool that the rules use in one task."""
+"""The maximum number of calls to one tool that the rules use in one task."""
 MOST_PARTS = 40
 """The maximum number of parts of texts with which a tool is called in each of the first NUM_TASKS tasks."""
 NUM_TASKS = 4

@@ -42,7 +42,7 @@ class Pair:
 
 
 def normalize_text(text: str) -> str:
-    """Normalize a text so that case, character width, punctuation and spacing do not affect comparisons."""
+    """Normalize a string so that case, character width, punctuation and spacing do not affect comparisons."""
     return " ".join(_words(text))
 
 

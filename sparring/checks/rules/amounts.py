@@ -310,7 +310,7 @@ _RANGE = re.compile(rf"(?<![-\d]){_NUMBER} ?(?:to|-|–|and) ?{_NUMBER}(?![-\d])
 
 
 def _limits(bench: Bench, base: Probe) -> Iterator[_Limit]:
-    """Yield the limits of the arguments of a tool."""
+    """Yield the limits of a tool's arguments."""
     properties = bench.schema(base.call.tool).get("properties", {})
     tool = base.call.tool
     for name, value in base.call.arguments.items():

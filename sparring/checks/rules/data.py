@@ -294,7 +294,7 @@ async def _find_equal_episodes(subject: Subject, sizes: Mapping[str, int]) -> li
 
 
 def _identity(task: Task, by_prompt: bool) -> str:
-    """Return a text that is the same for two equal tasks: the prompt, plus the fields if the prompt does not
+    """Return a string that is the same for two equal tasks: the prompt, plus the fields if the prompt does not
     distinguish tasks. A field that copies the seed is left out. A task without fields is identified by its seed."""
     prompt = f"{normalize_text(get_prompt_text(task))}\n{_seed(task)}"
     if by_prompt:

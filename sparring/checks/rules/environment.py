@@ -143,7 +143,7 @@ async def order(subject: Subject) -> Iterable[Finding]:
 
 
 async def _steady_calls(subject: Subject, task: Task) -> list[Call]:
-    """Return some legal calls of each tool that, according to its name and description, is not meant to change
+    """Return some legal calls to each tool that, according to its name and description, is not meant to change
     anything."""
     survey, explored_calls = await survey_task(subject, task), await explore_task(subject, task)
     writing = await find_writing_tools(subject)

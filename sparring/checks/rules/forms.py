@@ -164,8 +164,8 @@ async def _fractions(subject: Subject, references: ReferenceEpisodes) -> list[Fi
 
 
 def _forms(prompt: str) -> Iterator[tuple[str, Rewrite]]:
-    """Yield the formats that a prompt names. Each format comes with a function that rewrites a text in this format, or
-    returns None."""
+    """Yield the formats that a prompt names. Each format comes with a function that rewrites a string in this format,
+    or returns None."""
     digits = {match[0]: _COUNTS.get(match[1].lower()) for match in _DIGITS.finditer(prompt)}
     digits |= {match[0]: 2 for match in _TO_CENTS.finditer(prompt)}
     numbers = {int(phrase.split()[0]) if number is None else number for phrase, number in digits.items()}

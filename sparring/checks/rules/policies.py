@@ -329,7 +329,7 @@ async def at_once(subject: Subject) -> Iterable[Finding]:
                 symptom=f"A wrong answer in the first turn earns more ({first.reward:g}) than the same answer after "
                 f"the expert's calls ({by_task[first.reference.task.id]:g}).",
                 evidence={"episodes": _shown(hasty), "after_the_calls": by_task[first.reference.task.id]},
-                change="Do not subtract for turns or calls in wrong episodes, and limit what is subtracted in right "
+                change="Do not penalize turns or calls in wrong episodes, and limit what is subtracted in right "
                 "episodes.",
                 confirm="A wrong answer earns the same with and without the expert's calls before it.",
             )

@@ -27,7 +27,7 @@ from sparring.types import Json
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 FEWEST = 2
 SHORTEST = 24
-"""The minimum number of characters of a text that counts as the beginning of another text."""
+"""The minimum number of characters of a string that counts as the beginning of another string."""
 FEWEST_ROWS = 3
 """The minimum number of rows of a list that may be truncated."""
 MOST_WORDS = 6

@@ -1,4 +1,4 @@
-"""Deadlines for calls of user code. The name of the running call is stored in a file that outlives the process."""
+"""Deadlines for calls to user code. The name of the running call is stored in a file that outlives the process."""
 
 from __future__ import annotations
 

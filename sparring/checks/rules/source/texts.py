@@ -341,7 +341,7 @@ def other_count(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def cut_text(function: Function, code: Code) -> Iterator[Slip]:
-    """Find a text that is truncated before it is stored."""
+    """Find a string that is truncated before it is stored."""
     for node in function.every(ast.Subscript):
         if (
             isinstance(node.slice, ast.Slice)
