@@ -35,7 +35,7 @@ def _load_grader(key: str, name: str | None, recipe_dir: Path) -> Any:
 
 
 def build_criterion(config: Config, reward: RewardFunction | None, scorer: Scorer | None) -> SuccessCriterion:
-    """Return the criterion that decides whether an episode of the recipe is a success."""
+    """Return the criterion that determines whether an episode of the recipe is a success."""
     return SuccessCriterion(
         scorer=config.reward.scorer,
         independence=independence(reward, scorer),

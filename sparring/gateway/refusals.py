@@ -1,4 +1,4 @@
-"""Decides whether the client or the policy caused a refused request, and under which name the refusal is counted.
+"""Determines whether the client or the policy caused a refused request, and under which name the refusal is counted.
 
 After the first answer, the policy may influence everything that its client sends. If episodes with refused requests
 were always left out of training, a policy that makes its client send such requests could discard its own failures. A

@@ -35,7 +35,7 @@ class State(StrEnum):
 
     GOOD = "good"
     UNKNOWN = "unknown"
-    """The state of a check that no measurement decides."""
+    """The state of a check for which no measurement is available."""
     DOUBT = "doubt"
     BAD = "bad"
 

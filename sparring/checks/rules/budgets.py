@@ -189,8 +189,8 @@ async def at_limits(subject: Subject) -> Iterable[Finding]:
     """In a stored run, under 5 % of turns end at the token cap, and under 10 % of episodes end at the turn limit
     without an answer.
 
-    Above these shares, the budget decides what is learned, and not the task. Raise `sampling_max_tokens` for the first
-    problem and `max_turns` for the second. Completing an episode and being correct are measured separately.
+    Above these shares, the budget determines what is learned, and not the task. Raise `sampling_max_tokens` for the
+    first problem and `max_turns` for the second. Completing an episode and being correct are measured separately.
     """
     assert subject.user_inputs.run is not None, "the rule needs a run"
     files = sorted((subject.user_inputs.run / "trajectories").glob("*.jsonl"))

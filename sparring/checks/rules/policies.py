@@ -36,8 +36,8 @@ async def expert(subject: Subject) -> Iterable[Finding]:
     If it does not, the expert, the ground truth, the answer format or the grading is wrong. Training then optimizes
     something different from what is measured. Compare the expert's last message with what the reward and the scorer
     read, and correct whichever is wrong. The rule only warns if the environment itself ends every episode, and its own
-    reward is above 0 in exactly the episodes that the scorer accepts. In this case, chance may decide an episode, and
-    you can compare a policy with the expert's mean score.
+    reward is above 0 in exactly the episodes that the scorer accepts. In this case, chance may determine the outcome of
+    an episode, and you can compare a policy with the expert's mean score.
 
     Without an expert (`Environment.demonstrate`), the rule warns if the reward accepts the correct answers of some
     tasks, but not those of other tasks, although the scorer accepts all of them. It also warns if the scorer rejects

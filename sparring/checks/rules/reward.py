@@ -253,9 +253,9 @@ def _last_text(trajectory: Trajectory) -> dict[str, Json]:
 async def order(subject: Subject) -> Iterable[Finding]:
     """`never answered <= wrong < right`, and additional calls earn nothing.
 
-    The order decides what is learned first. If a wrong answer costs more than no answer, policies stop answering. If a
-    wrong answer earns as much as a correct one, nothing is learned. If calls are rewarded, policies make more of them.
-    If only actions are graded, the incorrect episodes are those whose calls were changed so that they cannot be
+    The order determines what is learned first. If a wrong answer costs more than no answer, policies stop answering. If
+    a wrong answer earns as much as a correct one, nothing is learned. If calls are rewarded, policies make more of
+    them. If only actions are graded, the incorrect episodes are those whose calls were changed so that they cannot be
     correct.
 
     The rule warns if calls cost too much: an episode without an answer then earns as much as the correct answer after a

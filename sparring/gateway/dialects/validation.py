@@ -81,7 +81,7 @@ Parameters = Annotated[dict[str, Any], pydantic.AfterValidator(_parameters), pyd
 """A tool's JSON schema. Only the parts from which prompts are rendered are checked."""
 
 JsonSchema = dict[str, Any]
-"""The schema that an answer must follow. The engine decides whether it can apply the schema."""
+"""The schema that an answer must follow. The engine determines whether it can apply the schema."""
 
 ToolChoice = Literal["auto", "none", "required"]
 """OpenAI's names of tool choices. A single tool is chosen by an object."""
