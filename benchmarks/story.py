@@ -48,7 +48,7 @@ SETTINGS = (
 """The story's own log shows both examples. It is shorter than the recipe's log, and right more often."""
 WARM_START = "warm_start"
 NAMING = frozenset({"reward.paid_for_wrong", "reward.mechanism", "reward.rises_alone"})
-"""The detectors that report a reward that pays for text that the scorer does not read."""
+"""The detectors that report a reward for text that the scorer does not read."""
 PUBLISHED = {"task success": 0.13, "field accuracy": 0.16}
 """Published gains of gpt-oss-20b on one domain of SOP-Bench after the same correction."""
 PLATEAU_STEPS = 4

@@ -50,8 +50,8 @@ def load_agent_and_environment(
 def load_agent(
     config: Config, recipe_dir: Path, announce: Callable[[str], object]
 ) -> tuple[Agent, Closing] | tuple[None, None]:
-    """Return the recipe's own agent and a function that closes the resources that the agent opened, or None for the
-    built-in tool loop.
+    """Return the recipe's own agent and a function that closes the agent's resources, or None for the built-in tool
+    loop.
 
     Raises UsageError if the named object is not an agent.
     """

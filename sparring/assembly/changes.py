@@ -73,7 +73,7 @@ def record_parts(
         names = sorted({find_part(key) for key in refused}, key=PARTS.index)
         raise UsageError(
             f"{folder.path} would continue with different parts than it was trained with: {_describe_changes(refused)}. "
-            f"Its policy and its curves would mix both. "
+            f"The policy and the curves would mix both. "
             f"Restore the old parts{_as_they_were(refused)}, or continue anyway with --allow-changed {','.join(names)}."
         )
     folder.record_training(now, different)

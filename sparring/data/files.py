@@ -69,7 +69,7 @@ def _readable(path: Path) -> Iterator[None]:
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8.") from error
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error}; check the path and its permissions.") from error
+        raise DataError(f"{path} cannot be read: {error}; check the path and the permissions.") from error
 
 
 def each_key_once(where: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
@@ -176,7 +176,9 @@ def _csv(path: Path) -> Iterator[tuple[str, Row]]:
             names = reader.fieldnames or []
             repeated = sorted({name for name in names if names.count(name) > 1})
             if repeated:
-                raise DataError(f"{path}: the header names {repeated} more than once; give every column its own name.")
+                raise DataError(
+                    f"{path}: the header contains {repeated} more than once; give every column a different name."
+                )
             for number, row in enumerate(reader, start=1):
                 place = f"row {number} (line {reader.line_num})"
                 if None in row or None in row.values():

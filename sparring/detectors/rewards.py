@@ -68,7 +68,7 @@ def rises_alone(history: History) -> Iterable[Finding]:
 
 
 def paid_for_wrong(history: History) -> Iterable[Finding]:
-    """Report that episodes that the scorer rejects earn at least as much as correct episodes of the same task.
+    """Report that episodes rejected by the scorer earn at least as much as correct episodes of the same task.
 
     If no episode of the group is correct, the episodes are compared with the correct episodes of all steps.
     """

@@ -448,7 +448,7 @@ def completion(observed: Observed) -> Iterable[Finding]:
     """Compare completion and correctness when the reward is flat.
 
     Report episodes that end by themselves and are incorrect (fluent but wrong: the reward must be more specific). Also
-    report that few episodes end in time, but that those that do are correct (the budget is too small)."""
+    report that few episodes end in time but those few are correct (the budget is too small)."""
     if len(observed.late) < FEWEST or not is_flat(observed, max(STALL_STEPS, len(observed.trained) // 3)):
         return
     finished = [one for one in observed.late if one.digest.outcome is Outcome.FINISHED]

@@ -61,7 +61,9 @@ def evaluate_change(observed: Observed) -> Iterable[Finding]:
         change = f"Branch from {lineage.parent} again at step {lineage.step} with only one of them."
     elif num_steps < needed:
         evidence["verdict"] = "too early"
-        symptom = f"{what} was changed {num_steps} steps ago; its effect is visible after {needed}."
+        symptom = (
+            f"{what} was changed {num_steps} steps ago; the effect of the change is visible only after {needed} steps."
+        )
         change = "Continue the training."
     elif not is_gone or (gain is not None and (-gain).exceeds(SURE)):
         severity, evidence["verdict"] = Severity.WARNING, "failed"

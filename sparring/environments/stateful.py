@@ -163,7 +163,7 @@ class StatefulEnvironment(Environment):
         unknown = [name for name in cls.persists if not hasattr(cls, name)]
         if unknown:
             raise UsageError(
-                f"{cls.__name__}.persists names {unknown[0]!r}, which the class does not have; define it there."
+                f"{cls.__name__}.persists lists {unknown[0]!r}, but the class has no such attribute; define it in the class."
             )
         if cls.close is not StatefulEnvironment.close:
             raise UsageError(

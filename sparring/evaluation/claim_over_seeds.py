@@ -13,7 +13,7 @@ from sparring.evaluation.controls import WORDS, Against, Rise, listed, strongest
 
 
 def claim_over(seeds: Mapping[int, Claim], *, without: Mapping[int, str] = MappingProxyType({})) -> Claim:
-    """Return the claim that is supported by each of several runs that differ only in their seed.
+    """Return the claim supported by each of several runs that differ only in their seed.
 
     Controls that are missing for some seeds are left out. `without` maps each seed without a result to the reason.
     """

@@ -18,7 +18,7 @@ Agent: TypeAlias = Callable[[Task, AnySession], Awaitable[AgentResult]]
 
 @dataclass(frozen=True, slots=True)
 class EpisodeAgent:
-    """The agent of every episode, with a function that releases the resources that the agent opened."""
+    """The agent of every episode, with a function that releases the agent's resources."""
 
     run: Agent
     close: Callable[[], Awaitable[None]] | None = None

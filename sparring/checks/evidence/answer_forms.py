@@ -253,8 +253,8 @@ def _write_together(
 
 @final
 class ReadFields(dict[str, Any]):
-    """The fields of a task. They record the paths that a grader reads (`read`) and the paths that it looks for but that
-    do not exist (`missed`)."""
+    """The fields of a task. They record the paths that a grader reads (`read`) and the missing paths that it looks for
+    (`missed`)."""
 
     def __init__(self, fields: Mapping[str, Json], path: tuple[str, ...] = (), root: ReadFields | None = None) -> None:
         super().__init__(fields)

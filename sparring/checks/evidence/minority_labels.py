@@ -141,7 +141,7 @@ def _is_answer(value: Json, label: Json) -> bool:
 
 
 def _ask_otherwise(words: Mapping[str, frozenset[str]], same: Sequence[str], others: Sequence[str]) -> bool:
-    """Return True if each of the few tasks has a word that several of them have and that no other task has."""
+    """Return True if each of the few tasks has a word that several of them share and no other task has."""
     known = frozenset.union(*(words[task] for task in same))
     own = Counter(word for task in others for word in words[task] - known)
     return all(any(own[word] > 1 for word in words[task] - known) for task in others)

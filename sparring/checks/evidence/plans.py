@@ -1,4 +1,4 @@
-"""Plans for recipes without an expert: a search for calls that reach the state that a task requests.
+"""Plans for recipes without an expert: a search for calls that reach the state requested by a task.
 
 A task that is graded by its final state has the expected state in a field. The search starts at the state after
 `reset`, and adds the call whose result is closest to the expected state. It repeats this step until it reaches the
@@ -76,7 +76,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The calls that came closest to the state that a task requests."""
+    """The calls that came closest to the state requested by a task."""
 
     task: Task
     wanted: Json

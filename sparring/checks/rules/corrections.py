@@ -1,4 +1,4 @@
-"""Rule on error messages that reveal the value that the policy has to find out."""
+"""Rule on error messages that reveal the value the policy has to find."""
 
 from __future__ import annotations
 

@@ -426,7 +426,7 @@ def _stale(bench: Bench, base: Probe, late: list[Change]) -> Finding:
 
 
 async def _not_found(bench: Bench, base: Probe) -> list[Finding]:
-    """Return findings on read-only tools that list all items of a kind except the item that was just created."""
+    """Return findings on read-only tools that list all items of a kind except the newly created item."""
     new = base.after.names - bench.first.names
     for name in sorted(new & {str(one) for one in base.call.arguments.values()}):
         neighbours = base.after.siblings(name) & bench.first.names

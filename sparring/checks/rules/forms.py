@@ -185,7 +185,7 @@ def _forms(prompt: str) -> Iterator[tuple[str, Rewrite]]:
 
 
 async def _contradicted(subject: Subject, references: ReferenceEpisodes) -> list[Finding]:
-    """Return a finding on an example of an answer that is not in the format that the prompt requests."""
+    """Return a finding on an example answer that is not in the format requested by the prompt."""
     prompt = await get_prompt(subject, subject.sample[0])
     shown = find_example([{"role": "user", "content": prompt}], references)
     parts = None if shown is None else references.form.parts(answer(shown))

@@ -246,7 +246,8 @@ async def _without_expert(
 def _undecided(
     references: ReferenceEpisodes, played: Sequence[Episode], copied: Mapping[str, Episode]
 ) -> Iterator[Finding]:
-    """Return findings on parts of the answer that differ between tasks that look equal except for their names."""
+    """Return findings on parts of the answer that differ between tasks that look the same to the policy except for
+    names."""
     groups: dict[str, list[ReferenceEpisode]] = defaultdict(list)
     for one in played:
         if one.reference.parts is not None and any(m.get("role") == "tool" for m in one.trajectory.messages):

@@ -427,7 +427,7 @@ async def _not_repeated(bench: Bench, done: Call, back: Call) -> Finding | None:
 
 
 def _gone(base: Probe, after: View) -> set[tuple[str, ...]]:
-    """Return the paths of items that a call added and that are gone again."""
+    """Return the paths of items that a call added and that have since disappeared."""
     return {one.path for one in base.changes if one.before is None and one.path not in after.leaves}
 
 

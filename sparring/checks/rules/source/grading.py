@@ -445,7 +445,7 @@ def first_number(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def folded_on_one_side(function: Function, code: Code) -> Iterator[Slip]:
-    """Find an answer in lower case that is compared with references that have capitals."""
+    """Find a lower-case answer that is compared with references containing capitals."""
     origins = find_origins(function, code)
     for node in function.every(ast.Compare):
         if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Eq | ast.In):

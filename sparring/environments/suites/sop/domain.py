@@ -49,7 +49,7 @@ _NO_FIXTURES = Fixtures(())
 
 
 def distractor(method: Method) -> Method:
-    """Mark a tool that answers correctly but that no step of the procedure needs."""
+    """Mark a tool that answers correctly but is not needed in any step of the procedure."""
     tool(method)
     setattr(method, _DISTRACTOR, True)
     return method
