@@ -34,7 +34,7 @@ class Outcome(StrEnum):
     CLIENT_ERROR = "client_error"
     """The gateway refused the agent's last request for a reason other than the policy's output."""
     REWARD_ERROR = "reward_error"
-    """The agent returned no reward, and the recipe names no reward function."""
+    """The agent returned no reward, and the recipe specifies no reward function."""
     INFRASTRUCTURE_ERROR = "infrastructure_error"
 
     @property

@@ -123,7 +123,7 @@ class EpisodeState:
         return builtin.execute(f"SELECT {name}({', '.join('?' * len(values))})", values).fetchone()[0]
 
     async def close(self) -> None:
-        """Call all registered cleanups, even if one fails. Raises InfrastructureError, which names the failed cleanups.
+        """Call all registered cleanups, even if one fails. Raises InfrastructureError, which lists the failed cleanups.
         A cancellation waits until all cleanups have been called."""
         failures: list[tuple[str, BaseException]] = []
         while self._cleanups:

@@ -108,8 +108,8 @@ def _evaluations(source: str) -> tuple[Evaluation, ...]:
         if not step.isdigit() or int(step) not in validations:
             there = ", ".join(map(str, validations)) or "none"
             raise DataError(
-                f"{source}: {run.path} has no validation result after step {step} (results exist after: {there}). If that checkpoint was "
-                f"kept, `sparring eval {run.path} --policy @{step}` evaluates it."
+                f"{source}: {run.path} has no validation result after step {step} (results exist after: {there}). "
+                f"If that checkpoint was kept, `sparring eval {run.path} --policy @{step}` evaluates it."
             )
         return (validations[int(step)],)
     if any(run.evaluations.glob("held_out-*.json")):

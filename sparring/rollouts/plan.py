@@ -56,7 +56,7 @@ class NamedPolicy:
 
 
 def _refuse_incomplete(engine: Engine | MessageEngine, chat: Chat | None) -> None:
-    """Raise UsageError if there is no chat and the engine is not a MessageEngine. The error names what the engine
+    """Raise UsageError if there is no chat and the engine is not a MessageEngine. The error states what the engine
     lacks."""
     if chat is not None or isinstance(engine, MessageEngine):
         return

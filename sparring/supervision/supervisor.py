@@ -61,8 +61,8 @@ class Supervisor:
         """Create a supervisor.
 
         `begin` is the first command. `resume` returns the command that continues the run in a folder; without `resume`,
-        nothing is restarted. `what` names the command in messages. The supervisor waits `pause_seconds` before the
-        first restart, and twice as long before each further restart.
+        nothing is restarted. In messages, `what` stands for the command. The supervisor waits `pause_seconds` before
+        the first restart, and twice as long before each further restart.
         """
         self._begin, self._resume, self._what = tuple(begin), resume, what
         self._say = say
