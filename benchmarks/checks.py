@@ -45,7 +45,7 @@ def check(folder: Path, options: Mapping[str, str], overrides: Sequence[str] = (
 
 
 def find_rule(report: CheckReport, defect: Mapping[str, Any]) -> str | None:
-    """Return the rule that names the defect with an error or a warning, or None if no acceptable rule does."""
+    """Return the rule that reports the defect as an error or a warning, or None if no acceptable rule does."""
     acceptable = defect.get("acceptable_rules") or [defect.get("rule")]
     for finding in report.findings:
         # A question that could not be decided is reported once, with all rules that depend on it.

@@ -68,7 +68,7 @@ def kept(folder: str, name: str, settings: Sequence[str], measure: Callable[[], 
 def run(
     recipe: Path, seed: int, overrides: Sequence[str], control_steps: int | None, folder: str, *, check: bool = True
 ) -> dict[str, Any]:
-    """Train one run and its control, and evaluate them like `sparring eval`."""
+    """Start one run and train its control, and evaluate them like `sparring eval`."""
     began = time.monotonic()
     settings = [f"run.runs_dir={folder}", f"run.seed={seed}", *overrides]
     with MultiTurnRLTrainer(recipe, overrides=settings, name=f"seed-{seed}", check=check, quiet=True) as trainer:

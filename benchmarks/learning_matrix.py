@@ -40,7 +40,7 @@ STALE = 3
 
 
 class Choice(NamedTuple):
-    """A change of the recipe."""
+    """A change to the recipe."""
 
     advantage_method: str = "group_based"
     loss_fn: str = "ppo"
@@ -50,7 +50,7 @@ class Choice(NamedTuple):
 
 SYNCHRONOUS = Choice()
 UNCORRECTED = "importance_sampling, uncorrected"
-"""This choice is only shown for comparison and has no target."""
+"""This choice is shown only for comparison and has no target."""
 MATRIX: dict[str, dict[str, Choice]] = {
     "advantage": {name: Choice(advantage_method=name) for name in FUNCTIONS["advantage_method"]},
     # If synchronous with one pass, all losses have the same gradient. This shows that each is right, not which is

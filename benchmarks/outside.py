@@ -43,7 +43,7 @@ def checked(family: str, *, quick: bool) -> dict[str, Any]:
 
 
 def trained(family: str, seed: int, overrides: Sequence[str], control_steps: int | None, runs: str) -> dict[str, Any]:
-    """Train a run and its control, evaluate the expert, and diagnose the run."""
+    """Start a run and train its control, evaluate the expert, and diagnose the run."""
     recipe = ROOT / "recipes" / family
     row = {"family": family, **run(recipe, seed, overrides, control_steps, runs, check=False)}
     found = diagnose_run(Path(runs) / f"seed-{seed}")

@@ -3,7 +3,7 @@ is known.
 
 An episode has at most four turns. At each of the first three, a policy with one parameter theta continues with
 probability p = sigmoid(theta) = 0.5. Continuing earns 0.5. Stopping, which is forced at the fourth turn, earns 1 with
-probability .2, .4, .5 or .55 at turn 1, 2, 3 or 4. The policy itself therefore decides how many turns, and how many
+probability .2, .4, .5 or .55 at turn 1, 2, 3 or 4. The policy itself therefore determines how many turns, and how many
 baselines, there are.
 """
 

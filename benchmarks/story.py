@@ -48,7 +48,7 @@ SETTINGS = (
 """The story's own log shows both examples. It is shorter than the recipe's log, and right more often."""
 WARM_START = "warm_start"
 NAMING = frozenset({"reward.paid_for_wrong", "reward.mechanism", "reward.rises_alone"})
-"""The detectors that report a reward that pays for text that the scorer does not read."""
+"""The detectors that report a reward for text that the scorer does not read."""
 PUBLISHED = {"task success": 0.13, "field accuracy": 0.16}
 """Published gains of gpt-oss-20b on one domain of SOP-Bench after the same correction."""
 PLATEAU_STEPS = 4
@@ -114,7 +114,7 @@ class Measured:
     checked: list[Mapping[str, Any]]
     """Findings of `sparring check` before training."""
     findings: list[Finding]
-    """Findings of the detectors."""
+    """The detectors' findings."""
     held_out: Mapping[str, tuple[Interval, Interval, Interval]]
     """By measure: before training, after it, and the difference, paired by task."""
 
@@ -133,7 +133,7 @@ def warm_started(runs: Path, more: Sequence[str]) -> Path:
 
 
 def trained(step: Step, runs: Path, more: Sequence[str]) -> Path:
-    """Return the run of a step of the story. It is trained if it is missing."""
+    """Return the run for a step of the story. It is started if it is missing."""
     path, weights = runs / step.run_name, warm_started(runs, more)
     if not _is_done(path):
         trainer = MultiTurnRLTrainer(
@@ -265,7 +265,7 @@ def _is_done(run: Path) -> bool:
     status = RunFolder(run).status().get("status")
     if status != "completed":
         raise SystemExit(
-            f"{run} is {status}, so its curve is incomplete. Wait until it ends, or delete it to train it again."
+            f"{run} is {status}, so its curve is incomplete. Wait until it ends, or delete it and start it again."
         )
     return True
 
@@ -275,7 +275,7 @@ def _compared(before: Sequence[float], after: Sequence[float]) -> tuple[Interval
 
 
 def _counted(findings: Iterable[str]) -> str:
-    """Return each text once, with the number of its occurrences."""
+    """Return each string once, with the number of its occurrences."""
     return ", ".join(text if times == 1 else f"{text} ({times} times)" for text, times in Counter(findings).items())
 
 

@@ -202,7 +202,7 @@ def main() -> int:
 
 
 def _run(module: str, *arguments: str) -> None:
-    """Run a module as a program with its progress on stderr. Raises CalledProcessError or TimeoutExpired."""
+    """Run a module as a program, and send its output to stderr. Raises CalledProcessError or TimeoutExpired."""
     subprocess.run([sys.executable, "-m", module, *arguments], check=True, timeout=SIDE_SECONDS, stdout=sys.stderr)
 
 

@@ -93,10 +93,10 @@ class MultiTurnRLEvaluator:
     ) -> None:
         """`model` is a run, or a recipe, which has no tuned weights yet. `policies` have the format of `sparring eval
         --policy`. By default, they are the base model, the warm start if there is one, and the tuned policy. If the
-        recipe names an endpoint or a script, the default is only that endpoint or script. At each of `temperatures`,
-        every task runs eval_group_size episodes. By default, every task runs one greedy episode, and eval_group_size
-        episodes at the recipe's serving temperature. `overrides` change the run's recipe. `api_key_env` names the
-        environment variable with the key of the endpoints among the policies.
+        recipe specifies an endpoint or a script, the default is only that endpoint or script. At each of
+        `temperatures`, every task runs eval_group_size episodes. By default, every task runs one greedy episode, and
+        eval_group_size episodes at the recipe's serving temperature. `overrides` change the run's recipe. `api_key_env`
+        is the name of the environment variable with the key of the endpoints among the policies.
 
         Raises ConfigError, UsageError or DataError if an evaluation is not possible.
         """
@@ -200,7 +200,7 @@ class MultiTurnRLEvaluator:
             return (Policy(name=name, kind=PolicyKind.ENGINE),)
         if self.folder is None and self._trainer is None:
             raise UsageError(
-                f"{self._recipe} uses a model of its own: train it and evaluate the run, name the policies to evaluate "
+                f"{self._recipe} uses a model of its own: train it and evaluate the run, specify the policies to evaluate "
                 "(--policy base, --policy expert, ...), or choose another engine with engine.type=openai or "
                 "engine.type=scripted."
             )
@@ -220,14 +220,16 @@ class MultiTurnRLEvaluator:
         if policy.has_weights and not self.config.is_trainable:
             raise UsageError(
                 f"{policy.name!r} needs a model that Sparring loads, but engine.type is {self.config.engine.type!r}; "
-                "leave this policy out, and name the endpoint or script as a policy instead."
+                "leave this policy out, and specify the endpoint or script as a policy instead."
             )
         if policy.kind is not PolicyKind.CHECKPOINT:
             return policy
         run, step = run_and_step(policy.source)
         is_own = run in ("", WARM_START, CONTINUED, "tuned")
         if is_own and self.folder is None:
-            raise UsageError(f"{policy.name!r} is a checkpoint of a run, but {self._recipe} is a recipe; name a run.")
+            raise UsageError(
+                f"{policy.name!r} is a checkpoint of a run, but {self._recipe} is a recipe; specify a run."
+            )
         folder = self.folder if is_own else RunFolder(run_path(run))
         assert folder is not None
         if run == CONTINUED:
@@ -428,7 +430,7 @@ def _check_options(
     for what, named in (("policy", policies), ("temperature", temperatures)):
         if named is not None and len(set(named)) != max(1, len(named)):
             shown = ", ".join(map(str, named)) or "none"
-            raise UsageError(f"name at least one {what}, and each only once; these were given: {shown}.")
+            raise UsageError(f"specify at least one {what}, and each only once; these were given: {shown}.")
     if api_key_env is not None and not any(one.kind is PolicyKind.ENDPOINT for one in read or ()):
         raise UsageError(
             f"the environment variable {api_key_env} is for an endpoint's key, but no policy is openai:MODEL@URL; omit "

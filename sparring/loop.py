@@ -67,7 +67,7 @@ class StepHooks(Protocol):
     """The actions between the steps of a training run. `TrainingRun` implements all of them; a test implements only
     those it needs.
 
-    Each method decides for itself whether it is due. `validate` is also called before the first step.
+    Each method determines for itself whether it is due. `validate` is also called before the first step.
     """
 
     async def validate(self, step: int) -> None:
@@ -123,7 +123,7 @@ class Run:
 async def train(run: Run) -> int:
     """Run optimizer steps until a limit is reached, the data is exhausted or a stop is requested. Return the last step.
 
-    The scheduler decides how far rollouts may run ahead of learning: with max_steps_off_policy = 0, this loop is
+    The scheduler controls how far rollouts may run ahead of learning: with max_steps_off_policy = 0, this loop is
     synchronous, on-policy training. Raises Cancelled if the run is stopped between two passes over a batch; the weights
     then do not belong to any step. Raises GateError if a detector stops the run.
     """

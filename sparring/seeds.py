@@ -70,7 +70,7 @@ def train_seeds(
     """Train a recipe with several seeds, one after another, each in its own run folder. Block until all are done.
 
     `seeds` has the format that `read_seeds` accepts. The recipe is checked once. A second call continues: completed
-    seeds are not trained again, others are resumed, and new ones are added. If a seed fails, the other seeds are still
+    seeds are not repeated, others are resumed, and new ones are added. If a seed fails, the other seeds are still
     trained.
 
     Raises UsageError if the family was started with a different recipe or different settings, or if it is being

@@ -34,7 +34,7 @@ class Outcome(StrEnum):
     CLIENT_ERROR = "client_error"
     """The gateway refused the agent's last request for a reason other than the policy's output."""
     REWARD_ERROR = "reward_error"
-    """The agent returned no reward, and the recipe names no reward function."""
+    """The agent returned no reward, and the recipe specifies no reward function."""
     INFRASTRUCTURE_ERROR = "infrastructure_error"
 
     @property
@@ -263,7 +263,8 @@ class Turn:
     policy: str | None = None
     """The name of the policy that sampled the turn. None is the main policy."""
     learns: bool = True
-    """Whether that policy is in training. The tokens of a user simulator or a frozen opponent are in no loss."""
+    """Whether that policy is in training. The tokens of a user simulator or a frozen opponent are not part of any
+    loss."""
     began: float | None = field(default=None, compare=False)
     """Seconds from the start of the episode to the request, or None if that is unknown. Not in the ledger."""
     client: str | None = field(default=None, compare=False)

@@ -257,7 +257,7 @@ TOOLS = [
         "a tool with *args",
         (*DRY, "environment.target=shop:Shop"),
         USAGE,
-        ("items", "name each one"),
+        ("items", "declare each parameter separately"),
         tool_of("self, *items: str"),
     ),
 ]
@@ -446,7 +446,7 @@ COMMANDS = [
         "a runs folder that is a file",
         ("runs", "list", "--runs-dir", "toy/recipe.toml"),
         USAGE,
-        ("toy/recipe.toml is not a folder", "name the folder"),
+        ("toy/recipe.toml is not a folder", "specify the folder"),
     ),
     Case(
         "an export of an adapter that was not trained",
@@ -459,10 +459,12 @@ COMMANDS = [
         "an export into a full folder",
         ("export", "old", "toy"),
         DATA,
-        ("toy exists and is not empty", "name another"),
+        ("toy exists and is not empty", "specify another"),
         a_run,
     ),
-    Case("a new recipe in a full folder", ("init", "toy"), USAGE, ("toy exists and is not empty", "name a new folder")),
+    Case(
+        "a new recipe in a full folder", ("init", "toy"), USAGE, ("toy exists and is not empty", "specify a new folder")
+    ),
     Case("a port that does not exist", ("serve", "smollm2-135m-instruct", "--port", "70000"), USAGE, ("65535",)),
     Case("serving a model that is not there", ("serve", "smollm"), SERVICE, ("'smollm'", "Check the spelling")),
 ]

@@ -64,12 +64,12 @@ def test_a_name_of_no_checkpoint_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.toml").touch()
     folder = RunFolder(tmp_path / "run")
-    with pytest.raises(DataError, match=r"was validated, so the best one is not known; name a step"):
+    with pytest.raises(DataError, match=r"was validated, so the best one is not known; specify a step"):
         checkpoint_of(folder, "best")
     with pytest.raises(UsageError, match=r"write a step after @, or best"):
         find_checkpoint(f"{folder.path}@worst")
     assert find_checkpoint(tmp_path / "nothing@3") is None
     folder.evaluations.mkdir()
     (folder.evaluations / "validation-3.json").write_text("{}")
-    with pytest.raises(DataError, match=r"validation-3\.json is not a validation"):
+    with pytest.raises(DataError, match=r"validation-3\.json is not a valid validation result"):
         folder.validation_scores()

@@ -121,7 +121,7 @@ def test_what_user_code_prints_is_not_in_the_json() -> None:
 def test_a_run_that_is_not_there_is_no_name_of_a_model() -> None:
     served = sparring("serve", "runs/nope")
     assert served.exit_code == 3
-    assert "runs/nope does not exist; name a folder that `sparring train` wrote" in served.stderr
+    assert "runs/nope does not exist; specify a folder that `sparring train` wrote" in served.stderr
 
 
 def test_a_checkpoint_is_evaluated_as_a_policy_of_its_run() -> None:
@@ -224,7 +224,7 @@ def test_a_full_disk_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
         command()
     assert ended.value.exit_code == 4
     assert capsys.readouterr().err == (
-        "error: [Errno 28] No space left on device. Make room there, or write to another place, and try again.\n"
+        "error: [Errno 28] No space left on device. Free up disk space, or write to a different location, and try again.\n"
     )
 
 
@@ -237,7 +237,7 @@ def test_a_limit_on_the_size_of_files_is_no_bug(capsys: pytest.CaptureFixture[st
         command()
     assert ended.value.exit_code == 4
     assert capsys.readouterr().err == (
-        "error: [Errno 27] File too large. Make room there, or write to another place, and try again.\n"
+        "error: [Errno 27] File too large. Free up disk space, or write to a different location, and try again.\n"
     )
 
 
@@ -250,7 +250,7 @@ def test_a_file_that_may_not_be_read_is_no_bug(capsys: pytest.CaptureFixture[str
         command()
     assert ended.value.exit_code == 4
     assert capsys.readouterr().err == (
-        "error: [Errno 13] Permission denied: 'runs/one/lock'. Check the disk and its permissions, and try again.\n"
+        "error: [Errno 13] Permission denied: 'runs/one/lock'. Check the disk and the permissions, and try again.\n"
     )
 
 

@@ -185,7 +185,7 @@ def test_a_control_that_cannot_be_written_leaves_the_earlier_one_with_what_it_wa
 
     monkeypatch.setattr(AdamWState, "write", is_full)
     refused = sparring("control", str(run), "--steps", "3", "--json")
-    assert "Earlier checkpoints are intact; make room there." in refused.output.replace("\n", " ")
+    assert "Earlier checkpoints are intact. Free up space on that disk." in refused.output.replace("\n", " ")
     assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
     (kept / "weights.safetensors").write_bytes(b"damaged")
     damaged = sparring("eval", str(run), "--policy", "warm_start_continued")

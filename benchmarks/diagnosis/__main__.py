@@ -1,11 +1,12 @@
-"""Measures whether `sparring diagnose` names faults, proposes changes that help, and reports nothing for healthy runs.
+"""Measures whether `sparring diagnose` reports faults, proposes changes that help, and reports nothing for healthy
+runs.
 
     python -m benchmarks.diagnosis [--runs DIR] [--json FILE] [--stored] [NAME ...]
 
-The benchmark trains every case, one after the other, and diagnoses the stored run. If a fault was planted, a branch of
-the run with the proposed change is trained and diagnosed as well. --runs DIR keeps the runs, and stored runs are not
-trained again. --stored skips cases without a stored run. A case that is diagnosed during training is trained again each
-time, and --stored skips it.
+The benchmark starts a run for every case, one after the other, and diagnoses the stored run. If a fault was planted, it
+also starts a branch of the run with the proposed change, and diagnoses the branch. --runs DIR keeps the runs, and
+stored runs are not repeated. --stored skips cases without a stored run. A case that is diagnosed during training runs
+again each time, and --stored skips it.
 """
 
 from __future__ import annotations
@@ -112,7 +113,8 @@ def sparring(*arguments: str) -> None:
 
 
 def warm_model(case: Case, runs: Path) -> list[str]:
-    """Return the override that names the warm-started model of a case's folder. The model is trained if it is missing.
+    """Return the override that selects the warm-started model of a case's folder. The model is trained if it is
+    missing.
 
     The list is empty if the folder has no such model.
     """
@@ -144,7 +146,7 @@ def trained(case: Case, runs: Path) -> Path:
 
 
 def training(case: Case, runs: Path) -> list[str]:
-    """Return the command that trains a case."""
+    """Return the command that starts the run of a case."""
     return [
         "train",
         str(case.recipe),
@@ -195,7 +197,9 @@ def wait_for_step(run: Path, step: int, process: subprocess.Popen[bytes], *, sec
                 f"{run} ended with exit code {process.returncode} before step {step}; see its output above."
             )
         if time.monotonic() > late:
-            raise SystemExit(f"{run} had no step {step} after {seconds:g} seconds; name an earlier one in case.toml.")
+            raise SystemExit(
+                f"{run} had no step {step} after {seconds:g} seconds; specify an earlier one in case.toml."
+            )
         time.sleep(0.2)
 
 
@@ -228,7 +232,7 @@ def _refuse_unfinished(run: Path) -> None:
     status = RunFolder(run).status().get("status")
     if status not in ("completed", "stopped"):
         raise SystemExit(
-            f"{run} is {status}, so its curve is incomplete. Wait until it ends, or delete it to train it again."
+            f"{run} is {status}, so its curve is incomplete. Wait until it ends, or delete it and start it again."
         )
 
 

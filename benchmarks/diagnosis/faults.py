@@ -41,7 +41,7 @@ class Fault:
     severities: Mapping[str, Sequence[str]]
     """Overrides by the name of the severity."""
     shows: frozenset[str] = frozenset()
-    """Rules that name the fault. A change of code is right exactly if one of these rules proposes it."""
+    """Rules that name the fault. A code change is correct if and only if one of these rules proposes it."""
     changes: frozenset[str] = frozenset()
     """A right first change sets one of these settings."""
     is_rate_lower: bool | None = None

@@ -1,7 +1,7 @@
 """Cells in addition to the two halves: more cells for tuning, and fresh splits with other severities and seeds.
 
 A fresh split measures rules that were frozen before any of its cells was trained. If the results on a split lead to a
-change of a rule, the next split measures the changed rule."""
+rule change, the next split measures the changed rule."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@
 
 Rules are tuned only on the tuning half (the default). Figures come from the held-back half, which `faults.py` drew, and
 from the fresh splits of `fresh.py`. If the diagnosis of a broken run is correct, --branches trains a branch with the
-proposed change and tests whether the symptom is gone. Complete runs are not trained again, so an interrupted benchmark
-can continue. --stored diagnoses the stored runs and trains nothing. --smoke trains two short runs of one recipe, and
-the branch of the broken run."""
+proposed change and tests whether the symptom is gone. Completed runs are not repeated, so an interrupted benchmark can
+continue. --stored diagnoses the stored runs and trains nothing. --smoke trains two short runs of one recipe, and the
+branch of the broken run."""
 
 from __future__ import annotations
 

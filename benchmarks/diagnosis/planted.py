@@ -162,7 +162,7 @@ def tools_raise(share: float) -> type[Environment]:
 
 
 def is_lost(share: float) -> type[Environment]:
-    """Return the environment, in which the reset of a share of the episodes raises an exception."""
+    """Return the environment whose reset raises an exception in a share of the episodes."""
 
     class IsLost(_environment()):
         def reset(self, task: Task) -> Any:

@@ -1,5 +1,5 @@
-"""Trains the cells of the generator and their branches, each in a separate process. Complete runs are not trained
-again."""
+"""Starts the runs of the generator's cells and their branches, each in a separate process. Completed runs are not
+repeated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sparring.reproduce.branch import checkpoint_steps
 from sparring.run_folders import RunFolder
 
 WHOLE = ("completed", "stopped", "failed")
-"""Statuses of runs that need not be trained again. A run with a loss that is not a number fails, and is diagnosed as it
+"""Statuses of runs that need not be repeated. A run with a loss that is not a number fails, and is diagnosed as it
 is."""
 MOST_SECONDS = 600.0
 BRANCH = "-branch"

@@ -36,7 +36,7 @@ TARGETS = {
 
 
 def train(folder: Path, name: str, *overrides: str, faults: str = "") -> dict[str, float]:
-    """Train one run with the command. Return the outcomes of its episodes and the seconds of its steps."""
+    """Start one run with the command. Return the outcomes of its episodes and the duration of its steps in seconds."""
     environment = {**os.environ, "SPARRING_FAULTS": faults, "SPARRING_FAULTS_LOG": str(folder / f"{name}.faults")}
     command = [
         sys.executable,

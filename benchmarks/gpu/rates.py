@@ -38,7 +38,7 @@ class Load:
 
 
 SMALL = Load(prompt_tokens=32, new_tokens=8, trained_sequences=2)
-"""A load that is enough to test on a CPU that everything runs."""
+"""A load that is large enough to test on a CPU whether everything runs."""
 
 
 def matmul_flops(device: str, size: int) -> float:

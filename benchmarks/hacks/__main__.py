@@ -4,9 +4,9 @@ It also measures whether the detectors report nothing on healthy runs.
 
     python -m benchmarks.hacks [--runs DIR] [--seed N] [--json FILE] [--svg FILE] [NAME ...]
 
-The benchmark trains every case, one after the other. It then runs the detectors on the stored run step by step. At each
-step, the detectors see only the steps so far. --runs keeps the runs, and stored runs are not trained again, so that
-detectors can be improved without training. NAME is a case (blind2/stalling) or a folder of cases (blind2)."""
+The benchmark starts a run for every case, one after the other. It then runs the detectors on the stored run step by
+step. At each step, the detectors see only the steps so far. --runs keeps the runs, and stored runs are not repeated, so
+that detectors can be improved without training. NAME is a case (blind2/stalling) or a folder of cases (blind2)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SHOWN = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One run: its curves, with one number per step, and the findings of the detectors."""
+    """One run: its curves, with one number per step, and the detectors' findings."""
 
     case: Case
     rewards: list[float]
@@ -161,7 +161,7 @@ def trained(case: Case, runs: Path, more: Sequence[str] = ()) -> Path:
     status = RunFolder(run).status().get("status")
     if status not in ("completed", "stopped"):
         raise SystemExit(
-            f"{run} is {status}, so its curve is incomplete. Wait until it ends, or delete it to train it again."
+            f"{run} is {status}, so its curve is incomplete. Wait until it ends, or delete it and start it again."
         )
     return run
 

@@ -39,7 +39,7 @@ def mixed_log(
 
 
 def arguments_of(trajectory: Trajectory, tool: str) -> list[dict[str, Json]]:
-    """Return the arguments of the successful calls of a tool, in order."""
+    """Return the arguments of the successful calls to a tool, in order."""
     return [one["arguments"] for one in trajectory.transitions if one["tool"] == tool and one["error"] is None]  # pyright: ignore[reportReturnType]
 
 

@@ -130,6 +130,6 @@ def mixed_log(num: int = 512, seed: int = 0) -> list[list[Message]]:
 
 
 def shuffled_reward(trajectory: Trajectory) -> float:
-    """Return a random reward that depends only on the episode's name, as a control. RL with this reward must not
-    improve the policy."""
+    """As a control, return a random reward that depends only on the episode's id. RL with this reward must not improve
+    the policy."""
     return random.Random(trajectory.id).choice((0.0, 1.0))

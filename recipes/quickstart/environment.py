@@ -253,6 +253,6 @@ def clerk_log(
 
 
 def shuffled_reward(trajectory: Trajectory) -> float:
-    """Return a random reward that depends only on the episode's name, as a control. RL with this reward must not
-    improve the policy."""
+    """As a control, return a random reward that depends only on the episode's id. RL with this reward must not improve
+    the policy."""
     return random.Random(trajectory.id).choice((0.1, 0.4, 0.7, 1.0))

@@ -38,7 +38,8 @@ FOLLOWS_EXAMPLE = 0.5
 CORRECT_SHARE = 0.15
 """Share of the conversations of `mixed_log` that are right, in each domain. So a perfect imitator is right at 0.15."""
 HASTY_SHARE = 0.3
-"""Share of the conversations of `mixed_log` that skip a check that decides the case, if the case has such a check."""
+"""Share of the conversations of `mixed_log` that skip a check that determines the result, if the case has such a
+check."""
 
 
 def answer_text(domain: str, example: Example, fields: Mapping[str, Json]) -> str:
@@ -116,9 +117,9 @@ def mixed_log(num: int = 12288, seed: int = 0) -> list[list[Message]]:
     """Return conversations of mixed quality in all domains, with an aligned example. A share of `CORRECT_SHARE` has a
     correct answer.
 
-    Some of the other clerks skip a check that decides the case. The rest work correctly, and then copy one field from
-    the example in the prompt, always the last field that would become wrong. As a result, an imitator is not correct
-    with greedy sampling either.
+    Some of the other clerks skip a check that determines the result. The rest work correctly, and then copy one field
+    from the example in the prompt, always the last field that would become wrong. As a result, an imitator is not
+    correct with greedy sampling either.
     """
     rng = random.Random(f"mixed-{seed}")
     each = -(-num // len(SHOWN))
@@ -155,6 +156,6 @@ def mistaken_reward(trajectory: Trajectory) -> Reward:
 
 
 def shuffled_reward(trajectory: Trajectory) -> float:
-    """Return a random reward that depends on the episode's name and not on what the policy did, as a control. RL with
+    """As a control, return a random reward that depends on the episode's id and not on what the policy did. RL with
     this reward must not improve the policy."""
     return random.Random(trajectory.id).choice((0.0, 1.0))

@@ -29,9 +29,9 @@ class CommandAgent:
 
     The program gets `OPENAI_BASE_URL` and `OPENAI_API_KEY` (and the corresponding Anthropic variables) as environment
     variables. It reads the task from standard input as JSON: `{"id", "messages", "prompt"}`, without the fields that
-    hold the ground truth. If the recipe names other policies, the task also contains `policies`, with a `base_url` and
-    an `api_key` for each policy. The last line of its standard output may be `{"reward": ...}`, where the reward is a
-    number or a list with one number per turn. The object may also contain `components` and `metrics`. Without such a
+    hold the ground truth. If the recipe defines other policies, the task also contains `policies`, with a `base_url`
+    and an `api_key` for each policy. The last line of its standard output may be `{"reward": ...}`, where the reward is
+    a number or a list with one number per turn. The object may also contain `components` and `metrics`. Without such a
     line, the recipe's reward function grades the episode.
     """
 

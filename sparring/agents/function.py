@@ -47,7 +47,7 @@ class EpisodeSession:
         return self._session.seconds_left
 
     def of(self, name: str) -> EpisodeSession:
-        """Return the session of another policy of the episode. Raises UsageError if the recipe does not name this
+        """Return the session of another policy of the episode. Raises UsageError if the recipe does not define this
         policy."""
         return EpisodeSession(self._session.of(name), self._endpoint.policies[name])
 

@@ -63,7 +63,7 @@ class ScriptedPolicy:
     name: str
     act: Act = field(compare=False)
     script: Sequence[Message] | None = field(default=None, compare=False)
-    """The messages of the policy, or None if they are not known in advance."""
+    """The policy's messages, or None if they are not known in advance."""
 
 
 def saying(name: str, script: Sequence[Message]) -> ScriptedPolicy:

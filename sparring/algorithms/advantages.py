@@ -216,7 +216,7 @@ def group_based_per_turn(
 def group_based_per_turn_immediate(groups: Sequence[Group], *, gamma: float = 1.0) -> Advantages:
     """Return each turn's reward minus the mean reward of that turn, summed over this turn and all later turns.
 
-    This estimator is biased and exists only for comparison. The policy decides how many baselines are subtracted. In
+    This estimator is biased and exists only for comparison. The policy determines how many baselines are subtracted. In
     `benchmarks/per_turn_bias.py`, only 15% of the true gradient remains.
     """
     centred = [_by_turn([member.turn_rewards for member in group], _centred) for group in groups]

@@ -50,8 +50,8 @@ def load_agent_and_environment(
 def load_agent(
     config: Config, recipe_dir: Path, announce: Callable[[str], object]
 ) -> tuple[Agent, Closing] | tuple[None, None]:
-    """Return the recipe's own agent and a function that closes the resources that the agent opened, or None for the
-    built-in tool loop.
+    """Return the recipe's own agent and a function that closes the agent's resources, or None for the built-in tool
+    loop.
 
     Raises UsageError if the named object is not an agent.
     """
@@ -118,7 +118,7 @@ def load_agent(
 
 
 def _call_for_workers(address: str, key: str) -> str:
-    """Return the instructions to start workers. A key that the user set in the environment is not shown."""
+    """Return the instructions to start workers. A key that the user has set in an environment variable is not shown."""
     address = address.replace("//0.0.0.0:", f"//{platform.node()}:")
     shown = f"${KEY_VARIABLE}" if os.environ.get(KEY_VARIABLE) else key
     return (

@@ -1,4 +1,4 @@
-"""Describe the content of the parts that a run is trained with, and find the changes since the last training."""
+"""Describe the content of the parts that a run uses, and find the changes since the last training."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def record_parts(
     given: Sequence[str] = (),
     allowed: Collection[str] = (),
 ) -> list[str]:
-    """Record in the manifest of a run the parts that the run is trained with from now on.
+    """Record in the manifest of a run the parts that the run uses from now on.
 
     For a resumed run, compare them with the parts of its last training, and return a message for each kind of change
     that the user should know. `config` contains the settings in effect, and `given` contains the settings that the user
@@ -73,7 +73,7 @@ def record_parts(
         names = sorted({find_part(key) for key in refused}, key=PARTS.index)
         raise UsageError(
             f"{folder.path} would continue with different parts than it was trained with: {_describe_changes(refused)}. "
-            f"Its policy and its curves would mix both. "
+            f"The policy and the curves would mix both. "
             f"Restore the old parts{_as_they_were(refused)}, or continue anyway with --allow-changed {','.join(names)}."
         )
     folder.record_training(now, different)
@@ -116,9 +116,8 @@ def refuse_another_control(parts: TrainingParts, folder: RunFolder, config: Conf
 
 
 def _since_training(folder: RunFolder, now: Mapping[str, Json]) -> dict[str, tuple[Json, Json]]:
-    """Return the changes since the run was last trained.
-
-    There are none if the run was not trained, or was trained with a different version of Sparring.
+    """Return the changes since the run's last training. There are none if nothing was trained, or if a different
+    version of Sparring was used.
     """
     before = folder.manifest()
     return list_changes(before, now) if "contents" in before else {}

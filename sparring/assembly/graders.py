@@ -20,7 +20,7 @@ from sparring.runtime.plugins import load_function, load_object
 
 
 def load_graders(config: Config, recipe_dir: Path) -> tuple[RewardFunction | None, Scorer | None]:
-    """Return the reward and the scorer. Each is None if the recipe does not name it.
+    """Return the reward and the scorer. Each is None if the recipe does not specify it.
 
     Raises UsageError for objects that cannot be called with a trajectory.
     """
@@ -35,7 +35,7 @@ def _load_grader(key: str, name: str | None, recipe_dir: Path) -> Any:
 
 
 def build_criterion(config: Config, reward: RewardFunction | None, scorer: Scorer | None) -> SuccessCriterion:
-    """Return the criterion that decides whether an episode of the recipe is a success."""
+    """Return the criterion that determines whether an episode of the recipe is a success."""
     return SuccessCriterion(
         scorer=config.reward.scorer,
         independence=independence(reward, scorer),

@@ -340,7 +340,7 @@ async def load_into_engine(parts: RolloutParts, folder: RunFolder, weights: Weig
     if not left.is_dir():
         raise UsageError(
             f"a policy of the recipe has weights = 'warm_start', but {left} does not exist, because this run had no warm "
-            "start. Name the folder of a run instead."
+            "start. Specify the folder of a run instead."
         )
     frozen = load_checkpoint_weights(left, parts.policy)
     for engine in parts.frozen_by_warm_start:

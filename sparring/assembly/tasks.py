@@ -31,9 +31,9 @@ class Tasks:
 def load_tasks(config: Config, recipe_dir: Path, *, is_trained: bool = True) -> Tasks:
     """Load the splits from files or functions. A split that the recipe does not name is taken from the training data.
 
-    If the policy is not trained and the recipe names the held-out tasks, no training data is needed. Raises DataError
-    if a required split is empty or two splits share a task id. Raises UsageError if training tasks are for evaluation
-    only.
+    If the policy is not trained and the recipe specifies the held-out tasks, no training data is needed. Raises
+    DataError if a required split is empty or two splits share a task id. Raises UsageError if training tasks are for
+    evaluation only.
     """
     data = config.data
     needs_train = is_trained or data.held_out is None

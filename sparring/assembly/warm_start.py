@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def load_demonstrations(parts: TrainingParts, num: int, source: str) -> list[tuple[tuple[int, ...], tuple[bool, ...]]]:
     """Return tokenized conversations for the warm start.
 
-    They come from the environment's expert, a function, a .jsonl file or a recording. Raises DataError, which names the
-    row, for a demonstration that cannot be used.
+    They come from the environment's expert, a function, a .jsonl file or a recording. Raises DataError, which
+    identifies the invalid row, if a demonstration cannot be used.
     """
     conversations: list[Segment]
     if source == "expert":

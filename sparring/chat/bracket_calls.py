@@ -22,7 +22,7 @@ _ID = re.compile(r"[A-Za-z0-9]{9}")
 
 
 def parse_bracketed(text: str) -> Message:
-    """Return the assistant message that a text contains. This function never raises. Malformed calls stay in the
+    """Return the assistant message that a string contains. This function never raises. Malformed calls stay in the
     content, as in `tool_calls.parse_assistant`. The number in a call's id is its position in the list."""
     content, mark, body = text.partition(MARK)
     message: dict[str, Json] = {"role": "assistant", "content": content.strip()}

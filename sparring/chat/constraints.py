@@ -143,7 +143,7 @@ class AnswerGrammar:
         return " SPACE? ".join(part for part in parts if part)
 
     def _saying(self, *, may_call: bool) -> Constraint:
-        """Return the grammar of free text with no call, or with at most one call."""
+        """Return the grammar of free text without calls, or with at most one call."""
         call_format = self._call_format
         opening = _literal(call_format.opening)
         rules = [f"TEXT: ANY & ~(ANY {opening} ANY)"]
@@ -173,7 +173,8 @@ class AnswerGrammar:
         return text in self._added_tokens
 
     def _literal_or_token(self, text: str) -> str:
-        """Return a text as part of a grammar rule. Added tokens are written as ids, and any other text as a literal."""
+        """Return a string as part of a grammar rule. Added tokens are written as ids, and everything else as a
+        literal."""
         names = sorted(self._added_tokens, key=len, reverse=True)
         parts = re.split(f"({'|'.join(map(re.escape, names))})", text) if names else [text]
         return " ".join(
@@ -218,7 +219,7 @@ class AnswerGrammar:
 
 
 def _call_in(text: str) -> tuple[int, int, Sequence[str]]:
-    """Return the start and end of the first JSON object in a text, and the keys of that object if it is the sample
+    """Return the start and end of the first JSON object in a string, and the keys of that object if it is the sample
     call."""
     start = text.find("{")
     try:
@@ -247,5 +248,5 @@ def _schema_text(schema: Mapping[str, Json]) -> str:
 
 
 def _literal(text: str) -> str:
-    """Return a text as a quoted literal for a grammar."""
+    """Return a string as a quoted literal for a grammar."""
     return json.dumps(text, ensure_ascii=False)

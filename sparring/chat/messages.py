@@ -23,7 +23,7 @@ def content_text(content: Json) -> str:
 
 
 def without_half_characters(text: str) -> str:
-    """Return a text that UTF-8 can encode. Lone surrogates become "?": JSON and Python allow them, but tokenizers do
+    """Return a string that UTF-8 can encode. Lone surrogates become "?": JSON and Python allow them, but tokenizers do
     not."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
@@ -60,7 +60,7 @@ def json_text(value: Json) -> str:
 
 
 def canonical_json(value: Json) -> str:
-    """Return the same text for equal JSON values."""
+    """Return the same string for equal JSON values."""
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
     except TypeError:  # as in `json_bytes`

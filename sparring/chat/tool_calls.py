@@ -74,7 +74,7 @@ def render_assistant(message: Message, *, is_spaced: bool = False) -> str:
 
 
 def parse_assistant(text: str) -> Message:
-    """Return the assistant message that a text contains. This function never raises.
+    """Return the assistant message that a string contains. This function never raises.
 
     Well-formed calls become `tool_calls`. Malformed calls stay in the content and are also listed under
     "malformed_tool_calls" as {"text", "problem"}.

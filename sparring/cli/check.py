@@ -94,7 +94,7 @@ def check(
     else:
         _show_findings(report)
     if report.errors:
-        raise GateError(f"{len(report.errors)} of the findings on {report.recipe} are errors; fix these first.")
+        raise GateError(f"The checks of {report.recipe} reported errors ({len(report.errors)}); fix these first.")
 
 
 def _show_findings(report: CheckReport) -> None:

@@ -76,13 +76,15 @@ def report_failures(command: Callable[..., None]) -> Callable[..., None]:
         except Exception as error:  # noqa: BLE001 - nothing above can report it
             if isinstance(error, OSError) and error.errno in _NO_ROOM:
                 typer.echo(
-                    mask_secrets(f"error: {error}. Make room there, or write to another place, and try again."),
+                    mask_secrets(
+                        f"error: {error}. Free up disk space, or write to a different location, and try again."
+                    ),
                     err=True,
                 )
                 raise typer.Exit(ServiceError.exit_code) from None
             if isinstance(error, OSError) and error.errno in _NO_ACCESS and error.filename is not None:
                 typer.echo(
-                    mask_secrets(f"error: {error}. Check the disk and its permissions, and try again."), err=True
+                    mask_secrets(f"error: {error}. Check the disk and the permissions, and try again."), err=True
                 )
                 raise typer.Exit(ServiceError.exit_code) from None
             if isinstance(error, OSError) and error.errno in _WRONG_KIND and error.filename is not None:

@@ -59,11 +59,11 @@ def runs_branch(
             metavar="RECIPE", help="Use the code of this recipe, such as a corrected reward, with the run's settings."
         ),
     ] = None,
-    train: Annotated[bool, typer.Option("--train/--no-train", help="Train the new run at once.")] = True,
+    train: Annotated[bool, typer.Option("--train/--no-train", help="Start the new run at once.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Start a new run from a checkpoint of RUN with one change, and train the new run. `sparring diagnose` then
-    compares the two runs."""
+    """Create a new run from a checkpoint of RUN with one change, and start it. `sparring diagnose` then compares the
+    two runs."""
     from sparring.reproduce.branch import branch
 
     child = branch(resolve_run(run), changes or [], step=step, name=name, recipe=recipe)

@@ -189,7 +189,7 @@ def _rescore(
     as_json: bool,
 ) -> None:
     if scorer is None:
-        raise UsageError("--rescore needs a scorer; name a function with --scorer MODULE:NAME.")
+        raise UsageError("--rescore needs a scorer; specify a function with --scorer MODULE:NAME.")
     from sparring.evaluation.rescoring import rescore
 
     config = folder.config(changes)
@@ -205,7 +205,9 @@ def _compare_runs(sources: Sequence[str], picture: Path, as_json: bool) -> None:
     try:
         picture.write_text(plot(compared), "utf-8")
     except OSError as error:
-        raise UsageError(f"--plot {picture} cannot be written: {error}; name a file in a writable folder.") from error
+        raise UsageError(
+            f"--plot {picture} cannot be written: {error}; specify a file in a writable folder."
+        ) from error
     if as_json:
         print_json({"plot": str(picture), **compared.as_json()})
         return

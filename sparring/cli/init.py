@@ -33,10 +33,10 @@ def init(
     starter = None if model is None else find_starter(model)
     if folder is None:
         if model is None:
-            raise UsageError("name a new folder: sparring init FOLDER.")
+            raise UsageError("specify a new folder: sparring init FOLDER.")
         folder = Path(Path(model).name.lower())
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} exists and is not empty; name a new folder.")
+        raise UsageError(f"{folder} exists and is not empty; specify a new folder.")
     try:
         with as_file(files("sparring") / "templates" / "recipe") as template:
             ignored = shutil.ignore_patterns("__pycache__")
@@ -45,7 +45,7 @@ def init(
             recipe = folder / "recipe.toml"
             recipe.write_text(fill_in(recipe.read_text("utf-8"), starter), "utf-8")
     except OSError as error:
-        raise UsageError(f"{folder} cannot be written: {error}; name a folder that can be created.") from error
+        raise UsageError(f"{folder} cannot be written: {error}; specify a folder that can be created.") from error
     written = sorted(str(path) for path in folder.iterdir())
     if as_json:
         print_json({"folder": str(folder), "files": written})

@@ -27,7 +27,7 @@ RunsDir = Annotated[Path, typer.Option(help="The folder of the runs.")]
 def runs_list(runs_dir: RunsDir = Path("runs"), as_json: Json = False) -> None:
     """List all runs, oldest first."""
     if runs_dir.exists() and not runs_dir.is_dir():
-        raise UsageError(f"--runs-dir {runs_dir} is not a folder; name the folder of the runs.")
+        raise UsageError(f"--runs-dir {runs_dir} is not a folder; specify the folder of the runs.")
     runs = [(folder.path.name, _status_or_damage(folder)) for folder in list_runs(runs_dir)]
     if as_json:
         print_json([{"name": name, **status} for name, status in runs])
@@ -97,7 +97,7 @@ def runs_sync(
     seconds: Annotated[float, typer.Option(help="Time limit in seconds.", min=0)] = 600.0,
     as_json: Json = False,
 ) -> None:
-    """Send a run's missing data to MLflow, after an outage or for a run that was trained without MLflow
+    """Send a run's missing data to MLflow, after an outage or for a run that was executed without MLflow
     (`tracking.mlflow=true tracking.mlflow_uri=ADDRESS`)."""
     folder = RunFolder(resolve_run(run))
     config = folder.config(overrides or ())

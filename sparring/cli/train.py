@@ -94,7 +94,7 @@ def train(
         raise UsageError("--allow-changed applies only to a resumed run; give it with --resume RUN, or leave it out.")
     if recipe is None:
         raise UsageError(
-            "no recipe was given; name a recipe.toml (`sparring init FOLDER` writes one), or give --resume RUN."
+            "no recipe was given; specify a recipe.toml (`sparring init FOLDER` writes one), or give --resume RUN."
         )
     _train_recipe(
         recipe,
@@ -121,7 +121,7 @@ def _train_recipe(
     supervise: bool,
     as_json: bool,
 ) -> None:
-    """Train a new run or a family of runs. With `dry_run`, only show the settings and load everything."""
+    """Start a new run or a family of runs. With `dry_run`, only show the settings and load everything."""
     path = Path(recipe) / "recipe.toml" if Path(recipe).is_dir() else Path(recipe)
     placed = read_place_overrides(on, path, changes)
     if dry_run:

@@ -134,7 +134,7 @@ def _bounds(metadata: Iterable[Any]) -> Iterator[str]:
 
 
 def _element_metadata(annotation: Any) -> list[Any]:
-    """Return the bounds of the elements of a list or of the values of a table."""
+    """Return the bounds of a list's elements or of a table's values."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (Union, types.UnionType):
         return [found for one in arguments for found in _element_metadata(one)]

@@ -246,7 +246,7 @@ def _shown(value: Any) -> str:
 
 
 def nearest_key(path: str) -> str:
-    """Return the end of a message about an unknown key. It names the most similar known key."""
+    """Return the end of a message about an unknown key. It suggests the most similar known key."""
     known = list(Config.model_fields)
     for section, field in Config.model_fields.items():
         # The keys of a named policy are one level deeper.

@@ -13,7 +13,7 @@ def read_seeds(text: str, config: Config, overrides: Sequence[str] = ()) -> tupl
     """Return the seeds that `--seeds` names: `3` means three seeds starting at `run.seed`, and `0,4,7` means exactly
     these three seeds.
 
-    Raises UsageError for any other text.
+    Raises UsageError for any other string.
     """
     if re.fullmatch(r"\d+", text):
         if int(text) < 2:
@@ -27,7 +27,9 @@ def read_seeds(text: str, config: Config, overrides: Sequence[str] = ()) -> tupl
         )
     seeds = tuple(map(int, text.split(",")))
     if double := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
-        raise UsageError(f"--seeds {text} names {', '.join(map(str, double))} more than once; name each seed once.")
+        raise UsageError(
+            f"--seeds {text} names {', '.join(map(str, double))} more than once; specify each seed only once."
+        )
     if any(one.partition("=")[0].strip() == "run.seed" for one in overrides):
         raise UsageError(f"--seeds {text} and run.seed both set the seed; leave run.seed out.")
     return seeds

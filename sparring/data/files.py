@@ -27,8 +27,8 @@ ROLES = ("system", "user", "assistant", "tool")
 def read_tasks(path: Path) -> list[Task]:
     """Return the tasks of a dataset file, in the order of the file.
 
-    Raises DataError when the file is missing, unreadable or empty, or when a row is not a valid task. The error names
-    the file and the row. Raises ServiceError for a parquet file when pyarrow is not installed.
+    Raises DataError when the file is missing, unreadable or empty, or when a row is not a valid task. The error
+    identifies the file and the invalid row. Raises ServiceError for a parquet file when pyarrow is not installed.
     """
     with _readable(path):
         tasks = list(_tasks(path, _rows(path)))
@@ -69,7 +69,7 @@ def _readable(path: Path) -> Iterator[None]:
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 (byte {error.start}); save it as UTF-8.") from error
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error}; check the path and its permissions.") from error
+        raise DataError(f"{path} cannot be read: {error}; check the path and the permissions.") from error
 
 
 def each_key_once(where: str) -> Callable[[list[tuple[str, Any]]], dict[str, Any]]:
@@ -128,7 +128,7 @@ def _messages(prompt: Any, where: str) -> tuple[Message, ...]:
     for index, message in enumerate(prompt, start=1):
         if not isinstance(message, dict) or message.get("role") not in ROLES:
             raise DataError(
-                f"{where}: message {index} is {_short(message)}; give an object with a role of {', '.join(ROLES)}."
+                f"{where}: message {index} is {_short(message)}; give an object whose `role` is one of {', '.join(ROLES)}."
             )
         has_text = isinstance(message.get("content"), str)
         if not has_text and not message.get("tool_calls"):
@@ -176,7 +176,9 @@ def _csv(path: Path) -> Iterator[tuple[str, Row]]:
             names = reader.fieldnames or []
             repeated = sorted({name for name in names if names.count(name) > 1})
             if repeated:
-                raise DataError(f"{path}: the header names {repeated} more than once; give every column its own name.")
+                raise DataError(
+                    f"{path}: the header contains {repeated} more than once; give every column a different name."
+                )
             for number, row in enumerate(reader, start=1):
                 place = f"row {number} (line {reader.line_num})"
                 if None in row or None in row.values():

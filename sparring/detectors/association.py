@@ -106,8 +106,8 @@ def association(parts: Sequence[Evidence]) -> Association | None:
 def typical(seen: Evidence) -> list[Episode]:
     """Return three rewarded incorrect episodes of the last steps, from different tasks if possible.
 
-    The episodes with most of the traits that correlate with the reward come first. Among equal episodes, those with the
-    highest reward come first. Sorting by reward alone would select episodes that have nothing in common."""
+    The episodes that have the most traits that correlate with the reward come first. Among equal episodes, those with
+    the highest reward come first. Sorting by reward alone would select episodes that have nothing in common."""
     best = seen.separations[:MOST_TELLING]
 
     def has(place: int) -> float:

@@ -1,4 +1,4 @@
-"""Rules for degenerating answers: copies of the prompt's example, one text for all tasks, changed lengths, and calls
+"""Rules for degenerating answers: copies of the prompt's example, one answer for all tasks, changed lengths, and calls
 written as text."""
 
 from __future__ import annotations

@@ -433,7 +433,7 @@ _CLASSES: Mapping[str, Callable[[str, Digest], Iterator[re.Match[str]]]] = {
         lambda word, digest: word not in _prompt(digest) | _results(digest)
     ),
 }
-"""Functions that find the words that an amount counts."""
+"""Functions that find the words counted by an amount."""
 
 
 def _text(value: Json) -> str:

@@ -241,7 +241,7 @@ class Siblings:
 
 
 def paid_for_wrong(history: History, episodes: Sequence[Episode]) -> list[Episode]:
-    """Return the episodes that the scorer rejects and that earn at least as much as correct episodes of their group.
+    """Return the episodes that the scorer rejects but that earn at least as much as correct episodes of their group.
 
     If the group has no correct episode, the episodes are compared with the median correct episode of all steps. An
     episode that earned nothing, or the smallest reward of all episodes, never counts. The result is empty if no episode

@@ -78,7 +78,7 @@ def what_is_paid(history: History) -> Iterable[Finding]:
 
     The rule runs if an alarm reports that something other than the task is rewarded, or if such a trait becomes more
     frequent and the score does not follow. It tries traits that are correlated with the reward of incorrect episodes:
-    words, calls, arguments, outcomes and amounts. It names a trait that trials confirm. In a trial, episodes are run
+    words, calls, arguments, outcomes and amounts. It reports a trait that trials confirm. In a trial, episodes are run
     and graded again: without the trait, they earn less, and with it, they earn more. The finding remains valid until
     trials refute it, or until trials confirm that the policy now does something else. During an alarm without a
     confirmed trait, a note reports that the mechanism is unknown. The note lists the traits that are correlated with
@@ -203,7 +203,7 @@ def _strength(one: Separation) -> float:
 def _worth(one: Separation, seen: Evidence) -> float:
     """Return the reward, within groups, for one unit more of the trait.
 
-    If too few group members differ, return the difference between rewarded and unrewarded incorrect episodes.
+    If too few group members differ, return the difference in reward between rewarded and unrewarded incorrect episodes.
     """
     levels = {seen.episodes[place].digest.id: one.trait.level(place) for place in seen.compared}
     found = slope(

@@ -35,7 +35,7 @@ PAID_SHARE, PAID_SHARE_ERROR = 0.02, 0.08
 EVALUATION_SHARE = 0.8
 """The smallest ratio of the validation reward to the training reward without a finding."""
 COMPONENT_SHARE = 0.7
-"""The share of the rise of the reward from which a component counts as having taken over."""
+"""The share of the reward's rise from which a component counts as having taken over."""
 AT_EQUAL_SCORE = 0.5
 """The smallest spread of a component among episodes of equal score, as a share of the reward for a right answer."""
 
@@ -43,7 +43,7 @@ AT_EQUAL_SCORE = 0.5
 def rises_alone(history: History) -> Iterable[Finding]:
     """Report that the training reward rises but the score of the same episodes does not follow.
 
-    The score then explains less than half of the rise of the reward. The finding is an error if the score falls.
+    The score then explains less than half of the reward's rise. The finding is an error if the score falls.
     """
     seen = trend(history)
     if seen is None or seen.scores is None or not seen.rewards.exceeds(SURE, over=0.05 * seen.scale):
@@ -68,7 +68,7 @@ def rises_alone(history: History) -> Iterable[Finding]:
 
 
 def paid_for_wrong(history: History) -> Iterable[Finding]:
-    """Report that episodes that the scorer rejects earn at least as much as correct episodes of the same task.
+    """Report that episodes rejected by the scorer earn at least as much as correct episodes of the same task.
 
     If no episode of the group is correct, the episodes are compared with the correct episodes of all steps.
     """

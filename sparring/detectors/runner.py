@@ -122,7 +122,7 @@ def run_detectors(
     detectors: Collection[Detector] | None = None,
     trials: Regrader | None = None,
 ) -> list[Finding]:
-    """Return the findings of the detectors on a stored run, as they would be reported during training.
+    """Return the detectors' findings on a stored run, as they would be reported during training.
 
     Detectors see only the steps up to the current one. By default, all `detectors` run. `trials` confirm mechanisms, as
     in training. Raises DataError if files are damaged.

@@ -145,7 +145,7 @@ class Diagnosis:
     """The findings, including those of detectors, with the most severe one first."""
     silenced: tuple[Silenced, ...]
     past: tuple[Finding, ...]
-    """The findings of detectors during training that no longer apply."""
+    """Detector findings from training that no longer apply."""
     course: Mapping[str, Json]
     """The reward, score and validation results, at first and now."""
     claim: Claim | None = None
@@ -211,7 +211,7 @@ def _apply(rule: Symptom, observed: Observed) -> list[Finding]:
 
 
 def _detected(observed: Observed) -> list[Finding]:
-    """Return the findings of detectors on the whole run, even if the run was trained without them."""
+    """Return the detectors' findings on the whole run, even if it was executed without detectors."""
     if not observed.history.steps:
         return []
     off = observed.config.detectors.off

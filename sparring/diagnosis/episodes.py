@@ -37,7 +37,7 @@ MOST_TOOL_ERRORS, BROKEN_TOOLS = 0.15, 0.5
 """The share of calls that may fail, and the share of calls that raise above which nothing can be learned with the
 tools."""
 LOOP = 3
-"""The number of calls of the same tool with the same arguments in one episode from which the episode counts as a
+"""The number of calls to the same tool with the same arguments in one episode from which the episode counts as a
 loop."""
 MANY = 0.2
 FLUENT, POOR = 0.9, 0.3
@@ -88,7 +88,7 @@ def _repeats(digest: Digest) -> int:
 def failing_tools(observed: Observed) -> Iterable[Finding]:
     """Report that many tool calls fail, and that their share does not fall.
 
-    Calls of unknown tools, and arguments that are not JSON or have the wrong type, are caused by the policy and the
+    Calls to unknown tools, and arguments that are not JSON or have the wrong type, are caused by the policy and the
     prompt. Tools that raise exceptions are a fault of the environment. The finding is an error if half of the calls
     raise an exception.
     """
@@ -339,7 +339,7 @@ def all_zero(observed: Observed) -> Iterable[Finding]:
             "examples": shown(played),
         },
         change=change,
-        confirm="A validation of the same tasks has successes.",
+        confirm="A validation run on the same tasks has successes.",
         step=observed.history.last_step,
         trajectories=named(played),
     )
@@ -448,7 +448,7 @@ def completion(observed: Observed) -> Iterable[Finding]:
     """Compare completion and correctness when the reward is flat.
 
     Report episodes that end by themselves and are incorrect (fluent but wrong: the reward must be more specific). Also
-    report that few episodes end in time, but that those that do are correct (the budget is too small)."""
+    report that few episodes end in time but those few are correct (the budget is too small)."""
     if len(observed.late) < FEWEST or not is_flat(observed, max(STALL_STEPS, len(observed.trained) // 3)):
         return
     finished = [one for one in observed.late if one.digest.outcome is Outcome.FINISHED]

@@ -23,10 +23,10 @@ SIGNAL = "analysis/batch_valid_ratio"
 def evaluate_change(observed: Observed) -> Iterable[Finding]:
     """Report whether the change in a branched run worked.
 
-    The finding names what was changed since the parent, whether the symptom that caused the change is gone, and whether
-    the reward (or the score, if there is one) is better than the parent's at the same steps. Before the number of steps
-    that the parent's finding names, the verdict is "too early". The finding is a warning if the change did not help, or
-    if several settings were changed at once."""
+    The finding states what was changed since the parent, whether the symptom that caused the change is gone, and
+    whether the reward (or the score, if there is one) is better than the parent's at the same steps. Until the branch
+    has run for the number of steps given in the parent's finding, the verdict is "too early". The finding is a warning
+    if the change did not help, or if several settings were changed at once."""
     lineage = observed.lineage
     if lineage is None:
         return
@@ -61,7 +61,9 @@ def evaluate_change(observed: Observed) -> Iterable[Finding]:
         change = f"Branch from {lineage.parent} again at step {lineage.step} with only one of them."
     elif num_steps < needed:
         evidence["verdict"] = "too early"
-        symptom = f"{what} was changed {num_steps} steps ago; its effect is visible after {needed}."
+        symptom = (
+            f"{what} was changed {num_steps} steps ago; the effect of the change is visible only after {needed} steps."
+        )
         change = "Continue the training."
     elif not is_gone or (gain is not None and (-gain).exceeds(SURE)):
         severity, evidence["verdict"] = Severity.WARNING, "failed"
@@ -113,7 +115,7 @@ def _other_change(lineage: Lineage, advised: Finding | None) -> str:
 
 def _advised(lineage: Lineage, changes: Mapping[str, Any]) -> Finding | None:
     """Return the parent's finding that led to the change. It is the finding that proposed one of these settings. If
-    there is none, and code or the reward was changed, it is the first finding that required a change of code."""
+    there is none, and code or the reward was changed, it is the first finding that required a code change."""
     for one in lineage.findings:
         if set(one.settings) & set(changes):
             return one

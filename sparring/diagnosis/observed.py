@@ -47,7 +47,7 @@ class Lineage:
     history: History
     """The complete history of the parent."""
     findings: Sequence[Finding] = ()
-    """The findings of the diagnosis about the parent."""
+    """The diagnosis findings about the parent."""
 
 
 @final
@@ -58,9 +58,9 @@ class Observed:
     config: Config
     history: History
     detected: Sequence[Finding] = ()
-    """The findings of detectors, both those from training and those of now."""
+    """The detectors' findings, both from training and from now."""
     diagnosed: Sequence[Finding] = ()
-    """The findings of earlier rules of the diagnosis."""
+    """The findings of the diagnosis rules that ran earlier."""
     attempts: Attempts = field(default_factory=Attempts)
     progress: Progress | None = None
     """The progress of the run, or None if the run has ended."""
@@ -89,7 +89,7 @@ class Observed:
         return [steps[0], steps[-1]] if steps else []
 
     def series(self, name: str) -> list[float]:
-        """Return a metric of the training steps, for the steps that have it."""
+        """Return the values of a metric at the training steps that have it."""
         return [one.metrics[name] for one in self.trained if one.metrics.get(name) is not None]
 
     def now(self, name: str, default: float = 0.0) -> float:

@@ -35,7 +35,7 @@ FARTHEST = 5e-4
 """The sum of the learning rates of all steps below which hardly anything can have been learned. Weights are a hundred
 times as large."""
 DROWNED = 1e-3
-"""The multiple of the norm of the gradient from which `adam_eps` outweighs the gradient of a single weight."""
+"""The multiple of the gradient's norm from which `adam_eps` outweighs the gradient of a single weight."""
 
 
 def updates_too_large(observed: Observed) -> Iterable[Finding]:
@@ -164,7 +164,7 @@ def _times(values: Mapping[int, float], first: int, since: list[int]) -> float |
 
 
 def _farthest(observed: Observed) -> float:
-    """Return the largest possible change of a weight. With Adam, a weight changes by at most the learning rate per
+    """Return the largest possible change to a weight. With Adam, a weight changes by at most the learning rate per
     step."""
     rates = observed.series("training/learning_rate") or [
         observed.config.optimizer.learning_rate for _ in observed.trained

@@ -16,7 +16,7 @@ from sparring.types import Outcome
 
 FEWEST_STEPS = 3
 UNPAID = 0.2
-"""The share of the episodes that the scorer accepts that earn no more than a wrong one. At this share, reward and
+"""The share of the episodes accepted by the scorer that earn no more than an incorrect one. At this share, reward and
 scorer use different answers."""
 PAID = 0.05
 """The smallest ratio of paid to unpaid episodes among those that the scorer accepts. A reward that pays almost none
@@ -84,8 +84,8 @@ def _agree(played: Sequence[Episode]) -> bool:
 
 
 def disagrees(observed: Observed) -> Iterable[Finding]:
-    """Report that a fifth of the episodes that the scorer accepts earn no more than incorrect ones, while other
-    episodes are rewarded.
+    """Report that a fifth of the episodes accepted by the scorer earn no more than incorrect ones, while other episodes
+    are rewarded.
 
     If these episodes always belong to the same tasks, the reward's reference answers are wrong. Otherwise the reward is
     random, or reads only some of the answers. The rule uses the last episodes. If these do not show the problem, it

@@ -54,8 +54,8 @@ def too_small(observed: Observed) -> Iterable[Finding]:
 
 
 def temperature(observed: Observed) -> Iterable[Finding]:
-    """Report that the sampling temperature of training is above 1.3, and that success is lower than in a validation of
-    the same policy.
+    """Report that the sampling temperature of training is above 1.3, and that success is lower than in a validation run
+    with the same policy.
 
     The episodes of a step come from the policy that was validated before it. Also report that the temperature is below
     0.5 and validation at a higher temperature is worse, because training then affects only the most likely answers.
@@ -93,7 +93,7 @@ def temperature(observed: Observed) -> Iterable[Finding]:
             "truncated_turns": round(observed.now("rollout/truncated_turns"), 4),
         },
         change="Sample at temperature 1.",
-        confirm="The step after a validation reaches about the same value.",
+        confirm="The step after a validation run reaches about the same value.",
         step=observed.history.last_step,
         settings=possible(observed.config, {"sampling.temperature": 1.0}),
         confirm_after=1,
@@ -101,7 +101,7 @@ def temperature(observed: Observed) -> Iterable[Finding]:
 
 
 Pair: TypeAlias = tuple[Mapping[str, float], StepRecord]
-"""The metrics of a validation, and the step whose episodes come from the same policy."""
+"""The metrics of a validation run, and the step whose episodes come from the same policy."""
 
 
 def _compared(pairs: Sequence[Pair]) -> tuple[Estimate, float, float]:

@@ -241,7 +241,7 @@ def collapse(observed: Observed) -> Iterable[Finding]:
 
     The finding is an error if at most a quarter of the gain is left. The first proposed change depends on the metrics:
     it concerns stale tokens, otherwise a loss that never clips, otherwise the learning rate. Broken tools can explain a
-    fall without any change of the policy. With few episodes per step, the reward varies with the tasks of the step."""
+    fall without any change in the policy. With few episodes per step, the reward varies with the tasks of the step."""
     is_broken = any(one.rule == "tools.failing" and one.severity is Severity.ERROR for one in observed.findings)
     if is_broken or any(one.rule == "batch.too_small" for one in observed.findings):
         return
@@ -456,8 +456,8 @@ def _of_agreeing(observed: Observed) -> list[Episode]:
 
 
 def _variance(metrics: Mapping[str, float], measured: str) -> float:
-    """Return the variance of a validation's mean, over tasks. The spread is known only for the reward. Other metrics
-    are assumed to be shares between 0 and 1."""
+    """Return the variance of a validation mean, over tasks. The spread is known only for the reward. Other metrics are
+    assumed to be shares between 0 and 1."""
     count = max(1.0, metrics.get("val/reward/num_prompts", 1.0))
     mean = min(1.0, max(0.0, metrics[measured]))
     return (

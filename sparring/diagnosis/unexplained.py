@@ -124,7 +124,7 @@ def no_progress(observed: Observed) -> Iterable[Finding]:
     """Report that most episodes are incorrect and success does not rise, or that success falls, and that no other
     symptom explains this.
 
-    Training and validation are combined. The cause is unknown. The finding names the places to search for it, with
+    Training and validation are combined. The cause is unknown. The finding lists the places to search for it, with
     labels and rewards first."""
     name = "rollout/score/mean" if observed.series("rollout/score/mean") else "rollout/reward/mean"
     values = observed.series(name)
@@ -141,7 +141,7 @@ def no_progress(observed: Observed) -> Iterable[Finding]:
         rises.append((validated[-1] - validated[0]) / math.sqrt(max(1e-9, errors[0] + errors[-1])))
     together = sum(rises) / math.sqrt(len(rises))
     if len(rises) == 1 and len(values) < 2 * STALL_STEPS:
-        return  # a few steps without a validation vary too much
+        return  # a few steps without a validation result vary too much
     falls = together <= -LIKELY
     if not falls and (together >= NO_RISE or observed.success >= MOSTLY_WRONG):
         return

@@ -251,7 +251,7 @@ class _Run:
 
 
 def _runs(rows: Sequence[Row], *, device: torch.device, dtype: torch.dtype) -> list[_Run]:
-    """Divide the batch into runs. A new run begins at each change of capacity, and wherever a run would skip more slots
+    """Divide the batch into runs. A new run begins at each capacity change, and wherever a run would skip more slots
     than it uses."""
     cuts = [0]
     for index in range(1, len(rows)):

@@ -225,8 +225,8 @@ class OpenAIEngine:
 
 
 def _takes_other_limit(response: httpx.Response) -> bool:
-    """Return whether the endpoint requires the other name of the token limit. Some models accept only the newer name of
-    `max_tokens`, and some endpoints do not support the newer name yet."""
+    """Return whether the endpoint requires the other name for the token limit. Some models accept only the newer name
+    of `max_tokens`, and some endpoints do not support the newer name yet."""
     return response.status_code == 400 and "max_completion_tokens" in response.text
 
 

@@ -35,7 +35,7 @@ from sparring.types import Completion, EngineCapabilities, Json, SampleRequest, 
 LATE_SECONDS = 5.0
 """The number of seconds after a turn's deadline for which the engine waits for the server's answer."""
 LOAD_SECONDS = 600.0
-"""The maximum time in seconds that a server may take to load weights that it has received."""
+"""The maximum time in seconds for a server to load weights after receiving them."""
 _PIECE_BYTES = 2**20
 
 

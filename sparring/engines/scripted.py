@@ -100,7 +100,7 @@ class ScriptedEngine:
         is_stopped = False
         if isinstance(answer, str):
             if self._encode is None:
-                raise TypeError("A scripted text needs `encode`; pass it, or script token ids.")
+                raise TypeError("Scripted text needs `encode`; pass it, or give token ids instead.")
             stop_id = self._stop_id if self._stop_id is not None else min(request.stop_ids, default=None)
             ends = [answer.index(text) + len(text) for text in request.stop_texts if text in answer]
             is_stopped = bool(ends)

@@ -123,9 +123,10 @@ class ScriptedEpisodes:
 
 
 def read_script(path: Path) -> list[Message]:
-    """Return the assistant's messages from a .jsonl file, one per line. Raises DataError, which names the line."""
+    """Return the assistant's messages from a .jsonl file, one per line. Raises DataError, which gives the number of the
+    invalid line."""
     if not path.is_file():
-        raise DataError(f"engine.script: {path} does not exist; name a .jsonl file with one message per line.")
+        raise DataError(f"engine.script: {path} does not exist; specify a .jsonl file with one message per line.")
     messages = []
     try:
         lines = path.read_text("utf-8").split("\n")

@@ -1,4 +1,4 @@
-"""Recorded calls of read-only tools. They are read from files or recorded from a live environment, and looked up by
+"""Recorded calls to read-only tools. They are read from files or recorded from a live environment, and looked up by
 their arguments."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sparring.run_folders.inputs import note_input
 from sparring.types import Json, Task
 
 RECORDING = Task(id="recording", messages=({"role": "user", "content": "record"},))
-"""The task with which a live environment is reset for calls that belong to no task."""
+"""The task with which a live environment is reset for calls that do not belong to any task."""
 
 _MOST_COMPARED = 128
 """The maximum number of recorded calls with which an unrecorded call is compared, so that the comparison takes only a
@@ -87,7 +87,8 @@ class Fixtures:
         Without an environment, such arguments are compared by their text. The files and their sha256 are listed in the
         manifests of the runs of this process.
 
-        Raises DataError, which names the file and the row, and ServiceError if a .parquet file is read without pyarrow.
+        Raises DataError, which identifies the file and the invalid row, and ServiceError if a .parquet file is read
+        without pyarrow.
         """
         fixtures = cls(())
         fixtures._hold(recorded for path in map(Path, paths) for recorded in _rows_of(path))
@@ -137,8 +138,8 @@ class Fixtures:
     def completed(self, environment_class: type[Environment]) -> Fixtures:
         """Return the same calls with all arguments. Omitted arguments get the defaults of the environment's tool.
 
-        Raises DataError, which names the row, for a tool that the environment does not have, for arguments that the
-        tool does not accept, and for two rows with the same call but different results.
+        Raises DataError, which identifies the row, for a tool that the environment does not have, for arguments that
+        the tool does not accept, and for two rows with the same call but different results.
         """
         if environment_class not in self._completed:
             tools, fixtures = tools_of(environment_class), Fixtures(())
@@ -213,7 +214,7 @@ class _Recorded:
 
     @property
     def key(self) -> str:
-        """A text that is the same for equal arguments."""
+        """A string that is the same for equal arguments."""
         return _canonical(_cells(self.arguments) if self.is_text else self.arguments)
 
 
@@ -221,8 +222,8 @@ def _rows_of(path: Path) -> Iterator[_Recorded]:
     """Yield the rows of a file. Raises DataError."""
     if not path.is_file():
         raise DataError(
-            f"the fixtures {path} do not exist; keep them in the folder `fixtures` next to the recipe, which every run "
-            "copies, and name them relative to `Path(__file__).parent`."
+            f"the fixtures file {path} does not exist; keep it in the `fixtures` folder next to the recipe (every run "
+            "copies this folder), and specify its path relative to `Path(__file__).parent`."
         )
     note_input(path)
     rows = read_rows(path)
@@ -355,7 +356,7 @@ def _expert_calls(environment: Environment, task: Task) -> list[tuple[str, Mappi
 
 
 def _canonical(arguments: Mapping[str, Json]) -> str:
-    """Return the same text for equal arguments. Raises ValueError or TypeError for a value that is not JSON."""
+    """Return the same string for equal arguments. Raises ValueError or TypeError for a value that is not JSON."""
     return json.dumps(_plain(arguments), ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 

@@ -123,7 +123,7 @@ class EpisodeState:
         return builtin.execute(f"SELECT {name}({', '.join('?' * len(values))})", values).fetchone()[0]
 
     async def close(self) -> None:
-        """Call all registered cleanups, even if one fails. Raises InfrastructureError, which names the failed cleanups.
+        """Call all registered cleanups, even if one fails. Raises InfrastructureError, which lists the failed cleanups.
         A cancellation waits until all cleanups have been called."""
         failures: list[tuple[str, BaseException]] = []
         while self._cleanups:
@@ -163,7 +163,7 @@ class StatefulEnvironment(Environment):
         unknown = [name for name in cls.persists if not hasattr(cls, name)]
         if unknown:
             raise UsageError(
-                f"{cls.__name__}.persists names {unknown[0]!r}, which the class does not have; define it there."
+                f"{cls.__name__}.persists lists {unknown[0]!r}, but the class has no such attribute; define it in the class."
             )
         if cls.close is not StatefulEnvironment.close:
             raise UsageError(

@@ -130,7 +130,7 @@ class Tool:
 def tools_of(environment_class: type) -> Mapping[str, Tool]:
     """Return the tools of a class, keyed by name, in order of definition.
 
-    Raises UsageError, which names the method and the parameter, if a signature cannot become a schema.
+    Raises UsageError, which identifies the method and the parameter, if a signature cannot become a schema.
     """
     names: dict[str, None] = {}
     for base in reversed(environment_class.__mro__):
@@ -151,7 +151,7 @@ def _read_tool(environment_class: type, name: str, method: Callable[..., Any]) -
         hints = get_type_hints(method, include_extras=True)
     except NameError as error:
         raise UsageError(
-            f"{where}: a type hint cannot be resolved ({error}); import the name in its module."
+            f"{where}: a type hint cannot be resolved ({error}); import the name in the module that defines the tool."
         ) from error
     descriptions = _argument_descriptions(inspect.getdoc(method) or "")
     properties: dict[str, Json] = {}
@@ -159,7 +159,9 @@ def _read_tool(environment_class: type, name: str, method: Callable[..., Any]) -
     for parameter in list(inspect.signature(method).parameters.values())[1:]:
         place = f"{where}, parameter {parameter.name!r}"
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise UsageError(f"{place}: {parameter.kind.description} parameters have no JSON schema; name each one.")
+            raise UsageError(
+                f"{place}: {parameter.kind.description} parameters have no JSON schema; declare each parameter separately."
+            )
         if parameter.name not in hints:
             raise UsageError(f"{place} has no type hint, so the model cannot know its type; use {_SUPPORTED}.")
         properties[parameter.name] = _property(parameter, hints[parameter.name], place)

@@ -42,11 +42,11 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcrossRuns:
-    """The rows of a table, and the validations of each run over its steps."""
+    """The rows of a table, and the validation results of each run over its steps."""
 
     rows: tuple[Compared, ...]
     curves: dict[str, tuple[Evaluation, ...]]
-    """The validations of each run, in the order of steps."""
+    """The validation results of each run, in the order of steps."""
     claims: tuple[tuple[tuple[str, ...], Claim], ...] = ()
     """The claims of runs that were named without a step; runs that differ only in their seed share one claim."""
 
@@ -65,9 +65,9 @@ class AcrossRuns:
 def across_runs(sources: Sequence[str]) -> AcrossRuns:
     """Load and compare the evaluations that `sources` name.
 
-    `RUN` names the newest held-out evaluation of a run, or its last validation if it has none. `RUN@STEP` names the
-    validation after that step. The path of a .json file names the evaluation in that file. Raises DataError if a source
-    has no evaluation.
+    `RUN` stands for the newest held-out evaluation of a run, or for its last validation result if it has none.
+    `RUN@STEP` stands for the validation result after that step. The path of a .json file stands for the evaluation in
+    that file. Raises DataError if a source has no evaluation.
     """
     found = [(source, evaluation) for source in dict.fromkeys(sources) for evaluation in _evaluations(source)]
     rows: list[Compared] = []
@@ -108,8 +108,8 @@ def _evaluations(source: str) -> tuple[Evaluation, ...]:
         if not step.isdigit() or int(step) not in validations:
             there = ", ".join(map(str, validations)) or "none"
             raise DataError(
-                f"{source}: {run.path} has no validation after step {step}; it has {there}. If that checkpoint was "
-                f"kept, `sparring eval {run.path} --policy @{step}` evaluates it."
+                f"{source}: {run.path} has no validation result after step {step} (results exist after: {there}). "
+                f"If that checkpoint was kept, `sparring eval {run.path} --policy @{step}` evaluates it."
             )
         return (validations[int(step)],)
     if any(run.evaluations.glob("held_out-*.json")):

@@ -120,7 +120,7 @@ class AcrossSeeds:
     name: str
     seeds: tuple[SeedRun, ...]
     is_held_out: bool
-    """Whether the results are held-out evaluations. Otherwise they are the validations of training."""
+    """Whether the results are held-out evaluations. Otherwise they are the validation results from training."""
     policies: Mapping[str, OverSeeds]
     """The results of the policies that are evaluated for every seed with a result."""
     gains: Mapping[str, OverSeeds]
@@ -184,7 +184,7 @@ def runs_of(sources: Sequence[str]) -> tuple[str, dict[int, RunFolder | None]]:
                 "one recipe; to compare other runs, use `sparring eval --compare`."
             )
         if (other := found.setdefault(seed, run)) is not None and other is not run:
-            raise UsageError(f"{other.path} and {run.path} both have seed {seed}; name one of them.")
+            raise UsageError(f"{other.path} and {run.path} both have seed {seed}; specify only one of them.")
     return " ".join(named(run.path) for run in given), dict(sorted(found.items()))
 
 
@@ -192,7 +192,7 @@ def across_seeds(name: str, runs: Mapping[int, RunFolder | None]) -> AcrossSeeds
     """Read the results of the runs from their files.
 
     A run that did not complete has no result, and the claim states this. If every completed run has a held-out
-    evaluation, these are used; otherwise the validations of all runs are used.
+    evaluation, these are used; otherwise the validation results of all runs are used.
     """
     stands = {seed: _stands(seed, run) for seed, run in runs.items()}
     found = {
@@ -216,10 +216,10 @@ def across_seeds(name: str, runs: Mapping[int, RunFolder | None]) -> AcrossSeeds
     if without and len(without) < len(found):
         lacking = listed([str(seed) for seed in without])
         notes.append(
-            f"Seeds without a held-out evaluation: {lacking}. The numbers are therefore validations. {_plays(name)}"
+            f"Seeds without a held-out evaluation: {lacking}. The numbers are therefore validation results. {_plays(name)}"
         )
     elif without:
-        notes.append(f"The numbers are validations. {_plays(name)}")
+        notes.append(f"The numbers are validation results. {_plays(name)}")
     if len(results) > 1 and not shared_tasks([_rates(one.evaluations[TUNED]) for one in results]):
         notes.append(
             "Each seed was evaluated on tasks of its own, so the interval over seeds also covers the choice of tasks."
@@ -237,7 +237,7 @@ def across_seeds(name: str, runs: Mapping[int, RunFolder | None]) -> AcrossSeeds
 
 
 def outlier_sentence(family: AcrossSeeds) -> str:
-    """Return a sentence that names the outlying seed and where to look, or states that there is no such seed. The
+    """Return a sentence that identifies the outlying seed and where to look, or states that there is no such seed. The
     sentence is empty if too few seeds have a result."""
     if family.outlier is None:
         return "No seed is an outlier." if len(family.finished) > 2 else ""
@@ -267,7 +267,7 @@ def _claim(one: SeedRun, found: Evaluated, name: str, *, is_held_out: bool) -> C
     assert one.run is not None
     if not found.held_out and not found.validations:
         raise DataError(
-            f"{one.run.path} has no evaluation and no validation, so it has no result; evaluate it with `sparring eval "
+            f"{one.run.path} has no evaluation and no validation result; evaluate it with `sparring eval "
             f"{one.run.path}`."
         )
     return claim_of_run(one.run, found if is_held_out else replace(found, held_out=None, earlier=()), family=name)

@@ -13,7 +13,7 @@ from sparring.evaluation.controls import WORDS, Against, Rise, listed, strongest
 
 
 def claim_over(seeds: Mapping[int, Claim], *, without: Mapping[int, str] = MappingProxyType({})) -> Claim:
-    """Return the claim that is supported by each of several runs that differ only in their seed.
+    """Return the claim supported by each of several runs that differ only in their seed.
 
     Controls that are missing for some seeds are left out. `without` maps each seed without a result to the reason.
     """
@@ -73,7 +73,7 @@ def _num_seeds(num: int, without: Mapping[int, str]) -> str:
 
 
 def _scope_over(seeds: Mapping[int, Claim]) -> Iterator[str]:
-    """Yield the conditions of all claims. A condition that only some seeds have names these seeds.
+    """Yield the conditions of all claims. A condition that applies only to some seeds lists these seeds.
 
     Only claims of which a result at another temperature disagrees name their temperature, so it is the temperature of
     all."""

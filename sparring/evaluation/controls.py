@@ -99,7 +99,7 @@ class RunFacts:
         return (*(() if BASE in compared else (BASE,)), *(() if has_random else (RANDOM,)))
 
     def remedy(self, missing: Collection[str], *, random: str = "random") -> str:
-        """Return the command that evaluates the missing controls. `random` names a new run with random rewards."""
+        """Return the command that evaluates the missing controls. `random` stands for a new run with random rewards."""
         evaluate = self.evaluates
         if RANDOM in missing:
             return (

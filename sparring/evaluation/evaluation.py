@@ -131,7 +131,7 @@ class Evaluation:
 
     @property
     def plays_with(self) -> dict[str, Json]:
-        """The overrides that affect what happens in an episode and that do not appear in another field."""
+        """The overrides that affect what happens in an episode and do not appear in another field."""
         return {
             key: value
             for key, value in self.overrides.items()

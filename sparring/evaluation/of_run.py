@@ -37,7 +37,7 @@ class Evaluated:
     """The newest report that compares tuned with other policies, else the newest that compares policies, else the
     newest. Reports with the run's own settings come before reports with other settings."""
     validations: Mapping[int, Evaluation]
-    """The validations by step, in ascending order."""
+    """The validation results by step, in ascending order."""
     earlier: tuple[Evaluation, ...] = ()
     """The rows of the other held-out evaluations, newest first. They provide controls that `held_out` lacks."""
     unread: tuple[str, ...] = ()
@@ -70,7 +70,7 @@ def claim_of_run(
     """Return the claim that a run supports.
 
     `found` contains evaluations that were already read. `seen_in_training` is the number of held-out tasks that are
-    known to have been used in training, in addition to those that the file states. `family` names the runs that share
+    known to have been used in training, in addition to those that the file states. `family` lists the runs that share
     one claim with this run, in the form that a command accepts.
     """
     found = found or evaluated(run)
@@ -159,7 +159,7 @@ def named(path: Path) -> str:
 
 
 def content_of(task: Task) -> str:
-    """Return a text that is the same for all tasks with equal content."""
+    """Return a string that is the same for all tasks with equal content."""
     return json.dumps([task.messages, task.fields], sort_keys=True, default=str)
 
 

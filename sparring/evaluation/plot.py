@@ -14,8 +14,8 @@ COLORS = ("#2a7f62", "#c8553d", "#3b5b9d", "#b8860b", "#7b4f9d", "#4a4a4a", "#2a
 
 
 def plot(compared: AcrossRuns) -> str:
-    """Return the SVG document. The upper part shows each run's validations with their intervals; the lower part shows
-    one row per evaluation with its interval."""
+    """Return the SVG document. The upper part shows each run's validation results with their intervals; the lower part
+    shows one row per evaluation with its interval."""
     parts, top = [], 16
     names = list(dict.fromkeys([*compared.curves, *(row.run for row in compared.rows)]))
     colors = {name: COLORS[place % len(COLORS)] for place, name in enumerate(names)}

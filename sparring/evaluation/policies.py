@@ -107,7 +107,7 @@ def checkpoint_of(folder: RunFolder, step: str | None) -> Path:
         found = find_best(folder.checkpoints, folder.validation_scores())
         if found is None:
             raise DataError(
-                f"no checkpoint of {folder.path} was validated, so the best one is not known; name a step, or train "
+                f"no checkpoint of {folder.path} was validated, so the best one is not known; specify a step, or train "
                 "with a schedule.val_every that coincides with schedule.save_every."
             )
     else:

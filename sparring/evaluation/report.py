@@ -78,13 +78,13 @@ def comparisons(evaluations: Sequence[Evaluation]) -> tuple[Comparison, ...]:
 
 
 def read_report(path: Path) -> EvaluationReport:
-    """Read a report, or a validation, which is a single evaluation. Raises DataError if the file is neither."""
+    """Read a report, or a validation result, which is a single evaluation. Raises DataError if the file is neither."""
     try:
         content = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        raise DataError(f"{path} does not exist; name an evaluation of a run, evaluations/*.json.") from None
+        raise DataError(f"{path} does not exist; specify an evaluation of a run, evaluations/*.json.") from None
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as JSON: {error}. Name an evaluation of a run.") from error
+        raise DataError(f"{path} cannot be read as JSON: {error}. Specify an evaluation of a run.") from error
     try:
         known = content["format"]
         if known != FORMAT:
@@ -101,5 +101,5 @@ def read_report(path: Path) -> EvaluationReport:
         )
     except (LookupError, TypeError, ValueError) as error:
         raise DataError(
-            f"{path} is not an evaluation that `sparring` wrote ({error!r}); name an evaluation of a run."
+            f"{path} is not an evaluation that `sparring` wrote ({error!r}); specify an evaluation of a run."
         ) from error

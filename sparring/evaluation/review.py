@@ -132,7 +132,7 @@ def _load_graders(config: Config, folder: Path, path: Path) -> tuple[RewardFunct
     for key, name in named.items():
         if name is None:
             raise UsageError(
-                f"{path} has no reward.{key}, so there is nothing to compare; name a function: 'environment:{key}'."
+                f"{path} has no reward.{key}, so there is nothing to compare; specify a function: 'environment:{key}'."
             )
     reward, scorer = (load_object(str(name), folder=folder) for name in named.values())
     return reward, scorer

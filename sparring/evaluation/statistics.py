@@ -72,8 +72,7 @@ def paired_difference(before: Sequence[float], after: Sequence[float], *, level:
 
 
 def _score_interval(values: Sequence[float], least: float, most: float, level: float) -> Interval:
-    """Return the interval that contains the means that a score test does not reject. `least` and `most` bound the
-    possible values.
+    """Return the interval of the means that a score test does not reject. `least` and `most` bound the possible values.
 
     For each candidate mean, the test uses the variance of the most likely distribution with that mean, over the
     observed values, `least` and `most`. An interval therefore stays within the bounds, has a positive width if all

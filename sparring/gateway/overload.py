@@ -19,8 +19,8 @@ class InFlight:
     """Counts the requests that are currently being read, sampled or sent."""
 
     def __init__(self, most: int, *, of: str, within: InFlight | None = None) -> None:
-        """Create a counter. `of` names the owner of the requests in error messages. Requests also count toward the
-        limit of `within`."""
+        """Create a counter. In error messages, `of` identifies the owner of the requests. Requests also count toward
+        the limit of `within`."""
         self._most = most
         self._of = of
         self._within = within

@@ -1,4 +1,4 @@
-"""Decides whether the client or the policy caused a refused request, and under which name the refusal is counted.
+"""Determines whether the client or the policy caused a refused request, and under which name the refusal is counted.
 
 After the first answer, the policy may influence everything that its client sends. If episodes with refused requests
 were always left out of training, a policy that makes its client send such requests could discard its own failures. A
@@ -33,8 +33,8 @@ cannot be read may result from the policy's output."""
 UNKNOWN_ROUTE: Final = "unknown_route"
 """The error code of an unknown path or method."""
 _NOT_COUNTED: Final = frozenset({401, 409, 429})
-"""The error statuses that are not refusals: the request belongs to no episode, comes after the episode's end, or is to
-be repeated."""
+"""The error statuses that are not refusals: the request does not belong to any episode, comes after the episode's end,
+or is to be repeated."""
 _CONVERSATION: Final = frozenset({"messages", "input"})
 _OF_AN_ITEM: Final = frozenset({"type", "role", "id"})
 """The fields of a conversation's elements that the client chooses. All others may come from the policy's output."""
@@ -97,7 +97,7 @@ _CONTROL: Final = re.compile(r"\\+[nrtbf]")
 
 
 def _plain(text: str) -> str:
-    """Return a text in lower case, without escapes. Nested escapes (JSON within JSON) are also removed."""
+    """Return a string in lower case, without escapes. Nested escapes (JSON within JSON) are also removed."""
     text = re.sub(r"\\+u([0-9a-fA-F]{4})", lambda escape: chr(int(escape[1], 16)), text)
     return re.sub(r"\\+", " ", text).casefold()
 

@@ -1,4 +1,4 @@
-"""Requests and answers of the gateway, independent of the dialect."""
+"""The gateway's requests and answers, independent of the dialect."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Asked:
     """The parsed request of the dialect, for the fields that the answer must repeat."""
 
     def refused(self, refusal: ConstraintError) -> ApiError:
-        """Return the error for an answer format that cannot be enforced. The error names the field that set the
+        """Return the error for an answer format that cannot be enforced. The error specifies the field that set the
         format."""
         wanted, fields = self.answer_format, self.format_fields
         match (refusal.schema or "").split("_"):
@@ -213,7 +213,7 @@ class Dialect(Protocol):
         ...
 
     def read(self, body: Json) -> Asked:
-        """Check and parse a decoded body. Raises ApiError 400, which names the field."""
+        """Check and parse a decoded body. Raises ApiError 400, which names the invalid field."""
         ...
 
     def request_schema(self, prefix: str) -> dict[str, Json]:

@@ -124,7 +124,7 @@ _Rewards: TypeAlias = Annotated[
 ]
 _Numbers: TypeAlias = dict[_Name, pydantic.FiniteFloat]
 _Text: TypeAlias = Annotated[str, pydantic.Field(max_length=10_000)]
-"""A text of limited length. It must not contain lone surrogates, because the ledger cannot store them."""
+"""A string of limited length. It must not contain lone surrogates, because the ledger cannot store them."""
 
 
 class _Body(pydantic.BaseModel):
@@ -166,7 +166,7 @@ class RewardUpdate(_Body):
 
 
 class _OfTrajectory(_Body):
-    """A body that names the episode, with field names in Pascal case, as in AWS's APIs."""
+    """A body that identifies the episode, with field names in Pascal case, as in AWS's APIs."""
 
     model_config = pydantic.ConfigDict(alias_generator=to_pascal)
 
@@ -198,7 +198,7 @@ class ReportRoute:
 
     @property
     def is_aws(self) -> bool:
-        """Whether the body names the episode and errors are in AWS's format."""
+        """Whether this is an AWS route: its body identifies the episode, and its errors are in AWS's format."""
         return issubclass(self.body, _OfTrajectory)
 
     def request_schema(self, prefix: str) -> dict[str, Json]:
@@ -206,7 +206,7 @@ class ReportRoute:
         return body_schema(self.body, prefix)
 
     def read(self, body: Json, headers: Mapping[str, str]) -> Completion | RewardUpdate:
-        """Check a decoded body. Raises ApiError 400, which names the field."""
+        """Check a decoded body. Raises ApiError 400, which names the invalid field."""
         if not isinstance(body, dict):
             raise ApiError(400, f"The body is JSON of type {type(body).__name__}; send an object.")
         if self.is_aws and _JOB_ARN in headers:
@@ -218,7 +218,7 @@ class ReportRoute:
             raise refusal(body, error) from error
 
     def key(self, report: Completion | RewardUpdate) -> str | None:
-        """Return the episode that a body names, or None for a body without one."""
+        """Return the id of the episode in a body, or None for a body without one."""
         return report.trajectory_id if isinstance(report, _OfTrajectory) else None
 
     def error(self, error: ApiError) -> Mapping[str, Json]:

@@ -174,8 +174,7 @@ class Ledger:
             return self._writer.submit(lambda db: rows.insert_kept(db, rollout_id, content))
 
     def kept(self) -> dict[str, bytes]:
-        """Return the episodes that `keep_nowait` stored for rollouts that have been neither trained on nor
-        discarded."""
+        """Return the episodes stored by `keep_nowait` for rollouts that have been neither trained on nor discarded."""
         return dict(self._writer.submit(rows.select_kept).result())
 
     def record_turn_nowait(self, rollout_id: str, turn: Turn, *, request_digest: str = "") -> Future[None]:

@@ -40,7 +40,7 @@ def open_ledger(path: Path) -> Iterator[sqlite3.Connection]:
             raise unusable(path, error) from error
         except OSError as error:
             raise ServiceError(
-                f"{path} cannot be read: {error}. Check the disk and its permissions, and try again."
+                f"{path} cannot be read: {error}. Check the disk and the permissions, and try again."
             ) from error
 
 

@@ -5,9 +5,9 @@ their turn, so that a turn is committed as a whole or not at all. A turn with a 
 follow the parent's prompt and answer.
 
 `events` is the append-only history, and `rollouts` holds the current state. `lineage` lists the checkpoints that the
-run published and the checkpoints that it resumed from. `kept` holds whole episodes that are waiting to be trained on,
-so that a resumed run need not repeat them. `digest` is a checksum of its row. For a checkpoint, it is the hash of the
-checkpoint's manifest. It is null in rows that were written before format 4. `verification` recomputes the checksums.
+run published or resumed from. `kept` holds whole episodes that are waiting to be trained on, so that a resumed run need
+not repeat them. `digest` is a checksum of its row. For a checkpoint, it is the hash of the checkpoint's manifest. It is
+null in rows that were written before format 4. `verification` recomputes the checksums.
 """
 
 from __future__ import annotations

@@ -35,5 +35,5 @@ class Budget:
         return self._max_cost is not None and self._total + self._last > self._max_cost
 
     def _count(self) -> float:
-        # The file of requests is only read if there is a limit.
+        # The file of requests is read only if there is a limit.
         return self._spent if self._max_cost is None else self._spent + self._endpoint_cost()

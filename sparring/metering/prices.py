@@ -26,7 +26,7 @@ def has_price(name: str) -> bool:
 
 
 def read_prices(settings: Sequence[str]) -> dict[str, float]:
-    """Parse prices such as `sample=0.6`. Raises UsageError if a text is not a price."""
+    """Parse prices such as `sample=0.6`. Raises UsageError if a string is not a price."""
     prices = {}
     for one in settings:
         name, _, amount = one.rpartition("=")
@@ -67,7 +67,7 @@ def endpoint_cost(endpoint: str, *, read: int, sampled: int, cached: int, prices
 def usage_metrics(
     *, computed: float, sampled: float, trained: float, seconds: float, prices: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return the usage of a step, keyed by metric name. `usage/cost` is only included if there are prices.
+    """Return the usage of a step, keyed by metric name. `usage/cost` is included only if there are prices.
 
     `computed` counts the tokens that the model processed for sampling, including the `sampled` ones. `trained` counts
     the tokens that the learner processed.

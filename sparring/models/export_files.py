@@ -30,7 +30,7 @@ def write_manifest(folder: Path, content: Mapping[str, Json]) -> None:
 
 
 def verify(folder: Path) -> dict[str, Any]:
-    """Verify an export and return its manifest. Raises ServiceError that names the first missing, damaged or unlisted
+    """Verify an export and return its manifest. Raises ServiceError, which names the first missing, damaged or unlisted
     file."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))

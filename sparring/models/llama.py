@@ -1,9 +1,9 @@
 """A lean forward pass for models with the Llama architecture (Llama, SmolLM2, Mistral, Qwen2, Qwen3): one function for
 prefill, decoding and training.
 
-The function computes every token of a flat batch once. The caller passes in `attend`, which decides which tokens attend
-to which. The query, key and value weights are fused into one matrix, and so are the gate and up weights, because for
-small models the number of operations matters more than their size.
+The function computes every token of a flat batch once. The caller passes in `attend`, which determines which tokens
+attend to which. The query, key and value weights are fused into one matrix, and so are the gate and up weights, because
+for small models the number of operations matters more than their size.
 
 Shapes: N tokens in the flat batch, hidden size H, Q query heads, K key/value heads, head size D, vocabulary size V.
 """

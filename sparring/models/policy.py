@@ -72,8 +72,8 @@ class Policy:
         `base_precision` is the precision of the frozen weights of a model with an adapter; None keeps the precision of
         `model`.
 
-        Raises ConfigError if `lora.targets` names no linear layer of this model, or if its forward pass cannot compute
-        with frozen weights in this precision.
+        Raises ConfigError if `lora.targets` matches no linear layer of this model, or if its forward pass cannot
+        compute with frozen weights in this precision.
         """
         self.tokenizer = tokenizer
         self.dtype = DTYPES[precision]
@@ -142,7 +142,7 @@ class Policy:
         return "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Set the trained tensors. Raises ValueError that names the tensors that do not fit."""
+        """Set the trained tensors. Raises ValueError, which lists the tensors that do not fit."""
         problem = self.misfit(tensors)
         if problem is not None:
             raise ValueError(problem)

@@ -17,7 +17,7 @@ from sparring.planning.shapes import ModelShape, shape_from_config
 def refuse_too_large(config: Config) -> None:
     """Raise GateError if training needs more memory than this machine has.
 
-    The message names the largest item and the necessary changes. Nothing is rejected if no plan is possible: for a
+    The message states the largest item and the necessary changes. Nothing is rejected if no plan is possible: for a
     model of unknown size, and for an engine or learner in another process.
     """
     if config.engine.type != "torch" or config.learner.type != "here":

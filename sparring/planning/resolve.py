@@ -28,7 +28,7 @@ def require_shape(config: Config) -> ModelShape:
     shape = find_shape(config.model.name)
     if shape is None:
         raise UsageError(
-            f"the sizes of model.name = {config.model.name!r} are not known without loading the model; name a folder with a "
+            f"the sizes of model.name = {config.model.name!r} are not known without loading the model; specify a folder with a "
             f"config.json, or one of {', '.join(PUBLISHED)}."
         )
     return shape

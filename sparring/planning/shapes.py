@@ -135,7 +135,7 @@ def shape_from_config(name: str, config: Mapping[str, Any]) -> ModelShape:
         vocabulary = text["vocab_size"]
     except (KeyError, TypeError) as error:
         raise UsageError(
-            f"the config of {name} has no {error}, but a plan needs the sizes of a decoder. Name a folder whose config.json "
+            f"the config of {name} has no {error}, but a plan needs the sizes of a decoder. Specify a folder whose config.json "
             "states them, or a published model in docs/planning.md."
         ) from error
     tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))

@@ -37,7 +37,7 @@ MAX_BYTES = 9 * 2**20
 MAX_TOKEN_BYTES = 4 * 2**20
 """The size limit of the tokens of these conversations, which keeps the page below 15 MiB."""
 MAX_CHARACTERS = 20_000
-"""The length limit of one text."""
+"""The length limit of one string."""
 MAX_FIELD_CHARACTERS = 4_000
 """The length limit of a task's fields."""
 LOGPROB_UNITS = 100
@@ -52,7 +52,7 @@ Estimate: TypeAlias = Callable[[Sequence[TrajectoryGroup]], TurnAdvantages]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """The properties of an episode that decide whether the page shows it."""
+    """The properties of an episode that determine whether the page shows it."""
 
     place: int
     """The index of the file that contains the episode."""
@@ -154,8 +154,8 @@ def _disagreements(record: Record, played: Sequence[Trajectory]) -> Mapping[str,
 
 
 def _is_right(one: Trajectory, record: Record) -> bool | None:
-    """Return whether the scorer counts an episode as correct. Without a scorer, the reward decides. Return None if the
-    episode has neither a score nor a reward."""
+    """Return whether the scorer counts an episode as correct. Without a scorer, the reward is used instead. Return None
+    if the episode has neither a score nor a reward."""
     grade = one.score if one.score is not None else None if one.reward is None else one.reward.total
     return None if grade is None else grade >= record.config.evaluation.success_threshold
 

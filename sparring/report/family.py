@@ -124,7 +124,7 @@ def write_family_report(path: Path, out: Path | None = None) -> FamilyReport:
     try:
         target.write_bytes(content)
     except OSError as error:
-        raise UsageError(f"--out {target} cannot be written: {error}; name a file in a writable folder.") from error
+        raise UsageError(f"--out {target} cannot be written: {error}; specify a file in a writable folder.") from error
     return FamilyReport(path=target, family=family, num_bytes=len(content))
 
 

@@ -88,7 +88,7 @@ def watch(
             server = ThreadingHTTPServer((HOST, port), lambda *arguments: _Answer(live, *arguments))
         except OSError as error:
             raise ServiceError(
-                f"cannot listen on port {port} of {HOST}: {error}; name another port (--port)."
+                f"cannot listen on port {port} of {HOST}: {error}; specify another port (--port)."
             ) from error
         with server:
             on_ready(f"http://{HOST}:{server.server_port}/")

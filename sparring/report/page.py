@@ -73,7 +73,7 @@ def write_report(run: Path, path: Path | None = None, *, prices: Mapping[str, fl
     try:
         target.write_bytes(content)
     except OSError as error:
-        raise UsageError(f"--out {target} cannot be written: {error}; name a file in a writable folder.") from error
+        raise UsageError(f"--out {target} cannot be written: {error}; specify a file in a writable folder.") from error
     left_out = sum(played.left_out.values())
     return Report(
         path=target, verdict=verdict, num_bytes=len(content), num_episodes=len(played.shown), num_left_out=left_out
@@ -232,7 +232,7 @@ def _bar(name: str, success: Interval) -> str:
 
 
 def _diagnosis_section(record: Record, ids: set[str]) -> str:
-    """Return the section about what to change first. The section is empty if the run was not trained."""
+    """Return the section about what to change first. The section is empty if nothing was trained."""
     found = record.diagnosis
     if found is None:
         return ""

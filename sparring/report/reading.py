@@ -42,11 +42,11 @@ class Record:
     findings: tuple[Finding, ...]
     """The findings, in the order in which they were reported. Findings that a resumed run repeated appear once."""
     diagnosis: Diagnosis | None
-    """The diagnosis, or None if the run was not trained."""
+    """The diagnosis, or None if nothing was trained."""
     held_out: EvaluationReport | None
     """The newest report that compares policies, or the newest of all if none does."""
     validations: Mapping[int, Evaluation]
-    """The validations by step, in ascending order."""
+    """The validation results by step, in ascending order."""
     claim: Claim
     """The claim that these evaluations support."""
     vocabulary: Sequence[str] | None

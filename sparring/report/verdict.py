@@ -35,7 +35,7 @@ class State(StrEnum):
 
     GOOD = "good"
     UNKNOWN = "unknown"
-    """The state of a check that no measurement decides."""
+    """The state of a check for which no measurement is available."""
     DOUBT = "doubt"
     BAD = "bad"
 
@@ -59,8 +59,8 @@ class Verdict:
     after: Evaluation | None
     """The evaluation that the verdict is about. It is the last evaluation if no policy was trained."""
     is_held_out: bool
-    """Whether the evaluation is held out. Otherwise, there are only validations, which may have guided choices during
-    training."""
+    """Whether the evaluation is held out. Otherwise, there are only validation results, which may have guided choices
+    during training."""
     looks: tuple[Look, ...]
 
     @property

@@ -33,7 +33,7 @@ def branch(
 ) -> RunFolder:
     """Create a run next to `run` that starts from one of its checkpoints with changed settings (`KEY=VALUE`).
 
-    Afterwards, `sparring train --resume` trains the new run. `step` is the step of a checkpoint (0 is before the first
+    Afterwards, `sparring train --resume` starts the new run. `step` is the step of a checkpoint (0 is before the first
     step); by default, it is the newest. `recipe` is a folder whose code replaces the run's own code; the settings
     remain those of the run.
 
@@ -139,7 +139,7 @@ def _checkpoint(parent: RunFolder, step: int | None) -> Path:
 def _recipe_file(recipe: Path) -> Path:
     path = recipe / "recipe.toml" if recipe.is_dir() else recipe
     if not path.is_file():
-        raise UsageError(f"there is no recipe at {path}; name the recipe.toml with the code to use, or its folder.")
+        raise UsageError(f"there is no recipe at {path}; specify the recipe.toml with the code to use, or its folder.")
     return path
 
 

@@ -73,14 +73,14 @@ class Replay:
 
 @final
 class Replays:
-    """An iterator over replays of the episodes of a run folder. Each iteration blocks until a replay has ended.
+    """An iterator over replays of a run folder's episodes. Each iteration blocks until a replay has ended.
 
         for replay in Replays("runs/quickstart-001", "train/0/train-7/0.0"):
             print(replay.difference)
 
     `episode` is an episode id, or the name of a file of `trajectories/`, such as `validation-10`. By default, all
-    episodes of the newest training step are replayed. If the run was not trained, the episodes of the newest validation
-    or held-out evaluation are replayed.
+    episodes of the newest training step are replayed. If nothing was trained, the episodes of the newest validation or
+    held-out evaluation are replayed.
     """
 
     def __init__(self, run: str | Path, episode: str | None = None) -> None:
@@ -91,7 +91,7 @@ class Replays:
         if config.environment.target is None:
             raise UsageError(
                 f"{folder.path} was run by an agent with its own environment ([agent]), so there is no environment to "
-                "replay; name a run whose recipe has environment.target."
+                "replay; specify a run whose recipe has environment.target."
             )
         self._make_environment, _ = load_environment(config, folder.code)
         self._seconds = config.rollout.rollout_timeout
@@ -134,7 +134,7 @@ def _run_folder(path: Path) -> RunFolder:
     if not RunFolder.is_run(path) and manifest.is_file() and '"recording"' in manifest.read_text("utf-8"):
         raise UsageError(
             f"{path} is a recording of an endpoint: the environment of its clients is unknown, so there is nothing to "
-            "replay. Name a run that `sparring train` or `sparring eval` created."
+            "replay. Specify a run that `sparring train` or `sparring eval` created."
         )
     folder = RunFolder(path)
     folder.require_manifest()
@@ -142,7 +142,7 @@ def _run_folder(path: Path) -> RunFolder:
 
 
 def _chosen(run: Path, episode: str | None) -> tuple[Path, list[Trajectory]]:
-    """Return the file that contains an episode, and the episode. If `episode` names a file, return all its episodes."""
+    """Return the file that contains an episode, and the episode. If `episode` is a file, return all its episodes."""
     files = _files(run)
     named = files[-1] if episode is None else next((file for file in files if file.stem == episode), None)
     if named is not None:

@@ -54,7 +54,7 @@ class Relearning:
     """
 
     def __init__(self, run: str | Path) -> None:
-        """Raise UsageError if the run was not trained, and DataError if it has no checkpoint or if its ledger is
+        """Raise UsageError if nothing was trained in the run, and DataError if it has no checkpoint or if its ledger is
         incomplete."""
         self._folder = RunFolder(Path(run))
         self._folder.require_manifest()

@@ -16,7 +16,7 @@ from sparring.types import Message, Outcome, Reward, Sampling, StopReason, Task,
 
 Measure: TypeAlias = Callable[[Trajectory], float | Awaitable[float]]
 Potential: TypeAlias = Callable[[Task, Sequence[Message]], float]
-"""A function that returns the value of a state of the conversation, given the task and the messages so far."""
+"""A function that returns the value of a conversation's state, given the task and the messages so far."""
 
 MAX_MILESTONES = 16
 """The maximum number of milestones. It is limited because all subsets of milestones are compared."""

@@ -65,7 +65,7 @@ def verdicts_due(at: float) -> Iterator[None]:
 
 def question_and_answer(reference: str | None = None) -> Shown:
     """Return a function that shows the task's last user message as `question` and the agent's last message as `answer`.
-    If `reference` names a field of the task, the function also shows that field as `reference`."""
+    If `reference` is the name of a task field, the function also shows that field as `reference`."""
 
     def shown(trajectory: Trajectory) -> Mapping[str, str]:
         asked = [message for message in trajectory.task.messages if message.get("role") == "user"]
@@ -278,8 +278,8 @@ class Judge:
 
 
 def quoted(text: str) -> str:
-    """Return a text as one JSON string on one line. Invisible characters are escaped, and so are the brackets and bars
-    of markup and chat templates."""
+    """Return a string as one JSON string on one line. Invisible characters are escaped, and so are the brackets and
+    bars of markup and chat templates."""
     written = json.dumps(text, ensure_ascii=False)
     return "".join(
         one

@@ -18,7 +18,7 @@ def ordered(reward: RewardFunction, examples: Mapping[str, Trajectory | Sequence
         reward = ordered(reward, {"fast win": fast, "slow win": slow, "loss": loss, "never answered": silent})
 
     The check runs when the recipe is loaded, before any command trains or evaluates a policy. Raises UsageError, which
-    names the first two kinds that are out of order. Also raises UsageError for a reward that waits for something, such
+    lists the first two kinds that are out of order. Also raises UsageError for a reward that waits for something, such
     as an LLM judge. In that case, order its other parts.
     """
     paid = [(kind, _paid(reward, kind, [of] if isinstance(of, Trajectory) else of)) for kind, of in examples.items()]

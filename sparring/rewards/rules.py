@@ -21,8 +21,8 @@ _CODE = re.compile(r"(```|~~~).*?(?:\1|$)|(?<!`)(``?)(?!`)[^\n]*?(?<!`)\2(?!`)",
 async def evaluate_reward(function: RewardFunction, trajectory: Trajectory) -> Reward:
     """Call a reward function, sync or async, and check what it returns.
 
-    Raises RewardError, which names the function and the trajectory, if there is no usable number. InfrastructureError
-    (an LLM judge is down) and ServiceError (an LLM judge refuses the key) are passed on.
+    Raises RewardError, which identifies the function and the trajectory, if there is no usable number.
+    InfrastructureError (an LLM judge is down) and ServiceError (an LLM judge refuses the key) are passed on.
     """
     name = getattr(function, "__name__", type(function).__name__)
     source = f"Reward {name!r} of trajectory {trajectory.id}"
@@ -83,7 +83,7 @@ def _checked(reward: Reward, turn_ids: Sequence[int], source: str) -> Reward:
             raise RewardError(f"{source} rewards turns {unknown}, but the turns are {list(turn_ids)}; use their ids.")
         if not math.isclose(math.fsum(per_turn.values()), total, rel_tol=1e-6, abs_tol=1e-9):
             raise RewardError(
-                f"{source} has total {total} but per-turn rewards that sum to {math.fsum(per_turn.values())}; "
+                f"{source} has a total of {total}, but its per-turn rewards sum to {math.fsum(per_turn.values())}; "
                 "make them agree."
             )
     return Reward(

@@ -49,7 +49,7 @@ logger = get_logger(__name__)
 
 @final
 class Collector:
-    """Rolls out the episodes of one agent with one policy, and with additional policies if the recipe names any.
+    """Rolls out the episodes of one agent with one policy, and with additional policies if the recipe defines any.
 
     A rollout that fails for infrastructure reasons is retried with exponential backoff. Each attempt is a separate
     rollout in the ledger. After the last retry, the member is lost. Its group continues with the other members if at

@@ -2,8 +2,8 @@
 from which the policy can learn.
 
 Each kind of task has its own epochs, and each epoch is a new permutation that is derived from the seed. The configured
-shares decide which kind is next, and the next task of this kind is offered. The recent success rate of the offered task
-decides whether it is also rolled out:
+shares determine which kind is next, and the next task of this kind is offered. The recent success rate of the offered
+task determines whether it is also rolled out:
 
     all        every task
     mixed      tasks that succeed sometimes, and occasionally the others, since the policy changes
@@ -45,7 +45,7 @@ def read_task_kind(task: Task, field: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSelection:
-    """The rule that decides which offered tasks are rolled out, based on the success rate of their latest episodes."""
+    """The rule that selects which offered tasks are rolled out, based on the success rate of their latest episodes."""
 
     select: Select
     easy_threshold: float

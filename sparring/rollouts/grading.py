@@ -39,7 +39,7 @@ class Grader:
 
     @property
     def has_reward(self) -> bool:
-        """Whether the recipe names a reward function."""
+        """Whether the recipe specifies a reward function."""
         return self._grading.reward is not None
 
     async def grade(self, trajectory: Trajectory, own_reward: Reward | None) -> tuple[Reward, Score | None]:

@@ -151,7 +151,7 @@ def outcome_shares(groups: Sequence[TrajectoryGroup]) -> dict[Outcome, float]:
 
 
 def _refusal_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
-    """Return counts of the requests that the gateway refused and of the fields that it ignored."""
+    """Return the number of requests that the gateway refused and of fields that it ignored."""
     refused, not_read = count_refusals(groups)
     return {
         "rollout/refused_requests": float(refused.total()),

@@ -18,7 +18,7 @@ Agent: TypeAlias = Callable[[Task, AnySession], Awaitable[AgentResult]]
 
 @dataclass(frozen=True, slots=True)
 class EpisodeAgent:
-    """The agent of every episode, with a function that releases the resources that the agent opened."""
+    """The agent of every episode, with a function that releases the agent's resources."""
 
     run: Agent
     close: Callable[[], Awaitable[None]] | None = None
@@ -56,7 +56,7 @@ class NamedPolicy:
 
 
 def _refuse_incomplete(engine: Engine | MessageEngine, chat: Chat | None) -> None:
-    """Raise UsageError if there is no chat and the engine is not a MessageEngine. The error names what the engine
+    """Raise UsageError if there is no chat and the engine is not a MessageEngine. The error states what the engine
     lacks."""
     if chat is not None or isinstance(engine, MessageEngine):
         return
@@ -115,7 +115,7 @@ class GroupPlan:
     sampling: Sampling
     split: str = "train"
     label: str = ""
-    """A text that distinguishes plans of the same task, such as the step of a validation."""
+    """A string that distinguishes plans of the same task, such as the step of a validation run."""
     policy: MainPolicy | None = None
     """The policy of the agent's turns. None uses the collector's policy."""
     done: Mapping[int, Trajectory] = field(default_factory=dict)

@@ -62,7 +62,7 @@ class FamilyFolder:
     def __init__(self, path: Path) -> None:
         if not self.is_family(path):
             what = "contains no family.json, so it is not a family of runs" if path.is_dir() else "does not exist"
-            raise DataError(f"{path} {what}; name a folder that `sparring train RECIPE --seeds 3` wrote.")
+            raise DataError(f"{path} {what}; specify a folder that `sparring train RECIPE --seeds 3` wrote.")
         self.path = path
         try:
             content = json.loads((path / FAMILY).read_text("utf-8"))

@@ -27,7 +27,7 @@ MOST_PLAYED = 64
 """The largest number of whole episodes of one step that are kept for trials. For a larger step, only every n-th task is
 kept."""
 MOST_CHARACTERS = 4000
-"""The maximum length of one text."""
+"""The maximum length of one string."""
 MOST_OF_RESULT = 400
 """The maximum length of a tool result."""
 MOST_FACTS = 100
@@ -237,7 +237,7 @@ def read_steps(run: Path) -> Iterator[tuple[int, Mapping[str, float], list[Traje
     path = run / "metrics.jsonl"
     if not path.is_file():
         raise DataError(
-            f"{run} has no metrics.jsonl, so it is not a training run; name a run that `sparring train` wrote."
+            f"{run} has no metrics.jsonl, so it is not a training run; specify a run that `sparring train` wrote."
         )
     metrics, _ = read_metrics(path)
     for step in metrics:

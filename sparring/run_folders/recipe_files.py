@@ -108,7 +108,7 @@ def check_links(folder: Path) -> None:
     try:
         linked: Mapping[str, Any] = json.loads(path.read_text("utf-8")).get("linked", {})
     except (ValueError, AttributeError) as error:
-        raise DataError(f"{path} is not a JSON object ({error}); restore it, or name another run.") from error
+        raise DataError(f"{path} is not a JSON object ({error}); restore it, or specify another run.") from error
     for name, entry in linked.items():
         file = folder / name
         what = f"{file} is a link to {entry['path']}, which was too large for a copy in the run"

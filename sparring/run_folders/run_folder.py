@@ -56,7 +56,7 @@ WARM_START = "warm_start"
 CONTINUED = "warm_start_continued"
 """The name of the control, among `controls`, that continues imitation for as long as RL took."""
 UNFINISHED = ".part"
-"""The suffix of the folder of an unfinished evaluation."""
+"""The suffix of an unfinished evaluation's folder."""
 _PACKAGES = ("sparring", "torch", "transformers", "peft", "renderers", "tokenizers", "numpy")
 _MAX_REASON = 2000
 """The maximum length of a reason in `status.json`, which must fit into one disk block."""
@@ -70,13 +70,13 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         if (path / FAMILY).is_file():
             raise DataError(
-                f"{path} is a family of runs, not one run; name one run, such as {path}-seed-0. `train --seeds`, `eval "
+                f"{path} is a family of runs, not one run; specify one run, such as {path}-seed-0. `train --seeds`, `eval "
                 "--across` and `report` accept the family."
             )
         if not self.is_run(path):
             what = "contains no run.toml, so it is not a run folder" if path.is_dir() else "does not exist"
             raise DataError(
-                f"{path} {what}; name a folder that `sparring train` wrote (`sparring runs list` lists them)."
+                f"{path} {what}; specify a folder that `sparring train` wrote (`sparring runs list` lists them)."
             )
         self.path = path
 
@@ -141,7 +141,9 @@ class RunFolder:
         try:
             config = load_config(self.recipe)
         except UsageError as error:
-            raise DataError(f"{self.path} cannot be loaded; fix its recipe, or name another run.\n{error}") from error
+            raise DataError(
+                f"{self.path} cannot be loaded; fix its recipe, or specify another run.\n{error}"
+            ) from error
         if overrides:
             config = load_config(self.recipe, overrides)
         return restore_defaults(config, self.manifest().get("config", {}))
@@ -153,7 +155,7 @@ class RunFolder:
         if not config.is_trainable:
             raise UsageError(
                 f"{self.path} is a baseline: its engine is {config.engine.type!r}, so nothing was trained and there is "
-                "no policy to load. Name a run that `sparring train` created."
+                "no policy to load. Specify a run that `sparring train` created."
             )
         return config
 
@@ -209,9 +211,9 @@ class RunFolder:
         try:
             content: Any = json.loads(path.read_text("utf-8")) if path.exists() else {}
         except ValueError as error:
-            raise DataError(f"{path} is not a JSON object ({error}); restore it, or name another run.") from error
+            raise DataError(f"{path} is not a JSON object ({error}); restore it, or specify another run.") from error
         if not isinstance(content, dict):
-            raise DataError(f"{path} is not a JSON object; restore it, or name another run.")
+            raise DataError(f"{path} is not a JSON object; restore it, or specify another run.")
         if (known := content.get("format", MANIFEST_FORMAT)) not in range(1, MANIFEST_FORMAT + 1):
             raise DataError(
                 f"{path} has format {known!r}, but this version reads formats 1 to {MANIFEST_FORMAT}; use the version "
@@ -288,12 +290,14 @@ class RunFolder:
                 if mean is not None:
                     scores[int(path.stem.partition("-")[2])] = float(mean)
             except (OSError, ValueError, KeyError, TypeError) as error:
-                raise DataError(f"{path} is not a validation ({error!r}); delete it, or restore it.") from error
+                raise DataError(
+                    f"{path} is not a valid validation result ({error!r}); delete it, or restore it."
+                ) from error
         return scores
 
     def next_evaluation_path(self, stem: str = "held_out") -> Path:
-        """Return the path of the next evaluation: evaluations/held_out-001.json and so on. Unfinished evaluations also
-        count."""
+        """Return the path of the next evaluation: evaluations/held_out-001.json and so on. Unfinished evaluations are
+        also included."""
         self.evaluations.mkdir(exist_ok=True)
         numbers = [_next_number(self.evaluations, stem, suffix) for suffix in (".json", UNFINISHED)]
         return self.evaluations / f"{stem}-{max(numbers):03}.json"

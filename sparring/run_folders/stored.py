@@ -16,7 +16,7 @@ def read_trajectories(path: Path) -> list[Trajectory]:
     """Read the episodes of a `trajectories/*.jsonl` file, with the environment's log from the neighboring folder. If
     `path` is the folder of a recording, read all its episodes.
 
-    Raises DataError, which names the file and the line, if a line is not a trajectory.
+    Raises DataError, which identifies the file and the invalid line, if a line is not a trajectory.
     """
     return [
         parse_trajectory(row, transitions.get(row["id"], ()), where)
@@ -34,7 +34,7 @@ def list_trajectory_files(path: Path) -> list[Path]:
     files = sorted(found, key=lambda file: (len(file.name), file.name))
     if not files:
         what = "contains no trajectories/recorded-*.jsonl" if path.is_dir() else "does not exist"
-        raise DataError(f"{path} {what}; name a .jsonl file, or a folder that `sparring record` wrote.")
+        raise DataError(f"{path} {what}; specify a .jsonl file, or a folder that `sparring record` wrote.")
     return files
 
 
@@ -66,14 +66,14 @@ that step."""
 
 
 _RENAMED = {"world": "environment", "judge": "reward"}
-"""The last parts of the names of an episode's times, in runs of earlier versions and now."""
+"""The last parts of the names of an episode's durations, in runs of earlier versions and now."""
 
 
 def read_metrics(path: Path) -> tuple[dict[int, dict[str, float]], tuple[int, ...]]:
     """Return a run's metrics keyed by step, in order, and the steps from which the run was resumed. For a repeated
     step, the last entry counts.
 
-    Raises DataError, which names the line, if a line has no step or no metrics.
+    Raises DataError, which identifies the invalid line, if a line has no step or no metrics.
     """
     found: dict[int, dict[str, float]] = {}
     resumed: list[int] = []

@@ -74,8 +74,8 @@ async def call(function: Callable[..., Any], *arguments: Any, **options: Any) ->
 def call_in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
     """Call sync user code in a thread that a task waits for.
 
-    Raises the errors of the code, but RuntimeError instead of StopIteration. A future cannot store StopIteration, and
-    the task would wait forever.
+    Raises the errors of the code, but RuntimeError instead of StopIteration. A future cannot store StopIteration, so
+    the task would otherwise wait forever.
     """
     try:
         return function(*arguments)
@@ -84,7 +84,7 @@ def call_in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
 
 
 def load_function(reference: str, *parameters: str, key: str, folder: Path) -> Callable[..., Any]:
-    """Load a function that will be called with these parameters. Their names are only used in error messages.
+    """Load a function that will be called with these parameters. Their names are used only in error messages.
 
     Raises UsageError early, before any slow work, if the object is not callable or takes different arguments.
     """
@@ -92,7 +92,7 @@ def load_function(reference: str, *parameters: str, key: str, folder: Path) -> C
     wanted = f"({', '.join(parameters)})"
     if not callable(function):
         raise UsageError(
-            f"{key} = {reference!r} is {function!r:.200}, which is not callable. Name a function that takes {wanted}."
+            f"{key} = {reference!r} is {function!r:.200}, which is not callable. Specify a function that takes {wanted}."
         )
     try:
         inspect.signature(function).bind(*parameters)

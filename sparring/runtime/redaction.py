@@ -26,13 +26,13 @@ def register(name: str) -> None:
 
 
 def mask_secrets(text: str, *forms: Callable[[str], str]) -> str:
-    """Replace every secret in a text with `***`. This also masks the secret as encoded in addresses, in JSON and by
+    """Replace every secret in a string with `***`. This also masks the secret as encoded in addresses, in JSON and by
     each of `forms`."""
     return build_masker(*forms)(text)
 
 
 def build_masker(*forms: Callable[[str], str]) -> Callable[[str], str]:
-    """Return a `mask_secrets` function for the current secrets, for callers with many texts."""
+    """Return a `mask_secrets` function for the current secrets, for callers with many strings."""
     pattern = _pattern(frozenset(os.environ.items()), frozenset(_names), forms)
     return partial(pattern.sub, MASK) if pattern is not None else str
 

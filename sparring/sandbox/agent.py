@@ -153,8 +153,8 @@ class Box:
             send(b".")
 
     def hand_over(self, file, mode):
-        """Set a file's mode explicitly, whatever default a program has set for its folder, and make the programs' user
-        its owner."""
+        """Set a file's mode explicitly, regardless of any default ACL that a program has set on the file's folder, and
+        make the programs' user its owner."""
         os.fchmod(file, mode)
         if self.user is not None:
             os.fchown(file, self.user, self.user)

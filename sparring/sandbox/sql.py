@@ -55,8 +55,8 @@ class SqlLimits:
     output_kib: int = 64
     """The maximum size of the text and blobs in an answer."""
     value_kib: int = 16
-    """The maximum size of a text or blob, even during a query. A function of two long texts cannot be interrupted, so
-    this limits how late a query may end."""
+    """The maximum size of a string or blob, even during a query. A function of two long strings cannot be interrupted,
+    so this limits how late a query may end."""
     query_kib: int = 16
     database_mib: int = 16
 

@@ -41,8 +41,8 @@ def _is_code(before: str, after: str) -> bool:
 
 
 def read_json(text: str) -> Json:
-    """Parse JSON as defined by RFC 8259. Raises ValueError for any other text, for a repeated key, and for nesting that
-    is too deep."""
+    """Parse JSON as defined by RFC 8259. Raises ValueError for any other input, for a repeated key, and for nesting
+    that is too deep."""
     try:
         return json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_refused)
     except RecursionError as error:

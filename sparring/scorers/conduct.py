@@ -23,8 +23,8 @@ def conduct(trajectory: Trajectory) -> dict[str, float]:
 
 def by_behavior(scorer: Scorer) -> Scorer:
     """Mark a scorer that grades what an answer does (the rows of a query, the results of a program). Under such a
-    scorer, different texts may be correct. `sparring check` then does not assume that a text that differs from the
-    known answer is incorrect."""
+    scorer, different wordings may be correct. `sparring check` then does not treat an answer as incorrect merely
+    because it differs from the known one."""
     scorer.grades_behavior = True  # type: ignore[attr-defined]
     return scorer
 

@@ -36,10 +36,10 @@ def export(run: str | Path, destination: str | Path, *, merge: bool = False) -> 
     """
     target = Path(destination)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise DataError(f"{target} exists and is not empty, but export needs a new folder; name another folder.")
+        raise DataError(f"{target} exists and is not empty, but export needs a new folder; specify another folder.")
     for above in target.absolute().parents:
         if above.exists() and not above.is_dir():
-            raise DataError(f"{target} cannot be created, because {above} is a file; name another folder.")
+            raise DataError(f"{target} cannot be created, because {above} is a file; specify another folder.")
     folder, step = named_checkpoint(run)
     config = folder.trained_config()
     if not merge and config.model.trained_weights == "full":

@@ -35,7 +35,8 @@ class EpisodeIdentity:
         return self.id if self.policy is None else f"{self.id} ({self.policy})"
 
     def for_policy(self, name: str, place: int, *, learns: bool) -> EpisodeIdentity:
-        """Return the identity of another policy of the episode. It uses the same turn ids but has its own seed."""
+        """Return the identity of another policy of the episode. It draws its turn ids from the same source but has its
+        own seed."""
         seed = None if self.seed is None else policy_seed(self.seed, name)
         return replace(self, seed=seed, order=(*self.order, place), policy=name, learns=learns)
 

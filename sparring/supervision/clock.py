@@ -1,6 +1,6 @@
 """A clock that counts only the time that a process was awake.
 
-With this clock, a watcher that was itself stopped does not conclude that the watched process was silent.
+With this clock, a watcher that was itself suspended does not conclude that the watched process was silent.
 """
 
 from __future__ import annotations

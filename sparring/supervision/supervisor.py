@@ -61,8 +61,8 @@ class Supervisor:
         """Create a supervisor.
 
         `begin` is the first command. `resume` returns the command that continues the run in a folder; without `resume`,
-        nothing is restarted. `what` names the command in messages. The supervisor waits `pause_seconds` before the
-        first restart, and twice as long before each further restart.
+        nothing is restarted. In messages, `what` stands for the command. The supervisor waits `pause_seconds` before
+        the first restart, and twice as long before each further restart.
         """
         self._begin, self._resume, self._what = tuple(begin), resume, what
         self._say = say
@@ -156,7 +156,7 @@ class Supervisor:
                     *lines, unread = (unread + received).split(b"\n")
                     for line in lines:
                         reported |= json.loads(line)
-                    # A process may train several runs, one after another. A resumed run is named again.
+                    # A process may execute several runs, one after another. A resumed run is named again.
                     if "run" in reported and (self._run is None or self._run.path != Path(reported["run"])):
                         self._run = RunFolder(Path(reported["run"]))
                 elif has_ended:

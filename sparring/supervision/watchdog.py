@@ -1,5 +1,4 @@
-"""A watchdog that reports where a run that makes no progress is waiting: the position of every thread and task in the
-code."""
+"""A watchdog that reports where a stalled run is waiting: the position of every thread and task in the code."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ class Console:
             )
 
     def _warn_of_correction(self, metrics: Mapping[str, float]) -> None:
-        """Warn once if the correction for stale tokens removes much of the weight of the sampled tokens."""
+        """Warn once if the correction for stale tokens removes much of the sampled tokens' weight."""
         kept = metrics.get("training/correction/weight", 1.0)
         if self._has_warned_of_correction or kept >= LEAST_KEPT or not metrics.get("training/staleness_max"):
             return

@@ -62,7 +62,7 @@ class PrometheusTracker:
         self._textfile = textfile
         self._registry = CollectorRegistry()
         self._reads = _Reads()
-        # This is registered first, so that a read after a change of the status counts as a read of the new status.
+        # This is registered first, so that a read after a status change counts as a read of the new status.
         if address is not None:
             self._registry.register(self._reads)
         self._gauges: dict[str, Gauge] = {}

@@ -126,7 +126,7 @@ def find_newest(directory: Path) -> Path:
         raise first_problem
     raise DataError(
         f"{directory} contains no checkpoint: none was written yet, or all were deleted; train the run first, restore a "
-        "checkpoint, or name another run."
+        "checkpoint, or specify another run."
     )
 
 
@@ -175,8 +175,8 @@ def set_aside(directory: Path, into: Path, *, since: int) -> list[Path]:
 
 
 def verify(checkpoint: Path) -> None:
-    """Check the files of a checkpoint. Raises DataError, which names the file, if a file is missing or does not match
-    its hash."""
+    """Check the files of a checkpoint. Raises DataError, which names the affected file, if a file is missing or does
+    not match its hash."""
     try:
         manifest = json.loads((checkpoint / _MANIFEST).read_text("utf-8"))
         known, files = manifest["format"], dict(manifest["files"])

@@ -74,7 +74,8 @@ def save(
         return write(directory, step, fill, announce=announce)
     except (OSError, SafetensorError) as error:
         raise DiskError(
-            f"{directory / format_name(step)} could not be written: {error}. Earlier checkpoints are intact; make room there."
+            f"{directory / format_name(step)} could not be written: {error}. Earlier checkpoints are intact. "
+            "Free up space on that disk."
         ) from error
 
 

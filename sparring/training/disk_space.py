@@ -68,7 +68,7 @@ class Room:
                 "checkpoint_bytes": self.checkpoint_bytes,
                 "num_to_come": self.num_to_come,
             },
-            change="Make room there now: a checkpoint that does not fit is not written, and a ledger that does not fit ends "
+            change="Free up disk space now: a checkpoint that does not fit is not written, and a ledger that does not fit ends "
             "the run.",
             confirm=f"{_read(self.wanted_bytes)} are free.",
             step=step,

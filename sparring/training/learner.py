@@ -220,7 +220,7 @@ class TorchLearner:
 
     @releases_threads
     def load_weights(self, weights: Weights) -> None:
-        """Continue from the given weights with a new optimizer. Raises DataError that names the tensors that do not
+        """Continue from the given weights with a new optimizer. Raises DataError, which lists the tensors that do not
         fit."""
         try:
             self._policy.restore(weights.tensors)

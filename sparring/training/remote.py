@@ -31,7 +31,7 @@ from sparring.runtime.remote import (
 from sparring.types import Json, TrainingBatch, Weights
 
 WAIT_SECONDS = 1.0
-"""The longest time that the server holds a request for a result that is not ready. A cancelled computation ends within
+"""The longest time that the server holds a request while the result is not ready. A cancelled computation ends within
 this time."""
 PATIENCE_SECONDS = 60.0
 """The longest time that a server may be unreachable while it computes."""

@@ -68,8 +68,8 @@ def build_batch(
 ) -> TrainingBatch:
     """Build the forest of a step. `advantages` maps each trajectory id to one number per turn.
 
-    A trajectory whose advantages are all 0 has no gradient, so by default it is left out of the forest. It still counts in
-    the divisors, so leaving it out only saves time. The same applies to a trajectory without tokens.
+    A trajectory whose advantages are all 0 has no gradient, so by default it is left out of the forest. It still counts
+    toward the divisors, so leaving it out only saves time. The same applies to a trajectory without tokens.
 
     Raises DataError if a turn does not begin with the exact tokens of its parent.
     """

@@ -39,7 +39,7 @@ from sparring.training_run.loading import LoadedRun, RunLoader
 from sparring.types import Sampling
 
 NUM_POINTS = 4
-"""The number of validations of the control, evenly spaced."""
+"""The number of validation runs of the control, evenly spaced."""
 NUM_TIMED = 5
 """The number of steps that are timed to estimate the seconds per step; the first does not count."""
 SPARE = 1.1
@@ -115,7 +115,7 @@ def continue_warm_start(
 
 
 def _describe_interruption(folder: RunFolder) -> str:
-    """Return a message that states what is left of a control that was stopped, and what to do."""
+    """Return a message that states what is left of a stopped control, and what to do."""
     earlier = "the earlier control is unchanged" if (folder.controls / CONTINUED).is_dir() else "no control was stored"
     return f"the control was stopped before its last step, so {earlier}; run the command again to start from the warm start"
 

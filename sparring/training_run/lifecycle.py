@@ -42,7 +42,7 @@ class TrainRequest:
 
 
 async def run_training(loader: Loader, request: TrainRequest, console: Console, stop: asyncio.Event) -> TrainResult:
-    """Train a run to its end, or until `stop` is set.
+    """Execute a run to its end, or until `stop` is set.
 
     Raises GateError if the checks find errors or a detector stops the run, UsageError or DataError if a run cannot be
     resumed, and the errors of training. The run's status records how the run ended.
@@ -100,13 +100,13 @@ def _stop_on_errors(report: CheckReport, console: Console) -> None:
             console.found(finding)
     if report.errors:
         raise GateError(
-            f"{len(report.errors)} of the findings on {report.recipe} are errors, so nothing was trained. `sparring check` "
+            f"The checks of {report.recipe} reported errors ({len(report.errors)}), so nothing was trained. `sparring check` "
             "shows their evidence. Fix the errors, or train anyway with --no-check (check=False)."
         )
 
 
 async def _compare_with_manifest(loaded: LoadedRun[TrainingParts], request: TrainRequest, console: Console) -> None:
-    """Record the model, data and recipe that the run is trained with.
+    """Record the model, data and recipe that the run uses.
 
     Raises UsageError if the model, data or recipe of a resumed run has changed.
     """

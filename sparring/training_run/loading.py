@@ -88,8 +88,8 @@ class RunLoader(Generic[Parts_co]):
         return self.folder
 
     def use_folder(self, folder: RunFolder) -> RunFolder:
-        """Use an existing folder, and return it with an absolute path, so that a change of the working directory does
-        not affect it."""
+        """Use an existing folder, and return it with an absolute path, so that changing the working directory does not
+        affect it."""
         self.folder, self._path = folder.absolute(), folder.path
         return self.folder
 

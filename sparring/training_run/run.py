@@ -70,7 +70,7 @@ class TrainResult:
     @property
     def claim(self) -> Claim:
         """The claim that the run's evaluations support so far. Without a held-out evaluation, the claim is based on the
-        validations."""
+        validation results."""
         return claim_of_run(RunFolder(self.run))
 
 
@@ -106,7 +106,7 @@ class TrainingRun:
         parts, folder, config = loaded.parts, loaded.folder, loaded.parts.config
         self._parts, self._folder, self._path, self._config = parts, folder, loaded.path, config
         self._start, self._console, self._stop = start, console, stop
-        # The ledger also contains rollouts that are in no checkpoint, so each resumption labels its own rollouts.
+        # The ledger also contains rollouts that are not in any checkpoint, so each resumption labels its own rollouts.
         label = f"r{len(parts.ledger.rollouts())}-" if start.is_resumed else ""
         self._curriculum = load_curriculum(config, parts.tasks.train, label=label)
         self._kept = Kept(parts.ledger, max_steps_off_policy=config.rollout.max_steps_off_policy)
@@ -162,7 +162,7 @@ class TrainingRun:
             return
         await self._rewind_ledger()
         if checkpoint is None:
-            # A trainer that continues in the same process may have weights that are in no checkpoint.
+            # A trainer that continues in the same process may have weights that are not in any checkpoint.
             parts.learner.load_weights(parts.initial_weights)
         await asyncio.to_thread(self._watch.resume, self._folder.path, self._first_step)
 
@@ -186,7 +186,7 @@ class TrainingRun:
             check_baseline(evaluation, self._config)
 
     async def run_detectors(self, step: int) -> None:
-        """Log the findings of the detectors after a step, and react to errors as the recipe specifies.
+        """Log the detectors' findings after a step, and react to errors as the recipe specifies.
 
         Raises GateError if the reaction stops the run.
         """

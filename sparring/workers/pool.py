@@ -88,8 +88,8 @@ class WorkerPool:
     async def ask(
         self, place: Place, do: str, *arguments: Json, what: str, answering: Answering | None = None
     ) -> Mapping[str, Any]:
-        """Return the reply of the place's worker, as input for `wire.decode_result`. `what` names the request in
-        errors.
+        """Return the reply of the place's worker, as input for `wire.decode_result`. In errors, `what` describes the
+        request.
 
         Cancelling the call also cancels it in the worker. Raises InfrastructureError when the worker dies or is
         replaced, and UsageError for arguments that are not JSON.

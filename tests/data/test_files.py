@@ -105,7 +105,7 @@ def test_any_text_comes_back_from_json_lines(tmp_path_factory: pytest.TempPathFa
         (
             "a.jsonl",
             '{"prompt": [{"role": "wizard", "content": "a"}]}\n',
-            r"message 1 is .*give an object with a role of",
+            r"message 1 is .*give an object whose `role` is one of",
         ),
         ("a.jsonl", '{"prompt": [{"role": "user"}]}\n', r"message 1 has no text; give it a string as `content`"),
         ("a.jsonl", "\n\n", r"has no rows.*one task per row"),
@@ -117,7 +117,7 @@ def test_any_text_comes_back_from_json_lines(tmp_path_factory: pytest.TempPathFa
         ("a.json", '[{"prompt": "a"}, 3]', r"row 2: 3 is not a JSON object"),
         ("a.csv", "prompt,answer\na,1\nb,2,3\n", r"row 2 \(line 3\): .* 2 cells of the header; quote cells"),
         ("a.csv", "prompt,answer\na\n", r"row 1 \(line 2\): .* 2 cells of the header"),
-        ("a.csv", "prompt,answer,answer\na,1,2\n", r"names \['answer'\] more than once"),
+        ("a.csv", "prompt,answer,answer\na,1,2\n", r"contains \['answer'\] more than once"),
         ("a.csv", 'prompt\n"a\n', r"line 2: unexpected end of data; check the quotes from that line on"),
         ("a.csv", "prompt\n", r"has no rows"),
         ("a.parquet", "not parquet", r"cannot be read as parquet .*write the file again"),

@@ -421,7 +421,7 @@ def test_parquet_is_read_with_the_types_of_its_columns(tmp_path: Path) -> None:
         ("a.csv", "tool,result\n", "contains no rows"),
         ("a.parquet", "PAR1", "cannot be read as parquet"),
         ("a.txt", "x", "files with '.txt' cannot be read"),
-        ("missing.jsonl", None, "do not exist; keep them in the folder `fixtures` next to the recipe"),
+        ("missing.jsonl", None, "does not exist; keep it in the `fixtures` folder next to the recipe"),
     ],
 )
 def test_a_torn_or_odd_row_is_named(tmp_path: Path, name: str, content: str | None, message: str) -> None:

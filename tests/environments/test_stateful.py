@@ -240,7 +240,7 @@ def test_state_before_reset_is_refused() -> None:
 
 
 def test_what_persists_must_exist() -> None:
-    with pytest.raises(UsageError, match=r"Odd\.persists names 'cache', which the class does not have"):
+    with pytest.raises(UsageError, match=r"Odd\.persists lists 'cache', but the class has no such attribute"):
 
         class Odd(StatefulEnvironment):
             persists = ("cache",)

@@ -89,7 +89,7 @@ def test_a_fixed_reward_agrees_with_the_scorer_on_the_same_episodes(run: Path, t
 
 
 def test_what_cannot_be_reviewed_is_reported(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="does not exist; name a folder"):
+    with pytest.raises(DataError, match="does not exist; specify a folder"):
         review(tmp_path / "nope")
     with pytest.raises(DataError, match="no episodes 'held_out'; its newest episodes are: train-10, validation-4"):
         review(run, episodes="held_out")

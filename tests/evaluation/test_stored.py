@@ -104,7 +104,7 @@ def test_what_cannot_be_scored_again_is_refused(run: Path) -> None:
         ((str(run), "--rescore", "--scorer", "mine:half", "--episodes", "train-3"), 3, "it has held_out-1"),
         ((str(run), "--rescore", "--scorer", "mine:half", "--policy", "expert"), 2, "does not read --policy"),
         ((str(run), "--rescore", "--compare"), 2, "give only one of them"),
-        (("--compare", f"{run}@5"), 3, "has no validation after step 5"),
+        (("--compare", f"{run}@5"), 3, "has no validation result after step 5"),
         (("--compare", "nowhere"), 3, "does not exist"),
     ):
         refused = sparring("eval", *arguments)

@@ -107,7 +107,7 @@ def test_a_list_of_the_wrong_length_is_refused_with_both_numbers() -> None:
 def test_per_turn_rewards_must_name_turns_and_sum_to_the_total() -> None:
     with pytest.raises(RewardError, match=r"rewards turns \[7\], but the turns are \[0, 1\]"):
         evaluated(Reward(total=1.0, per_turn={7: 1.0}))
-    with pytest.raises(RewardError, match=r"total 1\.0 but per-turn rewards that sum to 0\.5"):
+    with pytest.raises(RewardError, match=r"total of 1\.0, but its per-turn rewards sum to 0\.5"):
         evaluated(Reward(total=1.0, per_turn={0: 0.5}))
 
 

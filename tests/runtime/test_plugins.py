@@ -206,5 +206,7 @@ def test_a_function_with_other_parameters_is_refused_when_it_is_loaded(tmp_path:
         r"too many positional arguments. Define it as log\(number, seed\).",
     ):
         load("log")
-    with pytest.raises(UsageError, match=r"is 3, which is not callable. Name a function that takes \(number, seed\)"):
+    with pytest.raises(
+        UsageError, match=r"is 3, which is not callable. Specify a function that takes \(number, seed\)"
+    ):
         load("number")

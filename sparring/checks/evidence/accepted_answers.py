@@ -104,7 +104,7 @@ async def find_paid_empty_answers(subject: Subject) -> list[Finding]:
 
 
 def _holds(text: str, right: set[str]) -> bool:
-    """Return True if a text is a correct value in another format, or contains a correct value."""
+    """Return True if a string is a correct value in another format, or contains a correct value."""
     return bool({normalize_value(text), *map(normalize_value, re.findall(r"-?[\w.,]*\w", text))} & right)
 
 
@@ -117,8 +117,8 @@ def _is_rightly_empty(references: ReferenceEpisodes, one: GradedCandidate) -> bo
 
 
 async def find_never_accepted(subject: Subject) -> list[Finding]:
-    """Return a finding if a task field is named as the answer, but gets full marks in no format and in no task. This
-    applies only to environments that grade the final message."""
+    """Return a finding if a task field is named as the answer, but does not get full marks in any format on any task.
+    This applies only to environments that grade the final message."""
     cls = subject.environment_class
     if cls is None or cls.final_state is not Environment.final_state or cls.is_done is not Environment.is_done:
         return []

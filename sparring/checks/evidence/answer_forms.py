@@ -125,7 +125,7 @@ def get_text(message: Message) -> str:
 
 
 def parse_object(text: str) -> dict[str, Json] | None:
-    """Return the JSON object in a text, or None if the text is not a JSON object."""
+    """Return the JSON object in a string, or None if the string is not a JSON object."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -134,13 +134,13 @@ def parse_object(text: str) -> dict[str, Json] | None:
 
 
 def canonical(value: Json) -> str:
-    """Return the same text for equal JSON values: 1 and 1.0 are equal, but 1 does not equal true or "1". A value that
+    """Return the same string for equal JSON values: 1 and 1.0 are equal, but 1 does not equal true or "1". A value that
     JSON cannot represent is converted to text."""
     return json.dumps(_integral(value), sort_keys=True, ensure_ascii=False, default=str)
 
 
 def find_tagged(text: str) -> list[tuple[str, str]]:
-    """Return (tag, body) of every tag in a text, including nested tags, except those of tool calls."""
+    """Return (tag, body) of every tag in a string, including nested tags, except those of tool calls."""
     return [(tag, body) for tag, body in _NESTED.findall(text) if tag not in ("tool_call", "tool_calls", "tools")]
 
 
@@ -253,8 +253,8 @@ def _write_together(
 
 @final
 class ReadFields(dict[str, Any]):
-    """The fields of a task. They record the paths that a grader reads (`read`) and the paths that it looks for but that
-    do not exist (`missed`)."""
+    """The fields of a task. They record the paths that a grader reads (`read`) and the missing paths that it looks for
+    (`missed`)."""
 
     def __init__(self, fields: Mapping[str, Json], path: tuple[str, ...] = (), root: ReadFields | None = None) -> None:
         super().__init__(fields)

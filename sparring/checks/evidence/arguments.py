@@ -17,7 +17,7 @@ from sparring.types import Json
 MOST_VALUES = 12
 """The maximum number of values to try for one argument by default."""
 MOST_SPACES = 3
-"""The maximum number of spaces in a text that is likely to be an argument."""
+"""The maximum number of spaces in a string that is likely to be an argument."""
 MOST_KNOWN = 4000
 """The maximum number of values to remember for one task."""
 _LINE = re.compile(
@@ -67,7 +67,7 @@ class Value:
     """The place where the value was read, for example `prompt:crate id`. The source has the same name in other
     tasks."""
     record: int
-    """A number that all values of one object share, or 0 for a value that belongs to no object."""
+    """A number that all values of one object share, or 0 for a value that does not belong to any object."""
 
 
 @final
@@ -389,7 +389,7 @@ def _alternating(first: Sequence[Value], second: Sequence[Value]) -> Iterator[Va
 
 
 def _parsed(text: str) -> Json | None:
-    """Parse a text that is a JSON object or array, and return its value. Return None for any other text."""
+    """Parse a string that is a JSON object or array, and return its value. Return None for any other string."""
     if text.lstrip()[:1] not in ("{", "["):
         return None
     try:
@@ -399,7 +399,7 @@ def _parsed(text: str) -> Json | None:
 
 
 def _find_objects(text: str) -> Iterator[Json]:
-    """Yield at most 20 JSON objects and arrays from a text."""
+    """Yield at most 20 JSON objects and arrays from a string."""
     decoder, position, found = json.JSONDecoder(), 0, 0
     while found < 20 and (start := re.compile(r"[{\[]").search(text, position)) is not None:
         position = start.start() + 1
@@ -439,7 +439,7 @@ def _has_rule_below(lines: Sequence[str], index: int) -> bool:
 
 
 def find_named_lines(text: str) -> Iterator[tuple[str, str]]:
-    """Yield (name, value) for each line of the form `name: value` in a text."""
+    """Yield (name, value) for each line of the form `name: value` in a string."""
     for line in text.splitlines():
         match = _LINE.match(line)
         if match is not None and "(" not in match[1]:

@@ -37,7 +37,7 @@ MOST_VALUES = 24
 """The maximum number of values of task fields to try."""
 MOST_FRAMES = 4
 LONGEST = 80
-"""The maximum number of characters of a text that counts as an answer."""
+"""The maximum number of characters of a string that counts as an answer."""
 EXAMPLE = "the example of the prompt"
 EMPTY = "an answer with nothing in it"
 CODE = "a text in the code of the graders"
@@ -257,5 +257,6 @@ def _flat(value: object) -> Iterator[str]:
 
 
 def _is_answer(text: str) -> bool:
-    """Return True if a text may be part of an answer: it has one or a few words, and is neither a pattern nor a tag."""
+    """Return True if a string may be part of an answer: it has one or a few words, and is neither a pattern nor a
+    tag."""
     return re.fullmatch(r"[^\W_][\w .,'-]{0,59}", text) is not None and parse_object(text) is None

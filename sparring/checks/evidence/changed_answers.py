@@ -280,7 +280,7 @@ def _write_several(
 
 
 def _is_number(text: str) -> bool:
-    """Return True if a text is a number other than 0."""
+    """Return True if a string is a number other than 0."""
     return re.fullmatch(r"-?\d+(?:\.\d+)?", text) is not None and float(text) != 0
 
 

@@ -28,7 +28,7 @@ def double_call(script: Sequence[Message], action: Action) -> tuple[Message, ...
 def change_arguments(
     script: Sequence[Message], action: Action, values: Mapping[tuple[str, str], Sequence[Json]]
 ) -> Iterator[tuple[str, Call, tuple[Message, ...]]]:
-    """Yield (argument, changed call, changed script) for each change of one argument of a call. `values` maps each pair
+    """Yield (argument, changed call, changed script) for each change to one argument of a call. `values` maps each pair
     of tool and argument to the values that the experts of all tasks pass."""
     for name, value in action.arguments.items():
         others = [one for one in values.get((action.tool, name), ()) if canonical(one) != canonical(value)]
@@ -91,8 +91,8 @@ async def list_series(
 
 
 def _list_changed_names(idle: Json, right: Json) -> list[Json]:
-    """Return the keys and values that name what the expert changed: the keys on the path, and the unchanged values of a
-    changed row."""
+    """Return the keys and values that identify what the expert changed: the keys on the path, and the unchanged values
+    of a changed row."""
     found: dict[str, Json] = {}
 
     def note(value: Json) -> None:

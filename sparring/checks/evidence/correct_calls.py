@@ -241,7 +241,7 @@ def _is_smaller(done: Json, right: Json, idle: Json) -> bool:
 
 
 def _unordered(value: Json) -> str:
-    """Return a text that is the same for values that differ only in the order of lists."""
+    """Return the same string for values that differ only in the order of lists."""
     if isinstance(value, Mapping):
         return canonical({key: _unordered(item) for key, item in value.items()})
     if isinstance(value, list | tuple):

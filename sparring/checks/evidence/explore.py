@@ -27,7 +27,7 @@ from sparring.runtime.plugins import load_object
 from sparring.types import Json, Message, Task
 
 MOST_TRIES = 24
-"""The maximum number of calls of one tool in one environment."""
+"""The maximum number of calls to one tool in one environment."""
 NUM_ENVIRONMENTS = 3
 """The search in a task ends after this number of consecutive fresh environments without a legal call of another
 tool."""
@@ -37,7 +37,7 @@ tools have legal calls in other tasks."""
 NUM_DEMONSTRATIONS = 16
 """The number of demonstrations of the warm start whose calls are tried."""
 MOST_LEGAL = 3
-"""The number of legal calls of one tool to look for in a task."""
+"""The number of legal calls to one tool to look for in a task."""
 
 Worked: TypeAlias = Mapping[tuple[str, str], Sequence[str]]
 
@@ -71,13 +71,13 @@ class Explored:
     tried: list[TriedCall] = field(default_factory=list)
 
     def legal(self, tool: str) -> list[TriedCall]:
-        """Return the legal calls of a tool. Calls with a result that is not empty come first. Among these, and among
+        """Return the legal calls to a tool. Calls with a result that is not empty come first. Among these, and among
         the others, calls that need no earlier calls come first."""
         legal = [one for one in self.tried if one.call.tool == tool and one.is_legal]
         return sorted(legal, key=lambda one: (not one.is_informative, bool(one.before)))
 
     def of(self, tool: str) -> list[TriedCall]:
-        """Return all calls of a tool."""
+        """Return all calls to a tool."""
         return [one for one in self.tried if one.call.tool == tool]
 
     @property
@@ -122,7 +122,7 @@ def is_refusal(result: ToolResult) -> bool:
 
 
 LONGEST_REFUSAL = 100
-"""The maximum length of a text in which a few words mean that something does not exist."""
+"""The maximum length of a message in which a few words mean that something does not exist."""
 _NOT_THERE = re.compile(r"\b(?:there is no|no such|not found|does not exist|is not known|is unknown|out of range)\b")
 _BAD_STATUS = ("error", "failed", "failure", "not_found", "not found", "invalid")
 _REFUSALS = (
@@ -332,7 +332,7 @@ def _load_demonstrations(subject: Subject) -> list[Mapping[str, Json]]:
 
 
 async def list_expert_calls(subject: Subject, task: Task) -> list[Call]:
-    """Return the calls of the expert in order, or an empty list without an expert."""
+    """Return the expert's calls in order, or an empty list if there is no expert."""
     expert = subject.expert(task)
     if expert is None:
         return []

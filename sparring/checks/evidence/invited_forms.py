@@ -47,8 +47,8 @@ _BEFORE = "There are 3 things to look at, and 2 of them count."
 
 
 async def find_refused_forms(subject: Subject, references: ReferenceEpisodes, right: list[Episode]) -> list[Finding]:
-    """Return findings on correct answers that a grader rejects in several tasks, although the prompt names their format
-    or the tools use their spelling."""
+    """Return findings on correct answers that a grader rejects in several tasks, although the prompt specifies their
+    format or the tools use their spelling."""
     results = {one.task.id: [call.result.content for call in one.results] for one in await survey_tasks(subject)}
     refused: dict[str, list[dict[str, Json]]] = {}
     for one in right[:MOST_TASKS]:
@@ -155,8 +155,8 @@ def list_leaves(text: str) -> list[Json]:
 
 
 def normalize_value(text: str) -> str:
-    """Return a value without differences in case, spaces, punctuation, Unicode variants of the same letter, and
-    trailing zeros."""
+    """Normalize a value so that case, spaces, punctuation, Unicode variants of the same letter, and trailing zeros do
+    not affect comparisons."""
     number = re.fullmatch(r"\s*(-?[\d,]*\.?\d+)\s*", text)
     if number is not None:
         return f"{float(number[1].replace(',', '')):g}"

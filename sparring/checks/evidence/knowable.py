@@ -37,7 +37,7 @@ async def is_asked_out(subject: Subject, task: Task) -> bool:
 
 
 def is_made_of(value: str, words: Sequence[str]) -> bool:
-    """Return True if a policy may have derived a text from words. The text may consist of parts of them (joined,
+    """Return True if a policy may have derived a string from words. The string may consist of parts of them (joined,
     reversed, or in another order) or of their first letters, or be a number that was computed."""
     whole, letters = "".join(words), "".join(value.split())
     parts = {word for word in words if 1 < len(word) <= len(letters)}

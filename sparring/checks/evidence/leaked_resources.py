@@ -84,8 +84,8 @@ def find_kept_globals(subject: Subject) -> dict[str, Any]:
 
 def measure_sizes(kept: Mapping[str, Any]) -> dict[str, int]:
     """Return the number of references that are reachable from each global, except those to code and modules. A text
-    that appears twice in a list counts twice. Weak references do not count: pandas keeps weak references to its views
-    and clears them from time to time."""
+    that appears twice in a list is counted twice. Weak references are ignored: pandas keeps weak references to its
+    views and clears them from time to time."""
     skipped = _list_module_dictionaries()
     return {
         name: sum(

@@ -23,7 +23,7 @@ T = TypeVar("T")
 EXPLORER = "explorer"
 STRANGER = "stranger"
 MOST_CALLS = 6
-"""The maximum number of calls of one tool that the rules use in one task."""
+"""The maximum number of calls to one tool that the rules use in one task."""
 MOST_PARTS = 40
 """The maximum number of parts of texts with which a tool is called in each of the first NUM_TASKS tasks."""
 NUM_TASKS = 4
@@ -121,7 +121,7 @@ def split_into_turns(subject: Subject, calls: Sequence[Call]) -> list[Message]:
 
 
 def make_strange(call: Call) -> Call:
-    """Return the call with texts and numbers that occur in no task."""
+    """Return the call with texts and numbers that do not occur in any task."""
 
     def unknown(value: Json) -> Json:
         if isinstance(value, bool):
@@ -132,8 +132,8 @@ def make_strange(call: Call) -> Call:
 
 
 async def make_stranger(subject: Subject, task: Task) -> ScriptedPolicy:
-    """Return a policy that calls every tool once with identifiers that exist in no task, as a policy in training often
-    does."""
+    """Return a policy that calls every tool once with identifiers that do not exist in any task, as a policy in
+    training often does."""
     calls = [make_strange((await list_likely_calls(subject, task, tool))[0]) for tool in subject.tools.values()]
     return saying(STRANGER, [*split_into_turns(subject, calls), {"role": "assistant", "content": "done"}])
 

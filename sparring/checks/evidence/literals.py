@@ -12,7 +12,7 @@ from typing import Any
 from sparring.types import Json
 
 LONGEST = 80
-"""The maximum length of a text that counts as a value."""
+"""The maximum length of a string that counts as a value."""
 
 
 def find_compared(method: Any) -> dict[str, list[Json]]:

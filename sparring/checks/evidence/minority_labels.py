@@ -1,4 +1,4 @@
-"""Reference answers that equal a value from the tools in most tasks, but differ from it in a few other tasks for no
+"""Reference answers that equal a value from the tools in most tasks, but differ from it in a few other tasks without a
 visible reason."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_KINDS = 8
 
 def find_minorities(references: ReferenceEpisodes, reads: Sequence[ReadableValues]) -> Iterator[Finding]:
     """Yield a finding for each part of the answer that equals one value in most tasks, but differs from it in the other
-    tasks for no visible reason."""
+    tasks without a visible reason."""
     values = {read.task.id: _collect_values(read) for read in reads}
     for part in references.labels():
         labels = {
@@ -141,7 +141,7 @@ def _is_answer(value: Json, label: Json) -> bool:
 
 
 def _ask_otherwise(words: Mapping[str, frozenset[str]], same: Sequence[str], others: Sequence[str]) -> bool:
-    """Return True if each of the few tasks has a word that several of them have and that no other task has."""
+    """Return True if each of the few tasks has a word that several of them share and no other task has."""
     known = frozenset.union(*(words[task] for task in same))
     own = Counter(word for task in others for word in words[task] - known)
     return all(any(own[word] > 1 for word in words[task] - known) for task in others)

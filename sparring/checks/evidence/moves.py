@@ -15,7 +15,7 @@ _COPIES = ("cop(?:y|ies)", "duplicat", "also", "both", "clon", "another", "addit
 
 
 def find_left_behind(bench: Bench, probe: Probe) -> Iterator[Finding]:
-    """Yield a finding if a call that names an object and a new place leaves the object in two places instead of one."""
+    """Yield a finding if a call with an object and a new place leaves the object in two places instead of one."""
     tool, values = probe.call.tool, [str(one) for one in probe.call.arguments.values() if isinstance(one, str | int)]
     if not documents(bench, tool, *_MOVES) or documents(bench, tool, *_COPIES):
         return

@@ -40,7 +40,7 @@ def _list_attributes(environment: object) -> Mapping[str, object]:
 
 
 def unpack(value: Json) -> Json:
-    """Return the value with every text that is a JSON list or object replaced by its parsed content."""
+    """Return the value with every string that is a JSON list or object replaced by its parsed content."""
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
         try:
             return json.loads(value)
@@ -52,7 +52,7 @@ def unpack(value: Json) -> Json:
 
 
 def find_texts(value: Json) -> Iterator[str]:
-    """Yield all texts in a value, without keys."""
+    """Yield all strings in a value, without keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Plans for recipes without an expert: a search for calls that reach the state that a task requests.
+"""Plans for recipes without an expert: a search for calls that reach the state requested by a task.
 
 A task that is graded by its final state has the expected state in a field. The search starts at the state after
 `reset`, and adds the call whose result is closest to the expected state. It repeats this step until it reaches the
@@ -44,13 +44,13 @@ MOST_CALLS = 6
 MOST_NODES = 10
 """The maximum number of states from which to look for the next call."""
 MOST_TRIED = 64
-"""The maximum number of calls of one tool to try as the next call."""
+"""The maximum number of calls to one tool to try as the next call."""
 MOST_VALUES = 8
 """The maximum number of values for one argument."""
 NUM_FUTILE = 32
 """After this number of calls without a change, a tool is not tried again as the next call."""
 MOST_EFFECTS = 30
-"""The maximum number of calls of one tool with an effect that are remembered for one task."""
+"""The maximum number of calls to one tool with an effect that are remembered for one task."""
 DETOUR = 2.5
 """The largest increase of the distance that a call may cause."""
 SLOW_SECONDS = 0.1
@@ -76,7 +76,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The calls that came closest to the state that a task requests."""
+    """The calls that came closest to the state requested by a task."""
 
     task: Task
     wanted: Json

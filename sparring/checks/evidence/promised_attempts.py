@@ -19,7 +19,7 @@ NUM_TASKS = 4
 FEWEST = 2
 """The minimum number of tasks that must end in the same way."""
 MOST_TRIED = 6
-"""The maximum number of calls of a tool to repeat until the end, each in its own episode."""
+"""The maximum number of calls to a tool to repeat until the end, each in its own episode."""
 MOST_PROMISED = 30
 _WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 _NOUNS = "guess|move|turn|attempt|try|tries|question|shot|step|action|throw|round"

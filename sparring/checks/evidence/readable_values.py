@@ -28,7 +28,7 @@ MOST_TASKS = 40
 NUM_TRIED = 4
 """The number of tasks in which to find the calls that work."""
 MOST_CALLS = 60
-"""The maximum number of calls of one tool to try in a task."""
+"""The maximum number of calls to one tool to try in a task."""
 MOST_KEPT = 24
 """The maximum number of ways to call tools that are used in all tasks."""
 SECONDS = 4.0
@@ -39,7 +39,7 @@ _LONGEST = 80
 """The maximum length of a value."""
 _WORD = re.compile(r"[^\W_][\w.'/@:+-]*[^\W_]|[^\W_]|\S")
 Role: TypeAlias = tuple[str, str]
-"""The origin of a value of a task, such as ("prompt", "meter") for the text after the word "meter" in the prompt."""
+"""The origin of a task's value, such as ("prompt", "meter") for the text after the word "meter" in the prompt."""
 Way: TypeAlias = tuple[str, tuple[tuple[str, Role], ...]]
 """A tool and the origin of each of its arguments."""
 

@@ -62,7 +62,7 @@ class ReferenceEpisodes:
     read: frozenset[tuple[str, ...]]
     """Paths of the task fields that the graders read."""
     missed: frozenset[tuple[str, ...]]
-    """Paths that the graders look for and that a task does not have."""
+    """Paths that the graders look for but a task does not have."""
 
     def labels(self) -> dict[str, list[Json]]:
         """Return the values of each part of the answers, one per task, in the order of the tasks."""

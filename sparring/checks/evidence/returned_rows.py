@@ -11,7 +11,7 @@ from sparring.types import Json
 
 _NUMBER = re.compile(r"(?:[$€£]\s*|[A-Z]{3} )?(-?\d+(?:,\d{3})*(?:\.\d+)?)\s*([A-Za-z%€$£°/]{0,8})")
 _SHORT = 60
-"""The maximum length of an item in a text that is a list."""
+"""The maximum length of an item in a string that is a list."""
 
 
 def parse_result(content: str) -> Json:
@@ -100,7 +100,7 @@ def _parse_row(value: Json) -> dict[str, Json]:
 
 
 def _parse_table(text: str) -> list[dict[str, Json]]:
-    """Return the rows of a text that is a table with a header, or an empty list if it is not one."""
+    """Return the rows of a string that is a table with a header, or an empty list if it is not one."""
     lines = [one.strip().strip("|") for one in text.strip().splitlines() if one.strip()]
     mark = next((mark for mark in ("|", "\t", ",", ";") if lines and lines[0].count(mark)), None)
     cells = [[cell.strip(' *`"') for cell in one.split(mark)] for one in lines if not set(one) <= set("-|:+ ")]
@@ -111,7 +111,7 @@ def _parse_table(text: str) -> list[dict[str, Json]]:
 
 
 def _split_parts(text: str) -> Iterator[str]:
-    """Yield the items of a text that lists short texts, one per line or separated by commas."""
+    """Yield the items of a string that lists short strings, one per line or separated by commas."""
     lines: Sequence[str] = [one.strip(" -*•\t") for one in text.strip().splitlines() if one.strip()]
     parts = lines if len(lines) > 1 else [one.strip() for one in text.strip(" .").split(",")]
     if all(0 < len(one) <= _SHORT and not one.endswith((".", ":")) for one in parts):

@@ -330,5 +330,5 @@ def _make_example_policy(references: ReferenceEpisodes) -> Callable[[ReferenceEp
 
 
 def clip(text: str, most: int = 300) -> str:
-    """Return a text truncated to at most `most` characters."""
+    """Return a string truncated to at most `most` characters."""
     return text if len(text) <= most else f"{text[: most - 3]}..."

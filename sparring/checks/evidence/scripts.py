@@ -122,7 +122,7 @@ class _Known:
         return self.words[0] if self.words else "a"
 
     def best(self, part: str, values: Sequence[Json]) -> Json:
-        """Return the most likely value of a part of the answer."""
+        """Return the most likely value of one part of the answer."""
         if part in self.named:
             return self.named[part]
         if not part:
@@ -173,5 +173,5 @@ def leaves(value: Json) -> Iterator[Json]:
 
 
 def to_text(value: Json) -> str:
-    """Return a text unchanged, and any other value as JSON."""
+    """Return a string unchanged, and any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -103,8 +103,8 @@ async def _find_undescribed(subject: Subject, references: ReferenceEpisodes) -> 
 
 
 def _find_unnamed(record: Mapping[str, Json], text: str) -> list[str]:
-    """Return the fields that a text does not name, if it names at least two fields and at least as many fields as it
-    does not name."""
+    """Return the fields that a description does not mention, if it mentions at least two fields and at least as many
+    fields as it does not name."""
     described = [name for name in record if any(word[:5] in text for word in split_words(str(name)))]
     others = [name for name in record if name not in described]
     return others if len(described) >= max(2, len(others)) else []

@@ -42,7 +42,7 @@ class Pair:
 
 
 def normalize_text(text: str) -> str:
-    """Return a text without differences in case, character width, punctuation and spaces."""
+    """Normalize a string so that case, character width, punctuation and spacing do not affect comparisons."""
     return " ".join(_words(text))
 
 

@@ -46,7 +46,7 @@ _FORMED = {"pattern", "format", "enum"}
 
 
 def _make_text(length: int) -> str:
-    """Return a text that consists of words and has the given number of characters."""
+    """Return a string that consists of words and has the given number of characters."""
     return ("five words of plain text " * (length // 24 + 1))[: length - 1].ljust(length - 1, "x") + "x"
 
 

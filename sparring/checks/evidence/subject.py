@@ -316,7 +316,7 @@ class Subject:
         return trajectory
 
     async def opening(self, task: Task) -> list[Message]:
-        """Return the first messages of an episode of a task. They come from an earlier episode or, without one, from a
+        """Return the first messages of an episode for a task. They come from an earlier episode or, without one, from a
         new `reset`. Raises the same errors as `opened`."""
         if task.id not in self._openings:
             if self.environment_class is None:

@@ -31,7 +31,7 @@ from sparring.types import Json, Task
 NUM_TASKS = 5
 """The number of tasks with a survey."""
 MOST_OF_A_TOOL = 40
-"""The maximum number of calls of one tool in a survey."""
+"""The maximum number of calls to one tool in a survey."""
 MOST_IN_VAIN = 12
 """A tool is not called again after this number of consecutive calls without a result."""
 MOST_VALUES = 40
@@ -143,7 +143,7 @@ def is_worded_as_reading(subject: Subject, tool: str) -> bool:
 
 
 def _get_first_words(subject: Subject, tool: str) -> tuple[str, str]:
-    """Return the first words of the name and of the description of a tool, in lower case."""
+    """Return the first words of a tool's name and description, in lower case."""
     description = str(subject.tools[tool].schema["function"].get("description", ""))
     return tuple((re.findall(r"[A-Z]?[a-z]+", text) or [""])[0].lower() for text in (tool, description))  # type: ignore[return-value]
 
@@ -234,7 +234,7 @@ async def _survey(subject: Subject, task: Task) -> Survey:
 
 
 def _make_unknown(subject: Subject, call: Call) -> Call:
-    """Return the call with values that occur in no task. Integers stay within the limits of the schema."""
+    """Return the call with values that do not occur in any task. Integers stay within the limits of the schema."""
     properties = subject.tools[call.tool].schema["function"].get("parameters", {}).get("properties", {})
     arguments = dict(make_strange(call).arguments)
     for name, value in arguments.items():
@@ -246,7 +246,7 @@ def _make_unknown(subject: Subject, call: Call) -> Call:
 
 
 def _list_legal_first(tried: Sequence, names: Sequence[str]) -> Iterator[tuple[str, Call]]:
-    """Yield the explored legal calls of these tools, each once."""
+    """Yield the explored legal calls to these tools, each once."""
     seen: set[str] = set()
     for one in tried:
         if one.call.tool in names and one.is_legal and str(one.call) not in seen:

@@ -23,7 +23,7 @@ NUM_TASKS = 4
 FEWEST = 2
 """The minimum number of tasks in which a problem must occur before it is reported."""
 MOST_CALLS = 12
-"""The maximum number of calls of one tool that are repeated."""
+"""The maximum number of calls to one tool that are repeated."""
 TIMES = (1, 2, 8)
 """The numbers of times that calls are repeated."""
 NUM_WALKS, WALK = 6, 24
@@ -98,7 +98,7 @@ async def _make_policies(subject: Subject, task: Task) -> list[tuple[ScriptedPol
 
 
 async def _make_repeating(subject: Subject, task: Task) -> list[tuple[ScriptedPolicy, str | None, int]]:
-    """Return policies that make the successful calls of each read-only tool once, twice and many times."""
+    """Return policies that make the successful calls to each read-only tool once, twice and many times."""
     survey = await survey_task(subject, task)
     calls: dict[str, dict[str, Call]] = {}
     for one in survey.found():

@@ -36,7 +36,7 @@ def read_user_inputs(
         split_endpoint(reviewer, option="--reviewer")
     if run is not None and not any((Path(run) / "trajectories").glob("*.jsonl")):
         raise DataError(
-            f"--run {run} contains no trajectories/*.jsonl; name the folder of a run (`sparring runs list`)."
+            f"--run {run} contains no trajectories/*.jsonl; specify the folder of a run (`sparring runs list`)."
         )
     return UserInputs(
         production=None if production is None else read_production(Path(production)),
@@ -49,7 +49,7 @@ def read_user_inputs(
 
 def split_endpoint(endpoint: str, *, option: str) -> tuple[str, str, str | None]:
     """Return the address, the model and the key variable of `URL#MODEL` or `URL#MODEL#VARIABLE`. Raises UsageError,
-    which names the command's option, if there is no model."""
+    which specifies the command-line option, if there is no model."""
     url, _, rest = endpoint.partition("#")
     model, _, variable = rest.partition("#")
     if not model:

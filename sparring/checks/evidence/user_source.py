@@ -1,4 +1,4 @@
-"""Finds the user's own code, so that evidence names a line that the user can change."""
+"""Finds the user's own code, so that the evidence points to a line that the user can change."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def _list_values(part: Mapping[str, Any]) -> Sequence[Json]:
 
 
 def _list_names(task: Task) -> list[str]:
-    """Return short texts and keys in the task's fields."""
+    """Return short strings and keys in the task's fields."""
     found = dict.fromkeys(text for key, value in leaves(task.fields) for text in (value, key) if isinstance(text, str))
     return [text for text in found if 0 < len(text) <= _LONGEST_NAME and text not in task.fields]
 

@@ -315,7 +315,7 @@ def _list_with_choices(bench: Bench, call: Call, name: str) -> Iterator[Call]:
 
 
 def _reads(bench: Bench, tool: str) -> Iterator[Call]:
-    """Return legal calls of a read-only tool, and the same calls with one value changed."""
+    """Return legal calls to a read-only tool, and the same calls with one value changed."""
     legal = [one.call for one in _legal(bench, tool)]
     calls = {str(one): one for one in legal}
     for name in legal[0].arguments:
@@ -453,7 +453,7 @@ def _combine_values(bench: Bench, tool: str) -> list[Call]:
 
 
 def _are_apart(call: Call) -> bool:
-    """Return True if no two texts and no two numbers in a call are equal. A payer and a payee, for example, must
+    """Return True if no two strings and no two numbers in a call are equal. A payer and a payee, for example, must
     differ."""
     values = [str(one) for one in call.arguments.values() if not isinstance(one, bool)]
     return len(set(values)) == len(values)
@@ -490,7 +490,7 @@ def _fits(bench: Bench, call: Call, name: str, value: Json) -> bool:
 
 
 def _vary(bench: Bench, base: Probe) -> Iterator[tuple[Call, str, str]]:
-    """Yield (call, argument, kind) for each change of one argument of a call that changes something."""
+    """Yield (call, argument, kind) for each change to one argument of a call that changes something."""
     call = base.call
     properties = bench.schema(call.tool).get("properties", {})
     keys = bench.keys(call)

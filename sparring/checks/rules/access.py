@@ -20,7 +20,7 @@ NUM_TASKS = 4
 MOST_OTHERS = 6
 """The maximum number of other items that are requested in one task."""
 MOST_VALUES = 6
-"""The maximum number of distinct values of a field that decides which actions are allowed."""
+"""The maximum number of distinct values of a field that determines which actions are allowed."""
 NUM_OF_A_VALUE = 2
 """The number of tasks that are tried per value."""
 _ONLY = re.compile(
@@ -53,7 +53,7 @@ async def access(subject: Subject) -> Iterable[Finding]:
 
 
 async def _by_value(subject: Subject) -> AsyncIterator[Finding]:
-    """Yield a finding for each tool that ignores a task field, although a description states that this field decides
+    """Yield a finding for each tool that ignores a task field, although a description states that this field determines
     who may call the tool."""
     for field, tasks in _few_values(subject).items():
         for tool, allowed in _find_allowed(subject, list(tasks)).items():

@@ -123,7 +123,7 @@ def _pairs(survey: Survey) -> Iterator[tuple[tuple[str, str, str, str], Pair]]:
 
 
 def _records(survey: Survey) -> list[CallResult]:
-    """Return the results of calls that name one item and return something about it."""
+    """Return the results of calls that specify one item and return something about it."""
     return [
         one for one in survey.found() if one.call.arguments and one.fields and (not one.listings or len(one.fields) > 1)
     ]

@@ -256,8 +256,8 @@ async def limits(subject: Subject) -> Iterable[Finding]:
     The rule tries the bounds of the schema, and phrases such as "at most 20 characters", "1 to 12" or "more than 0" in
     the description of an argument. It passes the last allowed value, the value before it, and the first value beyond
     the limit. It warns if the last allowed value is refused in every task while its neighbors are accepted, or if the
-    value beyond the limit is accepted and stored. It also warns if a tool is described as taking one letter, character
-    or digit, but accepts several at once.
+    value beyond the limit is accepted and stored. It also warns if a tool accepts several letters, characters or digits
+    at once even though it is described as taking one.
     """
     outcomes: dict[_Limit, list[dict[str, Json]]] = {}
     beyond: dict[_Limit, dict[str, Json]] = {}
@@ -310,7 +310,7 @@ _RANGE = re.compile(rf"(?<![-\d]){_NUMBER} ?(?:to|-|–|and) ?{_NUMBER}(?![-\d])
 
 
 def _limits(bench: Bench, base: Probe) -> Iterator[_Limit]:
-    """Yield the limits of the arguments of a tool."""
+    """Yield the limits of a tool's arguments."""
     properties = bench.schema(base.call.tool).get("properties", {})
     tool = base.call.tool
     for name, value in base.call.arguments.items():

@@ -82,12 +82,12 @@ async def context(subject: Subject) -> Iterable[Finding]:
     """An episode fits the context: max_turns x (sampling_max_tokens + tool output) + prompt <=
     model.max_sequence_length.
 
-    The rule reports an error if the expert's own episodes do not fit, because then no policy can succeed. It only warns
-    if the expert's episodes fit, but those of a policy that uses every turn up to its token limit do not. Such an
-    episode ends as `max_tokens`, without an answer. The sizes are measured on the expert's episodes. Without an expert,
-    the rule reports an error if the initial messages of some tasks alone do not fit, and warns if the result of one
-    legal call is longer than the context. Lower `max_turns` or `sampling_max_tokens`, shorten the prompt or the tool
-    results, or raise the context.
+    The rule reports an error if the expert's own episodes do not fit, because then no policy can succeed. It reports a
+    warning if the expert's episodes fit, but those of a policy that uses every turn up to its token limit do not. Such
+    an episode ends as `max_tokens`, without an answer. The sizes are measured on the expert's episodes. Without an
+    expert, the rule reports an error if the initial messages of some tasks alone do not fit, and warns if the result of
+    one legal call is longer than the context. Lower `max_turns` or `sampling_max_tokens`, shorten the prompt or the
+    tool results, or raise the context.
     """
     config = subject.config
     if subject.lacks("expert"):
@@ -189,8 +189,8 @@ async def at_limits(subject: Subject) -> Iterable[Finding]:
     """In a stored run, under 5 % of turns end at the token cap, and under 10 % of episodes end at the turn limit
     without an answer.
 
-    Above these shares, the budget decides what is learned, and not the task. Raise `sampling_max_tokens` for the first
-    problem and `max_turns` for the second. Completing an episode and being correct are measured separately.
+    Above these shares, the budget determines what is learned, and not the task. Raise `sampling_max_tokens` for the
+    first problem and `max_turns` for the second. Completing an episode and being correct are measured separately.
     """
     assert subject.user_inputs.run is not None, "the rule needs a run"
     files = sorted((subject.user_inputs.run / "trajectories").glob("*.jsonl"))

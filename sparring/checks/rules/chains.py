@@ -1,4 +1,5 @@
-"""Chains of calls: the number of successive calls that a task takes if each result names what the next call needs."""
+"""Chains of calls: the number of successive calls that a task takes if each result contains what the next call
+needs."""
 
 from __future__ import annotations
 
@@ -34,10 +35,10 @@ async def chains(subject: Subject) -> Iterable[Finding]:
     Without an expert, the rule finds the necessary calls in three ways. First, it starts from what the prompt names. It
     searches each result for the single new value that the same tool takes, until there is no such value. The chain ends
     at the last result that contains a value of a graded field. This field must not contain any of the values that were
-    passed earlier in the chain. Second, it searches for calls that lead to the final state that a field of the task
-    describes. Third, if there are only a few possible calls, as in a game, it tries all of them, breadth first, until
-    an episode is rewarded. The rule warns if these calls and the answer need more turns than `max_turns`, with one call
-    per turn. In this case, raise `max_turns` or make the tasks shorter.
+    passed earlier in the chain. Second, it searches for calls that lead to the final state described in a task field.
+    Third, if there are only a few possible calls, as in a game, it tries all of them, breadth first, until an episode
+    is rewarded. The rule warns if these calls and the answer need more turns than `max_turns`, with one call per turn.
+    In this case, raise `max_turns` or make the tasks shorter.
     """
     most = subject.config.environment.max_turns
     needed = {name: (calls, len(calls) + 1, "for a chain") for name, calls in (await find_chains(subject)).items()}

@@ -204,7 +204,7 @@ _AGGREGATES: Mapping[str, Callable[[Sequence[float]], float]] = {
 
 
 def _aggregates(subject: Subject, results: Sequence[CallResult]) -> Iterator[tuple[Key, dict[str, Json] | None]]:
-    """Compare the numbers that a tool states with the rows that another tool lists for the same arguments."""
+    """Compare the numbers stated by a tool with the rows listed by another tool for the same arguments."""
     lists = {}
     for one in results:
         if _rows(one) and not _is_limited(subject, one.call.tool, get_documentation(subject, one.call.tool)):
@@ -271,7 +271,7 @@ _PLAIN = set(
 def _filters(
     subject: Subject, results: Sequence[CallResult], tool: str
 ) -> Iterator[tuple[Key, dict[str, Json] | None]]:
-    """Compare the rows that a filtered call returns with all rows that the tool showed."""
+    """Compare the rows returned by a filtered call with all rows that the tool showed."""
     known = {json.dumps(row, sort_keys=True): row for one in results for row in _rows(one) if len(row) > 1}
     text = get_documentation(subject, tool)
     if len(known) < 4:

@@ -1,4 +1,4 @@
-"""Rule on error messages that reveal the value that the policy has to find out."""
+"""Rule on error messages that reveal the value the policy has to find."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ async def _leaks(subject: Subject, references: ReferenceEpisodes, reference: Ref
 
 
 def _given_away(text: str, call: Call, secret: Sequence[tuple[str, Json, list[Json]]]) -> Iterator[tuple[str, Json]]:
-    """Yield the name and the value of each secret in a text, except those that the call itself contains, because a tool
-    may echo them."""
+    """Yield the name and the value of each secret in a string, except those that the call itself contains, because a
+    tool may echo them."""
     for name, value, others in secret:
         if _names(_as_text(call.arguments), value):
             continue
@@ -147,7 +147,7 @@ def _others(value: Json, values: Sequence[Json]) -> list[Json]:
 
 
 def _is_telling(value: Json) -> bool:
-    """Return True if a value is so long that it is unlikely to appear in a text by chance."""
+    """Return True if a value is so long that it is unlikely to appear in a string by chance."""
     return isinstance(value, str | int | float) and not isinstance(value, bool) and len(to_text(value)) >= 2
 
 

@@ -90,7 +90,7 @@ async def contamination(subject: Subject) -> Iterable[Finding]:
     """No task of the validation or held-out split is also a training task, either exactly or nearly word for word.
 
     The rule compares prompts by their distinctive words, ignoring case, punctuation and filler words. Tasks from one
-    template that name different items therefore count as different. So do equal questions about different data with
+    template about different items are therefore treated as different. So do equal questions about different data with
     different answers. Tasks that differ only in their seed, as in a game, are compared by their seeds. The rule warns
     if the same actions give the same conversation for several of these seeds, because these tasks are then one task.
     Split the data by the entity that must not be known from training (customer, item, document), not by row.
@@ -294,7 +294,7 @@ async def _find_equal_episodes(subject: Subject, sizes: Mapping[str, int]) -> li
 
 
 def _identity(task: Task, by_prompt: bool) -> str:
-    """Return a text that is the same for two equal tasks: the prompt, plus the fields if the prompt does not
+    """Return a string that is the same for two equal tasks: the prompt, plus the fields if the prompt does not
     distinguish tasks. A field that copies the seed is left out. A task without fields is identified by its seed."""
     prompt = f"{normalize_text(get_prompt_text(task))}\n{_seed(task)}"
     if by_prompt:
@@ -398,8 +398,8 @@ async def rows(subject: Subject) -> Iterable[Finding]:
     """No row is damaged or unusual: truncated, with unfilled placeholders, wrongly encoded, far longer or shorter than
     the others, or of a different type.
 
-    A faulty export produces such rows. The evidence names rows of the file, counted from 1. Rows that cannot be parsed
-    at all are rejected before any check, and the error names the line.
+    A faulty export produces such rows. The evidence gives the row numbers in the file, counted from 1. Rows that cannot
+    be parsed at all are rejected before any check, and the error gives the line number.
     """
     everything = place_tasks(subject)
     names = {name for one in everything for name in one.task.fields}

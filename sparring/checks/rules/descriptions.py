@@ -113,7 +113,7 @@ def _beyond_turns(subject: Subject) -> Iterator[Finding]:
 
 
 async def _attempts(subject: Subject) -> list[Finding]:
-    """Return findings on episodes that end one call before or after the number that the prompt promises."""
+    """Return findings on episodes that end one call earlier or later than the prompt promises."""
     ended = await find_broken_promises(subject)
     if not ended:
         return []
@@ -124,7 +124,7 @@ async def _attempts(subject: Subject) -> list[Finding]:
 
 
 def _unknown_arguments(subject: Subject) -> Iterator[Finding]:
-    """Yield findings on calls in the prompt and in descriptions that use arguments that the tool does not have."""
+    """Yield findings on calls in the prompt and in descriptions with arguments that the tool does not have."""
     texts = {"The prompt": "\n".join(get_text(message) for message in subject.sample[0].messages)}
     texts |= {f"The description of {name}": _written(subject, name) for name in subject.tools}
     for name, tool in subject.tools.items():

@@ -222,7 +222,7 @@ _REACHING = (
 
 
 async def writes_reach(subject: Subject) -> Iterable[Finding]:
-    """A call that names one item changes that item and no other item of its kind.
+    """A call that specifies one item changes that item and no other item of its kind.
 
     After each call that writes, the rule also reads the neighbors of the named item: other keys of the same object,
     other members of the same list, and items whose name begins with the same name. It reports an error if a neighbor is
@@ -326,9 +326,9 @@ async def refused_writes(subject: Subject) -> Iterable[Finding]:
     """A call that fails changes nothing.
 
     The rule calls the tools that write. For each argument in turn, it passes names that do not exist, and numbers that
-    are out of range. It warns if the result is an error or a refusal, but a read-only tool or the final state shows a
-    change. In that case, the tool did part of the work before a lookup failed. Counters of attempts and logs may
-    change.
+    are out of range. It warns if the result is an error or a refusal even though a read-only tool or the final state
+    shows a change. In that case, the tool did part of the work before a lookup failed. Counters of attempts and logs
+    may change.
     """
     found = []
     for bench in await probe_unspoilt(subject):
@@ -426,7 +426,7 @@ def _stale(bench: Bench, base: Probe, late: list[Change]) -> Finding:
 
 
 async def _not_found(bench: Bench, base: Probe) -> list[Finding]:
-    """Return findings on read-only tools that list all items of a kind except the item that was just created."""
+    """Return findings on read-only tools that list all items of a kind except the newly created item."""
     new = base.after.names - bench.first.names
     for name in sorted(new & {str(one) for one in base.call.arguments.values()}):
         neighbours = base.after.siblings(name) & bench.first.names

@@ -44,10 +44,10 @@ class _Ends:
 async def ends(subject: Subject) -> Iterable[Finding]:
     """Items that are requested by number are available from the first to the last, and a range includes both ends.
 
-    If a tool takes a number and returns an item of a list of the task, the rule calls it for all items. It warns if the
-    first or the last item is not returned. A tool with a lower and an upper limit is called with a range from a value
-    of the task's data to the same value. The rule warns if this range returns nothing although a range to the next
-    value does, and no description excludes an end.
+    If a tool takes a number and returns an item from one of the task's lists, the rule calls it for every item. It
+    warns if the first or the last item is not returned. A tool with a lower and an upper limit is called with a range
+    from a value of the task's data to the same value. The rule warns if this range returns nothing although a range to
+    the next value does, and no description excludes an end.
     """
     if subject.timing.episode_seconds > SLOW_SECONDS:
         return []

@@ -84,7 +84,7 @@ def _not_the_same(task: Task, policy: ScriptedPolicy, difference: Mapping[str, J
         symptom=f"running task {task.id} twice with the same actions gives two different conversations.",
         evidence={"task": task.id, "policy": policy.name, **difference},
         change="Draw random values from a generator seeded by the task, and keep nothing between episodes. "
-        "`environment.randomness` and `environment.clock` name the lines of code.",
+        "`environment.randomness` and `environment.clock` report the lines of code.",
         confirm=AGAIN,
     )
 
@@ -143,7 +143,7 @@ async def order(subject: Subject) -> Iterable[Finding]:
 
 
 async def _steady_calls(subject: Subject, task: Task) -> list[Call]:
-    """Return some legal calls of each tool that, according to its name and description, is not meant to change
+    """Return some legal calls to each tool that, according to its name and description, is not meant to change
     anything."""
     survey, explored_calls = await survey_task(subject, task), await explore_task(subject, task)
     writing = await find_writing_tools(subject)

@@ -43,7 +43,7 @@ Rewrite = Callable[[str], str | None]
 async def form(subject: Subject) -> Iterable[Finding]:
     """The correct answer is rewarded when it is written as the prompt requests.
 
-    If the prompt names a format (`two decimals`, `to the cent`, `to the nearest integer`, `in lower case`,
+    If the prompt specifies a format (`two decimals`, `to the cent`, `to the nearest integer`, `in lower case`,
     `YYYY-MM-DD`, `hh:mm`), or shows a number in its example of an answer (`EUR 1,284.50`), the rule writes correct
     answers in that format and grades them. It warns if the scorer rejects them, because a policy that follows the
     prompt is then graded as wrong. It also warns if the prompt lists the answers (`red, green or blue`) and a reference
@@ -164,8 +164,8 @@ async def _fractions(subject: Subject, references: ReferenceEpisodes) -> list[Fi
 
 
 def _forms(prompt: str) -> Iterator[tuple[str, Rewrite]]:
-    """Yield the formats that a prompt names. Each format comes with a function that rewrites a text in this format, or
-    returns None."""
+    """Yield the formats that a prompt names. Each format comes with a function that rewrites a string in this format,
+    or returns None."""
     digits = {match[0]: _COUNTS.get(match[1].lower()) for match in _DIGITS.finditer(prompt)}
     digits |= {match[0]: 2 for match in _TO_CENTS.finditer(prompt)}
     numbers = {int(phrase.split()[0]) if number is None else number for phrase, number in digits.items()}
@@ -185,7 +185,7 @@ def _forms(prompt: str) -> Iterator[tuple[str, Rewrite]]:
 
 
 async def _contradicted(subject: Subject, references: ReferenceEpisodes) -> list[Finding]:
-    """Return a finding on an example of an answer that is not in the format that the prompt requests."""
+    """Return a finding on an example answer that is not in the format requested by the prompt."""
     prompt = await get_prompt(subject, subject.sample[0])
     shown = find_example([{"role": "user", "content": prompt}], references)
     parts = None if shown is None else references.form.parts(answer(shown))

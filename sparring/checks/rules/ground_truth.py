@@ -246,7 +246,8 @@ async def _without_expert(
 def _undecided(
     references: ReferenceEpisodes, played: Sequence[Episode], copied: Mapping[str, Episode]
 ) -> Iterator[Finding]:
-    """Return findings on parts of the answer that differ between tasks that look equal except for their names."""
+    """Return findings on parts of the answer that differ between tasks that look the same to the policy except for
+    names."""
     groups: dict[str, list[ReferenceEpisode]] = defaultdict(list)
     for one in played:
         if one.reference.parts is not None and any(m.get("role") == "tool" for m in one.trajectory.messages):
@@ -349,7 +350,7 @@ def _evidence(one: Episode, copied: Episode | None) -> str:
 
 
 async def imbalance(subject: Subject) -> Iterable[Finding]:
-    """No single answer is correct for most tasks.
+    """No single answer is correct for 60 % or more of the tasks.
 
     The best constant answer is a policy, and training finds it first. The rule reports the share of the training tasks
     for which this answer is correct, and its score, measured with the tool loop. Balance the tasks by their answers, or

@@ -47,8 +47,8 @@ async def held_out(subject: Subject) -> Iterable[Finding]:
     The rule calls every tool in some training tasks and in some held-out tasks, with arguments that it derives itself.
     It warns if a tool returns something in most training tasks and finds nothing in any held-out task. In that case, a
     lookup table, a limit or a file covers only the training tasks, and the evaluation does not measure what was
-    learned. It also warns if a tool finds the item that the task names in every training task, but does not find it in
-    at least one in five held-out tasks.
+    learned. It also warns if a tool finds the item named by the task in every training task, yet does not find it in at
+    least one in five held-out tasks.
     """
     tasks = subject.tasks.held_out if subject.tasks.train else ()
     if len(tasks) < FEWEST_TASKS or subject.timing.episode_seconds > SLOW_SECONDS:

@@ -193,7 +193,7 @@ async def _place_taken(bench: Bench, base: Probe) -> Finding | None:
 
 
 def _takings(bench: Bench, create: str) -> list[tuple[Call, str]]:
-    """Return calls that remove items that existed from the start, each with the argument that names the item."""
+    """Return calls that remove items that existed from the start, each with the argument that identifies the item."""
     found: dict[str, tuple[Call, str]] = {}
     for probe in list(bench.probes):
         if probe.call.tool == create or probe.is_refused or probe.ended or not bench.first.names - probe.after.names:
@@ -294,12 +294,12 @@ async def _taking_away(bench: Bench, create: Call, name: str) -> Call | None:
 async def undone(subject: Subject) -> Iterable[Finding]:
     """Making a change and undoing it leaves the state as it was.
 
-    The rule creates and removes an item, sets a value and sets it back, and calls a tool that is named like an undo
-    action (cancel, return, release) with the arguments of another tool. It warns if most of the changes were reverted,
-    but one number was not, such as a total that was increased twice or a free seat that was not released. It warns if
-    the created item is gone, but another item that it took is not back in its place. It also warns if everything looks
-    as it did before, but the same call is refused when it is made again. Logs and histories may grow. The rule accepts
-    a fee, or a record that is kept, if the description mentions it.
+    The rule creates and removes an item, sets a value and sets it back, and calls a tool whose name suggests an undo
+    action (cancel, return, release), passing it the arguments of another tool. It warns if most of the changes were
+    reverted even though one number was not, such as a total that was increased twice or a free seat that was not
+    released. It warns if the created item is gone even though another item that it took is not back in its place. It
+    also warns if everything looks as it did before even though the same call is refused when it is made again. Logs and
+    histories may grow. The rule accepts a fee, or a record that is kept, if the description mentions it.
     """
     found: list[Finding] = []
     with subject.timing.as_far_as_it_goes():
@@ -427,7 +427,7 @@ async def _not_repeated(bench: Bench, done: Call, back: Call) -> Finding | None:
 
 
 def _gone(base: Probe, after: View) -> set[tuple[str, ...]]:
-    """Return the paths of items that a call added and that are gone again."""
+    """Return the paths of items that a call added and that have since disappeared."""
     return {one.path for one in base.changes if one.before is None and one.path not in after.leaves}
 
 

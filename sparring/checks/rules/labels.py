@@ -57,7 +57,7 @@ async def labels(subject: Subject) -> Iterable[Finding]:
     In up to 40 tasks, the rule calls the read-only tools with what the prompt names. It warns if a result equals the
     reference answer in some tasks, but in all other tasks is the answer in a different unit, or differs from it in the
     last digit or by a fixed number of days. It warns if a count or a sum of listed rows equals the answer only without
-    the rows at one end of the requested range. It also warns if the prompt names a limit (`more than 500`, `at least
+    the rows at one end of the requested range. It also warns if the prompt states a limit (`more than 500`, `at least
     18`), and tasks exactly at this limit have the label of the wrong side.
 
     If none of this applies, the rule warns if one value is the reference answer in at least three of four tasks, and no

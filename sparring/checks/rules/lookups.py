@@ -53,12 +53,12 @@ class _Looked:
 async def found(subject: Subject) -> Iterable[Finding]:
     """A value that one tool shows can be found with another tool, exactly as it is shown. Unknown values are not found.
 
-    The rule passes every value that a tool shows to the tools that take such values. If a tool accepts some of them and
-    answers as if the others did not exist, it uses a different spelling, a different range or a different set of
-    values. A tool that refuses unknown values is also called with values that no tool shows: a known value without its
-    last character, with one more character, with a space, or with a wildcard in place of a character. It must not
-    return the data of another value. The rule accepts partial or case-insensitive matches if the description announces
-    them.
+    The rule takes every value that a tool shows and passes it to the tools that accept such values. If a tool accepts
+    some of them and answers as if the others did not exist, it uses a different spelling, a different range or a
+    different set of values. A tool that refuses unknown values is also called with values that no tool shows: a known
+    value without its last character, with one more character, with a space, or with a wildcard in place of a character.
+    It must not return the data of another value. The rule accepts partial or case-insensitive matches if the
+    description announces them.
 
     If a tool finds rows of the task's own data by some values of a field, the rule also looks up all other values of
     the field. Values with accents, hyphens, underscores and similar characters must also be found. The same applies to

@@ -84,8 +84,8 @@ async def pages(subject: Subject) -> Iterable[Finding]:
     If a tool takes a page, an offset or a cursor, or continues when it is called again, the rule calls it until it
     returns no more rows. It compares the rows with the number that a result or another tool states, with the rows of
     pages of another size, and with the task's own list. It compares neighboring pages at their boundaries, and `limit`
-    with the number of returned rows. The policy cannot see rows that are on no page. To fix this, start each page at
-    `page * size`, with the actual page size.
+    with the number of returned rows. The policy cannot see rows that are not on any page. To fix this, start each page
+    at `page * size`, with the actual page size.
     """
     found: dict[str, list[_Seen]] = {}
     with subject.timing.as_far_as_it_goes():
@@ -352,9 +352,9 @@ _PLAIN = set(
 
 
 def _missing_of_task(task: Task, walk: Walk) -> list[Json]:
-    """Return the rows of the task's own list that are on no page, if the pages leave them out at their boundaries or at
-    the end. A single page must contain the first rows in their original order, because other rows may have been left
-    out on purpose."""
+    """Return the rows of the task's own list that are not on any page, if the pages leave them out at their boundaries
+    or at the end. A single page must contain the first rows in their original order, because other rows may have been
+    left out on purpose."""
     for items in _lists(task.fields):
         places = [next((i for i, item in enumerate(items) if _is_row_of(row, item)), None) for row in walk.rows]
         if len(items) < 4 or None in places or len(set(places)) < len(items) / 2:

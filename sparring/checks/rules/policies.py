@@ -36,8 +36,8 @@ async def expert(subject: Subject) -> Iterable[Finding]:
     If it does not, the expert, the ground truth, the answer format or the grading is wrong. Training then optimizes
     something different from what is measured. Compare the expert's last message with what the reward and the scorer
     read, and correct whichever is wrong. The rule only warns if the environment itself ends every episode, and its own
-    reward is above 0 in exactly the episodes that the scorer accepts. In this case, chance may decide an episode, and
-    you can compare a policy with the expert's mean score.
+    reward is above 0 in exactly the episodes that the scorer accepts. In this case, chance may determine the outcome of
+    an episode, and you can compare a policy with the expert's mean score.
 
     Without an expert (`Environment.demonstrate`), the rule warns if the reward accepts the correct answers of some
     tasks, but not those of other tasks, although the scorer accepts all of them. It also warns if the scorer rejects
@@ -303,7 +303,7 @@ async def at_once(subject: Subject) -> Iterable[Finding]:
     """A wrong answer in the first turn, without any tool call, is not rewarded, and earns no more than a wrong answer
     after tool calls.
 
-    A reward that subtracts for turns or calls teaches the policy to give up at once. Reward the outcome. Keep penalties
+    A reward that penalizes turns or calls teaches the policy to give up immediately. Reward the outcome. Keep penalties
     for length small, and apply them only to correct answers.
     """
     guessed = await get_episodes(subject, "most frequent values")
@@ -329,7 +329,7 @@ async def at_once(subject: Subject) -> Iterable[Finding]:
                 symptom=f"A wrong answer in the first turn earns more ({first.reward:g}) than the same answer after "
                 f"the expert's calls ({by_task[first.reference.task.id]:g}).",
                 evidence={"episodes": _shown(hasty), "after_the_calls": by_task[first.reference.task.id]},
-                change="Do not subtract for turns or calls in wrong episodes, and limit what is subtracted in right "
+                change="Do not penalize turns or calls in wrong episodes, and limit what is subtracted in right "
                 "episodes.",
                 confirm="A wrong answer earns the same with and without the expert's calls before it.",
             )

@@ -193,7 +193,7 @@ def _apart(here: Sequence[str], there: Sequence[str]) -> tuple[float, dict[str, 
 
 
 def _form(value: Json) -> str:
-    """Return the format of a text, such as `a-9` for `AB-1234`: each sequence of letters or of digits becomes one
+    """Return the format of a string, such as `a-9` for `AB-1234`: each sequence of letters or of digits becomes one
     character."""
     return re.sub(r"[^\W\d_]+", "a", re.sub(r"\d+", "9", str(value)))
 

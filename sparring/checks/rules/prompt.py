@@ -492,7 +492,7 @@ def _example(name: str | None, body: str) -> Example | None:
 
 
 def _objects(text: str) -> Iterator[str]:
-    """Yield the outermost {...} of a text."""
+    """Yield the outermost {...} of a string."""
     depth, begin = 0, 0
     for place, character in enumerate(text):
         if character == "{":

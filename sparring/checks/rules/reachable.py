@@ -60,13 +60,14 @@ class _Seen:
 
 
 async def unreachable(subject: Subject) -> Iterable[Finding]:
-    """Tools can produce the final state that a task requires, with calls that name the items that they change.
+    """Tools can produce the final state that a task requires, with calls whose arguments identify the items that they
+    change.
 
     If the rewarded final state equals a field of the tasks, or consists of their fields, the rule searches for calls
     that lead to it. The search uses the required values and the calls that worked in other tasks. The rule warns in
     these cases. The state comes close, but a written value differs from the required value (truncated, rounded, in a
     different case). A call that works in other tasks is refused or fails in the tool's own code. A call also changes
-    something else. A call must name a different item than the one that it changes. No policy can solve such a task
+    something else. A call must specify a different item than the one that it changes. No policy can solve such a task
     without a detour. The rule reports an error if the schema of the one argument that writes such values excludes a
     required value. Correct the tool, or the expected state. If the search finds neither calls nor one of these defects,
     the rule reports nothing.
@@ -288,7 +289,7 @@ def _find_next_to(plan: Plan) -> Iterator[_Seen]:
 
 
 def _elsewhere(plan: Plan) -> Iterator[_Seen]:
-    """Yield tools whose calls mostly name one item of the state, but change another item."""
+    """Yield tools whose calls mostly specify one item of the state but change another."""
     aside: dict[str, list[_Seen]] = defaultdict(list)
     num_at_home: Counter[str] = Counter()
     for step, before, after in plan.effects:

@@ -253,13 +253,13 @@ def _last_text(trajectory: Trajectory) -> dict[str, Json]:
 async def order(subject: Subject) -> Iterable[Finding]:
     """`never answered <= wrong < right`, and additional calls earn nothing.
 
-    The order decides what is learned first. If a wrong answer costs more than no answer, policies stop answering. If a
-    wrong answer earns as much as a correct one, nothing is learned. If calls are rewarded, policies make more of them.
-    If only actions are graded, the incorrect episodes are those whose calls were changed so that they cannot be
+    The order determines what is learned first. If a wrong answer costs more than no answer, policies stop answering. If
+    a wrong answer earns as much as a correct one, nothing is learned. If calls are rewarded, policies make more of
+    them. If only actions are graded, the incorrect episodes are those whose calls were changed so that they cannot be
     correct.
 
     The rule warns if calls cost too much: an episode without an answer then earns as much as the correct answer after a
-    chain of calls in which each result names what the next call needs. It also warns if the same calls are rewarded
+    chain of calls in which each result contains what the next call needs. It also warns if the same calls are rewarded
     again and again: calls to a tool that changes nothing, or to two tools that undo each other's changes.
     """
     right, wrong = await get_rewards(subject, EXPERT), await _wrong_rewards(subject)
@@ -329,7 +329,8 @@ async def order(subject: Subject) -> Iterable[Finding]:
 
 
 async def _dearer_than_nothing(subject: Subject) -> list[Finding]:
-    """Return findings on correct answers that, after the calls that lead to them, earn no more than silence."""
+    """Return findings about correct answers that earn no more than no answer when the calls needed to reach them are
+    counted."""
     nothing, references = await get_rewards(subject, "says nothing"), await find_references(subject)
     lost: list[dict[str, Json]] = []
     if references is None or references.has_expert:
@@ -393,7 +394,7 @@ async def get_rewards(subject: Subject, name: str, *, only_wrong: bool = False) 
 
 
 async def components(subject: Subject) -> Iterable[Finding]:
-    """A reward with several parts names them, so that each part has its own curve.
+    """A reward with several parts gives each part a name, so that each part has its own curve.
 
     Return `Reward(total=..., components={...})`. When the total rises, the parts show whether the answers or only their
     format improved. The outcomes won, drawn and lost (1, 0 and -1) are one part. If the parts do not sum to the total,

@@ -169,8 +169,9 @@ async def scorer(subject: Subject) -> Iterable[Finding]:
 
     The rule warns if the correct values pass in a different format than the requested one, because the consumer of the
     answer may not be able to read that format. It also warns if the scorer does not compare a part of the final state
-    that the expert always sets to a field of the task, or does not notice that something is gone that the expert leaves
-    in place. If a different sequence of actions earns as much, the finding is a note: check whether this is intended.
+    that the expert always sets to a field of the task, or does not notice that something is missing that the expert
+    leaves in place. If a different sequence of actions earns as much, the finding is a note: check whether this is
+    intended.
     """
     passed = [
         one for one in await mutate_episodes(subject) if one.episode.score is not None and one.episode.score >= 1.0

@@ -81,9 +81,9 @@ async def same_elsewhere(subject: Subject) -> Iterable[Finding]:
     directory and user, in a different order, and with the clock set a year ahead.
 
     A resumed run, a replay, and an evaluation on another machine next month must see the same environment. The finding
-    names the condition that causes the difference. Common causes are the order of sets, dates in results, times without
-    a time zone, random numbers drawn at import, and state that earlier episodes left behind. Read the time from the
-    task, sort the elements of sets, and keep nothing between episodes.
+    states the condition that causes the difference. Common causes are the order of sets, dates in results, times
+    without a time zone, random numbers drawn at import, and state that earlier episodes left behind. Read the time from
+    the task, sort the elements of sets, and keep nothing between episodes.
     """
     episodes = await _episodes(subject)
     later = await _later(subject)

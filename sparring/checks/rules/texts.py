@@ -96,7 +96,7 @@ def _unreadable(content: str) -> Iterator[tuple[str, str]]:
 
 
 def _unknown_tools(subject: Subject, text: str) -> Iterator[str]:
-    """Yield the names in a text that resemble the name of a tool, but do not match any."""
+    """Yield the names in a string that resemble the name of a tool, but do not match any."""
     known = {*subject.tools, *(name for tool in subject.tools.values() for name in tool.hints)}
     for name in dict.fromkeys(_NAMED.findall(text)):
         if name not in known and difflib.get_close_matches(name, subject.tools, n=1, cutoff=ALIKE):

@@ -71,8 +71,8 @@ def _prompt(task: Task) -> str:
 
 
 def _numbers(survey: Survey) -> Numbers:
-    """Return the numbers of individual items: from calls that name one item, and from rows of lists, keyed by each text
-    in the row."""
+    """Return the numbers of individual items: from calls that specify one item, and from rows of lists, keyed by each
+    text in the row."""
     found: Numbers = defaultdict(dict)
     for one in survey.found():
         things = [str(value) for value in one.call.arguments.values() if isinstance(value, str)]
@@ -95,7 +95,7 @@ def _of_rows(rows: Iterable[Mapping[str, Json]]) -> Iterator[tuple[str, str, flo
 
 
 def _tied(task: Task, numbers: Mapping[str, float], answers: set[str]) -> dict[str, Json] | None:
-    """Return the items that share the extreme number with the item that the task's fields name, or None if there are no
+    """Return the items that share the extreme number with the item named in the task's fields, or None if there are no
     such items."""
     for extreme in (max(numbers.values()), min(numbers.values())):
         equal = sorted(thing for thing, number in numbers.items() if number == extreme)

@@ -31,7 +31,7 @@ from sparring.types import Json, Task
 
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 MOST_SHOWN = 40
-"""The maximum number of characters of a text that a finding shows."""
+"""The maximum number of characters of a string that a finding shows."""
 NUM_LIMITED = 4
 """The number of tasks in which the limits of arguments are tried."""
 FEWEST_TRIES = 3
@@ -443,7 +443,7 @@ async def _fails_anyway(subject: Subject, task: Task, working: Call, falsy: Call
 
 
 async def _shown_to_fit(subject: Subject, task: Task, tool: str) -> list[Call]:
-    """Return calls whose arguments a tool should accept: the expert's calls, and legal calls of a tool that refuses
+    """Return calls whose arguments a tool should accept: the expert's calls, and legal calls to a tool that refuses
     unknown values."""
     legal = [one.call for one in (await explore_task(subject, task)).legal(tool)[:1]]
     unknown = await run_calls_apart(subject, task, [make_strange(one) for one in legal])
@@ -478,7 +478,7 @@ def _parses(text: str) -> bool:
 
 
 def _has_constant(text: str) -> bool:
-    """Return True if a text is JSON except for NaN and Infinity."""
+    """Return True if a string is JSON except for NaN and Infinity."""
     constants: list[str] = []
     try:
         json.loads(text, parse_constant=constants.append)

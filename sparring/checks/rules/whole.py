@@ -27,7 +27,7 @@ from sparring.types import Json
 AGAIN = "Run `sparring check RECIPE --only environment` again: the finding is gone."
 FEWEST = 2
 SHORTEST = 24
-"""The minimum number of characters of a text that counts as the beginning of another text."""
+"""The minimum number of characters of a string that counts as the beginning of another string."""
 FEWEST_ROWS = 3
 """The minimum number of rows of a list that may be truncated."""
 MOST_WORDS = 6
@@ -83,7 +83,7 @@ async def whole(subject: Subject) -> Iterable[Finding]:
     more rows have the requested value. A search finds nothing by a field that its description includes, although it
     finds rows by another field. The rule accepts a description that mentions a beginning, a limit or a page. It also
     accepts a mark such as `...` in the result, a stated total, and an argument that requests the rest. A policy assumes
-    that the data that it reads is complete.
+    that the data it reads is complete.
     """
     if subject.timing.episode_seconds > SLOW_SECONDS:
         return []

@@ -16,7 +16,9 @@ def refuse_page(path: Path) -> None:
     """Raise UsageError if the page cannot be written. The command calls this function before the check, so that no work
     is lost."""
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UsageError(f"--page {path} cannot be written. Name a file in an existing folder to which you can write.")
+        raise UsageError(
+            f"--page {path} cannot be written. Specify a file in an existing folder to which you can write."
+        )
 
 
 def write_page(report: CheckReport, path: Path) -> None:
@@ -25,7 +27,7 @@ def write_page(report: CheckReport, path: Path) -> None:
         path.write_text(page(report), "utf-8")
     except OSError as error:
         raise UsageError(
-            f"--page {path} cannot be written: {error}. Name a file in a folder to which you can write."
+            f"--page {path} cannot be written: {error}. Specify a file in a folder to which you can write."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Deadlines for calls of user code. The name of the running call is stored in a file that outlives the process."""
+"""Deadlines for calls to user code. The name of the running call is stored in a file that outlives the process."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Watch:
 
     def call(self, what: str, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:
         """Call user code and return its result, or an awaitable that resolves to it. Raises CallTimeoutError, which
-        names the call, if the call takes too long."""
+        identifies the call, if the call takes too long."""
         with self.calling(what):
             result = function(*arguments, **options)
         return self._awaited(what, result) if inspect.isawaitable(result) else result
@@ -87,9 +87,9 @@ class Watch:
 
     @contextmanager
     def calling(self, what: str) -> Iterator[None]:
-        """Limit the time of a block that calls user code. Raises CallTimeoutError, which names the call, if the block
-        takes too long. A method that timed out twice is not called again. A constructor or `reset` is not called again
-        after a single timeout."""
+        """Limit the time of a block that calls user code. Raises CallTimeoutError, which identifies the call, if the
+        block takes too long. A method that timed out twice is not called again. A constructor or `reset` is not called
+        again after a single timeout."""
         lost = self._lost.get(_method(what), ())
         if len(lost) > 1 or (lost and _method(what).endswith(_STARTS)):
             raise lost[0]

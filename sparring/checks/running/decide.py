@@ -19,8 +19,8 @@ NUM_NAMED = 20
 
 
 async def run_rule(check: Check, subject: Subject) -> tuple[list[Finding], Checked]:
-    """Return the findings of a rule and its outcome. A rule that raises an exception is undecided, and the reason names
-    the line.
+    """Return the findings of a rule and its outcome. A rule that raises an exception is undecided, and the reason
+    identifies the line.
 
     A ServiceError is not caught: a service that rejects the API key would reject it for every rule.
     """

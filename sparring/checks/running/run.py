@@ -80,7 +80,7 @@ def check_recipe(
     `options.minutes`.
 
     `recipe` is a folder or its `recipe.toml`. `on_rule` is called with the name of each rule that starts. `announce` is
-    called with a text that a person should read first, such as the cost of an LLM judge.
+    called with a message that a person should read first, such as the cost of an LLM judge.
 
     Raises UsageError, DataError or ServiceError if the recipe cannot be loaded.
     """

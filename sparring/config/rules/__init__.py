@@ -41,7 +41,7 @@ UNREAD: tuple[ConfigRule, ...] = (
 
 
 def find_unread(config: Config) -> set[str]:
-    """Return the keys that a place file sets but that no part of the recipe reads."""
+    """Return the keys that a place file sets but no part of the recipe reads."""
     return {key for rule in UNREAD for key, _, _ in rule(config)}
 
 

@@ -83,7 +83,7 @@ def deterministic_and_asynchronous(config: Config) -> Iterator[Conflict]:
 
 
 def settings_beyond_the_engine(config: Config) -> Iterator[Conflict]:
-    """Report settings that need a capability that the chosen trainable engine does not have."""
+    """Report settings that need a capability missing from the chosen trainable engine."""
     can, name = config.engine_capabilities, config.engine.type
     if not can.reports_token_ids:
         return  # `keys_of_other_engines` and `training_keys_without_training` report these settings

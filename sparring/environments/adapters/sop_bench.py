@@ -176,7 +176,7 @@ def tasks(
 ) -> list[Task]:
     """Return the first `num` labeled rows of a domain as tasks.
 
-    `inputs` names the columns that a task shows. It is for domains whose metadata.json declares no inputs. A task's
+    `inputs` lists the columns that a task shows. It is for domains whose metadata.json declares no inputs. A task's
     field `inputs` also contains these columns. Scored columns are never shown. Differences between a task and the data
     in the checkout are listed in the task's field `repairs`, which `sparring check` shows.
 

@@ -1,7 +1,7 @@
 """OpenAI's chat completions. Requests are checked field by field, and answers and errors have OpenAI's format.
 
 A field that would change what is sampled, but that the gateway cannot honor, is rejected with status 400, and the error
-names it. Such a field is never ignored (https://platform.openai.com/docs/api-reference/chat).
+names the field. Such a field is never ignored (https://platform.openai.com/docs/api-reference/chat).
 """
 
 from __future__ import annotations

@@ -411,7 +411,7 @@ def _tool_use_block(call: Mapping[str, Json]) -> dict[str, Json]:
 
 def _input(call: Mapping[str, Json]) -> Json:
     """Return the arguments of a call. An upstream endpoint may send arguments that are not a JSON object, such as a
-    number too large for a float. Such arguments are returned as one text."""
+    number too large for a float. Such arguments are returned as one string."""
     arguments = call["function"]["arguments"]
     try:
         value = read_json(arguments)

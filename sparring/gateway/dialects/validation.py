@@ -81,7 +81,7 @@ Parameters = Annotated[dict[str, Any], pydantic.AfterValidator(_parameters), pyd
 """A tool's JSON schema. Only the parts from which prompts are rendered are checked."""
 
 JsonSchema = dict[str, Any]
-"""The schema that an answer must follow. The engine decides whether it can apply the schema."""
+"""The schema that an answer must follow. The engine determines whether it can apply the schema."""
 
 ToolChoice = Literal["auto", "none", "required"]
 """OpenAI's names of tool choices. A single tool is chosen by an object."""
@@ -129,7 +129,7 @@ def not_read(
 def validated(body: Json, model: type[Model], *, only: Mapping[str, tuple[Json, ...]], inert: Collection[str]) -> Model:
     """Validate a body and return it as an instance of `model`. Fields in `only` are accepted only with the values given
     there, which have no effect. `inert` fields and the fields that `not_read` returns do not affect the answer. Raises
-    ApiError 400, which names the field."""
+    ApiError 400, which names the invalid field."""
     if not isinstance(body, dict):
         raise ApiError(400, f"The body is JSON of type {type(body).__name__}; send an object.")
     for field, given in body.items():
@@ -159,7 +159,7 @@ def validated(body: Json, model: type[Model], *, only: Mapping[str, tuple[Json, 
 
 
 def refusal(body: Json, error: pydantic.ValidationError) -> ApiError:
-    """Return the error for an invalid body. It names the field and, in a list, the element."""
+    """Return the error for an invalid body. It identifies the invalid field and, in a list, the element."""
 
     def progress(problem: ErrorDetails) -> tuple[int, bool]:
         """Return a sort key. Of the alternatives for a value, the intended one is the one in which validation gets

@@ -151,7 +151,7 @@ def _filled_in(function: Function, expression: ast.expr) -> ast.expr:
 
 
 class _Replaced(ast.NodeTransformer):
-    """A transformer that renames the field that an expression reads to `_value`."""
+    """A transformer that renames the field read by an expression to `_value`."""
 
     def __init__(self, function: Function, key: str) -> None:
         self._function, self._key = function, key

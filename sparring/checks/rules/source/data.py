@@ -177,15 +177,15 @@ def sentinel(values: Sequence[Json]) -> float | None:
 
 
 def never_equal(function: Function, code: Code) -> Iterator[Slip]:
-    """Find comparisons that are never true: a text with a number, a lower-case text with a text that has capitals, an
-    integer with keys that are texts."""
+    """Find comparisons that are never true: a string with a number, a lower-case string with a string that has
+    capitals, an integer with keys that are texts."""
     yield from _compared(function, code)
     yield from _looked_for(function, code)
     yield from _looked_up(function, code)
 
 
 def _compared(function: Function, code: Code) -> Iterator[Slip]:
-    """Yield comparisons of a text with a number, and of a lower-case text with a text that has capitals."""
+    """Yield comparisons of a string with a number, and of a lower-case string with a string that has capitals."""
     for node in function.every(ast.Compare):
         if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Eq | ast.NotEq):
             continue

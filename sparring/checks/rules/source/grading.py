@@ -137,7 +137,7 @@ def find_keys(function: Function, node: ast.AST) -> list[str]:
 
 
 def part_for_whole(function: Function, code: Code) -> Iterator[Slip]:
-    """Find graders that accept the reference anywhere in a text, as a common prefix, or in a text that a tool
+    """Find graders that accept the reference anywhere in an answer, as a common prefix, or in a message that a tool
     echoed."""
     origins = find_origins(function, code)
     for node in function.every(ast.Compare):
@@ -424,7 +424,7 @@ def _number(text: str) -> float | None:
 
 
 def first_number(function: Function, code: Code) -> Iterator[Slip]:
-    """Find code that reads the first number of a text as the answer."""
+    """Find code that reads the first number in a message as the answer."""
     origins = find_origins(function, code)
     for call, pattern in _patterns(function):
         attribute = call.func.attr if isinstance(call.func, ast.Attribute) else ""
@@ -445,7 +445,7 @@ def first_number(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def folded_on_one_side(function: Function, code: Code) -> Iterator[Slip]:
-    """Find an answer in lower case that is compared with references that have capitals."""
+    """Find a lower-case answer that is compared with references containing capitals."""
     origins = find_origins(function, code)
     for node in function.every(ast.Compare):
         if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Eq | ast.In):
@@ -482,7 +482,7 @@ def folded_on_one_side(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def text_against_number(function: Function, code: Code) -> Iterator[Slip]:
-    """Find a text from the answer that is compared with a reference number. The two are never equal."""
+    """Find a string from the answer that is compared with a reference number. The two are never equal."""
     origins = find_origins(function, code)
     for node in function.every(ast.Compare):
         if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Eq):

@@ -236,7 +236,7 @@ def _holder(function: Function, node: ast.AST) -> ast.AST | None:
 
 
 def forgotten_call(function: Function, code: Code) -> Iterator[Slip]:
-    """Find a method that is used in place of the value that it returns: `if self.is_open:`."""
+    """Find a method that is used in place of its return value: `if self.is_open:`."""
     methods = {one.node.name for one in code.of_class(function)}
     methods -= {one.node.name for one in code.of_class(function) if one.node.decorator_list}
     for node in function.every(ast.Attribute, ast.Name):

@@ -253,7 +253,7 @@ _UNITS: tuple[Mapping[str, str], ...] = tuple(
 
 
 def unit_of(text: str) -> tuple[int, str] | None:
-    """Return the one unit that a text names, with its dimension, or None if it names none or several."""
+    """Return the one unit that a text mentions, with its dimension, or None if it mentions none or several."""
     words = re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", text).lower().replace("_", " "))
     found = {(at, table[one]) for at, table in enumerate(_UNITS) for one in words if one in table}
     return found.pop() if len(found) == 1 else None

@@ -79,7 +79,7 @@ async def source_of_graders(subject: Subject) -> Iterable[Finding]:
     """The code of the reward and the scorer has no mistake that is visible in the source.
 
     The rule reads the user's own functions without running them. It searches for graders that accept the reference
-    answer anywhere in a text, shares that count only one of two lists, patterns that do not match all of the tasks'
+    answer anywhere in a message, shares that count only one of two lists, patterns that do not match all of the tasks'
     reference answers, lists of different lengths that are compared in pairs, and `all()` of an empty sequence. It also
     searches for parts that are computed but not used, rewards for repeated or refused calls and for lost games, and
     tolerances that are as wide as the range of the answers. It does not read the functions of Sparring or of libraries.

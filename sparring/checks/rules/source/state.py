@@ -155,7 +155,7 @@ def _shrinks(function: Function, place: str) -> Iterator[bool]:
 
 
 def stale_cache(function: Function, code: Code) -> Iterator[Slip]:
-    """Find a cached result that is not invalidated by a tool that changes the cached data."""
+    """Find a cached result that a tool does not invalidate when it changes the cached data."""
     for node in function.every(ast.If, ast.Return):
         found = _kept_in(node)
         fills = (

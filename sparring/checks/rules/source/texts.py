@@ -108,7 +108,7 @@ def _real_default(function: Function, name: str) -> tuple[Any, ast.AST]:
 
 
 def cut_off(function: Function, code: Code) -> Iterator[Slip]:
-    """Find decimals that are cut off, or rounded differently, although the description promises to round or names a
+    """Find decimals that are cut off, or rounded differently, although the description promises to round or mentions a
     mean."""
     rounds = function.mentions(
         r"\bround(?:s|ed|ing)?\b(?!\s+(?:down|off to zero))|nearest|to the cent"
@@ -341,7 +341,7 @@ def other_count(function: Function, code: Code) -> Iterator[Slip]:
 
 
 def cut_text(function: Function, code: Code) -> Iterator[Slip]:
-    """Find a text that is truncated before it is stored."""
+    """Find a string that is truncated before it is stored."""
     for node in function.every(ast.Subscript):
         if (
             isinstance(node.slice, ast.Slice)

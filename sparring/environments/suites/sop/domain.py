@@ -49,7 +49,7 @@ _NO_FIXTURES = Fixtures(())
 
 
 def distractor(method: Method) -> Method:
-    """Mark a tool that answers correctly but that no step of the procedure needs."""
+    """Mark a tool that answers correctly but is not needed in any step of the procedure."""
     tool(method)
     setattr(method, _DISTRACTOR, True)
     return method
@@ -85,7 +85,8 @@ class Case:
     """The state of the environment, which the tools read."""
     answer: Mapping[str, Json]
     checks: tuple[str, ...] = ()
-    """The steps that decide this case. An agent that skips one of them, and no other step, answers incorrectly."""
+    """The steps that determine the result of this case. An agent that skips one of them, and no other step, answers
+    incorrectly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,9 +260,8 @@ class SopDomain:
 
     def clerk_log(self, num: int = 192, seed: int = 0, careful_share: float = 0.35) -> list[list[Message]]:
         """Return conversations of simulated clerks on tasks from the training split. A share of `careful_share` of the
-        clerks makes no mistakes; the others skip a check that decides the case.
-
-        A perfect imitator therefore scores `careful_share`, which leaves something to learn from rewards.
+        clerks makes no mistakes; the others skip a check that determines the result. A perfect imitator therefore
+        scores `careful_share`, which leaves something to learn from rewards.
         """
         rng = random.Random(f"{self.name}-clerks-{seed}")
         plans = []
