@@ -227,11 +227,18 @@ def step_metrics(
     rollout |= {f"rollout/agreement/{name}": value for name, value in compared.metrics().items()}
     rollout |= run.curriculum.metrics() | kind_metrics(groups, run.kind_of, run.success_threshold)
     fault_point("tracker.logging")
-    trained = batch_metrics(update.batch, groups, num_stale=scheduler.num_stale, num_lost=len(scheduler.lost))
+    num_computed = update.metrics.get("training/tokens", 0.0)
+    trained = batch_metrics(
+        update.batch,
+        groups,
+        num_computed=num_computed,
+        num_stale=scheduler.num_stale,
+        num_lost=len(scheduler.lost),
+    )
     used = usage_metrics(
         computed=rollout["rollout/tokens/computed"],
         sampled=rollout["rollout/tokens/sampled"],
-        trained=update.metrics.get("training/tokens", 0.0),
+        trained=num_computed,
         seconds=measured["timing_s/step"],
         prices=run.prices,
     )

@@ -427,7 +427,7 @@ class TrajectoryGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSegment:
-    """The tokens of one branch of the forest. They follow the tokens of the segment `parent` and are computed once.
+    """Tokens of one trajectory, which follow the tokens of the segment `parent`.
 
     `mask`, `sampled_logprobs`, `advantages` and `weights` have the same length as `token_ids`. If the mask of a token
     is False, the token's other values are 0. `weights` implements the loss reduction: the loss is the sum of weight *
@@ -456,15 +456,15 @@ class TrainingSequence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingBatch:
-    """A forest of token segments. Code must not assume that shared segments are repeated for each path."""
+    """A forest of token segments. Each segment belongs to one trajectory. Sequences of one trajectory share the segments
+    before a fork, and code must not assume that they are repeated for each sequence.
+
+    Equal tokens of several trajectories are repeated here, since each is trained on its own. The learner decides what
+    it computes once.
+    """
 
     segments: tuple[TokenSegment, ...]
     sequences: tuple[TrainingSequence, ...]
-
-    @property
-    def num_tokens(self) -> int:
-        """The number of distinct tokens, which is what the model has to compute."""
-        return sum(len(segment.token_ids) for segment in self.segments)
 
     @property
     def num_trained_tokens(self) -> int:

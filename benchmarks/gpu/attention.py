@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.gpu.models import SHAPES
 from benchmarks.gpu.rates import timed
-from sparring.models.forest_attention import Path, attend_by_segment, attend_with_kernel, has_kernel
+from sparring.models.forest_attention import Ancestors, attend_by_branch, attend_with_kernel, has_kernel
 from sparring.models.llama import Attend, LlamaShape
 
 GROUPS, MEMBERS = 4, 8
@@ -20,7 +20,7 @@ GROUPS, MEMBERS = 4, 8
 
 def measure_attention(shape: str, device: str, *, prompt: int, answer: int) -> list[dict[str, Any]]:
     """Return the time of one layer's attention in each way, and the difference from fp32, for two inputs: a few long
-    segments, and eight times as many short segments."""
+    segments, and eight times as many short branches."""
     return [
         row
         for parts in (1, 8)
@@ -28,7 +28,7 @@ def measure_attention(shape: str, device: str, *, prompt: int, answer: int) -> l
     ]
 
 
-def _compare(shape: str, device: str, sizes: Sequence[int], paths: Sequence[Path]) -> list[dict[str, Any]]:
+def _compare(shape: str, device: str, sizes: Sequence[int], ancestors: Sequence[Ancestors]) -> list[dict[str, Any]]:
     config = SHAPES[shape]
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     head_dim = config["hidden_size"] // heads
@@ -53,19 +53,19 @@ def _compare(shape: str, device: str, sizes: Sequence[int], paths: Sequence[Path
         out = attend(0, q, k, v)
         return [out.detach(), *torch.autograd.grad((out * weight).sum(), (q, k, v))]
 
-    exact = compute(_build(llama, sizes, paths, inputs[0].float(), False), torch.float32)
+    exact = compute(_build(llama, sizes, ancestors, inputs[0].float(), False), torch.float32)
     rows = []
-    for what, is_kernel in (("one call", True), ("each segment", False)):
-        attend = _build(llama, sizes, paths, inputs[0], is_kernel)
+    for what, is_kernel in (("one call", True), ("each branch", False)):
+        attend = _build(llama, sizes, ancestors, inputs[0], is_kernel)
         first = timed(lambda attend=attend: compute(attend, torch.bfloat16), device)
         seconds = median([timed(lambda attend=attend: compute(attend, torch.bfloat16), device) for _ in range(7)])
         found = compute(attend, torch.bfloat16)
-        build = timed(lambda is_kernel=is_kernel: _build(llama, sizes, paths, inputs[0], is_kernel), device)
+        build = timed(lambda is_kernel=is_kernel: _build(llama, sizes, ancestors, inputs[0], is_kernel), device)
         errors = [((one - other).norm() / other.norm()).item() for one, other in zip(found, exact, strict=True)]
         rows.append(
             {
                 "shape": shape,
-                "what": f"attention of {len(sizes)} segments, {what}",
+                "what": f"attention of {len(sizes)} branches, {what}",
                 "tokens": sum(sizes),
                 "milliseconds a layer": 1e3 * seconds,
                 "milliseconds a microbatch": 1e3 * build,
@@ -77,17 +77,17 @@ def _compare(shape: str, device: str, sizes: Sequence[int], paths: Sequence[Path
 
 
 def _build(
-    llama: LlamaShape, sizes: Sequence[int], paths: Sequence[Path], like: torch.Tensor, is_kernel: bool
+    llama: LlamaShape, sizes: Sequence[int], ancestors: Sequence[Ancestors], like: torch.Tensor, is_kernel: bool
 ) -> Attend:
     if is_kernel and has_kernel(like, llama.head_dim):
-        return attend_with_kernel(sizes, paths, like.device)
-    return attend_by_segment(llama, sizes, paths)
+        return attend_with_kernel(sizes, ancestors, like.device)
+    return attend_by_branch(llama, sizes, ancestors)
 
 
-def _plant(groups: int, prompt: int, answer: int) -> tuple[list[int], list[Path]]:
-    sizes, paths = list[int](), list[Path]()
+def _plant(groups: int, prompt: int, answer: int) -> tuple[list[int], list[Ancestors]]:
+    sizes, ancestors = list[int](), list[Ancestors]()
     for _ in range(groups):
         root = len(sizes)
         sizes += [prompt, *[answer] * MEMBERS]
-        paths += [(root,), *((root, root + 1 + member) for member in range(MEMBERS))]
-    return sizes, paths
+        ancestors += [(), *(((root, prompt),) for _ in range(MEMBERS))]
+    return sizes, ancestors

@@ -16,13 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sparring.engines.kv_cache import KVCache, Row, common_prefix
+from sparring.engines.kv_cache import KVCache, Row
 from sparring.models.forest import forest_logprobs, layout
 from sparring.models.generic import GenericModel
 from sparring.models.llama import LlamaShape, LlamaWeights, Masks, attend_causally, forward
 from sparring.models.packed import PackedMatrices
 from sparring.models.policy import Policy
 from sparring.models.products import compute_logits, is_exact
+from sparring.models.token_tree import common_prefix
 from sparring.types import TokenSegment, Weights
 
 MIN_SHARING_ROWS, MIN_SHARED_PROMPT = 16, 64

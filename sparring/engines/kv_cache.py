@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from sparring.models.llama import LlamaShape
+from sparring.models.token_tree import common_prefix
 
 SMALLEST_ROW = 64
 """The smallest capacity of a row, in tokens. Shorter rows would split a batch into too many pieces for the memory that
@@ -35,11 +36,16 @@ class Row:
     session_id: str
     fingerprint: str
     token_ids: list[int] = field(default_factory=list)
-    is_busy: bool = True
-    """Whether a turn reads or writes the row. Such a row must not be evicted."""
+    num_turns: int = 1
+    """The number of turns that use the row; their histories are equal."""
     is_closed: bool = False
     """Whether the row's session has ended. Such rows are evicted before rows that may be read again."""
     last_used: int = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a turn reads or writes the row. Such a row must not be evicted."""
+        return self.num_turns > 0
 
 
 @final
@@ -90,7 +96,7 @@ class KVCache:
         if row is None:
             return None
         del row.token_ids[shared:]
-        row.session_id, row.is_busy, row.is_closed = session_id, True, False
+        row.session_id, row.num_turns, row.is_closed = session_id, 1, False
         self._touch(row)
         return row
 
@@ -120,10 +126,10 @@ class KVCache:
         return True
 
     def release(self, row: Row) -> None:
-        """End the turn of a row. The row keeps its tokens for later turns."""
-        row.is_busy = False
+        """End one turn of a row. The row keeps its tokens for later turns."""
+        row.num_turns -= 1
         self._touch(row)
-        if not self._keeps_rows:
+        if not row.is_busy and not self._keeps_rows:
             self._free(row)
 
     def write(self, layer: int, places_N: Tensor, keys_N_K_D: Tensor, values_N_K_D: Tensor) -> tuple[Tensor, Tensor]:
@@ -253,18 +259,3 @@ def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
 
 def _buddy(offset: int, capacity: int) -> int:
     return offset + capacity if (offset // capacity) % 2 == 0 else offset - capacity
-
-
-def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    """Return the length of the common prefix of two sequences of the same type."""
-    limit = min(len(left), len(right))
-    if left[:limit] == right[:limit]:
-        return limit
-    low, high = 0, limit - 1
-    while low < high:  # the first `low` are equal, the first `high + 1` are not
-        middle = (low + high + 1) // 2
-        if left[low:middle] == right[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -1,6 +1,6 @@
 """Sampling of one token per row from logits. Each row has its own random stream.
 
-Shapes: B rows, V vocabulary.
+Shapes: B rows, T drawn tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -34,11 +34,16 @@ class UniformStream:
 
 
 @torch.inference_mode()
-def draw(logits_B_V: Tensor, sampling: Sequence[Sampling], uniforms: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """Return one sampled token per row [B], and its log-probability [B] under the distribution from which it was drawn.
+def draw(
+    logits_B_V: Tensor, sampling: Sequence[Sampling], uniforms: Sequence[float], rows: Sequence[int] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return one sampled token per uniform number [T], and its log-probability [T] under the distribution from which it
+    was drawn.
 
-    Temperature 0 takes the most likely token and reports its log-probability at temperature 1. top_p < 1 keeps the
-    smallest set of most likely tokens whose probability reaches top_p, and renormalizes.
+    `rows` contains the row [T] from which each token is drawn; by default, one token is drawn from each row. `sampling`
+    has the settings of each row. Temperature 0 takes the most likely token and reports its log-probability at
+    temperature 1. top_p < 1 keeps the smallest set of most likely tokens whose probability reaches top_p, and
+    renormalizes.
     """
     scores_B_V = logits_B_V.float()
     if any(one.temperature not in (0.0, 1.0) for one in sampling):
@@ -56,12 +61,13 @@ def draw(logits_B_V: Tensor, sampling: Sequence[Sampling], uniforms: Sequence[fl
         odds_B_V = F.pad(odds_B_V, (0, -odds_B_V.shape[1] % BLOCK))
     blocks = odds_B_V.view(len(sampling), -1, BLOCK)
     cumulated = blocks.sum(dim=-1).double().cumsum(dim=-1)
-    uniforms_B = torch.tensor(uniforms, dtype=torch.float64, device=logits_B_V.device)
-    greedy_B = torch.tensor([one.temperature == 0 for one in sampling], device=logits_B_V.device)
-    tokens_B = torch.where(greedy_B, likeliest_B, _search(blocks, cumulated, uniforms_B))
-    scores_B = scores_B_V.gather(1, tokens_B[:, None])[:, 0]
-    logprobs_B = (scores_B - best_B).double() - cumulated[:, -1].log()
-    return tokens_B, logprobs_B.clamp(max=0.0).float()
+    rows_T = torch.tensor(range(len(sampling)) if rows is None else rows, device=logits_B_V.device)
+    uniforms_T = torch.tensor(uniforms, dtype=torch.float64, device=logits_B_V.device)
+    greedy_T = torch.tensor([one.temperature == 0 for one in sampling], device=logits_B_V.device)[rows_T]
+    tokens_T = torch.where(greedy_T, likeliest_B[rows_T], _search(blocks, cumulated, rows_T, uniforms_T))
+    scores_T = scores_B_V[rows_T, tokens_T] - best_B[rows_T]
+    logprobs_T = scores_T.double() - cumulated[rows_T, -1].log()
+    return tokens_T, logprobs_T.clamp(max=0.0).float()
 
 
 @torch.inference_mode()
@@ -81,19 +87,20 @@ def constrain(logits_B_V: Tensor, allowed: Mapping[int, Tensor], sampling: Seque
     return constrained_B_V, torch.stack(removed).clamp(max=1.0)
 
 
-def _search(blocks: Tensor, cumulated: Tensor, uniforms_B: Tensor) -> Tensor:
-    """Return the inverse of the cumulative distribution at `uniforms_B`, given `blocks` [B, blocks, BLOCK] and their
-    cumulative sums [B, blocks]."""
-    targets = uniforms_B.clamp(max=1 - 1e-12) * cumulated[:, -1]  # a product must not round up to the whole sum
-    block = torch.searchsorted(cumulated, targets[:, None], right=True)[:, 0].clamp(max=cumulated.shape[1] - 1)
-    rows = torch.arange(len(block), device=block.device)
-    before = torch.where(block > 0, cumulated[rows, (block - 1).clamp(min=0)], torch.zeros_like(targets))
-    chosen = blocks[rows, block]
+def _search(blocks: Tensor, cumulated: Tensor, rows_T: Tensor, uniforms_T: Tensor) -> Tensor:
+    """Return the inverse of the rows' cumulative distributions at `uniforms_T`, given `blocks` [B, blocks, BLOCK] and
+    their cumulative sums [B, blocks]."""
+    sums = cumulated[rows_T]
+    targets = uniforms_T.clamp(max=1 - 1e-12) * sums[:, -1]  # a product must not round up to the whole sum
+    block = torch.searchsorted(sums, targets[:, None], right=True)[:, 0].clamp(max=sums.shape[1] - 1)
+    places = torch.arange(len(block), device=block.device)
+    before = torch.where(block > 0, sums[places, (block - 1).clamp(min=0)], torch.zeros_like(targets))
+    chosen = blocks[rows_T, block]
     within = chosen.double().cumsum(dim=-1)
     inside = torch.searchsorted(within, (targets - before)[:, None], right=True)[:, 0].clamp(max=BLOCK - 1)
     # Rounding at the end of a block may point past the block or at a token of probability zero. Take the most likely
     # token of the block instead.
-    is_impossible = chosen[rows, inside] == 0
+    is_impossible = chosen[places, inside] == 0
     return block * BLOCK + torch.where(is_impossible, chosen.argmax(dim=-1), inside)
 
 

@@ -3,6 +3,10 @@
 One thread does all computations; `sample` waits for it. Turns join and leave the running batch between steps. Each step
 first processes a bounded number of new prompt tokens, and then decodes one token of every running turn.
 
+Turns with equal histories under equal weights share a row of the cache, and one computation, until they draw different
+tokens. A turn that begins later draws from the logits that were kept of an earlier turn, as long as their histories are
+equal. Each turn draws with its own random stream.
+
 In deterministic mode, the engine works in rounds: no turn starts until every open session has requested one. The turns
 then run sorted by `order`, so that the shapes of all computations do not depend on when requests arrive.
 """
@@ -12,16 +16,19 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, final
 
+import torch
 from torch import Tensor
 
 from sparring.engines.cached_forward import Forward, GenericForward, LeanForward
 from sparring.engines.frozen import FrozenEngine
 from sparring.engines.grammar import Grammars
-from sparring.engines.kv_cache import SMALLEST_ROW, Row, common_prefix
+from sparring.engines.kv_cache import SMALLEST_ROW, Row
 from sparring.engines.load import Load, device_metrics
+from sparring.engines.logits_cache import Key, LogitsCache
 from sparring.engines.sampling import constrain, draw
 from sparring.engines.turns import RunningTurn, Version
 from sparring.errors import ConstraintError, ContextOverflow, InfrastructureError, PolicyTimeout, SparringError
@@ -30,6 +37,7 @@ from sparring.models.streams import own_stream
 from sparring.models.threads import release_threads, releases_threads
 from sparring.protocols import TokenCallback
 from sparring.runtime.faults import fault_point
+from sparring.models.token_tree import common_prefix
 from sparring.types import Completion, EngineCapabilities, SampleRequest, Weights
 
 MIN_SHARED = 8
@@ -64,6 +72,7 @@ class TorchEngine:
         self._grammars = Grammars(policy.tokenizer, self._vocab_size)
         self._current = self._version(weights, version)
         self._cache = self._forward.cache
+        self._known = LogitsCache()
         self._max_running = max_running
         self._device = policy.device
         self._load = Load()
@@ -311,10 +320,13 @@ class TorchEngine:
             self._strangers = []
             if self._is_cache_stale:
                 self._cache.drop()
+                self._known.drop()
                 self._is_cache_stale = False
-        queued = (turn.version for turn in self._queue)
-        versions = (self._current, *self._pins.values(), *self._frozen.values(), *queued)
-        self._cache.drop(besides=frozenset(version.fingerprint for version in versions if version is not None))
+        begun = (turn.version for turn in self._running + self._queue)
+        versions = (self._current, *self._pins.values(), *self._frozen.values(), *begun)
+        used = frozenset(version.fingerprint for version in versions if version is not None)
+        self._cache.drop(besides=used)
+        self._known.drop(besides=used)
 
     def _version_for(self, turn: RunningTurn) -> Version:
         if turn.frozen is not None:
@@ -324,35 +336,61 @@ class TorchEngine:
     def _drop_cancelled(self) -> None:
         for turn in self._running:
             if turn.future.cancelled():
-                self._cache.release(turn.held)
-        self._running = [turn for turn in self._running if not turn.future.cancelled()]
+                self._release(turn)
+        self._running = [turn for turn in self._running if turn.row is not None]
         self._queue = [turn for turn in self._queue if not turn.future.cancelled()]
         self._waiting = [turn for turn in self._waiting if not turn.future.cancelled()]
 
     def _admit(self) -> None:
         """Give rows to as many queued turns as fit. A turn waits while another one computes a prefix that it can then copy."""
+        for turn in self._queue:
+            if turn.version is None or not (turn.logprobs or self._deterministic):
+                turn.version = self._version_for(turn)
+        self._replay()
         left: list[RunningTurn] = []
         reading = [turn for turn in self._running if turn.num_unfed > 1]
+        leaders = {turn.key: turn for turn in self._running}
+        num_rows = len({turn.held for turn in self._running})
         for place, turn in enumerate(self._queue):
-            if turn.version is None:
-                turn.version = self._version_for(turn)
-            if len(self._running) < self._max_running and self._can_save_by_waiting(turn, turn.version, reading):
+            version, leader = turn.version, leaders.get(turn.key)
+            assert version is not None
+            if leader is not None:
+                turn.row = leader.held
+                turn.row.num_turns += 1
+                self._running.append(turn)
+                continue
+            if num_rows < self._max_running and self._can_save_by_waiting(turn, version, reading):
                 left.append(turn)
                 continue
-            if len(self._running) < self._max_running:
+            if num_rows < self._max_running:
                 turn.row = self._cache.claim(
                     turn.request.session_id,
                     turn.ids,
-                    turn.version.fingerprint,
+                    version.fingerprint,
                     room=min(turn.request.sampling.max_tokens, SMALLEST_ROW),
                 )
             if turn.row is None:
                 left += self._queue[place:]
                 break
+            num_rows += 1
             self._running.append(turn)
+            leaders[turn.key] = turn
             if turn.num_unfed > 1:
                 reading.append(turn)
         self._queue = left
+
+    def _replay(self) -> None:
+        """Advance queued turns as long as the logits after their histories are known from an earlier turn."""
+        pending = self._queue
+        while pending:
+            known = {turn.key: self._recall(turn) for turn in pending}
+            pending = [turn for turn in pending if known[turn.key] is not None]
+            pending = self._sample_next(pending, {key: logits for key, logits in known.items() if logits is not None})
+        self._queue = [turn for turn in self._queue if not turn.future.done()]
+
+    def _recall(self, turn: RunningTurn) -> Tensor | None:
+        # A session that was never opened must not depend on the others, nor the others on it.
+        return None if self._strangers else self._known.get(turn.key)
 
     def _can_save_by_waiting(self, turn: RunningTurn, version: Version, reading: Sequence[RunningTurn]) -> bool:
         shared = [common_prefix(turn.ids, other.ids) for other in reading if other.version is version]
@@ -376,8 +414,7 @@ class TorchEngine:
         sampled tokens."""
         if self._cache.grow(turn.held, len(turn.ids)):
             return True
-        self._cache.release(turn.held)
-        turn.row = None
+        self._release(turn)
         self._queue.insert(0, turn)
         self._load.preempted()
         return False
@@ -387,39 +424,79 @@ class TorchEngine:
         step."""
         chunks: list[tuple[Row, list[int]]] = []
         space = self._chunk
-        for turn in turns:
-            new = turn.unfed(min(space, turn.num_unfed - 1))
+        for row, holders in _by_row(turns).items():
+            new = holders[0].unfed(min(space, holders[0].num_unfed - 1))
             if new:
-                chunks.append((turn.held, new))
-                turn.num_computed += len(new)
+                chunks.append((row, new))
+                holders[0].num_computed += len(new)
                 space -= len(new)
         if chunks:
             self._forward.prefill(version.weights, chunks)
 
     def _decode(self, version: Version, turns: Sequence[RunningTurn]) -> None:
         """Process the last token of each turn, and sample the next token."""
-        masks = self._masks(turns)
-        turns = [turn for turn in turns if turn.row is not None]
-        if not turns:
+        holders = _by_row(turns)
+        if not holders:
             return
-        turns.sort(key=lambda turn: (turn.held.capacity, turn.held.offset))
-        self._load.decoded(len(turns))
-        rows = [turn.held for turn in turns]
-        logits_B_V = self._forward.decode(version.weights, rows, [turn.ids[-1] for turn in turns])
-        sampling = [turn.request.sampling for turn in turns]
+        rows = sorted(holders, key=lambda row: (row.capacity, row.offset))
+        self._load.decoded(len(rows))
+        logits_B_V = self._forward.decode(version.weights, rows, [holders[row][0].ids[-1] for row in rows])
+        logits = {}
+        for row, logits_V in zip(rows, logits_B_V, strict=True):
+            leader = holders[row][0]
+            leader.num_computed += 1
+            logits[leader.key] = logits_V
+            if not self._strangers:
+                self._known.add(leader.key, logits_V)
+        self._sample_next([turn for row in rows for turn in holders[row]], logits)
+        for row in rows:
+            self._part(row, [turn for turn in holders[row] if not turn.future.done()])
+
+    def _sample_next(self, turns: Sequence[RunningTurn], logits: Mapping[Key, Tensor]) -> list[RunningTurn]:
+        """Sample the next token of each turn from the logits after its history. Return the turns that go on."""
+        masks = self._masks(turns)
+        turns = [turn for turn in turns if not turn.future.done()]
+        if not turns:
+            return []
+        # Turns with equal histories and settings draw from one distribution, unless a grammar changes it.
+        places: dict[object, int] = {}
+        leaders: list[RunningTurn] = []
+        rows: list[int] = []
+        for turn in turns:
+            settings = turn.request.sampling
+            same = turn if turn in masks else (turn.key, settings.temperature, settings.top_p)
+            if same not in places:
+                places[same] = len(leaders)
+                leaders.append(turn)
+            rows.append(places[same])
+        sampling = [turn.request.sampling for turn in leaders]
+        logits_B_V = torch.stack([logits[turn.key] for turn in leaders])
         if masks:
-            allowed = {row: masks[turn] for row, turn in enumerate(turns) if turn in masks}
+            allowed = {row: masks[turn] for row, turn in enumerate(leaders) if turn in masks}
             logits_B_V, removed_C = constrain(logits_B_V, allowed, sampling)
             for row, removed in zip(allowed, removed_C.tolist(), strict=True):
-                turns[row].removed_mass = max(turns[row].removed_mass, removed)
-        tokens_B, logprobs_B = draw(logits_B_V, sampling, [turn.uniforms.next() for turn in turns])
-        for turn, token, logprob in zip(turns, tokens_B.tolist(), logprobs_B.tolist(), strict=True):
+                leaders[row].removed_mass = max(leaders[row].removed_mass, removed)
+        tokens_T, logprobs_T = draw(logits_B_V, sampling, [turn.uniforms.next() for turn in turns], rows)
+        for turn, token, logprob in zip(turns, tokens_T.tolist(), logprobs_T.tolist(), strict=True):
             turn.append(token, logprob)
             reason = turn.stop_reason(self._cache.row_tokens, self._decode_text)
             if reason is not None:
-                self._cache.release(turn.held)
-                turn.row = None
-                turn.complete(version, reason)
+                self._release(turn)
+                turn.complete(reason)
+        return [turn for turn in turns if not turn.future.done()]
+
+    def _part(self, row: Row, holders: Sequence[RunningTurn]) -> None:
+        """Keep the row for the turns that drew the most frequent token. The others return to the queue, and copy the row
+        when they are admitted."""
+        drawn = Counter(turn.ids[-1] for turn in holders)
+        if not drawn:
+            return
+        kept = drawn.most_common(1)[0][0]
+        leaving = [turn for turn in holders if turn.ids[-1] != kept]
+        for turn in leaving:
+            self._release(turn)
+        self._queue[:0] = leaving
+        row.session_id = next(turn.request.session_id for turn in holders if turn.ids[-1] == kept)
 
     def _masks(self, turns: Sequence[RunningTurn]) -> dict[RunningTurn, Tensor]:
         """Return which tokens may come next in each constrained turn. If a grammar is too complex, only the turn that
@@ -435,10 +512,21 @@ class TorchEngine:
 
     def _fail(self, turns: Sequence[RunningTurn], error: SparringError) -> None:
         for turn in turns:
-            if turn.row is not None:
-                self._cache.release(turn.row)
-                turn.row = None
+            self._release(turn)
             turn.fail(error)
+
+    def _release(self, turn: RunningTurn) -> None:
+        if turn.row is not None:
+            self._cache.release(turn.row)
+            turn.row = None
+
+
+def _by_row(turns: Iterable[RunningTurn]) -> dict[Row, list[RunningTurn]]:
+    """Return the turns that share each row, in the order of the turns."""
+    holders: dict[Row, list[RunningTurn]] = {}
+    for turn in turns:
+        holders.setdefault(turn.held, []).append(turn)
+    return holders
 
 
 def _in_loop(loop: asyncio.AbstractEventLoop, on_token: TokenCallback) -> Callable[[int], None]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from sparring.engines.grammar import Guide
 from sparring.engines.kv_cache import Row
+from sparring.engines.logits_cache import Key, extend_digest, history_digest
 from sparring.engines.sampling import UniformStream
 from sparring.types import Completion, SampleRequest, StopReason
 
@@ -37,15 +38,25 @@ class RunningTurn:
     frozen: Version | None = None
     """The version of a frozen policy, which the turn must use, or None for the policy in training."""
     row: Row | None = None
+    """The turn's row in the cache. Turns with equal histories share a row until they draw different tokens."""
     ids: list[int] = field(init=False)
     logprobs: list[float] = field(default_factory=list)
     num_computed: int = 0
     removed_mass: float = 0.0
     uniforms: UniformStream = field(init=False)
+    digest: bytes = field(init=False)
+    """The digest of the prompt and the tokens sampled so far."""
 
     def __post_init__(self) -> None:
         self.ids = list(self.request.prompt_ids)
         self.uniforms = UniformStream(self.request.seed)
+        self.digest = history_digest(self.ids)
+
+    @property
+    def key(self) -> Key:
+        """The weights and the history, on which the logits of the next token depend. The turn must have a version."""
+        assert self.version is not None, "a turn gets its version when it is admitted"
+        return self.version.fingerprint, self.digest
 
     @property
     def held(self) -> Row:
@@ -68,7 +79,7 @@ class RunningTurn:
         """Append a sampled token, and call `on_token`."""
         self.ids.append(token)
         self.logprobs.append(logprob)
-        self.num_computed += 1
+        self.digest = extend_digest(self.digest, token)
         if self.guide is not None:
             self.guide.advance(token)
         if self.on_token is not None:
@@ -88,7 +99,9 @@ class RunningTurn:
         is_full = len(self.ids) >= max_ids or len(self.logprobs) >= self.request.sampling.max_tokens
         return StopReason.LENGTH if is_full else None
 
-    def complete(self, version: Version, reason: StopReason) -> None:
+    def complete(self, reason: StopReason) -> None:
+        version = self.version
+        assert version is not None, "a turn gets its version when it is admitted"
         completion = Completion(
             token_ids=tuple(self.ids[len(self.request.prompt_ids) :]),
             sampled_logprobs=tuple(self.logprobs),

@@ -1,111 +1,120 @@
 """Compute token log-probabilities of a forest of segments: every distinct token goes through the model once.
 
-The flat batch contains all segments one after the other. The tokens of a segment attend to all tokens of its ancestors
-and, causally, to each other. A prompt that a group (or a whole batch) shares is one segment. Its keys and values are
-therefore computed once, and receive the gradients of all segments that attend to them.
+The tokens of all segments form a tree. A token that several segments have after equal histories is one node: a prompt
+that a group (or a whole batch) shares, and also the tokens that several episodes sampled alike. Its keys and values are
+computed once, and receive the gradients of all segments. Each trained token keeps its own log-probability, so a node
+that five episodes trained on has five of them, which are equal.
 
-Shapes: N tokens of the flat batch, M predicted tokens, hidden size H, vocabulary size V.
+Shapes: N nodes of the tree (the flat batch), M trained tokens, U different predictions, hidden size H, vocabulary V.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sparring.models.forest_attention import build_attention
 from sparring.models.llama import LlamaWeights, forward
 from sparring.models.output_layer import FrozenHeadLogprobs, differentiable_logits, recomputed_logprobs
+from sparring.models.token_tree import Part, TokenTree
 from sparring.types import TokenSegment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForestLayout:
-    """The position of each token of a forest in the flat batch, and the tokens that are predicted."""
+    """The position of each node in the flat batch, and the predictions that the trained tokens need."""
 
     ids_N: Tensor
     positions_N: Tensor
-    segments: tuple[tuple[slice, tuple[slice, ...]], ...]
-    """The slice of each segment, and the slices of its ancestors, root first."""
-    predictors_M: Tensor
+    sizes: tuple[int, ...]
+    """The number of tokens of each branch; the branches are stored one after the other."""
+    ancestors: tuple[tuple[Part, ...], ...]
+    """The tokens before each branch, root first."""
+    predictors_U: Tensor
     """The index in the flat batch of the token before each predicted token, whose hidden state predicts it."""
-    targets_M: Tensor
-    temperatures_M: Tensor
+    targets_U: Tensor
+    temperatures_U: Tensor
+    predictions_M: Tensor
+    """The index among the U predictions of each trained token."""
 
 
 def layout(segments: Sequence[TokenSegment], *, device: torch.device | str = "cpu") -> ForestLayout:
-    """Lay out segments, whose parents must come first. Predicted tokens are the tokens whose mask is set, in segment
+    """Lay out segments, whose parents must come first. Trained tokens are the tokens whose mask is set, in segment
     order.
 
     Raises ValueError if the mask of a root's first token is set, since no token comes before it.
     """
-    depths: list[int] = []
-    ancestors: list[tuple[slice, ...]] = []
-    places: list[tuple[slice, tuple[slice, ...]]] = []
-    ids, positions, predictors, targets, temperatures = [], [], [], [], []
+    histories: list[tuple[int, ...]] = []
     for segment in segments:
-        start = len(ids)
-        size = len(segment.token_ids)
-        parent = segment.parent
-        depth = 0 if parent is None else depths[parent] + len(segments[parent].token_ids)
-        path = () if parent is None else (*ancestors[parent], places[parent][0])
-        depths.append(depth)
-        ancestors.append(path)
-        places.append((slice(start, start + size), path))
-        ids.extend(segment.token_ids)
-        positions.extend(range(depth, depth + size))
-        for offset, predicted in enumerate(segment.mask):
-            if not predicted:
-                continue
-            if offset > 0:
-                predictors.append(start + offset - 1)
-            elif parent is not None:
-                predictors.append(places[parent][0].stop - 1)
-            else:
-                raise ValueError("the first token of a root segment is masked as sampled, but nothing predicts it")
-            targets.append(segment.token_ids[offset])
-            temperatures.append(segment.temperature)
+        before = () if segment.parent is None else histories[segment.parent]
+        histories.append(before + segment.token_ids)
+    tree = TokenTree(histories)
+    sizes = tuple(map(len, tree.branches))
+    begins = [0, *accumulate(sizes)]
+    nodes, predictors, temperatures = [], [], []
+    for segment, ids, path in zip(segments, histories, tree.paths, strict=True):
+        trained = np.flatnonzero(segment.mask) + len(ids) - len(segment.token_ids)
+        if not len(trained):
+            continue
+        if trained[0] == 0:
+            raise ValueError("the first token of a root segment is masked as sampled, but nothing predicts it")
+        places = np.concatenate([np.arange(begins[branch], begins[branch] + size) for branch, size in path])
+        nodes.append(places[trained])
+        predictors.append(places[trained - 1])
+        temperatures.append(np.full(len(trained), segment.temperature))
+    # Equal predictions are those of one node at one temperature.
+    different, which = np.unique(_join(temperatures), return_inverse=True)
+    _, first, inverse = np.unique(_join(nodes) * len(different) + which, return_index=True, return_inverse=True)
+    ids_N = np.fromiter(chain.from_iterable(tree.branches), dtype=np.int64, count=begins[-1])
+    depths = [sum(size for _, size in parts) for parts in tree.ancestors]
+    positions = [np.arange(depth, depth + size) for depth, size in zip(depths, sizes, strict=True)]
     return ForestLayout(
-        ids_N=torch.tensor(ids, device=device),
-        positions_N=torch.tensor(positions, device=device),
-        segments=tuple(places),
-        predictors_M=torch.tensor(predictors, dtype=torch.long, device=device),
-        targets_M=torch.tensor(targets, dtype=torch.long, device=device),
-        temperatures_M=torch.tensor(temperatures, dtype=torch.float32, device=device),
+        ids_N=torch.from_numpy(ids_N).to(device),
+        positions_N=torch.from_numpy(_join(positions)).to(device),
+        sizes=sizes,
+        ancestors=tuple(tree.ancestors),
+        predictors_U=torch.from_numpy(_join(predictors)[first]).to(device),
+        targets_U=torch.from_numpy(ids_N[_join(nodes)[first]]).to(device),
+        temperatures_U=torch.from_numpy(_join(temperatures)[first].astype(np.float32)).to(device),
+        predictions_M=torch.from_numpy(inverse).to(device),
     )
 
 
 def forest_logprobs(
     weights: LlamaWeights, forest: ForestLayout, *, with_entropy_gradient: bool = False, checkpointing: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Return the log-probability [M] of each predicted token at its temperature, and the entropy [M].
+    """Return the log-probability [M] of each trained token at its temperature, and the entropy [M].
 
     Log-probabilities are differentiable. Entropies are differentiable only with `with_entropy_gradient`, since that
     takes one more product with the output matrix. `checkpointing` keeps only the input of each layer for the backward
     pass.
     """
-    sizes = [place.stop - place.start for place, _ in forest.segments]
-    index_at = {place.start: index for index, (place, _) in enumerate(forest.segments)}
-    paths = [
-        (*(index_at[other.start] for other in ancestors), index) for index, (_, ancestors) in enumerate(forest.segments)
-    ]
-    attend = build_attention(weights.shape, sizes, paths, like=weights.final_norm)
+    attend = build_attention(weights.shape, forest.sizes, forest.ancestors, like=weights.final_norm)
     hidden_N_H = forward(weights, forest.ids_N, forest.positions_N, attend, checkpointing=checkpointing)
     # Not by indexing: its backward pass adds repeated rows (the end of a shared prompt) in the order of threads.
-    hidden_M_H = hidden_N_H.index_select(0, forest.predictors_M)
+    hidden_U_H = hidden_N_H.index_select(0, forest.predictors_U)
     if weights.lm_head.requires_grad:
         head_V_H = weights.lm_head
-        logprobs_M, entropies_M = recomputed_logprobs(
-            hidden_M_H,
+        logprobs_U, entropies_U = recomputed_logprobs(
+            hidden_U_H,
             lambda hidden: differentiable_logits(hidden, head_V_H),
-            forest.targets_M,
-            forest.temperatures_M,
+            forest.targets_U,
+            forest.temperatures_U,
             vocab_size=len(head_V_H),
         )
     else:
-        logprobs_M, entropies_M = FrozenHeadLogprobs.apply(
-            hidden_M_H, weights.lm_head, forest.targets_M, forest.temperatures_M, with_entropy_gradient
+        logprobs_U, entropies_U = FrozenHeadLogprobs.apply(
+            hidden_U_H, weights.lm_head, forest.targets_U, forest.temperatures_U, with_entropy_gradient
         )
+    logprobs_M, entropies_M = (values.index_select(0, forest.predictions_M) for values in (logprobs_U, entropies_U))
     return logprobs_M, entropies_M if with_entropy_gradient else entropies_M.detach()
+
+
+def _join(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return all parts in one array; without parts, an empty one of integers."""
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)

@@ -1,9 +1,9 @@
-"""Attention in a forest of segments: the tokens of a segment attend to all tokens of its ancestors and, causally, to
-each other.
+"""Attention in a tree of tokens: the tokens of a branch attend to all tokens before the branch and, causally, to each
+other.
 
-On a GPU, one call of FlashAttention-2 (arXiv:2307.08691) computes the whole forest: each segment is a sequence of
-queries, and the tokens on its path are the keys of this sequence. Elsewhere, one fused attention operation per segment
-covers the keys on the segment's path. Both ways compute the same values.
+On a GPU, one call of FlashAttention-2 (arXiv:2307.08691) computes the whole tree: each branch is a sequence of
+queries, and the tokens on its path from the root are the keys of this sequence. Elsewhere, one fused attention operation
+per branch covers the keys on its path. Both ways compute the same values.
 
 Shapes: N tokens of the flat batch, P keys (the tokens of all paths), Q query heads, K key/value heads, head dimension D.
 """
@@ -19,24 +19,25 @@ import torch
 from torch import Tensor
 
 from sparring.models.llama import Attend, LlamaShape, Masks, attend_causally
+from sparring.models.token_tree import Part
 
-Path = tuple[int, ...]
-"""The indices of the segments on the way from the root to a segment, both included."""
+Ancestors = tuple[Part, ...]
+"""The tokens before a branch, root first."""
 
 LARGEST_HEAD = 256
 """The largest head dimension of FlashAttention-2."""
 
 
-def build_attention(shape: LlamaShape, sizes: Sequence[int], paths: Sequence[Path], *, like: Tensor) -> Attend:
-    """Return the attention function of a forest whose segments have these sizes and paths. `like` is a tensor on the
+def build_attention(shape: LlamaShape, sizes: Sequence[int], ancestors: Sequence[Ancestors], *, like: Tensor) -> Attend:
+    """Return the attention function of a tree whose branches have these sizes and ancestors. `like` is a tensor on the
     device and in the precision of the products."""
     if len(sizes) > 1 and has_kernel(like, shape.head_dim):
-        return attend_with_kernel(sizes, paths, like.device)
-    return attend_by_segment(shape, sizes, paths)
+        return attend_with_kernel(sizes, ancestors, like.device)
+    return attend_by_branch(shape, sizes, ancestors)
 
 
 def has_kernel(like: Tensor, head_dim: int) -> bool:
-    """Return whether one call can compute a whole forest: this needs a GPU of compute capability 8.0 or higher, a
+    """Return whether one call can compute a whole tree: this needs a GPU of compute capability 8.0 or higher, a
     16-bit format, and a head dimension that FlashAttention-2 supports."""
     return (
         like.is_cuda
@@ -50,10 +51,10 @@ def has_kernel(like: Tensor, head_dim: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequences:
-    """The queries and keys of a forest as sequences of different lengths, one per segment."""
+    """The queries and keys of a tree as sequences of different lengths, one per branch."""
 
     places_P: Tensor | None
-    """The index in the flat batch of each key; None if no segment has ancestors, and the keys are the flat batch."""
+    """The index in the flat batch of each key; None if no branch has ancestors, and the keys are the flat batch."""
     query_ends: Tensor
     """The end of each sequence of queries, after a 0 (int32)."""
     key_ends: Tensor
@@ -72,14 +73,15 @@ class Sequences:
         return sums.index_add_(0, self.places_P, gradients_P_K_D.float()).to(gradients_P_K_D.dtype)
 
 
-def list_sequences(sizes: Sequence[int], paths: Sequence[Path], device: torch.device | str) -> Sequences:
-    """Return the sequences of a forest whose segments have these sizes and paths."""
+def list_sequences(sizes: Sequence[int], ancestors: Sequence[Ancestors], device: torch.device | str) -> Sequences:
+    """Return the sequences of a tree whose branches have these sizes and ancestors."""
     begins = [0, *accumulate(sizes)]
-    lengths = [sum(sizes[other] for other in path) for path in paths]
+    lengths = [size + sum(num for _, num in parts) for size, parts in zip(sizes, ancestors, strict=True)]
     places_P = None
-    if any(len(path) > 1 for path in paths):
+    if any(ancestors):
         order = torch.arange(begins[-1])
-        places_P = torch.cat([order[begins[one] : begins[one + 1]] for path in paths for one in path]).to(device)
+        paths = [(*parts, (index, sizes[index])) for index, parts in enumerate(ancestors)]
+        places_P = torch.cat([order[begins[one] : begins[one] + num] for path in paths for one, num in path]).to(device)
     return Sequences(
         places_P=places_P,
         query_ends=torch.tensor(begins, dtype=torch.int32, device=device),
@@ -89,9 +91,9 @@ def list_sequences(sizes: Sequence[int], paths: Sequence[Path], device: torch.de
     )
 
 
-def attend_with_kernel(sizes: Sequence[int], paths: Sequence[Path], device: torch.device) -> Attend:
-    """Return an attention function that uses one call for all segments."""
-    sequences = list_sequences(sizes, paths, device)
+def attend_with_kernel(sizes: Sequence[int], ancestors: Sequence[Ancestors], device: torch.device) -> Attend:
+    """Return an attention function that uses one call for all branches."""
+    sequences = list_sequences(sizes, ancestors, device)
 
     def attend(_: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return SequenceAttention.apply(q, k, v, sequences).reshape(len(q), -1)
@@ -138,22 +140,19 @@ def _arguments(sequences: Sequences) -> tuple[Tensor, Tensor, int, int, float, b
     return *lengths, no_dropout, is_causal
 
 
-def attend_by_segment(shape: LlamaShape, sizes: Sequence[int], paths: Sequence[Path]) -> Attend:
-    """Return an attention function that runs one fused operation per segment, over the keys on the segment's path."""
+def attend_by_branch(shape: LlamaShape, sizes: Sequence[int], ancestors: Sequence[Ancestors]) -> Attend:
+    """Return an attention function that runs one fused operation per branch, over the keys on the branch's path."""
     masks: Masks = {}
 
     def attend(_: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        # One split for all segments: its backward pass is one concatenation, where slices would each fill a whole tensor.
+        # One split for all branches: its backward pass is one concatenation, where slices would each fill a whole tensor.
         queries, keys, values = q.split(list(sizes)), k.split(list(sizes)), v.split(list(sizes))
         outputs = []
-        for index, path in enumerate(paths):
-            if len(path) > 1:
-                seen_k, seen_v = (
-                    torch.cat([keys[other] for other in path]),
-                    torch.cat([values[other] for other in path]),
-                )
-            else:
-                seen_k, seen_v = keys[index], values[index]
+        for index, parts in enumerate(ancestors):
+            seen_k, seen_v = keys[index], values[index]
+            if parts:
+                seen_k = torch.cat([*(keys[other][:num] for other, num in parts), seen_k])
+                seen_v = torch.cat([*(values[other][:num] for other, num in parts), seen_v])
             outputs.append(attend_causally(shape, queries[index], seen_k, seen_v, masks))
         return torch.cat(outputs)
 

@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, pstdev
 
+from sparring.models.token_tree import common_prefix, count_nodes
 from sparring.rollouts.actions import action_metrics
 from sparring.sessions.branching import BranchReason, reason_of
+from sparring.training.sequences import sequence_ids
 from sparring.types import Outcome, StopReason, Task, TrainingBatch, Trajectory, TrajectoryGroup, Turn, UntrainedReason
 
 MOST_PLACES = 16
@@ -116,6 +118,8 @@ def _length_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     needed = sum(len(turn.prompt_ids) + len(turn.token_ids) for turn in last)
     prompts = sum(len(turn.prompt_ids) for turn in turns)
     computed = sum(turn.num_computed_tokens for turn in turns)
+    # Keys and values of one version of the weights are of no use to another one.
+    distinct = count_nodes((turn.oldest_version, *turn.prompt_ids, *turn.token_ids) for turn in turns)
     cut = [any(turn.stop_reason is StopReason.LENGTH for turn in one.turns) for one in trajectories]
     return {
         "rollout/turns/mean": fmean(num_turns),
@@ -128,7 +132,9 @@ def _length_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "rollout/tokens/response_max": float(max(responses)),
         "rollout/tokens/sampled": float(sum(responses)),
         "rollout/tokens/computed": float(computed),
-        "rollout/tokens/cached_share": 1 - max(0, computed - sum(responses)) / max(1, prompts),
+        "rollout/tokens/cached_share": 1 - computed / max(1, prompts + sum(responses)),
+        "rollout/tokens/distinct": float(distinct),
+        "rollout/tokens/computed_per_distinct": computed / max(1, distinct),
         "rollout/tokens/of_episodes": float(needed),
         "training/action_tokens_mean": sum(responses) / len(trajectories),
         "training/obs_tokens_mean": (needed - sum(responses)) / len(trajectories),
@@ -229,18 +235,9 @@ def _num_played_again(trajectory: Trajectory) -> int:
     for place, turn in enumerate(trajectory.turns):
         if turn.branch_reason is not None and reason_of(turn.branch_reason) in _CHANGED:
             before = (one.prompt_ids + one.token_ids for one in trajectory.turns[:place])
-            shared, length = max(((_num_equal(turn.prompt_ids, ids), len(ids)) for ids in before), default=(0, 0))
+            shared, length = max(((common_prefix(turn.prompt_ids, ids), len(ids)) for ids in before), default=(0, 0))
             again += min(length, len(turn.prompt_ids)) - shared
     return again
-
-
-def _num_equal(left: Sequence[int], right: Sequence[int]) -> int:
-    """Return the length of the common prefix of two sequences."""
-    low, high = 0, min(len(left), len(right))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if left[low:middle] == right[low:middle] else (low, middle - 1)
-    return low
 
 
 def logprob_metrics(trajectories: Sequence[Trajectory], *, num_groups: int) -> dict[str, float]:
@@ -353,13 +350,19 @@ def kind_metrics(
 
 
 def batch_metrics(
-    batch: TrainingBatch, groups: Sequence[TrajectoryGroup], *, num_stale: int, num_lost: int = 0
+    batch: TrainingBatch,
+    groups: Sequence[TrajectoryGroup],
+    *,
+    num_computed: float,
+    num_stale: int,
+    num_lost: int = 0,
 ) -> dict[str, float]:
-    """Return how many of the step's rollouts are trained on. `num_stale` is the number of groups that have been
-    discarded so far because they were too old. `num_lost` is the number of the step's groups that were lost as a
-    whole."""
+    """Return how many of the step's rollouts are trained on. `num_computed` is the number of tokens that the learner
+    computed in one pass. `num_stale` is the number of groups that have been discarded so far because they were too old.
+    `num_lost` is the number of the step's groups that were lost as a whole."""
     num_trajectories = sum(len(group.trajectories) for group in groups)
-    trained = batch.num_trained_tokens
+    trained, total = batch.num_trained_tokens, sum(len(segment.token_ids) for segment in batch.segments)
+    distinct = count_nodes(sequence_ids(batch))
     return {
         "training/stale_groups_discarded": float(num_stale),
         "analysis/batch_completion_ratio": len(groups) / (len(groups) + num_lost),
@@ -367,10 +370,12 @@ def batch_metrics(
         "training/num_trajectories": float(num_trajectories),
         "training/num_datums": float(len(batch.sequences)),
         "training/datums_per_trajectory": len(batch.sequences) / num_trajectories,
-        "training/total_tokens": float(batch.num_tokens),
+        "training/total_tokens": float(total),
+        "training/distinct_tokens": float(distinct),
+        "training/computed_per_distinct": num_computed / max(1, distinct),
         "training/trainable_token_positions": float(trained),
-        "training/nontrainable_token_positions": float(batch.num_tokens - trained),
-        "training/trainable_token_ratio": trained / batch.num_tokens if batch.num_tokens else 0.0,
+        "training/nontrainable_token_positions": float(total - trained),
+        "training/trainable_token_ratio": trained / max(1, total),
     }
 
 

@@ -69,6 +69,8 @@ class TorchLearner:
         self._losses = losses
         self.num_microbatches = 0
         """The number of computed microbatches so far. It shows that a long step does not hang."""
+        self._num_computed = 0
+        """The number of tokens that went through the policy so far."""
         self.reset_optimizer()
 
     def reset_optimizer(self) -> None:
@@ -98,11 +100,11 @@ class TorchLearner:
         raised.
 
         `old_logprobs` is the result of `logprobs(batch)` before the step. Only `policy_ratio = "three_policy"` reads
-        it; None stands for the current log-probabilities. `training/tokens` counts the tokens that the model computed,
-        so a prompt that two microbatches need is counted twice.
+        it; None stands for the current log-probabilities. `training/tokens` counts the tokens that the model computed:
+        a token that two microbatches need is counted twice, and one that several trajectories share, once.
         """
         objective = Objective.from_config(loss_fn, loss_config, self._losses)
-        total, num_tokens = 0.0, 0
+        total, num_before = 0.0, self._num_computed
         played: list[tuple[Tensor, ...]] = []
         per_token: dict[str, list[Tensor]] = {}
         old_batches: Iterable[TrainingBatch | None] = itertools.repeat(None)
@@ -135,11 +137,11 @@ class TorchLearner:
             fault_point("learner.forward")
             loss.backward()
             total += loss.item()
-            num_tokens += microbatch.num_tokens
             fault_point("learner.microbatch")
             played.append((logprobs_M.detach(), sampled_M, entropies_M.detach(), *references))
             for name, effect_M in effects.items():
                 per_token.setdefault(name, []).append(effect_M)
+        num_tokens = self._num_computed - num_before
         metrics = {"loss": total, "tokens": float(num_tokens), "trained_tokens": float(batch.num_trained_tokens)}
         if played:
             logprobs_M, sampled_M, entropies_M, *references = (torch.cat(parts) for parts in zip(*played, strict=True))
@@ -269,10 +271,13 @@ class TorchLearner:
         self.num_microbatches += 1
         policy = self._policy
         if not policy.is_lean:
+            self._num_computed += sum(len(segment.token_ids) for segment in batch.segments)
             return sequence_logprobs(policy, batch, with_entropy_gradient=with_entropy_gradient)
+        forest = layout(batch.segments, device=policy.device)
+        self._num_computed += len(forest.ids_N)
         return forest_logprobs(
             policy.differentiable(),
-            layout(batch.segments, device=policy.device),
+            forest,
             with_entropy_gradient=with_entropy_gradient,
             checkpointing=self._checkpointing,
         )

@@ -6,56 +6,51 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from sparring.training.sequences import build_context_segment
+from sparring.errors import DataError
+from sparring.models.token_tree import GrowingTree
+from sparring.training.sequences import sequence_ids
 from sparring.types import TrainingBatch, TrainingSequence
 
 
 def pack(batch: TrainingBatch, max_tokens: int) -> list[TrainingBatch]:
-    """Return microbatches of at most `max_tokens` distinct tokens, each with the ancestors that its sequences need.
+    """Return microbatches of at most `max_tokens` distinct tokens.
 
     Trajectories are not divided, because some losses use all tokens of a trajectory. Their order is kept, so that the
     trajectories of a group, which share a prompt, stay together. Every trained token is in exactly one microbatch. A
-    prompt that two microbatches need is computed in both. A trajectory that exceeds `max_tokens` gets its own
+    token that two microbatches need as context is computed in both. A trajectory that exceeds `max_tokens` gets its own
     microbatch.
+
+    Raises DataError if a segment belongs to several trajectories or to none, since its tokens would not be trained
+    exactly once.
     """
+    ids_of = dict(zip(map(id, batch.sequences), sequence_ids(batch), strict=True))
     microbatches: list[TrainingBatch] = []
-    owned: set[int] = set()
-    """The segments that an earlier microbatch trains. Later microbatches may need them only as context."""
     chosen: list[TrainingSequence] = []
-    needed: set[int] = set()
-    size = 0
+    tree = GrowingTree()
     for _, members in groupby(batch.sequences, key=lambda sequence: sequence.trajectory_id):
         sequences = list(members)
-        wanted = dict.fromkeys(index for sequence in sequences for index in sequence.segments)
-        new = [index for index in wanted if index not in needed]
-        cost = sum(len(batch.segments[index].token_ids) for index in new)
-        if chosen and size + cost > max_tokens:
-            microbatches.append(_microbatch(batch, chosen, needed, owned))
-            chosen, needed, size = [], set(), 0
-            new = list(wanted)
-            cost = sum(len(batch.segments[index].token_ids) for index in new)
+        for sequence in sequences:
+            tree.add(ids_of[id(sequence)])
+        if chosen and tree.num_nodes > max_tokens:
+            microbatches.append(_microbatch(batch, chosen))
+            chosen, tree = [], GrowingTree()
+            for sequence in sequences:
+                tree.add(ids_of[id(sequence)])
         chosen += sequences
-        needed.update(new)
-        size += cost
     if chosen:
-        microbatches.append(_microbatch(batch, chosen, needed, owned))
+        microbatches.append(_microbatch(batch, chosen))
+    if sum(len(microbatch.segments) for microbatch in microbatches) != len(batch.segments):
+        raise DataError(
+            "a segment of this batch belongs to several trajectories or to none, so its tokens would not be trained "
+            "exactly once; give each trajectory segments of its own."
+        )
     return microbatches
 
 
-def _microbatch(
-    batch: TrainingBatch, sequences: Sequence[TrainingSequence], needed: set[int], owned: set[int]
-) -> TrainingBatch:
-    order = sorted(needed)
-    index_of = {old: new for new, old in enumerate(order)}
-    segments = []
-    for old in order:
-        segment = batch.segments[old]
-        parent = None if segment.parent is None else index_of[segment.parent]
-        if old in owned:
-            segments.append(build_context_segment(segment.token_ids, parent))
-        else:
-            segments.append(replace(segment, parent=parent))
-    owned.update(needed)
+def _microbatch(batch: TrainingBatch, sequences: Sequence[TrainingSequence]) -> TrainingBatch:
+    order = sorted({index for sequence in sequences for index in sequence.segments})
+    index_of: dict[int | None, int] = {old: new for new, old in enumerate(order)}
+    segments = [replace(batch.segments[old], parent=index_of.get(batch.segments[old].parent)) for old in order]
     renumbered = [
         replace(sequence, segments=tuple(index_of[old] for old in sequence.segments)) for sequence in sequences
     ]

@@ -1,19 +1,17 @@
-"""Build a forest of token segments from the turns of trajectories. Every distinct prompt occurs only once (sequence
-extension).
+"""Build a forest of token segments from the turns of trajectories, with one line of segments per trajectory.
 
     prompts  P1 | P1 A1 E1 | Q1      answers  A1, A2, A3      (Q1: the agent compacted its history)
-    gives    P1 ─▶ A1 E1 A2   and   Q1 ─▶ A3, trained on A1, A2 and A3 only.
+    gives    P1 A1 E1 A2   and   Q1 A3, trained on A1, A2 and A3 only.
 
-A common prefix of several roots (such as the system prompt of all tasks, or the question of a group) becomes one shared
-segment. So does a common continuation in several branches of one turn. The keys and values of a shared segment are
-computed once and receive the gradients of all sequences. Sampled tokens are never merged: each is trained exactly once,
-with its own advantage.
+Each sampled token of each trajectory is trained exactly once, with its own advantage. What the model computes is another
+matter: `models.forest` finds equal tokens after equal histories, within and between trajectories, and computes them once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from sparring.algorithms.reductions import Counts, trajectory_mean
 from sparring.errors import DataError
@@ -29,11 +27,9 @@ from sparring.types import (
 
 @dataclass(slots=True, kw_only=True)
 class _Line:
-    """A line of turns that extend each other. `prompt` follows the tokens of the parent line, and `ids` follow the
-    prompt."""
+    """A line of turns that extend each other. Its tokens follow those of the parent line."""
 
     parent: int | None
-    prompt: tuple[int, ...]
     weight: float = 0.0
     temperature: float = 1.0
     ids: list[int] = field(default_factory=list)
@@ -41,6 +37,10 @@ class _Line:
     """One log-probability for each of `ids`; None for tokens that are not trained."""
     advantages: list[float] = field(default_factory=list)
     """One advantage for each of `ids`."""
+
+    def read(self, ids: Sequence[int]) -> None:
+        """Add tokens that the policy did not sample."""
+        self.extend(ids, [None] * len(ids))
 
     def extend(self, ids: Sequence[int], logprobs: Sequence[float | None], advantage: float = 0.0) -> None:
         assert len(ids) == len(logprobs)
@@ -133,15 +133,24 @@ def build_demonstration_batch(conversations: Sequence[tuple[Sequence[int], Seque
             )
         # Tokens after the last learned one would be computed for nothing.
         begin, end = learned[0], learned[-1] + 1
-        line = _Line(parent=None, prompt=tuple(ids[:begin]), weight=1.0 / total)
+        line = _Line(parent=None, weight=1.0 / total)
+        line.read(ids[:begin])
         line.extend(ids[begin:end], [0.0 if masked else None for masked in mask[begin:end]])
         lines.append(line)
         leaves.append((len(lines) - 1, f"demonstration-{index}"))
     return _assemble(lines, leaves)
 
 
+def sequence_ids(batch: TrainingBatch) -> list[tuple[int, ...]]:
+    """Return the tokens of each sequence, from its root to its leaf."""
+    return [
+        tuple(chain.from_iterable(batch.segments[index].token_ids for index in sequence.segments))
+        for sequence in batch.sequences
+    ]
+
+
 def expand_batch(batch: TrainingBatch) -> TrainingBatch:
-    """Return the same batch without sharing: every sequence has its own copy of all its segments.
+    """Return the same batch without shared segments: every sequence has its own copy of all its segments.
 
     A token that several sequences contain is trained only in the first of them, so that the loss does not change.
     """
@@ -213,7 +222,8 @@ def _add_trajectory(lines: list[_Line], trajectory: Trajectory, advantages: Sequ
     num_placed = 0
 
     def begin(parent: int | None, turn: Turn, num_played: int) -> None:
-        line = _Line(parent=parent, prompt=turn.prompt_ids[num_played:], temperature=_temperature(turn))
+        line = _Line(parent=parent, temperature=_temperature(turn))
+        line.read(turn.prompt_ids[num_played:])
         line.answer(turn, advantage_of[turn.id])
         lines.append(line)
         pending.append((len(lines) - 1, turn))
@@ -238,8 +248,7 @@ def _add_trajectory(lines: list[_Line], trajectory: Trajectory, advantages: Sequ
                     f"of turn {turn.id}, which it claims to extend, so it must not be trained; report this as a bug."
                 )
             if len(following) == 1 and _temperature(child) == lines[index].temperature:
-                new = child.prompt_ids[len(played) :]
-                lines[index].extend(new, [None] * len(new))
+                lines[index].read(child.prompt_ids[len(played) :])
                 lines[index].answer(child, advantage_of[child.id])
                 pending.append((index, child))
             else:
@@ -258,33 +267,21 @@ def _temperature(turn: Turn) -> float:
 
 
 def _assemble(lines: Sequence[_Line], leaves: Sequence[tuple[int, str]]) -> TrainingBatch:
-    """Build segments from lines, parents before children. A common prefix of the lines of one parent is stored once."""
-    siblings: dict[int | None, list[int]] = {}
-    for index, line in enumerate(lines):
-        siblings.setdefault(line.parent, []).append(index)
-    segments: list[TokenSegment] = []
-    place: dict[int | None, int] = {}
-    # A line is listed after its parent, so each parent has its segment before its children need it.
-    for parent, members in siblings.items():
-        ends = _share_prompts({index: lines[index].prompt for index in members}, segments, place.get(parent))
-        for index in members:
-            place[index] = ends[index]
-            if lines[index].ids:
-                segments.append(_segment(lines[index], ends[index]))
-                place[index] = len(segments) - 1
+    """Build one segment from each line. A line is listed after its parent."""
+    segments = tuple(_segment(line) for line in lines)
     sequences = []
     for leaf, trajectory_id in leaves:
-        path = [place[leaf]]
+        path = [leaf]
         while (before := segments[path[-1]].parent) is not None:
             path.append(before)
         sequences.append(TrainingSequence(segments=tuple(reversed(path)), trajectory_id=trajectory_id))
-    return TrainingBatch(segments=tuple(segments), sequences=tuple(sequences))
+    return TrainingBatch(segments=segments, sequences=tuple(sequences))
 
 
-def _segment(line: _Line, parent: int) -> TokenSegment:
+def _segment(line: _Line) -> TokenSegment:
     mask = tuple(logprob is not None for logprob in line.logprobs)
     return TokenSegment(
-        parent=parent,
+        parent=line.parent,
         token_ids=tuple(line.ids),
         mask=mask,
         sampled_logprobs=tuple(0.0 if logprob is None else logprob for logprob in line.logprobs),
@@ -292,29 +289,3 @@ def _segment(line: _Line, parent: int) -> TokenSegment:
         weights=tuple(line.weight if masked else 0.0 for masked in mask),
         temperature=line.temperature,
     )
-
-
-def _share_prompts(
-    prompts: Mapping[int, tuple[int, ...]], segments: list[TokenSegment], root: int | None
-) -> dict[int, int]:
-    """Append prompts below `root` as a radix tree. For each key, return the segment in which its prompt ends."""
-    ends: dict[int, int] = {}
-    pending: list[tuple[list[int], int, int | None]] = [(list(prompts), 0, root)]
-    while pending:
-        members, depth, parent = pending.pop()
-        by_next: dict[int, list[int]] = {}
-        for key in members:
-            if len(prompts[key]) > depth:
-                by_next.setdefault(prompts[key][depth], []).append(key)
-            else:
-                assert parent is not None, "a root has no prompt"
-                ends[key] = parent
-        for branch in by_next.values():
-            # The common prefix of the first and the last prompt in lexicographic order is common to all prompts.
-            first, last = min(prompts[key] for key in branch), max(prompts[key] for key in branch)
-            end = depth
-            while end < min(len(first), len(last)) and first[end] == last[end]:
-                end += 1
-            segments.append(build_context_segment(first[depth:end], parent))
-            pending.append((branch, end, len(segments) - 1))
-    return ends

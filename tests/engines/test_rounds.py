@@ -87,7 +87,7 @@ def test_no_round_begins_before_every_open_session_asks(gate: Gate) -> None:
         turns.append(asyncio.create_task(engine.sample(request("b", [3, 4], max_tokens=2))))
         await asyncio.gather(*turns)
         engine.close_session("b")
-        await engine.sample(request("a", [1, 2], max_tokens=1))  # b is not waited for any more
+        await engine.sample(request("a", [5, 6], max_tokens=1))  # b is not waited for any more
 
     play(scenario, deterministic=True)
     assert gate.batches == [2, 2, 1]

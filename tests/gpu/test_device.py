@@ -10,7 +10,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sparring.engines.torch_engine import TorchEngine
-from sparring.models.forest_attention import attend_by_segment, attend_with_kernel, has_kernel
+from sparring.models.forest_attention import Ancestors, attend_by_branch, attend_with_kernel, has_kernel
 from sparring.models.llama import Attend, LlamaShape
 from sparring.models.policy import LoraSettings, Policy
 from sparring.training.learner import TorchLearner
@@ -144,8 +144,9 @@ def test_new_weights_reach_the_engine() -> None:
 
 @pytest.mark.skipif(DEVICE != "cuda", reason="needs a CUDA device: torch has no FlashAttention-2 for a CPU")
 @pytest.mark.parametrize("seed", range(3))
-def test_the_kernel_of_a_forest_equals_the_attention_of_each_segment(seed: int) -> None:
-    sizes, paths = [530, 140, 177, 1, 400], [(0,), (0, 1), (0, 1, 2), (3,), (0, 4)]
+def test_the_kernel_of_a_forest_equals_the_attention_of_each_branch(seed: int) -> None:
+    sizes = [530, 140, 177, 1, 400]
+    ancestors: list[Ancestors] = [(), ((0, 530),), ((0, 530), (1, 77)), (), ((0, 200),)]
     generator = torch.Generator("cuda").manual_seed(seed)
     inputs = [
         torch.randn(sum(sizes), heads, 64, generator=generator, device="cuda", dtype=torch.bfloat16)
@@ -159,9 +160,9 @@ def test_the_kernel_of_a_forest_equals_the_attention_of_each_segment(seed: int) 
         out = attend(0, q, k, v)
         return [out.detach().float(), *(one.float() for one in torch.autograd.grad((out * weight).sum(), (q, k, v)))]
 
-    found = compute(attend_with_kernel(sizes, paths, inputs[0].device), torch.bfloat16)
+    found = compute(attend_with_kernel(sizes, ancestors, inputs[0].device), torch.bfloat16)
     others, exact = (
-        compute(attend_by_segment(SHAPE, sizes, paths), precision) for precision in (torch.bfloat16, torch.float32)
+        compute(attend_by_branch(SHAPE, sizes, ancestors), precision) for precision in (torch.bfloat16, torch.float32)
     )
     for one, other, reference in zip(found, others, exact, strict=True):
         error = (one - reference).norm() / reference.norm()

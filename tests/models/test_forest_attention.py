@@ -1,4 +1,4 @@
-"""A forest's attention: one call for all segments gives the outputs and gradients of one attention per segment."""
+"""Attention in a tree: one call for all branches gives the outputs and gradients of one attention per branch."""
 
 from __future__ import annotations
 
@@ -10,22 +10,31 @@ import pytest
 import torch
 from torch import Tensor
 
-from sparring.models.forest_attention import attend_with_kernel, build_attention, has_kernel, list_sequences
+from sparring.models.forest_attention import (
+    Ancestors,
+    attend_with_kernel,
+    build_attention,
+    has_kernel,
+    list_sequences,
+)
 from sparring.models.llama import Attend, LlamaShape
 
 SHAPE = LlamaShape(num_layers=1, hidden_size=32, num_heads=4, num_kv_heads=2, head_dim=8, rms_eps=1e-5, vocab_size=9)
 
-Forest = tuple[list[int], list[tuple[int, ...]]]
 
-
-def grow_forest(seed: int) -> Forest:
-    """Return the sizes and paths of a random forest, parents first, with branches and roots between each other."""
+def grow_tree(seed: int) -> tuple[list[int], list[Ancestors]]:
+    """Return the sizes and ancestors of random branches. Each begins at the root, or after any token of an earlier one."""
     numbers = random.Random(seed)
-    paths: list[tuple[int, ...]] = []
+    sizes: list[int] = []
+    ancestors: list[Ancestors] = []
     for index in range(numbers.randint(2, 12)):
         parent = numbers.choice([None, *range(index)])
-        paths.append((index,) if parent is None else (*paths[parent], index))
-    return [numbers.randint(1, 40) for _ in paths], paths
+        if parent is None:
+            ancestors.append(())
+        else:
+            ancestors.append((*ancestors[parent], (parent, numbers.randint(1, sizes[parent]))))
+        sizes.append(numbers.randint(1, 40))
+    return sizes, ancestors
 
 
 def attend_to_sequences(q: Tensor, k: Tensor, v: Tensor, *lengths: Any) -> Tensor:
@@ -99,28 +108,28 @@ def with_gradients(attend: Attend, q: Tensor, k: Tensor, v: Tensor) -> tuple[Ten
 
 @pytest.mark.usefixtures("flash_on_the_cpu")
 @pytest.mark.parametrize("seed", range(10))
-def test_one_call_gives_the_outputs_and_gradients_of_each_segment(seed: int) -> None:
-    sizes, paths = grow_forest(seed)
+def test_one_call_gives_the_outputs_and_gradients_of_each_branch(seed: int) -> None:
+    sizes, ancestors = grow_tree(seed)
     generator = torch.Generator().manual_seed(seed)
     q, k, v = (torch.randn(sum(sizes), heads, 8, generator=generator) for heads in (4, 2, 2))
     assert not has_kernel(q, 8)
-    expected = with_gradients(build_attention(SHAPE, sizes, paths, like=q), q, k, v)
-    found = with_gradients(attend_with_kernel(sizes, paths, q.device), q, k, v)
+    expected = with_gradients(build_attention(SHAPE, sizes, ancestors, like=q), q, k, v)
+    found = with_gradients(attend_with_kernel(sizes, ancestors, q.device), q, k, v)
     for one, other in zip(found, expected, strict=True):
         assert torch.allclose(one, other, atol=1e-4)
 
 
-def test_the_keys_of_a_segment_are_the_tokens_on_its_path() -> None:
-    sequences = list_sequences([2, 1, 3], [(0,), (0, 1), (0, 2)], "cpu")
+def test_the_keys_of_a_branch_are_the_tokens_on_its_path() -> None:
+    sequences = list_sequences([2, 1, 3], [(), ((0, 2),), ((0, 1),)], "cpu")
     assert sequences.places_P is not None
-    assert sequences.places_P.tolist() == [0, 1, 0, 1, 2, 0, 1, 3, 4, 5]
+    assert sequences.places_P.tolist() == [0, 1, 0, 1, 2, 0, 3, 4, 5]
     assert sequences.query_ends.tolist() == [0, 2, 3, 6]
-    assert sequences.key_ends.tolist() == [0, 2, 5, 10]
-    assert (sequences.longest_query, sequences.longest_key) == (3, 5)
+    assert sequences.key_ends.tolist() == [0, 2, 5, 9]
+    assert (sequences.longest_query, sequences.longest_key) == (3, 4)
 
 
-def test_segments_without_ancestors_need_no_copies() -> None:
-    sequences = list_sequences([2, 3], [(0,), (1,)], "cpu")
+def test_branches_without_ancestors_need_no_copies() -> None:
+    sequences = list_sequences([2, 3], [(), ()], "cpu")
     keys = torch.ones(5, 1, 1)
     assert sequences.gather(keys) is keys
     assert sequences.add_up(keys, 5) is keys

@@ -5,8 +5,9 @@ import torch
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 from sparring.models.policy import LoraSettings, Policy
+from sparring.models.token_tree import count_nodes
 from sparring.training.learner import TorchLearner
-from sparring.training.sequences import build_demonstration_batch, expand_batch
+from sparring.training.sequences import build_demonstration_batch, expand_batch, sequence_ids
 
 LESSON = build_demonstration_batch(
     [
@@ -46,7 +47,7 @@ def test_loss_and_gradient_are_those_of_the_plain_forward(policy):
     metrics = TorchLearner(policy).forward_backward(LESSON, "cross_entropy", {})
     assert metrics["training/loss"] == pytest.approx(loss.item(), rel=1e-5)
     # The forest has 8 distinct tokens; without sharing the prompt goes through the model twice.
-    assert (LESSON.num_tokens, metrics["training/tokens"]) == (8, 10)
+    assert (count_nodes(sequence_ids(LESSON)), metrics["training/tokens"]) == (8, 10)
     for parameter, gradient in zip(policy.trained.values(), expected, strict=True):
         assert torch.allclose(parameter.grad, gradient, rtol=1e-4, atol=1e-7)
 

@@ -402,7 +402,6 @@ def test_three_policies_take_the_log_probabilities_before_the_step(tiny_policy, 
 
 @pytest.mark.parametrize("budget", [1, 12, 10_000])
 def test_log_probabilities_are_in_segment_order_however_the_batch_is_divided(tiny_policy, turn, group, budget):
-    # The fork's branches come after the other trajectory in the forest, and with their trajectory in a microbatch.
     fork = [
         turn(0, None, [5, 6], [7, 8, 9]),
         turn(1, 0, [5, 6, 7, 8, 9, 10], [12]),
@@ -411,7 +410,6 @@ def test_log_probabilities_are_in_segment_order_however_the_batch_is_divided(tin
     other = [turn(0, None, [5, 6], [20, 21])]
     batch = build_batch([group("a", fork, other)], {"a-0": (1.0, 1.0, 1.0), "a-1": (1.0,)})
     order = [ids for one in batch.segments for ids, masked in zip(one.token_ids, one.mask, strict=True) if masked]
-    assert order != [7, 8, 9, 12, 15, 3, 20, 21]
     policy = tiny_policy()
     expected = {}
     for one in (*fork, *other):

@@ -1,4 +1,4 @@
-"""Turns become a forest: each sampled token once, each distinct prompt token once."""
+"""Turns become a forest, in which each sampled token of each trajectory is trained once."""
 
 from collections import Counter
 from dataclasses import replace
@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from sparring.algorithms.reductions import REDUCTIONS
 from sparring.errors import DataError
+from sparring.models.token_tree import count_nodes
 from sparring.training import sequences
 from sparring.training.packing import pack
-from sparring.training.sequences import build_demonstration_batch, expand_batch
+from sparring.training.sequences import build_demonstration_batch, expand_batch, sequence_ids
 from sparring.types import Outcome, Sampling
 
 
@@ -31,8 +32,8 @@ def masked(batch):
     ]
 
 
-def path_ids(batch, sequence):
-    return [token for index in sequence.segments for token in batch.segments[index].token_ids]
+def num_distinct(batch):
+    return count_nodes(sequence_ids(batch))
 
 
 def shape(batch):
@@ -42,23 +43,23 @@ def shape(batch):
 def test_turns_that_extend_each_other_are_one_sequence(turn, group):
     turns = [turn(0, None, [1, 2], [3, 4]), turn(1, 0, [1, 2, 3, 4, 5], [6])]
     batch = build_batch([group("t", turns)], {"t-0": 2.0}, reduction="sum")
-    assert shape(batch) == [(None, (1, 2), "00"), (0, (3, 4, 5, 6), "1101")]
-    assert batch.segments[1].advantages == (2.0, 2.0, 0.0, 2.0)
-    assert batch.segments[1].sampled_logprobs == (-1.0, -1.0, 0.0, -1.0)
-    assert [(s.segments, s.trajectory_id) for s in batch.sequences] == [((0, 1), "t-0")]
+    assert shape(batch) == [(None, (1, 2, 3, 4, 5, 6), "001101")]
+    assert batch.segments[0].advantages == (0.0, 0.0, 2.0, 2.0, 0.0, 2.0)
+    assert batch.segments[0].sampled_logprobs == (0.0, 0.0, -1.0, -1.0, 0.0, -1.0)
+    assert [(s.segments, s.trajectory_id) for s in batch.sequences] == [((0,), "t-0")]
 
 
-def test_prompts_are_shared_as_far_as_they_agree_and_sampled_tokens_never(turn, group):
+def test_equal_tokens_of_two_trajectories_are_trained_in_each(turn, group):
     # System prompt 1 2 for all, question 3 for group a and 4 for group b; two members answer alike.
     a = group("a", [turn(0, None, [1, 2, 3], [7])], [turn(0, None, [1, 2, 3], [7])])
     b = group("b", [turn(0, None, [1, 2, 4], [8])])
     batch = build_batch([a, b], {"a-0": 1.0, "a-1": -1.0, "b-0": 1.0}, reduction="sum")
-    assert batch.num_tokens == 7
-    assert Counter(s.token_ids for s in batch.segments) == Counter([(1, 2), (3,), (4,), (7,), (7,), (8,)])
-    assert [path_ids(batch, s) for s in batch.sequences] == [[1, 2, 3, 7], [1, 2, 3, 7], [1, 2, 4, 8]]
+    assert num_distinct(batch) == 6  # 1 2 | 3 7 | 4 8
+    assert [row[0] for row in masked(batch)] == [7, 7, 8]
+    assert sequence_ids(batch) == [(1, 2, 3, 7), (1, 2, 3, 7), (1, 2, 4, 8)]
 
 
-def test_branches_share_what_was_played_and_what_they_go_on_with(turn, group):
+def test_branches_share_the_turn_that_they_extend(turn, group):
     # After the answer 2, two branches go on with 5 6, then 7 or 8.
     turns = [
         turn(0, None, [1], [2]),
@@ -66,8 +67,8 @@ def test_branches_share_what_was_played_and_what_they_go_on_with(turn, group):
         turn(2, 0, [1, 2, 5, 6, 8], [11]),
     ]
     batch = build_batch([group("t", turns)], {"t-0": 1.0}, reduction="sum")
-    assert sorted(path_ids(batch, s) for s in batch.sequences) == [[1, 2, 5, 6, 7, 10], [1, 2, 5, 6, 8, 11]]
-    assert batch.num_tokens == 8  # 1 | 2 | 5 6 | 7 | 8 | 10 | 11
+    assert sorted(sequence_ids(batch)) == [(1, 2, 5, 6, 7, 10), (1, 2, 5, 6, 8, 11)]
+    assert num_distinct(batch) == 8  # 1 2 5 6 | 7 10 | 8 11
     assert sorted(row[0] for row in masked(batch)) == [2, 10, 11]
 
 
@@ -75,14 +76,14 @@ def test_a_second_root_is_a_second_sequence_of_the_same_trajectory(turn, group):
     turns = [turn(0, None, [1, 2], [3]), turn(1, None, [1, 9], [4])]
     batch = build_batch([group("t", turns)], {"t-0": 1.0}, reduction="sum")
     assert [s.trajectory_id for s in batch.sequences] == ["t-0", "t-0"]
-    assert sorted(path_ids(batch, s) for s in batch.sequences) == [[1, 2, 3], [1, 9, 4]]
-    assert batch.num_tokens == 5  # the 1 once
+    assert sorted(sequence_ids(batch)) == [(1, 2, 3), (1, 9, 4)]
+    assert num_distinct(batch) == 5  # the 1 once
 
 
 def test_a_change_of_temperature_starts_a_segment(turn, group):
     turns = [turn(0, None, [1], [2], temperature=0.5), turn(1, 0, [1, 2, 3], [4], temperature=2.0)]
     batch = build_batch([group("t", turns)], {"t-0": 1.0})
-    assert {s.token_ids: s.temperature for s in batch.segments if any(s.mask)} == {(2,): 0.5, (4,): 2.0}
+    assert {s.token_ids: s.temperature for s in batch.segments } == {(1, 2): 0.5, (3, 4): 2.0}
 
 
 def test_reductions_count_trajectories_that_are_left_out(turn, group):
@@ -128,11 +129,11 @@ def test_an_infrastructure_failure_is_never_built_into_a_batch(turn, group):
         build_batch([replace(good, trajectories=(lost,))], {"t-0": 1.0})
 
 
-def test_demonstrations_share_prompts_and_end_with_what_is_learned():
+def test_demonstrations_end_with_what_is_learned():
     batch = build_demonstration_batch(
         [([1, 2, 3, 4, 5, 6], [False, False, True, False, True, False]), ([1, 2, 9], [False, False, True])]
     )
-    assert sorted(shape(batch), key=str) == [(0, (3, 4, 5), "101"), (0, (9,), "1"), (None, (1, 2), "00")]
+    assert shape(batch) == [(None, (1, 2, 3, 4, 5), "00101"), (None, (1, 2, 9), "001")]
     assert {row[3] for row in masked(batch)} == {1 / 3}
 
 
@@ -174,7 +175,7 @@ def test_every_sampled_token_is_trained_once_in_its_context_however_shared_and_p
     assert contexts(expand_batch(batch)) == expected
     parts = pack(batch, budget)
     assert sum((contexts(part) for part in parts), Counter()) == expected
-    assert all(part.num_tokens <= budget or len({s.trajectory_id for s in part.sequences}) == 1 for part in parts)
+    assert all(num_distinct(part) <= budget or len({s.trajectory_id for s in part.sequences}) == 1 for part in parts)
     for part in [batch, *parts]:
         assert all(s.parent is None or s.parent < index for index, s in enumerate(part.segments))
         assert all(not s.mask[0] for s in part.segments if s.parent is None)
@@ -193,22 +194,20 @@ def contexts(batch):
     return found
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(prompts=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=6))
-def test_no_distinct_prompt_token_is_stored_twice(turn, group, prompts):
-    made = group("t", *([turn(0, None, prompt, [9])] for prompt in prompts))
-    batch = build_batch([made], {f"t-{i}": 1.0 for i in range(len(prompts))})
-    prefixes = {tuple(prompt[:end]) for prompt in prompts for end in range(1, len(prompt) + 1)}
-    assert batch.num_tokens == len(prefixes) + len(prompts)
-
-
 def test_packing_keeps_a_group_together_so_that_its_prompt_is_computed_once(turn, group):
     groups = [group(n, *([turn(0, None, [p] * 10, [1, 2])] for _ in range(3))) for n, p in (("a", 5), ("b", 6))]
     batch = build_batch(groups, {f"{n}-{i}": 1.0 for n in "ab" for i in range(3)})
-    assert [part.num_tokens for part in pack(batch, 16)] == [16, 16]
-    assert [part.num_tokens for part in pack(batch, 32)] == [32]
+    assert [num_distinct(part) for part in pack(batch, 12)] == [12, 12]
+    assert [num_distinct(part) for part in pack(batch, 24)] == [24]
     # A path of 12 does not fit into 5; each goes alone with its prompt.
-    assert [part.num_tokens for part in pack(batch, 5)] == [12] * 6
+    assert [num_distinct(part) for part in pack(batch, 5)] == [12] * 6
+
+
+def test_a_segment_of_two_trajectories_is_refused_where_it_would_be_trained_twice(turn, group):
+    batch = build_batch([group("t", *([turn(0, None, [1], [2])] for _ in range(2)))], {"t-0": 1.0, "t-1": 1.0})
+    shared = tuple(replace(sequence, segments=(0,)) for sequence in batch.sequences)
+    with pytest.raises(DataError, match="belongs to several trajectories"):
+        pack(replace(batch, segments=batch.segments[:1], sequences=shared), 1)
 
 
 def test_turns_that_were_not_drawn_from_the_whole_distribution_are_context_only(turn, group):
