@@ -87,7 +87,7 @@ class Grammars:
         if size > MAX_CONSTRAINT_CHARACTERS:
             raise ConstraintError(
                 f"The JSON schemas and the grammar of this answer have {size} characters, but the maximum is "
-                "{MAX_CONSTRAINT_CHARACTERS}; send fewer tools or smaller schemas."
+                f"{MAX_CONSTRAINT_CHARACTERS}; send fewer tools or smaller schemas."
             )
         vocabulary = self._vocabulary(stop_ids)
         for name, schema in constraint.schemas:

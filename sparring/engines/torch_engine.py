@@ -35,9 +35,9 @@ from sparring.errors import ConstraintError, ContextOverflow, InfrastructureErro
 from sparring.models.policy import Policy
 from sparring.models.streams import own_stream
 from sparring.models.threads import release_threads, releases_threads
+from sparring.models.token_tree import common_prefix
 from sparring.protocols import TokenCallback
 from sparring.runtime.faults import fault_point
-from sparring.models.token_tree import common_prefix
 from sparring.types import Completion, EngineCapabilities, SampleRequest, Weights
 
 MIN_SHARED = 8

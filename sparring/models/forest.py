@@ -50,26 +50,26 @@ def layout(segments: Sequence[TokenSegment], *, device: torch.device | str = "cp
     Raises ValueError if the mask of a root's first token is set, since no token comes before it.
     """
     histories: list[tuple[int, ...]] = []
+    trained: list[np.ndarray] = []
+    """The places of each segment's trained tokens in its history."""
     for segment in segments:
         before = () if segment.parent is None else histories[segment.parent]
         histories.append(before + segment.token_ids)
-    tree = TokenTree(histories)
+        trained.append(np.flatnonzero(segment.mask) + len(before))
+        if len(trained[-1]) and trained[-1][0] == 0:
+            raise ValueError("the first token of a root segment is masked as sampled, but nothing predicts it")
+    # A trained token is predicted by the tokens before it, so the model does not need to read the last one.
+    tree = TokenTree([ids[: places[-1]] if len(places) else () for ids, places in zip(histories, trained, strict=True)])
     sizes = tuple(map(len, tree.branches))
     begins = [0, *accumulate(sizes)]
-    nodes, predictors, temperatures = [], [], []
-    for segment, ids, path in zip(segments, histories, tree.paths, strict=True):
-        trained = np.flatnonzero(segment.mask) + len(ids) - len(segment.token_ids)
-        if not len(trained):
-            continue
-        if trained[0] == 0:
-            raise ValueError("the first token of a root segment is masked as sampled, but nothing predicts it")
-        places = np.concatenate([np.arange(begins[branch], begins[branch] + size) for branch, size in path])
-        nodes.append(places[trained])
-        predictors.append(places[trained - 1])
-        temperatures.append(np.full(len(trained), segment.temperature))
-    # Equal predictions are those of one node at one temperature.
-    different, which = np.unique(_join(temperatures), return_inverse=True)
-    _, first, inverse = np.unique(_join(nodes) * len(different) + which, return_index=True, return_inverse=True)
+    predictors, targets, temperatures = [], [], []
+    for segment, ids, places, path in zip(segments, histories, trained, tree.paths, strict=True):
+        if len(places):
+            nodes = np.concatenate([np.arange(begins[branch], begins[branch] + size) for branch, size in path])
+            predictors.append(nodes[places - 1])
+            targets.append(np.asarray(ids)[places])
+            temperatures.append(np.full(len(places), segment.temperature))
+    first, predictions = _distinct(_join(predictors), _join(targets), _join(temperatures))
     ids_N = np.fromiter(chain.from_iterable(tree.branches), dtype=np.int64, count=begins[-1])
     depths = [sum(size for _, size in parts) for parts in tree.ancestors]
     positions = [np.arange(depth, depth + size) for depth, size in zip(depths, sizes, strict=True)]
@@ -79,9 +79,9 @@ def layout(segments: Sequence[TokenSegment], *, device: torch.device | str = "cp
         sizes=sizes,
         ancestors=tuple(tree.ancestors),
         predictors_U=torch.from_numpy(_join(predictors)[first]).to(device),
-        targets_U=torch.from_numpy(ids_N[_join(nodes)[first]]).to(device),
+        targets_U=torch.from_numpy(_join(targets)[first]).to(device),
         temperatures_U=torch.from_numpy(_join(temperatures)[first].astype(np.float32)).to(device),
-        predictions_M=torch.from_numpy(inverse).to(device),
+        predictions_M=torch.from_numpy(predictions).to(device),
     )
 
 
@@ -113,6 +113,16 @@ def forest_logprobs(
         )
     logprobs_M, entropies_M = (values.index_select(0, forest.predictions_M) for values in (logprobs_U, entropies_U))
     return logprobs_M, entropies_M if with_entropy_gradient else entropies_M.detach()
+
+
+def _distinct(*columns_M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the index of a row for each distinct row [U], and for each row which of these it equals [M]."""
+    keys = np.zeros(len(columns_M[0]), dtype=np.int64)
+    for column in columns_M:
+        values, which = np.unique(column, return_inverse=True)
+        keys = keys * len(values) + which
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    return first, inverse
 
 
 def _join(parts: Sequence[np.ndarray]) -> np.ndarray:

@@ -1,14 +1,13 @@
 """Trees of token sequences: equal tokens after equal beginnings are one node, which the model computes once.
 
-    sequences   1 2 6,  1 2 3 5,  1 2 3 4      (in descending order)
-    branches    1 2 6                           the first sequence is stored as a whole
-                   3 5                          each other one stores only what follows its common prefix with the
-                     4                          sequence before it
+sequences   1 2 6,  1 2 3 5,  1 2 3 4      (in descending order)
+branches    1 2 6                           the first sequence is stored as a whole
+               3 5                          each other one stores only what follows its common prefix with the
+                 4                          sequence before it
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import final
@@ -62,22 +61,6 @@ class TokenTree:
                 self.branches.append(ids[shared:])
             self.paths[index] = path
             before = ids
-
-
-@final
-class GrowingTree:
-    """Counts the nodes of a tree to which sequences are added one by one."""
-
-    def __init__(self) -> None:
-        self.num_nodes = 0
-        self._ordered: list[tuple[int, ...]] = []
-
-    def add(self, ids: tuple[int, ...]) -> None:
-        """Add a sequence."""
-        place = bisect_left(self._ordered, ids)
-        neighbors = self._ordered[max(0, place - 1) : place + 1]
-        self.num_nodes += len(ids) - max((common_prefix(other, ids) for other in neighbors), default=0)
-        self._ordered.insert(place, ids)
 
 
 def _first(path: tuple[Part, ...], num_tokens: int) -> tuple[Part, ...]:

@@ -119,7 +119,10 @@ def _length_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     prompts = sum(len(turn.prompt_ids) for turn in turns)
     computed = sum(turn.num_computed_tokens for turn in turns)
     # Keys and values of one version of the weights are of no use to another one.
-    distinct = count_nodes((turn.oldest_version, *turn.prompt_ids, *turn.token_ids) for turn in turns)
+    histories: dict[int, list[tuple[int, ...]]] = {}
+    for turn in turns:
+        histories.setdefault(turn.oldest_version, []).append(turn.prompt_ids + turn.token_ids)
+    distinct = sum(map(count_nodes, histories.values()))
     cut = [any(turn.stop_reason is StopReason.LENGTH for turn in one.turns) for one in trajectories]
     return {
         "rollout/turns/mean": fmean(num_turns),

@@ -1,50 +1,98 @@
-"""Divide a forest into microbatches by their number of distinct tokens."""
+"""Divide a forest into microbatches by the number of tokens that the model computes for them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from sparring.errors import DataError
-from sparring.models.token_tree import GrowingTree
+from sparring.models.token_tree import common_prefix, count_nodes
 from sparring.training.sequences import sequence_ids
 from sparring.types import TrainingBatch, TrainingSequence
 
+MICROBATCH_TOKENS = 32
+"""About what one more microbatch costs, in computed tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trajectory:
+    """A trajectory that is to be packed."""
+
+    sequences: tuple[TrainingSequence, ...]
+    ids: tuple[tuple[int, ...], ...]
+    """The tokens of each sequence, in order."""
+    num_tokens: int
+    """The number of distinct tokens."""
+
 
 def pack(batch: TrainingBatch, max_tokens: int) -> list[TrainingBatch]:
-    """Return microbatches of at most `max_tokens` distinct tokens.
+    """Return microbatches of at most `max_tokens` distinct tokens, divided so that few tokens are computed twice.
 
-    Trajectories are not divided, because some losses use all tokens of a trajectory. Their order is kept, so that the
-    trajectories of a group, which share a prompt, stay together. Every trained token is in exactly one microbatch. A
-    token that two microbatches need as context is computed in both. A trajectory that exceeds `max_tokens` gets its own
-    microbatch.
+    Trajectories are not divided, because some losses use all tokens of a trajectory. Every trained token is in exactly
+    one microbatch. Trajectories that begin alike are neighbors, and are separated where they share least; what they
+    share is then computed in both microbatches. A trajectory that exceeds `max_tokens` gets its own microbatch.
 
-    Raises DataError if a segment belongs to several trajectories or to none, since its tokens would not be trained
+    Raises DataError if a segment belongs to several microbatches or to none, since its tokens would not be trained
     exactly once.
     """
-    ids_of = dict(zip(map(id, batch.sequences), sequence_ids(batch), strict=True))
-    microbatches: list[TrainingBatch] = []
-    chosen: list[TrainingSequence] = []
-    tree = GrowingTree()
-    for _, members in groupby(batch.sequences, key=lambda sequence: sequence.trajectory_id):
-        sequences = list(members)
-        for sequence in sequences:
-            tree.add(ids_of[id(sequence)])
-        if chosen and tree.num_nodes > max_tokens:
-            microbatches.append(_microbatch(batch, chosen))
-            chosen, tree = [], GrowingTree()
-            for sequence in sequences:
-                tree.add(ids_of[id(sequence)])
-        chosen += sequences
-    if chosen:
-        microbatches.append(_microbatch(batch, chosen))
+    trajectories = sorted(_list_trajectories(batch), key=lambda trajectory: trajectory.ids)
+    parts = _divide(
+        [trajectory.num_tokens for trajectory in trajectories],
+        [0, *map(_num_shared, trajectories, trajectories[1:])],
+        max_tokens,
+    )
+    microbatches = [
+        _microbatch(batch, [sequence for one in trajectories[part] for sequence in one.sequences]) for part in parts
+    ]
     if sum(len(microbatch.segments) for microbatch in microbatches) != len(batch.segments):
         raise DataError(
             "a segment of this batch belongs to several trajectories or to none, so its tokens would not be trained "
             "exactly once; give each trajectory segments of its own."
         )
     return microbatches
+
+
+def _list_trajectories(batch: TrainingBatch) -> list[_Trajectory]:
+    pairs = zip(batch.sequences, sequence_ids(batch), strict=True)
+    trajectories = []
+    for _, members in groupby(pairs, key=lambda pair: pair[0].trajectory_id):
+        sequences, ids = zip(*members, strict=True)
+        trajectories.append(_Trajectory(sequences=sequences, ids=tuple(sorted(ids)), num_tokens=count_nodes(ids)))
+    return trajectories
+
+
+def _num_shared(one: _Trajectory, other: _Trajectory) -> int:
+    """Return how many tokens the last sequence of one trajectory shares with the first of another. They may share
+    more if they have several sequences."""
+    return common_prefix(one.ids[-1], other.ids[0])
+
+
+def _divide(sizes: Sequence[int], shared: Sequence[int], max_tokens: int) -> list[slice]:
+    """Divide a row of items into parts of at most `max_tokens` each, at the least cost.
+
+    `shared[i]` is what item i shares with the item before it; a part pays for it once, and two parts pay twice. An item
+    that exceeds the limit gets a part of its own.
+    """
+    costs, begins = [0], [0]
+    for end in range(1, len(sizes) + 1):
+        best: tuple[int, int] | None = None
+        size = 0
+        for begin in range(end - 1, -1, -1):
+            size += sizes[begin] - (shared[begin + 1] if begin + 1 < end else 0)
+            if size > max_tokens and begin < end - 1:
+                break
+            cost = costs[begin] + size + MICROBATCH_TOKENS
+            if best is None or cost < best[0]:
+                best = (cost, begin)
+        assert best is not None, "each item fits into a part of its own"
+        costs.append(best[0])
+        begins.append(best[1])
+    parts, end = [], len(sizes)
+    while end:
+        parts.append(slice(begins[end], end))
+        end = begins[end]
+    return parts[::-1]
 
 
 def _microbatch(batch: TrainingBatch, sequences: Sequence[TrainingSequence]) -> TrainingBatch:

@@ -7,7 +7,7 @@ from itertools import accumulate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparring.models.token_tree import GrowingTree, TokenTree, common_prefix, count_nodes
+from sparring.models.token_tree import TokenTree, common_prefix, count_nodes
 
 # Few ids, so that sequences often begin alike.
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), max_size=7).map(tuple), max_size=9)
@@ -26,16 +26,6 @@ def test_each_prefix_is_one_node_and_each_path_spells_its_sequence(sequences: li
         assert tuple(token for branch, size in path for token in tree.branches[branch][:size]) == ids
     for index, parts in enumerate(tree.ancestors):
         assert all(branch < index for branch, _ in parts)
-
-
-@settings(max_examples=200, deadline=None)
-@given(SEQUENCES)
-def test_a_growing_tree_counts_the_nodes_after_each_sequence(sequences: list[tuple[int, ...]]) -> None:
-    tree, counts = GrowingTree(), []
-    for ids in sequences:
-        tree.add(ids)
-        counts.append(tree.num_nodes)
-    assert counts == [len(list_prefixes(sequences[:end])) for end in range(1, len(sequences) + 1)]
 
 
 def test_a_beginning_of_another_sequence_needs_no_branch() -> None:

@@ -47,10 +47,20 @@ def test_trained_tokens_are_counted_by_how_old_they_are() -> None:
     assert shares == {"training/staleness/0": 0.2, "training/staleness/1": 0.6, "training/staleness/2": 0.2}
 
 
-def test_prompt_tokens_that_were_not_computed_again_are_the_hits_of_the_cache() -> None:
-    # prompts of 3 and 8 tokens, 2 sampled each; computed 5 (all) and 4 (2 of the prompt): 6 of 11 were cached
+def test_tokens_that_were_not_computed_again_are_the_hits_of_the_cache() -> None:
+    # prompts of 3 and 8 tokens, 2 sampled each; computed 5 (all) and 4 (2 of the prompt): 6 of 15 were cached
     second = replace(TURN, id=1, parent=0, prompt_ids=tuple(range(8)), num_computed_tokens=4)
-    assert of(replace(TRAJECTORY, turns=(TURN, second)))["rollout/tokens/cached_share"] == pytest.approx(6 / 11)
+    assert of(replace(TRAJECTORY, turns=(TURN, second)))["rollout/tokens/cached_share"] == pytest.approx(6 / 15)
+
+
+def test_computed_tokens_are_compared_with_the_different_histories_of_each_version() -> None:
+    turn = replace(TURN, prompt_ids=(1, 2), token_ids=(3, 4), versions=((3, 2),), num_computed_tokens=3)
+    other = replace(turn, token_ids=(3, 5), num_computed_tokens=1)
+    later = replace(turn, versions=((4, 2),))
+    found = of(*(replace(TRAJECTORY, turns=(one,)) for one in (turn, other, later)))
+    # 1 2 3 4 and the 5 with version 3, 1 2 3 4 with version 4; 3 + 1 + 3 tokens were computed
+    assert found["rollout/tokens/distinct"] == 9
+    assert found["rollout/tokens/computed_per_distinct"] == pytest.approx(7 / 9)
 
 
 def test_tokens_of_the_policy_and_of_the_environment_are_counted_separately() -> None:

@@ -69,7 +69,7 @@ BATCH = TrainingBatch(
     segments=(
         segment(None, 21, start=3, trained=False),
         segment(0, 17, start=5),
-        segment(0, 1, start=6),
+        segment(0, 2, start=6),
         segment(1, 9, start=8),
         segment(None, 12, start=9),
     ),
@@ -154,7 +154,7 @@ def test_one_mask_serves_all_layers() -> None:
     with saved_tensors() as kept:
         learn(policy, BATCH)
     masks = [one for one in kept if one.ndim in (2, 4) and (one == -torch.inf).any()]
-    # A branch of 26 tokens follows the 21 that it shares. The others begin with a root, and need no mask.
+    # A branch of 25 tokens follows the 21 that it shares. The others begin with a root, and need no mask.
     assert len({mask.data_ptr() for mask in masks}) == 1
 
 

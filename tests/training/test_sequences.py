@@ -83,7 +83,7 @@ def test_a_second_root_is_a_second_sequence_of_the_same_trajectory(turn, group):
 def test_a_change_of_temperature_starts_a_segment(turn, group):
     turns = [turn(0, None, [1], [2], temperature=0.5), turn(1, 0, [1, 2, 3], [4], temperature=2.0)]
     batch = build_batch([group("t", turns)], {"t-0": 1.0})
-    assert {s.token_ids: s.temperature for s in batch.segments } == {(1, 2): 0.5, (3, 4): 2.0}
+    assert {s.token_ids: s.temperature for s in batch.segments} == {(1, 2): 0.5, (3, 4): 2.0}
 
 
 def test_reductions_count_trajectories_that_are_left_out(turn, group):
